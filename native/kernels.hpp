@@ -1,0 +1,71 @@
+// The table of kernels of one ISA. Each file in isa/ fills one; dispatch picks one at run time.
+//
+// Every kernel is called by all threads of the pool with (part, parts) and does its slice. Slices
+// split outputs, never a reduction, so results do not depend on the thread count.
+#pragma once
+#include "types.hpp"
+
+namespace headrace {
+
+inline constexpr int kMaxLinears = 4;  // weights that share one input (Q, K, V; gate, up)
+
+enum class Act : int32_t { none = 0, silu = 1, gelu = 2, gelu_tanh = 3 };
+
+// y_i = epilogue(linear(norm(x), w_i) + bias_i). Phase 0 prepares rows of x (norm, then whatever the
+// formats need: rounding, rotation, int8), split over rows; phase 1 multiplies, split over strips.
+// With act != none there are two weights (gate, up) and one output: act(gate) * up.
+struct FusedLinearArgs {
+  const float* x = nullptr;     // [T, k]
+  int64_t rows = 0;
+  int64_t k = 0;
+  const float* norm_weight = nullptr;  // [k] or null: RMS norm before the product
+  float norm_eps = 0;
+  int32_t count = 0;                        // weights
+  Weight w[kMaxLinears];
+  const float* bias[kMaxLinears] = {};      // [n_i] or null
+  float* y[kMaxLinears] = {};               // [T, n_i], leading dimension n_i
+  Act act = Act::none;
+  const float* residual = nullptr;  // [T, n_0] added to y[0], or null; may alias y[0]
+  uint8_t* scratch = nullptr;       // linear_scratch_bytes(...), 64-byte aligned, shared by all threads
+};
+
+struct AttendArgs {
+  const float* q = nullptr;  // [T, heads * head_dim]
+  float* y = nullptr;        // [T, heads * head_dim]
+  int32_t heads = 0;
+  float scale = 0;
+  int32_t window = 0;   // 0: none; otherwise a query at position p sees keys p-window+1 .. p
+  float softcap = 0;    // 0: none
+  KvLayer kv;
+  const Step* step = nullptr;
+  uint8_t* scratch = nullptr;
+};
+
+// cos and sin of every token's angles, once per step for all layers that share inv_freq.
+struct RopeTableArgs {
+  const float* inv_freq = nullptr;  // [half]
+  int32_t half = 0;                 // rotary_dim / 2
+  float rope_scale = 1;             // multiplies cos and sin (yarn attention factor)
+  float* cos = nullptr;             // [T, half]
+  float* sin = nullptr;
+  const Step* step = nullptr;
+};
+
+// Optional head norms of q and k, rotary embedding of both, then k and v into their slots.
+struct RopeKvWriteArgs {
+  const float* q = nullptr;  // [T, heads * head_dim]
+  const float* k = nullptr;  // [T, kv_heads * head_dim]
+  const float* v = nullptr;
+  float* q_out = nullptr;    // may alias q
+  int32_t heads = 0;
+  const float* q_norm = nullptr;  // [head_dim] or null
+  const float* k_norm = nullptr;
+  float norm_eps = 0;
+  const float* cos = nullptr;  // [T, rotary_dim / 2], of RopeTableArgs
+  const float* sin = nullptr;
+  int32_t rotary_dim = 0;      // <= head_dim; half-split ("neox") pairs
+  KvLayer kv;
+  const Step* step = nullptr;
+};
+
+}  // namespace headrace

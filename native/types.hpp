@@ -1,0 +1,51 @@
+// The facts that the executor hands to kernels: one step's inputs, packed weights, KV memory.
+// Everything here is a plain view; nobody in this header owns memory.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace headrace {
+
+// A weight format is data, not a type: a kernel looks at Weight::format.
+enum class Format : int32_t { f32 = 0, f16 = 1, bf16 = 2, int8 = 3, int4 = 4 };
+enum class KvType : int32_t { f32 = 0, bf16 = 1 };
+
+// Output columns are packed in strips of this many columns, in every format and on every ISA, so a
+// packed file moves between machines.
+inline constexpr int kStrip = 32;
+// Tokens in a KV page (kept equal to headrace.kv.pages.PAGE_TOKENS by a test).
+inline constexpr int kPageTokens = 16;
+
+// A packed weight of shape [n, k]: n outputs, k inputs. Layout: native/formats/<format>.hpp.
+struct Weight {
+  Format format = Format::f32;
+  int64_t n = 0;
+  int64_t k = 0;
+  const uint8_t* data = nullptr;  // 64-byte aligned
+};
+
+// What varies from step to step. One ragged program serves prefill, chunks of it, decode and
+// verification, mixed. T tokens of B sequences; R rows want logits.
+struct Step {
+  int32_t T = 0, B = 0, R = 0;
+  int32_t max_pages = 0;                  // columns of block_tables
+  const int32_t* tokens = nullptr;        // [T]
+  const int32_t* positions = nullptr;     // [T] absolute position in its sequence
+  const int32_t* slots = nullptr;         // [T] page * kPageTokens + offset in page
+  const int32_t* query_starts = nullptr;  // [B + 1] rows of sequence b: query_starts[b] .. query_starts[b+1]
+  const int32_t* lengths = nullptr;       // [B] keys of sequence b after this step's are written
+  const int32_t* block_tables = nullptr;  // [B, max_pages] page ids
+  const int32_t* rows = nullptr;          // [R] indices into T
+};
+
+// KV memory of one layer. V is [pages][kv_heads][kPageTokens][head_dim] of `type`; K is transposed inside
+// a page, [pages][kv_heads][head_dim][kPageTokens], so that one vector holds one dimension of 16 keys.
+struct KvLayer {
+  KvType type = KvType::f32;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  uint8_t* k = nullptr;
+  uint8_t* v = nullptr;
+};
+
+}  // namespace headrace

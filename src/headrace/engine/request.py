@@ -1,0 +1,110 @@
+"""What goes into the engine and what comes out: one request type, five events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headrace.errors import HeadraceError
+from headrace.sample.params import SamplingParams
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt with its parameters; `params.n` choices come back.
+
+    `salt` separates prefix caches (one per API key); `cache` False neither reads nor feeds the prefix
+    cache. Lower `priority` runs sooner. `deadline_s` counts from submission.
+    """
+
+    prompt: tuple[int, ...]
+    params: SamplingParams = SamplingParams()
+    request_id: str = ""
+    salt: str = ""
+    cache: bool = True
+    priority: int = 0
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural-log probability of a token under the model's distribution before truncation."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  # most likely first
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one request; `miss_reason` says why `cached_tokens` is not larger."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    miss_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text of one choice. `text` may be empty when bytes or a possible stop string are held back."""
+
+    choice: int
+    text: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceDone:
+    """One choice has ended; `stop` is the stop string or stop-token id that ended it, if one did."""
+
+    choice: int
+    reason: FinishReason
+    stop: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds on the monotonic clock: from submission to first scheduling, first token and the end."""
+
+    queue_s: float
+    first_token_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Terminal: every choice has ended."""
+
+    usage: Usage
+    timing: Timing
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Terminal: the request failed; nothing follows."""
+
+    error: HeadraceError
+
+
+Event = Delta | ChoiceDone | Done | Failed
+Terminal = Done | Failed
+Sink = Callable[[list[Event]], None]
+"""Called on the engine's thread with the events of one step, in order. It must not block or raise."""
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A handle on a submitted request: `cancel()` stops work within one step."""
+
+    request_id: str
+    _cancel: Callable[[str], None] = field(repr=False)
+
+    def cancel(self) -> None:
+        """Stop the request: its pages are free after the current step; it ends with 'cancelled' and Done."""
+        self._cancel(self.request_id)

@@ -1,0 +1,13 @@
+"""Mistral: Llama with a sliding window over the keys."""
+
+from __future__ import annotations
+
+from headrace.models.decoder_config import DecoderConfig, read_decoder
+from headrace.models.llama import define
+from headrace.weights.config_json import Config, integer
+
+__all__ = ["define", "read_config"]
+
+
+def read_config(config: Config) -> DecoderConfig:
+    return read_decoder(config, window=integer(config, "sliding_window", 0, minimum=0))

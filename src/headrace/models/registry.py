@@ -1,0 +1,47 @@
+"""Find the model file of a `model_type`: the file name is the registry."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import UnsupportedModel
+from headrace.models.decoder_config import DecoderConfig
+from headrace.ops.builder import Builder
+from headrace.ops.value import Value
+from headrace.weights.config_json import Config, text
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """An architecture with its config."""
+
+    model_type: str
+    config: DecoderConfig
+    _module: object
+
+    def define(self, builder: Builder) -> Value:
+        """The definition over ops: logits [R, V]."""
+        return self._module.define(builder, self.config)  # type: ignore[attr-defined,no-any-return]
+
+
+def known_model_types() -> list[str]:
+    """Every model_type that has a file here."""
+    found: list[str] = []
+    for info in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        module = importlib.import_module(f"headrace.models.{info.name}")
+        if hasattr(module, "define") and hasattr(module, "read_config"):
+            found.append(info.name)
+    return found
+
+
+def find_model(config: Config) -> Model:
+    """The model of a config.json; UnsupportedModel names the model_type and the known ones."""
+    model_type = text(config, "model_type")
+    known = known_model_types()
+    if model_type not in known:
+        raise UnsupportedModel(f"model_type '{model_type:.60}' is not supported; known: {', '.join(known)}")
+    module = importlib.import_module(f"headrace.models.{model_type}")
+    return Model(model_type, module.read_config(config), module)

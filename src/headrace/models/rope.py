@@ -1,0 +1,84 @@
+"""Rotary frequencies from a config: plain, linear, llama3 and YaRN scaling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from headrace.errors import UnsupportedModel
+from headrace.ops.value import Array
+from headrace.weights.config_json import Config, boolean, find, integer, number, text
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rope:
+    """inv_freq[rotary_dim / 2] in radians per position; `scale` multiplies cosine and sine."""
+
+    inv_freq: Array
+    scale: float = 1.0
+
+
+def read_rope(config: Config, head_dim: int) -> Rope:
+    """The frequencies of a config: `rope_parameters`, or the older `rope_theta` and `rope_scaling`."""
+    table = _table(config)
+    theta = number(table, "rope_theta", number(config, "rope_theta", 10000.0))
+    kind = text(table, "rope_type", text(table, "type", "default"))
+    exponent = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    plain = (np.float32(1.0) / np.power(np.float32(theta), exponent)).astype(np.float32)
+    if kind == "default":
+        return Rope(plain)
+    if kind == "linear":
+        return Rope(plain / np.float32(number(table, "factor")))
+    if kind == "llama3":
+        return Rope(_llama3(plain, table))
+    if kind == "yarn":
+        return _yarn(plain, table, config, theta, head_dim)
+    raise UnsupportedModel(f"rope scaling '{kind}' is not supported; known: default, linear, llama3, yarn")
+
+
+def _table(config: Config) -> Config:
+    """The rotary settings' own object: the first of the two spellings that is there."""
+    for field in ("rope_parameters", "rope_scaling"):
+        value = find(config, field)
+        if isinstance(value, Mapping):
+            return cast(Config, value)
+    return {}
+
+
+def _llama3(plain: Array, table: Config) -> Array:
+    """Llama 3.1's scaling: long wavelengths are divided by the factor, middle ones blended."""
+    factor = number(table, "factor")
+    low, high = number(table, "low_freq_factor"), number(table, "high_freq_factor")
+    context = integer(table, "original_max_position_embeddings", maximum=1 << 30)
+    wavelength = 2 * math.pi / plain
+    blend = (context / wavelength - low) / (high - low)
+    middle = (1 - blend) * plain / factor + blend * plain
+    scaled = np.where(wavelength > context / low, plain / factor, plain)
+    is_middle = (wavelength >= context / high) & (wavelength <= context / low)
+    return np.where(is_middle, middle, scaled).astype(np.float32)
+
+
+def _yarn(plain: Array, table: Config, config: Config, theta: float, head_dim: int) -> Rope:
+    """YaRN (Peng et al. 2023): interpolate slow frequencies, keep fast ones, scale attention."""
+    factor = number(table, "factor")
+    longest = integer(config, "max_position_embeddings", maximum=1 << 30)
+    context = integer(table, "original_max_position_embeddings", longest, maximum=1 << 30)
+
+    def rotations_to_dim(rotations: float) -> float:
+        return head_dim * math.log(context / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = (
+        rotations_to_dim(number(table, "beta_fast", 32.0)),
+        rotations_to_dim(number(table, "beta_slow", 1.0)),
+    )
+    if boolean(table, "truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    ramp = np.clip((np.arange(head_dim // 2) - low) / max(high - low, 0.001), 0, 1)
+    inv_freq = plain / factor * ramp + plain * (1 - ramp)
+    scale = number(table, "attention_factor", 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0)
+    return Rope(inv_freq.astype(np.float32), scale)

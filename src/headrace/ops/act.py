@@ -1,0 +1,28 @@
+"""Activation functions by the names that checkpoints use."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from headrace.ops.op import op
+from headrace.ops.value import Array
+
+
+def _silu(x: Array) -> Array:
+    # exp overflows to inf for large negative x, and x / inf is the right limit: 0.
+    with np.errstate(over="ignore"):
+        return x / (np.float32(1) + np.exp(-x))
+
+
+def _gelu_tanh(x: Array) -> Array:
+    inner = np.float32(0.7978845608028654) * (x + np.float32(0.044715) * x * x * x)
+    y = np.float32(0.5) * x * (1 + np.tanh(inner))
+    return y.astype(np.float32, copy=False)
+
+
+FUNCTIONS: dict[str, Callable[[Array], Array]] = {"silu": _silu, "gelu_tanh": _gelu_tanh}
+
+
+@op("T D -> T D", tolerance=1e-5)
+def act(x: Array, *, kind: str) -> Array:
+    return FUNCTIONS[kind](x)

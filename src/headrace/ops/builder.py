@@ -1,0 +1,31 @@
+"""What a model definition is given: the step's inputs, its weights by checkpoint name, its KV caches."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headrace.ops.value import Array, Value
+
+
+class Builder(Protocol):
+    """The model's view of a recorder. T tokens, B sequences, R rows, P pages; E is B + 1, S slots."""
+
+    tokens: Value  # T
+    positions: Value  # T
+    slots: Value  # T
+    query_starts: Value  # E
+    lengths: Value  # B
+    block_tables: Value  # B P
+    rows: Value  # R
+
+    def weight(self, name: str, *shape: int) -> Value:
+        """A checkpoint tensor by name; asking twice gives the same value (tied weights)."""
+        ...
+
+    def constant(self, name: str, data: Array) -> Value:
+        """A small float32 array computed from the config."""
+        ...
+
+    def cache(self, layer: int, width: int) -> Value:
+        """The KV cache of a layer, `width` = kv_heads * head_dim."""
+        ...

@@ -1,0 +1,13 @@
+"""A product with a weight, rows of x against rows of w, with an optional bias."""
+
+import numpy as np
+
+from headrace.ops.op import op
+from headrace.ops.value import Array
+
+
+# The tolerance is for float weights; quantised formats state their own (weights/formats).
+@op("T K, N K, N? -> T N", tolerance=1e-5)
+def linear(x: Array, w: Array, bias: Array | None) -> Array:
+    y = np.matmul(x, w.T)
+    return y if bias is None else y + bias

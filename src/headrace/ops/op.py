@@ -1,0 +1,102 @@
+"""The op decorator: a signature gives the shape rule, the body is the NumPy float32 definition.
+
+A signature is written as NumPy writes gufuncs, `"T K, N K, N? -> T N"`: inputs, then outputs; a letter
+stands for one size wherever it appears; `G*D` is a multiple of D; `N?` may be absent (None).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import ProgramError
+from headrace.ops.value import Attr, Dim, Value
+
+Shape = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """An op: call it on values to record it, call `body` on arrays to compute it.
+
+    `tolerance` is the largest relative error an executor may show against `body` on the same inputs.
+    `writes` is the index of the input that the op changes in place (an effect), or None.
+    """
+
+    name: str
+    inputs: tuple[Shape, ...]
+    optional: tuple[bool, ...]
+    outputs: tuple[Shape, ...]
+    body: Callable[..., Any]
+    tolerance: float
+    writes: int | None = None
+
+    def __call__(self, *inputs: Value | None, **attrs: Attr) -> Any:
+        """Record this op; returns its output value, or None for a pure effect."""
+        given = inputs + (None,) * (len(self.inputs) - len(inputs))
+        recorder = next((v.recorder for v in given if v is not None), None)
+        if recorder is None:
+            raise ProgramError(f"{self.name}: called on no value; call .body for arrays")
+        return recorder.emit(self, given, attrs)
+
+    def output_shapes(self, shapes: tuple[tuple[Dim, ...] | None, ...]) -> tuple[tuple[Dim, ...], ...]:
+        """The shapes of the outputs; raises ProgramError where the inputs break the signature."""
+        if len(shapes) != len(self.inputs):
+            raise ProgramError(f"{self.name} takes {len(self.inputs)} inputs, got {len(shapes)}")
+        bound: dict[str, Dim] = {}
+        products: list[tuple[str, Dim]] = []
+        for pattern, optional, shape in zip(self.inputs, self.optional, shapes, strict=True):
+            if shape is None:
+                if not optional:
+                    raise ProgramError(f"{self.name}: the input '{' '.join(pattern)}' is required")
+                continue
+            if len(shape) != len(pattern):
+                raise ProgramError(f"{self.name}: expected '{' '.join(pattern)}', got {shape}")
+            for letter, size in zip(pattern, shape, strict=True):
+                if "*" in letter:
+                    products.append((letter, size))
+                else:
+                    self._bind(bound, letter, size)
+        for letter, size in products:
+            self._bind_product(bound, letter, size)
+        return tuple(tuple(_size(bound, letter) for letter in shape) for shape in self.outputs)
+
+    def _bind(self, bound: dict[str, Dim], letter: str, size: Dim) -> None:
+        if bound.setdefault(letter, size) != size:
+            raise ProgramError(f"{self.name}: {letter} is {bound[letter]} and {size}")
+
+    def _bind_product(self, bound: dict[str, Dim], letter: str, size: Dim) -> None:
+        group, unit_letter = letter.split("*")
+        unit = bound[unit_letter]
+        if not isinstance(size, int) or not isinstance(unit, int) or size % unit:
+            raise ProgramError(f"{self.name}: {size} is not a multiple of {unit_letter} = {unit}")
+        self._bind(bound, group, size // unit)
+
+
+def _size(bound: dict[str, Dim], letter: str) -> Dim:
+    if "*" not in letter:
+        return bound[letter]
+    left, right = (bound[part] for part in letter.split("*"))
+    assert isinstance(left, int) and isinstance(right, int)
+    return left * right
+
+
+def op(signature: str, *, tolerance: float, writes: int | None = None) -> Callable[[Callable[..., Any]], Op]:
+    """Make an op of a NumPy function; see the module's docstring for the signature."""
+    left, right = signature.split("->")
+    patterns = [tuple(part.replace("?", "").split()) for part in left.split(",")]
+    outputs = [tuple(part.split()) for part in right.split(",") if part.strip()]
+
+    def make(body: Callable[..., Any]) -> Op:
+        return Op(
+            name=body.__name__,
+            inputs=tuple(patterns),
+            optional=tuple("?" in part for part in left.split(",")),
+            outputs=tuple(outputs),
+            body=body,
+            tolerance=tolerance,
+            writes=writes,
+        )
+
+    return make

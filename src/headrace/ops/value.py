@@ -1,0 +1,44 @@
+"""A value of a program being recorded: a name for an array whose leading size may be symbolic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Dim = int | str
+"""A size: a number from the config, or a symbol (T tokens, B sequences, R rows, ...)."""
+
+Kind = Literal["input", "weight", "constant", "state", "temp"]
+Attr = int | float | str
+Array = NDArray[np.float32]
+Ints = NDArray[np.int32]
+
+
+class Records(Protocol):
+    """What a value needs of its recorder: a place to put the instruction that uses it."""
+
+    def emit(self, op: object, inputs: tuple[Value | None, ...], attrs: dict[str, Attr]) -> object:
+        """Append an instruction and return its output value (None, a value, or a tuple of values)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """One array of a program. Identity is the object; `name` is for people."""
+
+    name: str
+    shape: tuple[Dim, ...]
+    kind: Kind
+    recorder: Records
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(f"{self.name} is symbolic: a program cannot branch on data")
+
+    def __int__(self) -> NoReturn:
+        raise TypeError(f"{self.name} is symbolic: constants come from the config only")
+
+    def __repr__(self) -> str:
+        return f"{self.name}:{'x'.join(str(d) for d in self.shape)}"

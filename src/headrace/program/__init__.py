@@ -1,0 +1,1 @@
+"""A model as a flat list of instructions: record, verify, fuse, plan memory, print."""

@@ -1,0 +1,167 @@
+"""Fuse instructions for the native executor; what a fused instruction means is always its parts.
+
+Two fusions make one decoder layer six native instructions:
+- fused_linear: [rms_norm] + linears that share its output + [gated_act | residual add];
+- rope_kv_write: [head norms] + rope of q and k + kv_write.
+Pure parts may move up to the first part's place, but never across an effect.
+"""
+
+from __future__ import annotations
+
+from headrace.ops.value import Value
+from headrace.program.program import Instruction, Program
+from headrace.program.verify import verify
+
+MAX_LINEARS = 4  # weights in one fused_linear (kMaxLinears in native/kernels.hpp)
+
+
+def fuse(program: Program) -> Program:
+    """The same program with fused instructions, verified after each pass."""
+    return verify(_fuse_rope_kv_write(verify(_fuse_linears(program))))
+
+
+class _Uses:
+    """Who makes and who reads each value of an instruction list."""
+
+    def __init__(self, program: Program) -> None:
+        self.place = {id(ins): i for i, ins in enumerate(program.instructions)}
+        self.maker: dict[Value, Instruction] = {}
+        self.readers: dict[Value, list[Instruction]] = {program.output: []}
+        for instruction in program.instructions:
+            for value in instruction.outputs:
+                self.maker[value] = instruction
+            for value in instruction.inputs:
+                if value is not None:
+                    self.readers.setdefault(value, []).append(instruction)
+        self.output = program.output
+        self.effects = [i for i, ins in enumerate(program.instructions) if ins.writes is not None]
+
+    def only_reader(self, value: Value) -> Instruction | None:
+        """The one instruction that reads a value, or None if several do or it is the output."""
+        readers = self.readers.get(value, [])
+        return readers[0] if len(readers) == 1 and value is not self.output else None
+
+    def made_before(self, value: Value, place: int) -> bool:
+        return value not in self.maker or self.place[id(self.maker[value])] < place
+
+    def crosses_effect(self, first: Instruction, last: Instruction) -> bool:
+        low, high = self.place[id(first)], self.place[id(last)]
+        return any(low <= effect <= high for effect in self.effects)
+
+
+def _fuse_linears(program: Program) -> Program:
+    uses = _Uses(program)
+    groups: dict[int, Instruction] = {}  # place of the first linear -> fused instruction
+    taken: set[int] = set()
+    for instruction in program.instructions:
+        if instruction.name != "linear" or id(instruction) in taken:
+            continue
+        parts = _linear_group(instruction, uses, taken)
+        taken |= {id(part) for part in parts}
+        groups[uses.place[id(instruction)]] = _fused("fused_linear", parts, uses)
+    return _rebuilt(program, groups, taken)
+
+
+def _linear_group(first: Instruction, uses: _Uses, taken: set[int]) -> list[Instruction]:
+    x = first.inputs[0]
+    assert x is not None
+    linears = [
+        reader
+        for reader in uses.readers[x]
+        if reader.name == "linear" and id(reader) not in taken and not uses.crosses_effect(first, reader)
+    ][:MAX_LINEARS]
+    parts = list(linears)
+    norm = uses.maker.get(x)
+    if norm is not None and norm.name == "rms_norm" and id(norm) not in taken:
+        whole_row = norm.inputs[1] is not None and norm.inputs[1].shape[0] == x.shape[1]
+        if whole_row and len(uses.readers[x]) == len(linears) and not uses.crosses_effect(norm, first):
+            parts.insert(0, norm)
+    tail = _linear_tail(linears, uses)
+    return [*parts, tail] if tail is not None else parts
+
+
+def _linear_tail(linears: list[Instruction], uses: _Uses) -> Instruction | None:
+    """The activation of a gate and up pair, or the residual add after a single product."""
+    readers = [uses.only_reader(linear.outputs[0]) for linear in linears]
+    tail = readers[0]
+    if tail is None or any(reader is not tail for reader in readers):
+        return None
+    made = tuple(linear.outputs[0] for linear in linears)
+    if tail.name == "gated_act" and tail.inputs == made:
+        return tail if not uses.crosses_effect(linears[0], tail) else None
+    if tail.name == "add" and len(linears) == 1:
+        residual = tail.inputs[0] if tail.inputs[1] is made[0] else tail.inputs[1]
+        place = uses.place[id(linears[0])]
+        if residual is not None and residual is not made[0] and uses.made_before(residual, place):
+            return tail if not uses.crosses_effect(linears[0], tail) else None
+    return None
+
+
+def _fuse_rope_kv_write(program: Program) -> Program:
+    uses = _Uses(program)
+    groups: dict[int, Instruction] = {}
+    taken: set[int] = set()
+    for instruction in program.instructions:
+        if instruction.name != "kv_write":
+            continue
+        parts = _rope_group(instruction, uses)
+        if parts is not None:
+            taken |= {id(part) for part in parts}
+            groups[uses.place[id(instruction)]] = _fused("rope_kv_write", parts, uses)
+    return _rebuilt(program, groups, taken)
+
+
+def _rope_group(write: Instruction, uses: _Uses) -> list[Instruction] | None:
+    cache = write.inputs[3]
+    attends = [r for r in uses.readers.get(cache, []) if r.name == "attend"] if cache is not None else []
+    k, q = write.inputs[0], attends[0].inputs[0] if len(attends) == 1 else None
+    if k is None or q is None:
+        return None
+    chains = [_rope_chain(q, uses), _rope_chain(k, uses)]
+    if chains[0] is None or chains[1] is None:
+        return None
+    rope_q, rope_k = chains[0][-1], chains[1][-1]
+    if rope_q.inputs[1:] != rope_k.inputs[1:] or rope_q.attrs != rope_k.attrs:
+        return None
+    if len(chains[0]) != len(chains[1]) or chains[0][0].attrs != chains[1][0].attrs:
+        return None
+    parts = [*chains[0], *chains[1], write]
+    first = min(parts, key=lambda part: uses.place[id(part)])
+    earlier_effects = [e for e in uses.effects if uses.place[id(first)] <= e < uses.place[id(write)]]
+    return None if earlier_effects else parts
+
+
+def _rope_chain(value: Value, uses: _Uses) -> list[Instruction] | None:
+    """[head norm,] rope that lead to a value which nothing else reads."""
+    rope = uses.maker.get(value)
+    if rope is None or rope.name != "rope" or uses.only_reader(value) is None:
+        return None
+    before = rope.inputs[0]
+    norm = uses.maker.get(before) if before is not None else None
+    if norm is None or norm.name != "rms_norm" or before is None or uses.only_reader(before) is None:
+        return [rope]
+    assert norm.inputs[1] is not None
+    return [norm, rope] if norm.inputs[1].shape[0] == rope.attrs["head_dim"] else [rope]
+
+
+def _fused(name: str, parts: list[Instruction], uses: _Uses) -> Instruction:
+    """One instruction for the parts: it takes what they do not make and shows what others read."""
+    inside = {id(part) for part in parts}
+    made = [v for part in parts for v in part.outputs]
+    taken = dict.fromkeys(v for part in parts for v in part.inputs if v is not None and v not in made)
+    shown = [
+        v
+        for v in made
+        if v is uses.output or any(id(reader) not in inside for reader in uses.readers.get(v, []))
+    ]
+    return Instruction(name, tuple(taken), tuple(shown), parts=tuple(parts))
+
+
+def _rebuilt(program: Program, groups: dict[int, Instruction], taken: set[int]) -> Program:
+    instructions: list[Instruction] = []
+    for place, instruction in enumerate(program.instructions):
+        if place in groups:
+            instructions.append(groups[place])
+        elif id(instruction) not in taken:
+            instructions.append(instruction)
+    return Program(tuple(instructions), program.weights, program.constants, program.caches, program.output)

@@ -1,0 +1,75 @@
+"""Plan memory: one arena, an offset for every value, reused as soon as a value is dead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.errors import ProgramError
+from headrace.ops.value import Value
+from headrace.program.program import Program
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a float32 value lives: [T or R rows, columns] from byte `offset` of the arena."""
+
+    rows: str
+    columns: int
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaPlan:
+    """Placements for a largest step; a smaller one uses the front of each buffer."""
+
+    placements: dict[Value, Placement]
+    nbytes: int
+
+
+def plan_arena(program: Program, *, max_tokens: int, max_rows: int) -> ArenaPlan:
+    """Assign offsets, largest first, each at the lowest place that no value alive at the same time covers."""
+    lives = _lives(program)
+    limits = {"T": max_tokens, "R": max_rows}
+    placed: list[tuple[Value, Placement]] = []
+    for value in sorted(lives, key=lambda v: (-_nbytes(v, limits), lives[v])):
+        start, end = lives[value]
+        nbytes = _nbytes(value, limits)
+        busy = sorted(
+            (p.offset, p.offset + p.nbytes)
+            for other, p in placed
+            if lives[other][0] <= end and start <= lives[other][1]
+        )
+        offset = 0
+        for low, high in busy:
+            if offset + nbytes <= low:
+                break
+            offset = max(offset, high)
+        placed.append((value, Placement(str(value.shape[0]), _columns(value), offset, nbytes)))
+    total = max((p.offset + p.nbytes for _, p in placed), default=0)
+    return ArenaPlan(dict(placed), total)
+
+
+def _lives(program: Program) -> dict[Value, tuple[int, int]]:
+    """First and last instruction of each buffer; the output outlives the program."""
+    lives: dict[Value, tuple[int, int]] = {}
+    for index, instruction in enumerate(program.instructions):
+        for value in (*instruction.outputs, *instruction.inputs):
+            if value is not None and value.kind == "temp":
+                lives[value] = (lives.get(value, (index, index))[0], index)
+    lives[program.output] = (lives[program.output][0], len(program.instructions))
+    return lives
+
+
+def _columns(value: Value) -> int:
+    columns = value.shape[1]
+    if len(value.shape) != 2 or not isinstance(columns, int) or value.shape[0] not in ("T", "R"):
+        raise ProgramError(f"{value} cannot be placed: buffers are [T or R, columns]")
+    return columns
+
+
+def _nbytes(value: Value, limits: dict[str, int]) -> int:
+    nbytes = limits[str(value.shape[0])] * _columns(value) * 4
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,54 @@
+"""The recorded program: values and instructions, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.ops.op import Op
+from headrace.ops.value import Array, Attr, Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instruction:
+    """One op on values. A fused instruction has no op; `parts` are the instructions that it replaces, in
+    order, and are its definition."""
+
+    name: str
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[Value, ...]
+    attrs: dict[str, Attr] = field(default_factory=dict[str, Attr])
+    op: Op | None = None
+    parts: tuple[Instruction, ...] = ()
+
+    def expand(self) -> tuple[Instruction, ...]:
+        """The unfused instructions that define this one."""
+        return self.parts or (self,)
+
+    @property
+    def writes(self) -> Value | None:
+        """The state that this instruction changes, if any."""
+        for part in self.expand():
+            if part.op is not None and part.op.writes is not None:
+                return part.inputs[part.op.writes]
+        return None
+
+    def attr(self, name: str) -> Any:
+        """An attribute of this instruction."""
+        return self.attrs[name]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A model as a flat list. `weights` are checkpoint tensors by name, `constants` come from the config,
+    `caches` are the KV states in layer order, `output` is the logits, [R, V]."""
+
+    instructions: tuple[Instruction, ...]
+    weights: dict[str, Value]
+    constants: dict[Value, Array]
+    caches: tuple[Value, ...]
+    output: Value
+
+    def expanded(self) -> tuple[Instruction, ...]:
+        """The instruction list with every fused instruction replaced by its parts."""
+        return tuple(part for instruction in self.instructions for part in instruction.expand())

@@ -1,0 +1,65 @@
+"""Record a model: run its definition on symbols and keep the instructions it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.errors import ProgramError
+from headrace.ops.builder import Builder
+from headrace.ops.op import Op
+from headrace.ops.value import Array, Attr, Value
+from headrace.program.program import Instruction, Program
+from headrace.program.step import INPUT_SHAPES
+
+
+class Recorder:
+    """The builder that a model definition sees while it is being recorded (see ops/builder.py)."""
+
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self.weights: dict[str, Value] = {}
+        self.constants: dict[Value, Array] = {}
+        self.caches: dict[int, Value] = {}
+        self.tokens = self._input("tokens")
+        self.positions = self._input("positions")
+        self.slots = self._input("slots")
+        self.query_starts = self._input("query_starts")
+        self.lengths = self._input("lengths")
+        self.block_tables = self._input("block_tables")
+        self.rows = self._input("rows")
+
+    def _input(self, name: str) -> Value:
+        return Value(name, INPUT_SHAPES[name], "input", self)
+
+    def weight(self, name: str, *shape: int) -> Value:
+        value = self.weights.setdefault(name, Value(name, shape, "weight", self))
+        if value.shape != shape:
+            raise ProgramError(f"weight {name} is used as {value.shape} and as {shape}")
+        return value
+
+    def constant(self, name: str, data: Array) -> Value:
+        for value, known in self.constants.items():
+            if value.name == name and known is data:
+                return value
+        value = Value(name, data.shape, "constant", self)
+        self.constants[value] = data
+        return value
+
+    def cache(self, layer: int, width: int) -> Value:
+        return self.caches.setdefault(layer, Value(f"kv{layer}", ("S", width), "state", self))
+
+    def emit(self, op: object, inputs: tuple[Value | None, ...], attrs: dict[str, Attr]) -> Any:
+        assert isinstance(op, Op)
+        shapes = op.output_shapes(tuple(None if v is None else v.shape for v in inputs))
+        outputs = tuple(Value(f"t{len(self.instructions)}", shape, "temp", self) for shape in shapes)
+        self.instructions.append(Instruction(op.name, inputs, outputs, attrs, op))
+        return outputs[0] if len(outputs) == 1 else (outputs or None)
+
+
+def record(definition: Callable[[Builder], Value]) -> Program:
+    """The program of a model definition (a function from a builder to its logits)."""
+    recorder = Recorder()
+    output = definition(recorder)
+    caches = tuple(recorder.caches[layer] for layer in sorted(recorder.caches))
+    return Program(tuple(recorder.instructions), recorder.weights, recorder.constants, caches, output)

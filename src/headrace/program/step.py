@@ -1,0 +1,35 @@
+"""What varies from step to step: the inputs of a program, as integer arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.ops.value import Ints
+
+INPUT_SHAPES: dict[str, tuple[str, ...]] = {
+    "tokens": ("T",),
+    "positions": ("T",),
+    "slots": ("T",),
+    "query_starts": ("E",),
+    "lengths": ("B",),
+    "block_tables": ("B", "P"),
+    "rows": ("R",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One ragged step: prefill, chunks of it, decode and verification, mixed. All arrays are int32.
+
+    tokens[T], positions[T] and slots[T] (page * page size + offset) belong together; sequence b owns rows
+    query_starts[b] .. query_starts[b + 1], has lengths[b] keys once they are written, in the pages of
+    block_tables[b]. Logits are made for rows[R] (indices into T).
+    """
+
+    tokens: Ints
+    positions: Ints
+    slots: Ints
+    query_starts: Ints
+    lengths: Ints
+    block_tables: Ints
+    rows: Ints

@@ -1,0 +1,1 @@
+"""Executors of a program: reference (NumPy), native (C++), torch (an extra)."""

@@ -1,0 +1,248 @@
+"""The native executor: lowers a fused program to a list that C++ walks in one call per step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from headrace.weights.packed import PackedWeight
+
+from headrace import _native
+from headrace.errors import ProgramError
+from headrace.ops.value import Array, Value
+from headrace.program.fuse import fuse
+from headrace.program.plan import plan_arena
+from headrace.program.program import Instruction, Program
+from headrace.program.step import Step
+from headrace.run.executor import Capacity
+
+KvType = Literal["f32", "bf16"]
+KV_BYTES: dict[KvType, int] = {"f32": 4, "bf16": 2}
+ACTS = {"none": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}  # Act in native/kernels.hpp
+NONE = -1  # an absent input or constant
+
+Lowered = tuple[str, list[int], list[int], list[int], list[int], list[int], list[float]]
+
+
+class NativeExecutor:
+    """Runs a program on the thread pool with the GIL released for the whole step.
+
+    `matrices` are packed weights and `vectors` float32 arrays (norms, biases), by checkpoint name.
+    `poison` fills dead buffers with NaN (tests).
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        matrices: Mapping[str, PackedWeight],
+        vectors: Mapping[str, Array],
+        capacity: Capacity,
+        *,
+        pool: _native.Pool,
+        kv_type: KvType,
+        poison: bool = False,
+    ) -> None:
+        self.capacity = capacity
+        program = fuse(program)
+        lowering = _Lowering(program, vectors)
+        arena = plan_arena(program, max_tokens=capacity.max_tokens, max_rows=capacity.max_rows)
+        places = [arena.placements[value] for value in lowering.values]
+        self._executor = _native.Executor(
+            pool,
+            _native.allocate(arena.nbytes),
+            [(place.rows, place.columns, place.offset) for place in places],
+            [_weight(matrices[name]) for name in lowering.matrices],
+            lowering.constants,
+            [_kv_memory(cache, program, capacity, kv_type) for cache in program.caches],
+            kv_type,
+            capacity.max_tokens,
+            capacity.max_rows,
+            lowering.instructions,
+            poison,
+        )
+        self._output = lowering.value_id(program.output)
+
+    def run(self, step: Step) -> Array:
+        """Logits [R, V], float32: a view of the arena, valid (and writable) until the next run."""
+        self._executor.run(
+            step.tokens,
+            step.positions,
+            step.slots,
+            step.query_starts,
+            step.lengths,
+            step.block_tables,
+            step.rows,
+        )
+        return self._executor.value(self._output, len(step.rows))
+
+
+def kv_bytes_per_page(program: Program, kv_type: KvType, page_tokens: int) -> int:
+    """Bytes of keys and values that one page takes over all layers."""
+    widths = sum(int(cache.shape[1]) for cache in program.caches)
+    return 2 * widths * page_tokens * KV_BYTES[kv_type]
+
+
+def _weight(packed: PackedWeight) -> tuple[str, int, int, np.ndarray]:
+    return packed.format, packed.n, packed.k, packed.data
+
+
+def _kv_memory(
+    cache: Value, program: Program, capacity: Capacity, kv_type: KvType
+) -> tuple[np.ndarray, np.ndarray, int, int]:
+    width, head_dim = int(cache.shape[1]), _head_dim(cache, program)
+    nbytes = capacity.page_count * capacity.page_tokens * width * KV_BYTES[kv_type]
+    return _native.allocate(nbytes), _native.allocate(nbytes), width // head_dim, head_dim
+
+
+def _head_dim(cache: Value, program: Program) -> int:
+    for instruction in program.instructions:
+        if instruction.name == "attend" and cache in instruction.inputs:
+            return int(instruction.attr("head_dim"))
+    raise ProgramError(f"{cache} is never attended to")
+
+
+class _Lowering:
+    """Numbers the values, weights and constants of a fused program and encodes its instructions."""
+
+    def __init__(self, program: Program, vectors: Mapping[str, Array]) -> None:
+        self.values: list[Value] = []
+        self.matrices = [name for name, value in program.weights.items() if len(value.shape) == 2]
+        self.constants: list[Array] = []
+        self.instructions: list[Lowered] = []
+        self._value_ids: dict[Value, int] = {}
+        self._constant_ids: dict[Value, int] = {}
+        self._caches = {cache: layer for layer, cache in enumerate(program.caches)}
+        self._matrix_ids = {name: index for index, name in enumerate(self.matrices)}
+        for name, value in program.weights.items():
+            if len(value.shape) == 1:
+                self._add_constant(value, vectors[name])
+        for value, data in program.constants.items():
+            self._add_constant(value, data)
+        for instruction in program.instructions:
+            self._lower(instruction)
+
+    def value_id(self, value: Value | None) -> int:
+        if value is None:
+            return NONE
+        if value not in self._value_ids:
+            self._value_ids[value] = len(self.values)
+            self.values.append(value)
+        return self._value_ids[value]
+
+    def _add_constant(self, value: Value, data: Array) -> None:
+        self._constant_ids[value] = len(self.constants)
+        self.constants.append(np.ascontiguousarray(data, np.float32))
+
+    def _constant_id(self, value: Value | None) -> int:
+        return NONE if value is None else self._constant_ids[value]
+
+    def _lower(self, instruction: Instruction) -> None:
+        lower = {
+            "embed": self._embed,
+            "rms_norm": self._rms_norm,
+            "linear": self._fused_linear,
+            "fused_linear": self._fused_linear,
+            "rope_kv_write": self._rope_kv_write,
+            "attend": self._attend,
+            "gather": self._plain,
+            "add": self._plain,
+            "gated_act": self._act,
+            "act": self._act,
+        }.get(instruction.name)
+        if lower is None:
+            raise ProgramError(f"the native executor has no instruction '{instruction.name}'")
+        lower(instruction)
+
+    def _emit(
+        self,
+        name: str,
+        inputs: list[Value | None],
+        outputs: tuple[Value, ...],
+        *,
+        matrices: list[Value] | None = None,
+        constants: list[Value | None] | None = None,
+        ints: list[int] | None = None,
+        floats: list[float] | None = None,
+    ) -> None:
+        self.instructions.append(
+            (
+                name,
+                [self.value_id(value) for value in inputs],
+                [self.value_id(value) for value in outputs],
+                [self._matrix_ids[value.name] for value in matrices or []],
+                [self._constant_id(value) for value in constants or []],
+                ints or [],
+                floats or [],
+            )
+        )
+
+    def _embed(self, embed: Instruction) -> None:
+        assert embed.inputs[1] is not None
+        self._emit("embed", [], embed.outputs, matrices=[embed.inputs[1]])
+
+    def _rms_norm(self, norm: Instruction) -> None:
+        x, weight = norm.inputs
+        self._emit("rms_norm", [x], norm.outputs, constants=[weight], floats=[norm.attr("eps")])
+
+    def _plain(self, instruction: Instruction) -> None:
+        inputs = [value for value in instruction.inputs if value is not None and value.kind == "temp"]
+        self._emit(instruction.name, list(inputs), instruction.outputs)
+
+    def _act(self, instruction: Instruction) -> None:
+        ints = [ACTS[instruction.attr("kind")]]
+        self._emit(instruction.name, list(instruction.inputs), instruction.outputs, ints=ints)
+
+    def _fused_linear(self, instruction: Instruction) -> None:
+        parts = instruction.expand()
+        linears = [part for part in parts if part.name == "linear"]
+        norm = parts[0] if parts[0].name == "rms_norm" else None
+        act = parts[-1] if parts[-1].name == "gated_act" else None
+        residual = None
+        if parts[-1].name == "add":
+            residual = next(v for v in parts[-1].inputs if v is not linears[0].outputs[0])
+        weights = [linear.inputs[1] for linear in linears]
+        self._emit(
+            "fused_linear",
+            [(norm or linears[0]).inputs[0], residual],
+            instruction.outputs,
+            matrices=[weight for weight in weights if weight is not None],
+            constants=[norm.inputs[1] if norm else None, *(linear.inputs[2] for linear in linears)],
+            ints=[ACTS[act.attr("kind") if act else "none"]],
+            floats=[norm.attr("eps") if norm else 0.0],
+        )
+
+    def _rope_kv_write(self, instruction: Instruction) -> None:
+        q_parts, (*k_parts, write) = _split(instruction.parts)
+        q_norm, q_rope = q_parts if len(q_parts) == 2 else (None, q_parts[0])
+        k_norm = k_parts[0] if len(k_parts) == 2 else None
+        v, cache = write.inputs[1], write.inputs[3]
+        head_dim, frequencies = q_rope.attr("head_dim"), q_rope.inputs[2]
+        assert frequencies is not None and cache is not None
+        self._emit(
+            "rope_kv_write",
+            [q_parts[0].inputs[0], k_parts[0].inputs[0], v],
+            q_rope.outputs,
+            constants=[frequencies, *(norm.inputs[1] if norm else None for norm in (q_norm, k_norm))],
+            ints=[self._caches[cache], int(q_rope.outputs[0].shape[1]) // head_dim, 2 * _size(frequencies)],
+            floats=[q_norm.attr("eps") if q_norm else 0.0, q_rope.attr("scale")],
+        )
+
+    def _attend(self, attend: Instruction) -> None:
+        q, cache = attend.inputs[0], attend.inputs[1]
+        assert q is not None and cache is not None
+        heads = int(q.shape[1]) // attend.attr("head_dim")
+        ints = [self._caches[cache], heads, attend.attr("window")]
+        self._emit(
+            "attend", [q], attend.outputs, ints=ints, floats=[attend.attr("scale"), attend.attr("softcap")]
+        )
+
+
+def _split(parts: tuple[Instruction, ...]) -> tuple[list[Instruction], list[Instruction]]:
+    """The query's chain ends at the first rope; the rest is the key's chain and the write."""
+    end = next(index for index, part in enumerate(parts) if part.name == "rope") + 1
+    return list(parts[:end]), list(parts[end:])
+
+
+def _size(vector: Value) -> int:
+    return int(vector.shape[0])
