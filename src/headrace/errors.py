@@ -117,3 +117,9 @@ class ProgramError(HeadraceError):
     """A model definition or a pass broke a rule of the program (a defect of ours, not of the input)."""
 
     code = "program_error"
+
+
+class NumericalError(HeadraceError):
+    """The model's numbers are not finite (NaN or infinite logits); other rows of the step are unharmed."""
+
+    code = "numerical_error"

@@ -83,6 +83,12 @@ def kv_bytes_per_page(program: Program, kv_type: KvType, page_tokens: int) -> in
     return 2 * widths * page_tokens * KV_BYTES[kv_type]
 
 
+def scratch_bytes(program: Program, max_tokens: int) -> int:
+    """Bytes that the products need beside the arena, for inputs made ready for quantised weights."""
+    widest = max(int(v.shape[1]) for v in program.weights.values() if len(v.shape) == 2)
+    return _native.linear_scratch_bytes(max_tokens, widest)
+
+
 def _weight(packed: PackedWeight) -> tuple[str, int, int, np.ndarray]:
     return packed.format, packed.n, packed.k, packed.data
 

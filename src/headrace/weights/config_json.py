@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import cast
 
 from headrace.errors import CorruptFile
 
 Config = dict[str, object]
+_LARGEST = sys.float_info.max
 
 
 def integer(
@@ -28,7 +30,7 @@ def number(config: Config, field: str, default: float | None = None, *, minimum:
     value = find(config, field)
     if value is None and default is not None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= _LARGEST:
         raise _refused(field, value, f"a number of at least {minimum}")
     return float(value)
 
@@ -58,22 +60,22 @@ def texts(config: Config, field: str) -> tuple[str, ...] | None:
     value = find(config, field)
     if value is None:
         return None
-    entries = cast(list[object], value) if isinstance(value, list) else [None]
-    if not all(isinstance(entry, str) for entry in entries):
-        raise _refused(field, value, "a list of strings")
-    return tuple(str(entry) for entry in entries)
+    entries = cast("list[object]", value) if isinstance(value, list) else [None]
+    found = tuple(entry for entry in entries if isinstance(entry, str))
+    if len(found) != len(entries):
+        raise _refused(field, entries, "a list of strings")
+    return found
 
 
 def find(config: Config, field: str) -> object:
     """The raw value of a (dotted) field, None where it is absent."""
-    value: object = config
-    for part in field.split("."):
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise _refused(field, value, "inside an object")
-        value = cast("dict[str, object]", value).get(part)
-    return value
+    first, _, rest = field.partition(".")
+    value = config.get(first)
+    if not rest or value is None:
+        return value
+    if isinstance(value, dict):
+        return find(cast("dict[str, object]", value), rest)
+    raise _refused(first, value, "an object")
 
 
 def _refused(field: str, value: object, wanted: str) -> CorruptFile:

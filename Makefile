@@ -1,0 +1,46 @@
+# `make run` and `make test` need only Python >= 3.11; everything else is installed into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+NATIVE := CMakeLists.txt pyproject.toml $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.inl')
+
+.PHONY: run test lint soak bench setup test-native clean
+
+run: $(VENV)/.installed
+	@$(BIN)/headrace run --raw --max-tokens 160 --seed 7 \
+	  "It was a cold evening, and the old house at the end of the lane"
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+soak: $(VENV)/.test
+	$(BIN)/python -m pytest -m soak
+
+setup: $(VENV)/.test $(VENV)/.lint
+
+# The build's own tools live in the environment, so that a rebuild after a change is incremental.
+$(VENV)/.base:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) 'scikit-build-core>=1.1' 'nanobind>=3.1' cmake ninja
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.base $(NATIVE)
+	$(BIN)/python scripts/build.py
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.installed
+	$(PIP) --no-build-isolation -e '.[test]'
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.installed
+	$(PIP) --no-build-isolation -e '.[lint]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist

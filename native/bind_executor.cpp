@@ -1,0 +1,190 @@
+// Python: memory, limits, Pool and Executor.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "executor.hpp"
+#include "limits.hpp"
+#include "memory.hpp"
+#include "pool.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using headrace::Executor;
+using headrace::Pool;
+
+using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ConstBytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ConstFloats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using IntTable = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+using ValueRow = std::tuple<std::string, int64_t, int64_t>;
+using WeightRow = std::tuple<std::string, int64_t, int64_t, ConstBytes>;
+using KvRow = std::tuple<Bytes, Bytes, int, int>;
+using InstructionRow = std::tuple<std::string, std::vector<int>, std::vector<int>, std::vector<int>, std::vector<int>,
+                                  std::vector<int>, std::vector<float>>;
+
+nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> allocate(int64_t bytes) {
+  if (bytes < 0) throw std::invalid_argument("cannot allocate " + std::to_string(bytes) + " bytes");
+  auto buffer = std::make_unique<headrace::Buffer>(static_cast<size_t>(bytes));
+  static uint8_t nothing;  // NumPy wants an address even for no bytes
+  uint8_t* data = bytes == 0 ? &nothing : buffer->data();
+  nb::capsule owner(buffer.get(), [](void* p) noexcept { delete static_cast<headrace::Buffer*>(p); });
+  buffer.release();
+  return {data, {static_cast<size_t>(bytes)}, owner};
+}
+
+headrace::Format format_of(const std::string& name) {
+  static const char* const names[] = {"f32", "f16", "bf16", "int8", "int4"};
+  for (int i = 0; i < 5; ++i) {
+    if (name == names[i]) return static_cast<headrace::Format>(i);
+  }
+  throw std::invalid_argument("there is no weight format " + name + "; use f32, f16, bf16, int8 or int4");
+}
+
+headrace::KvType kv_type_of(const std::string& name) {
+  if (name == "f32") return headrace::KvType::f32;
+  if (name == "bf16") return headrace::KvType::bf16;
+  throw std::invalid_argument("there is no KV type " + name + "; use f32 or bf16");
+}
+
+// The executor together with the arrays that its program points to.
+class BoundExecutor {
+ public:
+  BoundExecutor(Pool& pool, Bytes arena, const std::vector<ValueRow>& values, std::vector<WeightRow> weights,
+                std::vector<ConstFloats> constants, std::vector<KvRow> kv, const std::string& kv_type, int max_tokens,
+                int max_rows, const std::vector<InstructionRow>& instructions, bool poison)
+      : arena_(std::move(arena)), weights_(std::move(weights)), constants_(std::move(constants)), kv_(std::move(kv)) {
+    headrace::Program program;
+    program.arena = arena_.data();
+    program.arena_bytes = static_cast<int64_t>(arena_.size());
+    program.max_tokens = max_tokens;
+    program.max_rows = max_rows;
+    for (const auto& [rows, columns, offset] : values) {
+      if (rows != "T" && rows != "R") throw std::invalid_argument("rows of a value are 'T' or 'R', not '" + rows + "'");
+      program.values.push_back({rows == "R", columns, offset});
+    }
+    for (const auto& [format, n, k, data] : weights_) {
+      program.weights.push_back({format_of(format), n, k, data.data()});
+      program.weight_bytes.push_back(static_cast<int64_t>(data.size()));
+    }
+    for (const ConstFloats& data : constants_) {
+      program.constants.push_back({data.data(), static_cast<int64_t>(data.size())});
+    }
+    for (const auto& [k, v, kv_heads, head_dim] : kv_) {
+      program.kv.push_back({kv_type_of(kv_type), kv_heads, head_dim, k.data(), v.data()});
+      program.kv_bytes.emplace_back(static_cast<int64_t>(k.size()), static_cast<int64_t>(v.size()));
+    }
+    for (const auto& [name, inputs, outputs, weight_ids, constant_ids, ints, floats] : instructions) {
+      headrace::Instruction instruction;
+      instruction.name = name;
+      instruction.inputs = inputs;
+      instruction.outputs = outputs;
+      instruction.weights = weight_ids;
+      instruction.constants = constant_ids;
+      instruction.ints = ints;
+      instruction.floats = floats;
+      program.instructions.push_back(std::move(instruction));
+    }
+    executor_ = std::make_unique<Executor>(pool, std::move(program), poison);
+  }
+
+  void run(const Ints& tokens, const Ints& positions, const Ints& slots, const Ints& query_starts, const Ints& lengths,
+           const IntTable& block_tables, const Ints& rows) {
+    headrace::Step step;
+    step.T = count(tokens);
+    step.B = count(lengths);
+    step.R = count(rows);
+    step.max_pages = static_cast<int32_t>(block_tables.shape(1));
+    expect("positions", count(positions), step.T);
+    expect("slots", count(slots), step.T);
+    expect("query_starts", count(query_starts), step.B + 1);
+    expect("block_tables", static_cast<int32_t>(block_tables.shape(0)), step.B);
+    step.tokens = tokens.data();
+    step.positions = positions.data();
+    step.slots = slots.data();
+    step.query_starts = query_starts.data();
+    step.lengths = lengths.data();
+    step.block_tables = block_tables.data();
+    step.rows = rows.data();
+    const nb::gil_scoped_release released;
+    executor_->run(step);
+  }
+
+  float* value(int id, int64_t rows) const {
+    float* data = executor_->value(id);
+    const headrace::Program& program = executor_->program();
+    const int64_t most = program.most_rows(program.values[static_cast<size_t>(id)]);
+    if (rows < 0 || rows > most) {
+      throw std::invalid_argument("value " + std::to_string(id) + " has 0 to " + std::to_string(most) + " rows, not " +
+                                  std::to_string(rows));
+    }
+    return data;
+  }
+  int64_t columns(int id) const { return executor_->program().values[static_cast<size_t>(id)].columns; }
+
+ private:
+  template <class Array>
+  static int32_t count(const Array& array) {
+    if (array.size() > INT32_MAX) throw std::invalid_argument("a step's array is too long");
+    return static_cast<int32_t>(array.size());
+  }
+  static void expect(const char* name, int32_t got, int32_t needed) {
+    if (got == needed) return;
+    throw std::invalid_argument("step: " + std::string(name) + " has " + std::to_string(got) + " rows where " +
+                                std::to_string(needed) + " are needed");
+  }
+
+  Bytes arena_;
+  std::vector<WeightRow> weights_;
+  std::vector<ConstFloats> constants_;
+  std::vector<KvRow> kv_;
+  std::unique_ptr<Executor> executor_;
+};
+
+nb::ndarray<nb::numpy, float, nb::ndim<2>> view_of_value(nb::object self, int id, int64_t rows) {
+  const auto& executor = nb::cast<const BoundExecutor&>(self);
+  float* data = executor.value(id, rows);
+  return {data, {static_cast<size_t>(rows), static_cast<size_t>(executor.columns(id))}, self};
+}
+
+}  // namespace
+
+void bind_executor(nb::module_& m) {
+  m.def("allocate", &allocate, "nbytes"_a,
+        "Zero-filled memory from the system, in huge pages where large; freed with the array.");
+  nb::class_<Pool>(m, "Pool", "A persistent pool of threads; the caller of a run is one of them.")
+      .def(nb::init<int>(), "threads"_a)
+      .def_prop_ro("threads", &Pool::threads);
+  m.def(
+      "read_bandwidth",
+      [](Pool& pool, int64_t bytes, int repeats) {
+        if (bytes < 0) throw std::invalid_argument("read_bandwidth cannot read " + std::to_string(bytes) + " bytes");
+        const nb::gil_scoped_release released;
+        return headrace::read_bandwidth(pool, static_cast<size_t>(bytes), repeats);
+      },
+      "pool"_a, "nbytes"_a = 256 << 20, "repeats"_a = 5, "Bytes per second that all threads read together (median).");
+  nb::class_<BoundExecutor>(m, "Executor", "Runs a program; see native/program.hpp for the instructions.")
+      .def(nb::init<Pool&, Bytes, const std::vector<ValueRow>&, std::vector<WeightRow>, std::vector<ConstFloats>,
+                    std::vector<KvRow>, const std::string&, int, int, const std::vector<InstructionRow>&, bool>(),
+           "pool"_a, "arena"_a.noconvert(), "values"_a, "weights"_a.noconvert(), "constants"_a.noconvert(),
+           "kv"_a.noconvert(), "kv_type"_a, "max_tokens"_a, "max_rows"_a, "instructions"_a, "poison"_a = false,
+           nb::keep_alive<1, 2>())
+      .def("run", &BoundExecutor::run, "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
+           "query_starts"_a.noconvert(), "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert())
+      .def("value", &view_of_value, "id"_a, "rows"_a, nb::rv_policy::reference);
+}

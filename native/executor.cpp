@@ -1,0 +1,202 @@
+#include "executor.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+namespace headrace {
+
+Executor::Executor(Pool& pool, Program program, bool poison)
+    : pool_(pool),
+      program_(std::move(program)),
+      linear_(linear_kernels(active_isa())),
+      rows_(rows_kernels(active_isa())),
+      attend_(attend_kernels(active_isa())) {
+  check_program(program_);
+  if (poison) dead_ = dead_ranges(program_);
+  plan_scratch();
+  plan_rope_tables();
+}
+
+void Executor::plan_scratch() {
+  size_t linear = 0, attend = 0;
+  for (const Instruction& it : program_.instructions) {
+    if (it.op == Op::fused_linear) {
+      const Value& x = program_.values[static_cast<size_t>(it.inputs[0])];
+      linear = std::max(linear, linear_.scratch_bytes(program_.most_rows(x), x.columns));
+    } else if (it.op == Op::attend) {
+      const KvLayer& kv = program_.kv[static_cast<size_t>(it.ints[0])];
+      attend = std::max(attend, attend_.scratch_bytes(pool_.threads(), it.ints[1], kv.kv_heads, kv.head_dim));
+    }
+  }
+  linear_scratch_ = Buffer(linear);
+  attend_scratch_ = Buffer(attend);
+}
+
+const Executor::RopeTable& Executor::rope_table(const Instruction& it) const {
+  const auto found = std::find_if(rope_tables_.begin(), rope_tables_.end(), [&](const RopeTable& table) {
+    return table.constant == it.constants[0] && table.rotary_dim == it.ints[2] && table.rope_scale == it.floats[1];
+  });
+  static const RopeTable none;
+  return found == rope_tables_.end() ? none : *found;
+}
+
+void Executor::plan_rope_tables() {
+  int64_t floats = 0;
+  for (const Instruction& it : program_.instructions) {
+    if (it.op != Op::rope_kv_write || it.ints[2] == 0 || rope_table(it).constant >= 0) continue;
+    rope_tables_.push_back({it.constants[0], it.ints[2], it.floats[1], nullptr, nullptr});
+    floats += static_cast<int64_t>(it.ints[2]) * program_.max_tokens;
+  }
+  rope_memory_ = Buffer(static_cast<size_t>(floats) * sizeof(float));
+  float* at = reinterpret_cast<float*>(rope_memory_.data());
+  for (RopeTable& table : rope_tables_) {
+    const int64_t size = static_cast<int64_t>(table.rotary_dim / 2) * program_.max_tokens;
+    table.cos = at;
+    table.sin = at + size;
+    at += 2 * size;
+  }
+}
+
+float* Executor::value(int id) const {
+  if (id < 0 || static_cast<size_t>(id) >= program_.values.size()) {
+    throw std::invalid_argument("there is no value " + std::to_string(id) + "; the program has " +
+                                std::to_string(program_.values.size()));
+  }
+  return reinterpret_cast<float*>(program_.arena + program_.values[static_cast<size_t>(id)].offset);
+}
+
+void Executor::run(const Step& step) {
+  check_step(program_, step);
+  const std::lock_guard<std::mutex> turn(turn_);
+  pool_.run([&](int part, int parts) { walk(step, part, parts); });
+}
+
+void Executor::walk(const Step& step, int part, int parts) {
+  if (!dead_.empty() && part == 0) poison({{0, program_.arena_bytes}});
+  fill_rope_tables(step, part, parts);
+  pool_.barrier();
+  for (size_t i = 0; i < program_.instructions.size(); ++i) {
+    execute(program_.instructions[i], step, part, parts);
+    pool_.barrier();
+    if (dead_.empty()) continue;
+    if (part == 0) poison(dead_[i]);
+    pool_.barrier();
+  }
+}
+
+void Executor::fill_rope_tables(const Step& step, int part, int parts) {
+  for (const RopeTable& table : rope_tables_) {
+    RopeTableArgs args;
+    args.inv_freq = constant(table.constant);
+    args.half = table.rotary_dim / 2;
+    args.rope_scale = table.rope_scale;
+    args.cos = table.cos;
+    args.sin = table.sin;
+    args.step = &step;
+    rows_.rope_table(args, part, parts);
+  }
+}
+
+void Executor::execute(const Instruction& it, const Step& step, int part, int parts) {
+  const Value& y = program_.values[static_cast<size_t>(it.outputs[0])];
+  const int64_t rows = y.of_output_rows ? step.R : step.T;
+  if (rows == 0) return;  // the same for all threads
+  const auto in = [&](size_t i) { return value(it.inputs[i]); };
+  float* out = value(it.outputs[0]);
+  switch (it.op) {
+    case Op::embed:
+      return embed(it, step, part, parts);
+    case Op::fused_linear:
+      return fused_linear(it, rows, part, parts);
+    case Op::rms_norm: {
+      const Constant& w = program_.constants[static_cast<size_t>(it.constants[0])];
+      return rows_.rms_norm(in(0), w.data, it.floats[0], rows * (y.columns / w.size), w.size, out, part, parts);
+    }
+    case Op::rope_kv_write:
+      return rope_kv_write(it, step, part, parts);
+    case Op::attend:
+      return attend(it, step, part, parts);
+    case Op::gather:
+      return rows_.gather(in(0), step.rows, rows, y.columns, out, part, parts);
+    case Op::add:
+      return rows_.add(in(0), in(1), rows * y.columns, out, part, parts);
+    case Op::gated_act:
+      return rows_.gated_act(static_cast<Act>(it.ints[0]), in(0), in(1), rows * y.columns, out, part, parts);
+    case Op::act:
+      return rows_.act(static_cast<Act>(it.ints[0]), in(0), rows * y.columns, out, part, parts);
+  }
+}
+
+void Executor::embed(const Instruction& it, const Step& step, int part, int parts) {
+  const Weight& weight = program_.weights[static_cast<size_t>(it.weights[0])];
+  float* out = value(it.outputs[0]);
+  const int64_t T = step.T;
+  for (int64_t t = T * part / parts; t < T * (part + 1) / parts; ++t) {
+    linear_.unpack_row(weight, step.tokens[t], out + t * weight.k);
+  }
+}
+
+void Executor::fused_linear(const Instruction& it, int64_t rows, int part, int parts) {
+  FusedLinearArgs args;
+  args.x = value(it.inputs[0]);
+  args.rows = rows;
+  args.k = program_.values[static_cast<size_t>(it.inputs[0])].columns;
+  args.norm_weight = constant(it.constants[0]);
+  args.norm_eps = it.floats[0];
+  args.count = static_cast<int32_t>(it.weights.size());
+  for (size_t i = 0; i < it.weights.size(); ++i) {
+    args.w[i] = program_.weights[static_cast<size_t>(it.weights[i])];
+    args.bias[i] = constant(it.constants[i + 1]);
+  }
+  for (size_t i = 0; i < it.outputs.size(); ++i) args.y[i] = value(it.outputs[i]);
+  args.act = static_cast<Act>(it.ints[0]);
+  args.residual = it.inputs[1] < 0 ? nullptr : value(it.inputs[1]);
+  args.scratch = linear_scratch_.data();
+  linear_.prepare(args, part, parts);
+  pool_.barrier();
+  linear_.product(args, part, parts);
+}
+
+void Executor::rope_kv_write(const Instruction& it, const Step& step, int part, int parts) {
+  const RopeTable& table = rope_table(it);
+  RopeKvWriteArgs args;
+  args.q = value(it.inputs[0]);
+  args.k = value(it.inputs[1]);
+  args.v = value(it.inputs[2]);
+  args.q_out = value(it.outputs[0]);
+  args.heads = it.ints[1];
+  args.q_norm = constant(it.constants[1]);
+  args.k_norm = constant(it.constants[2]);
+  args.norm_eps = it.floats[0];
+  args.cos = table.cos;
+  args.sin = table.sin;
+  args.rotary_dim = it.ints[2];
+  args.kv = program_.kv[static_cast<size_t>(it.ints[0])];
+  args.step = &step;
+  rows_.rope_kv_write(args, part, parts);
+}
+
+void Executor::attend(const Instruction& it, const Step& step, int part, int parts) {
+  AttendArgs args;
+  args.q = value(it.inputs[0]);
+  args.y = value(it.outputs[0]);
+  args.heads = it.ints[1];
+  args.scale = it.floats[0];
+  args.window = it.ints[2];
+  args.softcap = it.floats[1];
+  args.kv = program_.kv[static_cast<size_t>(it.ints[0])];
+  args.step = &step;
+  args.scratch = attend_scratch_.data();
+  attend_.attend(args, part, parts);
+}
+
+void Executor::poison(const std::vector<std::pair<int64_t, int64_t>>& ranges) {
+  for (const auto& [begin, end] : ranges) {
+    std::fill(reinterpret_cast<float*>(program_.arena + begin), reinterpret_cast<float*>(program_.arena + end / 4 * 4),
+              std::numeric_limits<float>::quiet_NaN());
+  }
+}
+
+}  // namespace headrace

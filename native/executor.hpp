@@ -1,0 +1,66 @@
+// Walks a program for one step: one call, one run of the pool, a barrier after each phase.
+#pragma once
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "kernels.hpp"
+#include "kernels/attend.hpp"
+#include "kernels/linear.hpp"
+#include "kernels/rows.hpp"
+#include "memory.hpp"
+#include "pool.hpp"
+#include "program.hpp"
+
+namespace headrace {
+
+class Executor {
+ public:
+  // Checks the program (std::invalid_argument) and allocates scratch for its largest step. With
+  // `poison`, memory that nobody is going to read is filled with NaN after every instruction. What the
+  // program points to, and the pool, must outlive the executor.
+  Executor(Pool& pool, Program program, bool poison);
+
+  // Runs all instructions; std::invalid_argument where the step does not fit. Calls take turns.
+  void run(const Step& step);
+
+  float* value(int id) const;  // std::invalid_argument for an unknown id
+  const Program& program() const { return program_; }
+
+ private:
+  // Cosines and sines that several layers share.
+  struct RopeTable {
+    int constant = -1;
+    int32_t rotary_dim = 0;
+    float rope_scale = 1;
+    float* cos = nullptr;
+    float* sin = nullptr;
+  };
+
+  void plan_scratch();
+  void plan_rope_tables();
+  const RopeTable& rope_table(const Instruction& instruction) const;
+  void walk(const Step& step, int part, int parts);
+  void fill_rope_tables(const Step& step, int part, int parts);
+  void execute(const Instruction& instruction, const Step& step, int part, int parts);
+  void embed(const Instruction& instruction, const Step& step, int part, int parts);
+  void fused_linear(const Instruction& instruction, int64_t rows, int part, int parts);
+  void rope_kv_write(const Instruction& instruction, const Step& step, int part, int parts);
+  void attend(const Instruction& instruction, const Step& step, int part, int parts);
+  void poison(const std::vector<std::pair<int64_t, int64_t>>& ranges);
+
+  const float* constant(int id) const { return id < 0 ? nullptr : program_.constants[static_cast<size_t>(id)].data; }
+
+  Pool& pool_;
+  Program program_;
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> dead_;  // per instruction; empty without poison
+  const LinearKernels& linear_;
+  const RowsKernels& rows_;
+  const AttendKernels& attend_;
+  Buffer linear_scratch_, attend_scratch_, rope_memory_;
+  std::vector<RopeTable> rope_tables_;
+  std::mutex turn_;
+};
+
+}  // namespace headrace

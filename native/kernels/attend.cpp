@@ -1,0 +1,342 @@
+// Causal grouped-query attention over paged keys and values, with sliding window and soft cap:
+// online softmax (Milakov, Gimelshein 2018) over blocks of keys.
+//
+// Work: one item is (sequence, tile of consecutive query tokens, KV head). A tile has all query heads
+// of the KV head, so K and V are read once for all of them; its rows are (token, head) pairs.
+// Per block of 64 keys: scores [rows, 64] = q K by register tiles (K lies transposed in its page, so a
+// vector holds 16 keys), softmax row by row, then out [rows, head_dim] by register tiles.
+//
+// Determinism: blocks start at multiples of 64 keys of the sequence, whatever the query. Within a block
+// a score is one chain over the head's dimensions, an output one chain over the keys, the sum of weights
+// has fixed lanes. Tile shapes choose how many chains run together, never their order. A key that a row
+// may not see gets weight exactly 0: it multiplies the old state by 1 or adds a zero, and the sign of a
+// zero that this may change is normalised at the end. So a row's result depends on its position and its
+// keys alone: not on the tile, the chunk, the batch or the thread count.
+#include "attend.hpp"
+
+#include <math.h>
+
+#include "simd.hpp"
+
+namespace headrace::HEADRACE_NAMESPACE {
+
+constexpr int kBlockPages = 4;
+constexpr int kBlock = kBlockPages * kPageTokens;  // keys
+constexpr int kTileRows = 48;
+constexpr int kPageVectors = kPageTokens / kWidth;
+
+// Register tiles: rows x pages for scores, rows x vectors of the head for outputs.
+#if defined(HEADRACE_ISA_avx512)
+constexpr int kScoreRows = 6, kScorePages = 4, kOutRows = 6, kOutVectors = 4;
+#elif defined(HEADRACE_ISA_avx2)
+constexpr int kScoreRows = 5, kScorePages = 1, kOutRows = 5, kOutVectors = 2;
+#elif defined(HEADRACE_ISA_neon)
+constexpr int kScoreRows = 5, kScorePages = 1, kOutRows = 5, kOutVectors = 4;
+#else
+constexpr int kScoreRows = 2, kScorePages = 1, kOutRows = 3, kOutVectors = 4;
+#endif
+
+static inline int smaller(int a, int b) { return a < b ? a : b; }
+static inline int larger(int a, int b) { return a < b ? b : a; }
+
+static inline F load_any(const float* p) { return load(p); }
+static inline F load_any(const uint16_t* p) { return load_bf16(p); }
+static inline F load_any_partial(const float* p, int count) { return load_partial(p, count); }
+static inline F load_any_partial(const uint16_t* p, int count) { return load_bf16_partial(p, count); }
+
+// One thread's scratch, floats. Rows of q and out are padded to whole vectors.
+struct Scratch {
+  float *q, *scores, *out, *top, *sum, *decay;
+};
+
+static inline int padded_dim(int head_dim) { return (head_dim + 15) / 16 * 16; }
+static inline int tile_tokens(int group) { return larger(1, kTileRows / group); }
+static inline size_t scratch_floats(int rows, int head_dim) {
+  const size_t padded_rows = static_cast<size_t>((rows + 15) / 16 * 16);
+  return padded_rows * (2 * static_cast<size_t>(padded_dim(head_dim)) + kBlock + 3);
+}
+
+static size_t scratch_bytes(int parts, int32_t heads, int32_t kv_heads, int32_t head_dim) {
+  const int group = heads / kv_heads;
+  return static_cast<size_t>(parts) * scratch_floats(tile_tokens(group) * group, head_dim) * sizeof(float);
+}
+
+static inline Scratch scratch_of(uint8_t* base, int part, int rows, int head_dim) {
+  const size_t padded_rows = static_cast<size_t>((rows + 15) / 16 * 16);
+  const size_t dim = static_cast<size_t>(padded_dim(head_dim));
+  Scratch s;
+  s.q = reinterpret_cast<float*>(base) + static_cast<size_t>(part) * scratch_floats(rows, head_dim);
+  s.out = s.q + padded_rows * dim;
+  s.scores = s.out + padded_rows * dim;
+  s.top = s.scores + padded_rows * kBlock;
+  s.sum = s.top + padded_rows;
+  s.decay = s.sum + padded_rows;
+  return s;
+}
+
+// scores[r][0 .. 16 Pages) = sum over d of q[r][d] * K[d][key], for Rows rows and Pages pages.
+template <typename T, int Rows, int Pages>
+static void score_tile(const float* q, int q_stride, const T* const* pages, int head_dim, float* scores) {
+  F acc[Rows][Pages * kPageVectors];
+  for (int r = 0; r < Rows; ++r) {
+    for (int v = 0; v < Pages * kPageVectors; ++v) acc[r][v] = F{};
+  }
+  const T* page[Pages];
+  for (int p = 0; p < Pages; ++p) page[p] = pages[p];
+  for (int d = 0; d < head_dim; ++d) {
+    F keys[Pages * kPageVectors];
+    for (int p = 0; p < Pages; ++p) {
+      for (int v = 0; v < kPageVectors; ++v) {
+        keys[p * kPageVectors + v] = load_any(page[p] + d * kPageTokens + v * kWidth);
+      }
+    }
+    for (int r = 0; r < Rows; ++r) {
+      const F factor = splat(q[r * q_stride + d]);
+      for (int v = 0; v < Pages * kPageVectors; ++v) acc[r][v] = fma(factor, keys[v], acc[r][v]);
+    }
+  }
+  for (int r = 0; r < Rows; ++r) {
+    for (int v = 0; v < Pages * kPageVectors; ++v) store(scores + r * kBlock + v * kWidth, acc[r][v]);
+  }
+}
+
+template <typename T, int Rows>
+static void score_rows(const float* q, int q_stride, const T* const* pages, int page_count, int head_dim,
+                       float* scores) {
+  int p = 0;
+  for (; p + kScorePages <= page_count; p += kScorePages) {
+    score_tile<T, Rows, kScorePages>(q, q_stride, pages + p, head_dim, scores + p * kPageTokens);
+  }
+  for (; p < page_count; ++p) {
+    score_tile<T, Rows, 1>(q, q_stride, pages + p, head_dim, scores + p * kPageTokens);
+  }
+}
+
+// out[r][0 .. Vectors) = out * decay[r] + sum over keys of weight[r][key] * V[key], in order of keys.
+template <typename T, int Rows, int Vectors>
+static void out_tile(const float* weights, const float* decay, const T* const* pages, int key0, int key1, int head_dim,
+                     int lanes, float* out, int out_stride) {
+  F acc[Rows][Vectors];
+  for (int r = 0; r < Rows; ++r) {
+    for (int v = 0; v < Vectors; ++v) acc[r][v] = load(out + r * out_stride + v * kWidth) * splat(decay[r]);
+  }
+  for (int key = key0; key < key1; ++key) {
+    const T* values = pages[key / kPageTokens] + (key % kPageTokens) * head_dim;
+    F value[Vectors];
+    for (int v = 0; v < Vectors; ++v) {
+      value[v] = lanes == kWidth ? load_any(values + v * kWidth) : load_any_partial(values + v * kWidth, lanes);
+    }
+    for (int r = 0; r < Rows; ++r) {
+      const F weight = splat(weights[r * kBlock + key]);
+      for (int v = 0; v < Vectors; ++v) acc[r][v] = fma(weight, value[v], acc[r][v]);
+    }
+  }
+  for (int r = 0; r < Rows; ++r) {
+    for (int v = 0; v < Vectors; ++v) store(out + r * out_stride + v * kWidth, acc[r][v]);
+  }
+}
+
+template <typename T, int Rows>
+static void out_rows(const float* weights, const float* decay, const T* const* pages, int key0, int key1, int head_dim,
+                     float* out, int out_stride) {
+  const T* shifted[kBlockPages];
+  int d = 0;
+  while (d < head_dim) {
+    for (int p = 0; p < kBlockPages; ++p) shifted[p] = pages[p] == nullptr ? nullptr : pages[p] + d;
+    const int rest = head_dim - d;
+    if (rest >= kOutVectors * kWidth) {
+      out_tile<T, Rows, kOutVectors>(weights, decay, shifted, key0, key1, head_dim, kWidth, out + d, out_stride);
+      d += kOutVectors * kWidth;
+    } else {
+      out_tile<T, Rows, 1>(weights, decay, shifted, key0, key1, head_dim, smaller(rest, kWidth), out + d, out_stride);
+      d += kWidth;
+    }
+  }
+}
+
+// Calls f<Rows>(row) over tiles of Max rows, then one of the rest.
+template <int Rows, typename Call>
+static inline void rest_of_rows(int rest, int row, const Call& call) {
+  if constexpr (Rows > 0) {
+    if (rest == Rows) {
+      call.template operator()<Rows>(row);
+    } else {
+      rest_of_rows<Rows - 1>(rest, row, call);
+    }
+  }
+}
+template <int Max, typename Call>
+static inline void over_rows(int rows, const Call& call) {
+  int row = 0;
+  for (; row + Max <= rows; row += Max) call.template operator()<Max>(row);
+  rest_of_rows<Max - 1>(rows - row, row, call);
+}
+
+// A tile of queries over one sequence: what all its blocks share.
+struct Tile {
+  const AttendArgs* args;
+  const int32_t* block_table;
+  const int32_t* positions;  // of the tile's tokens
+  int tokens, group, rows, head;  // head: KV head
+  int first_key, last_key;        // over all rows, inclusive
+};
+
+static inline int first_visible(const AttendArgs& args, int position) {
+  return args.window > 0 ? larger(0, position - args.window + 1) : 0;
+}
+
+static inline F cap(F x, float softcap) { return splat(softcap) * tanh(x / splat(softcap)); }
+
+// Turns one row of scores into weights; updates the row's maximum and sum, and how its old output decays.
+// Keys low .. high of the block (inclusive, may be none) are visible; scores lie for `page_count` pages.
+static void soften_row(float* scores, int page_count, int low, int high, float softcap, float* top, float* sum,
+                       float* decay) {
+  const F minus_infinity = splat(-INFINITY);
+  const int vectors = page_count * kPageVectors;
+  I lane;
+  for (int i = 0; i < kWidth; ++i) lane[i] = i;
+  F highest = minus_infinity;
+  for (int v = 0; v < vectors; ++v) {
+    F s = load(scores + v * kWidth);
+    if (softcap > 0) s = cap(s, softcap);
+    const I key = lane + splat_int(v * kWidth);
+    s = (key < splat_int(low)) | (key > splat_int(high)) ? minus_infinity : s;
+    store(scores + v * kWidth, s);
+    highest = max(highest, s);
+  }
+  const float block_top = reduce_max(highest);
+  const float new_top = *top < block_top ? block_top : *top;
+  const float shift = new_top == -INFINITY ? 0.0f : new_top;  // nothing seen yet: every weight is e^-inf
+  F total = {};
+  for (int v = 0; v < vectors; ++v) {
+    const F w = exp(load(scores + v * kWidth) - splat(shift));
+    store(scores + v * kWidth, w);
+    total += w;
+  }
+  *decay = exp(splat(*top - shift))[0];
+  *top = new_top;
+  *sum = *sum * *decay + reduce_add(total);
+}
+
+template <typename T>
+static void attend_block(const Tile& tile, const Scratch& s, int block) {
+  const AttendArgs& args = *tile.args;
+  const int dim = args.kv.head_dim, stride = padded_dim(dim);
+  const int begin = block * kBlock;
+  const int key0 = larger(tile.first_key - begin, 0);
+  const int key1 = smaller(tile.last_key + 1 - begin, kBlock);  // exclusive
+  const int page_count = (key1 + kPageTokens - 1) / kPageTokens;
+  const T *keys[kBlockPages] = {}, *values[kBlockPages] = {};
+  for (int p = 0; p < page_count; ++p) {
+    const int64_t page = tile.block_table[block * kBlockPages + p];
+    const int64_t at = (page * args.kv.kv_heads + tile.head) * kPageTokens * dim;
+    keys[p] = reinterpret_cast<const T*>(args.kv.k) + at;
+    values[p] = reinterpret_cast<const T*>(args.kv.v) + at;
+  }
+  over_rows<kScoreRows>(tile.rows, [&]<int Rows>(int row) {
+    score_rows<T, Rows>(s.q + row * stride, stride, keys, page_count, dim, s.scores + row * kBlock);
+  });
+  for (int row = 0; row < tile.rows; ++row) {
+    const int position = tile.positions[row / tile.group];
+    soften_row(s.scores + row * kBlock, page_count, first_visible(args, position) - begin, position - begin,
+               args.softcap, s.top + row, s.sum + row, s.decay + row);
+  }
+  over_rows<kOutRows>(tile.rows, [&]<int Rows>(int row) {
+    out_rows<T, Rows>(s.scores + row * kBlock, s.decay + row, values, key0, key1, dim, s.out + row * stride, stride);
+  });
+}
+
+// q and y point at the tile's first token.
+template <typename T>
+static void attend_tile(const Tile& tile, const Scratch& s, const float* q, float* y) {
+  const AttendArgs& args = *tile.args;
+  const int dim = args.kv.head_dim, stride = padded_dim(dim);
+  const int64_t token_stride = static_cast<int64_t>(args.heads) * dim;
+  const int64_t head_offset = static_cast<int64_t>(tile.head) * tile.group * dim;
+  for (int row = 0; row < tile.rows; ++row) {
+    const float* from = q + (row / tile.group) * token_stride + head_offset + (row % tile.group) * dim;
+    for (int d = 0; d < dim; ++d) s.q[row * stride + d] = from[d] * args.scale;
+    for (int d = 0; d < stride; ++d) s.out[row * stride + d] = 0.0f;
+    s.top[row] = -INFINITY;
+    s.sum[row] = 0.0f;
+  }
+  for (int block = tile.first_key / kBlock; block <= tile.last_key / kBlock; ++block) {
+    attend_block<T>(tile, s, block);
+  }
+  for (int row = 0; row < tile.rows; ++row) {
+    float* to = y + (row / tile.group) * token_stride + head_offset + (row % tile.group) * dim;
+    const float inverse = 1.0f / s.sum[row];
+    for (int d = 0; d < dim; ++d) to[d] = s.out[row * stride + d] * inverse + 0.0f;  // + 0: -0 becomes 0
+  }
+}
+
+// Describes the tile of tokens [token, token + tokens) of sequence b for KV head `head`.
+static inline Tile tile_of(const AttendArgs& args, int b, int token, int tokens, int head) {
+  Tile tile;
+  tile.args = &args;
+  tile.block_table = args.step->block_tables + static_cast<int64_t>(b) * args.step->max_pages;
+  tile.positions = args.step->positions + token;
+  tile.tokens = tokens;
+  tile.group = args.heads / args.kv.kv_heads;
+  tile.rows = tokens * tile.group;
+  tile.head = head;
+  tile.first_key = first_visible(args, tile.positions[0]);
+  tile.last_key = tile.positions[0];
+  for (int t = 1; t < tokens; ++t) {
+    tile.first_key = smaller(tile.first_key, first_visible(args, tile.positions[t]));
+    tile.last_key = larger(tile.last_key, tile.positions[t]);
+  }
+  return tile;
+}
+
+static inline int64_t cost_of(const Tile& tile) {
+  const int64_t blocks = tile.last_key / kBlock - tile.first_key / kBlock + 1;
+  return blocks * (tile.rows + 4);  // reading a block costs about as much as four rows' arithmetic
+}
+
+// Calls f(tile, first token, cost of the tile for all KV heads so far) for every tile of the step.
+template <typename Call>
+static inline void over_tiles(const AttendArgs& args, const Call& call) {
+  const int most = tile_tokens(args.heads / args.kv.kv_heads);
+  for (int b = 0; b < args.step->B; ++b) {
+    const int end = args.step->query_starts[b + 1];
+    for (int token = args.step->query_starts[b]; token < end; token += most) {
+      call(b, token, smaller(most, end - token));
+    }
+  }
+}
+
+// Every thread walks all items and does those whose middle, on the line of summed costs, falls in its share.
+static void attend(const AttendArgs& args, int part, int parts) {
+  const int kv_heads = args.kv.kv_heads, group = args.heads / kv_heads;
+  int64_t total = 0;
+  over_tiles(args, [&](int b, int token, int tokens) { total += kv_heads * cost_of(tile_of(args, b, token, tokens, 0)); });
+  const Scratch scratch = scratch_of(args.scratch, part, tile_tokens(group) * group, args.kv.head_dim);
+  const int64_t row_floats = static_cast<int64_t>(args.heads) * args.kv.head_dim;
+  int64_t done = 0;
+  over_tiles(args, [&](int b, int token, int tokens) {
+    Tile tile = tile_of(args, b, token, tokens, 0);
+    const int64_t cost = cost_of(tile);
+    for (int head = 0; head < kv_heads; ++head) {
+      const int64_t middle = 2 * done + cost;  // doubled
+      done += cost;
+      if (middle * parts / (2 * total) != part) continue;
+      tile.head = head;
+      if (args.kv.type == KvType::f32) {
+        attend_tile<float>(tile, scratch, args.q + token * row_floats, args.y + token * row_floats);
+      } else {
+        attend_tile<uint16_t>(tile, scratch, args.q + token * row_floats, args.y + token * row_floats);
+      }
+    }
+  });
+}
+
+}  // namespace headrace::HEADRACE_NAMESPACE
+
+namespace headrace {
+
+namespace k = HEADRACE_NAMESPACE;
+extern const AttendKernels HEADRACE_TABLE(attend);
+const AttendKernels HEADRACE_TABLE(attend) = {k::scratch_bytes, k::attend};
+
+}  // namespace headrace

@@ -1,0 +1,269 @@
+// Products of activations with packed weights, for one ISA.
+//
+// Phase 0 (linear_prepare.hpp) brings rows into the forms that the formats want, in tiles of rows. Phase 1
+// walks strips of 32 outputs; each thread has a contiguous run of strips, so that it reads one sequential
+// stream. Within a strip: blocks of row tiles; within a block: chunks of inputs, small enough that a chunk of
+// weights stays in L1 while all tiles of the block use it; int4 is unpacked once per chunk. With one tile the
+// weights come straight from memory, prefetched ahead.
+//
+// Determinism: an output is one chain of sums over its inputs in ascending order, in a register within a chunk
+// and in memory between chunks, whatever the tile, the block or the thread; integer sums are exact anyway.
+#if defined(HEADRACE_ISA_avx512)
+#include "linear_avx512.hpp"
+#elif defined(HEADRACE_ISA_avx2)
+#include "linear_avx2.hpp"
+#elif defined(HEADRACE_ISA_neon)
+#include "linear_neon.hpp"
+#else
+#include "linear_portable.hpp"
+#endif
+
+#include <cstdlib>
+
+#include "linear_epilogue.hpp"
+#include "linear_prepare.hpp"
+
+namespace headrace {
+namespace {
+
+constexpr int64_t kChunkSteps = 128;     // 16 KB of weights
+constexpr int64_t kBlockRows = 252;      // their sums stay on the stack: 2 * 32 KB
+constexpr int64_t kAheadBytes = 6144;    // of a stream from memory
+constexpr int64_t kPrefetchLine = 64;
+
+template <int kRows>
+TileKernel tile_kernel(Format format, int64_t rows) {
+  if constexpr (kRows == 0) {
+    (void)format, (void)rows;
+    return nullptr;
+  } else {
+    if (rows != kRows) return tile_kernel<kRows - 1>(format, rows);
+    switch (format) {
+      case Format::f32:
+        return tile_f32<kRows>;
+      case Format::f16:
+        return tile_f16<kRows>;
+      case Format::bf16:
+        return tile_bf16<kRows>;
+      default:
+        return tile_int8<kRows>;
+    }
+  }
+}
+
+#if defined(HEADRACE_ISA_avx512)
+template <int kRows = kDirectRows>
+TileKernel direct_kernel(int64_t rows) {
+  if constexpr (kRows == 0) {
+    (void)rows;
+    return nullptr;
+  } else {
+    return rows == kRows ? direct_int4<kRows> : direct_kernel<kRows - 1>(rows);
+  }
+}
+#else
+inline TileKernel direct_kernel(int64_t) { return nullptr; }
+#endif
+
+// One strip of one weight, and where its stream of bytes starts.
+struct Stream {
+  Format format;
+  const uint8_t* weights;
+  int64_t steps;
+  int64_t step_bytes_x8;  // of eight steps, since int4 has 72 bytes a step on average
+};
+
+inline Stream stream_of(const Weight& w, int64_t strip) {
+  const uint8_t* base = w.data + strip * strip_bytes_of(w.format, w.k);
+  const int64_t steps = form_steps(form_of(w.format), w.k);
+  switch (w.format) {
+    case Format::f16:
+      return {w.format, base, steps, 512};
+    case Format::int8:
+      return {w.format, base + kScaleBytes, steps, 1024};
+    case Format::int4:
+      return {w.format, base + kScaleBytes, steps, kGroupBytes};
+    default:
+      return {w.format, base, steps, 1024};
+  }
+}
+
+// Adds the products of one strip with the row tiles [first, last) to acc[rows][32].
+inline void run_strip(const Stream& stream, const uint32_t* words, const Tiles& tiles, int64_t first, int64_t last,
+                      float* acc) {
+  alignas(64) uint8_t unpacked[kChunkSteps * kStrip * 4];
+  const bool alone = last - first == 1;
+  const TileKernel direct = alone && stream.format == Format::int4 ? direct_kernel(tiles.size(first)) : nullptr;
+  const int64_t row0 = tiles.begin(first);
+  for (int64_t step = 0; step < stream.steps; step += kChunkSteps) {
+    const int64_t count = stream.steps - step < kChunkSteps ? stream.steps - step : kChunkSteps;
+    const uint8_t* raw = stream.weights + step * stream.step_bytes_x8 / 8;
+    const uint8_t* next = raw + count * stream.step_bytes_x8 / 8;
+    const uint8_t* w = raw;
+    if (stream.format == Format::int4 && direct == nullptr) {
+      unpack_groups(raw, count / 8, unpacked);
+      w = unpacked;
+    }
+    for (int64_t tile = first; tile < last; ++tile) {
+      const int64_t rows = tiles.size(tile);
+      // Alone, a tile streams its own weights; of several, each fetches a part of the next chunk.
+      Prefetch ahead{w, 0, 0};
+      const int64_t part = (tile - first) * count * kPrefetchLine;
+      if (direct != nullptr) {
+        ahead = {raw, kAheadBytes, 0};
+      } else if (alone && w == raw) {
+        ahead = {raw + kAheadBytes, stream.step_bytes_x8 / 8, kPrefetchLine};
+      } else if (part < next - raw) {
+        ahead = {next + part, kPrefetchLine, 0};
+      }
+      const TileKernel kernel = direct != nullptr ? direct : tile_kernel<kMaxRows>(stream.format, rows);
+      kernel(w, words + tiles.begin(tile) * stream.steps + step * rows, count,
+             acc + (tiles.begin(tile) - row0) * kStrip, ahead);
+    }
+  }
+}
+
+struct Sums {
+  alignas(64) float first[kBlockRows * kStrip];
+  alignas(64) float second[kBlockRows * kStrip];
+};
+
+inline void multiply(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, int which, int64_t strip,
+                     int64_t first, int64_t last, float* acc) {
+  const Weight& w = args.w[which];
+  const int64_t row0 = tiles.begin(first);
+  const int64_t rows = tiles.begin(last) - row0;
+  std::memset(acc, 0, static_cast<size_t>(rows) * kStrip * 4);
+  run_strip(stream_of(w, strip), scratch.words[static_cast<int>(form_of(w.format))], tiles, first, last, acc);
+  settle(args, scratch, which, strip, row0, rows, acc);
+}
+
+// All rows of one strip; with a gated activation, of the gate's and the up's strip together.
+inline void do_strip(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, int which, int64_t strip,
+                     Sums& sums) {
+  const Tiles blocks(tiles.count, kBlockRows / kMaxRows);
+  for (int64_t block = 0; block < blocks.count; ++block) {
+    const int64_t first = blocks.begin(block), last = blocks.begin(block + 1);
+    const int64_t row0 = tiles.begin(first), rows = tiles.begin(last) - row0;
+    if (args.act == Act::none) {
+      multiply(args, scratch, tiles, which, strip, first, last, sums.first);
+      write_out(args, which, strip, row0, rows, sums.first, nullptr);
+    } else {
+      multiply(args, scratch, tiles, 0, strip, first, last, sums.first);
+      multiply(args, scratch, tiles, 1, strip, first, last, sums.second);
+      write_out(args, 1, strip, row0, rows, sums.second, sums.first);
+    }
+  }
+}
+
+inline int64_t strip_cost(const FusedLinearArgs& args, int which) {
+  const int64_t cost = strip_bytes_of(args.w[which].format, args.k);
+  return args.act == Act::none ? cost : cost + strip_bytes_of(args.w[1].format, args.k);
+}
+
+void product(const FusedLinearArgs& args, int part, int parts) {
+  if (args.rows == 0) return;
+  const Scratch scratch = scratch_of(args.scratch, args.rows, args.k);
+  const Tiles tiles(args.rows, kMaxRows);
+  const int units = args.act == Act::none ? args.count : 1;
+  int64_t total = 0;
+  for (int i = 0; i < units; ++i) total += strip_count(args.w[i].n) * strip_cost(args, i);
+  const Range mine = share(total, part, parts);  // of all strips' bytes in a row; a strip goes with its first byte
+  Sums sums;
+  int64_t start = 0;
+  for (int i = 0; i < units; ++i) {
+    const int64_t cost = strip_cost(args, i), strips = strip_count(args.w[i].n);
+    const auto at = [&](int64_t byte) {
+      const int64_t strip = (byte - start + cost - 1) / cost;
+      return byte <= start ? 0 : (strip < strips ? strip : strips);
+    };
+    for (int64_t strip = at(mine.begin); strip < at(mine.end); ++strip) do_strip(args, scratch, tiles, i, strip, sums);
+    start += strips * cost;
+  }
+}
+
+void prepare_all(const FusedLinearArgs& args, int part, int parts) {
+  if (args.rows > 0) prepare(args, part, parts);
+}
+
+size_t scratch_bytes(int64_t rows, int64_t k) { return scratch_of(nullptr, rows, k).total; }
+
+template <class F>
+void unpack_plain(const Weight& w, int64_t row, float* out) {
+  const uint8_t* strip = w.data + row / kStrip * F::strip_bytes(w.k);
+  for (int64_t i = 0; i < w.k; ++i) out[i] = F::value(strip, i, row % kStrip);
+}
+
+template <class F>
+void unpack_rotated(const Weight& w, int64_t row, float* out) {
+  const uint8_t* strip = w.data + row / kStrip * F::strip_bytes(w.k);
+  const int64_t block = rotation_block(w.k);
+  for (int64_t start = 0; start < w.k; start += block) {
+    float values[kMaxRotation];
+    for (int64_t i = 0; i < block; ++i) values[i] = F::value(strip, start + i, row % kStrip);
+    rotate_row(values, block, block);
+    const int64_t left = w.k - start;
+    std::memcpy(out + start, values, static_cast<size_t>(left < block ? left : block) * 4);
+  }
+}
+
+void unpack_row(const Weight& w, int64_t row, float* out) {
+  switch (w.format) {
+    case Format::f32:
+      return unpack_plain<F32>(w, row, out);
+    case Format::f16:
+      return unpack_plain<F16>(w, row, out);
+    case Format::bf16:
+      return unpack_plain<Bf16>(w, row, out);
+    case Format::int8:
+      return unpack_rotated<Int8>(w, row, out);
+    case Format::int4:
+      return unpack_rotated<Int4>(w, row, out);
+  }
+}
+
+template <class F>
+int64_t pack_strips(SourceType type, const uint8_t* source, int64_t n, int64_t k, int64_t strip0, int64_t strip1,
+                    uint8_t* packed) {
+  const size_t bytes = static_cast<size_t>(F::padded_k(k)) * kStrip * sizeof(float);
+  float* buffer = static_cast<float*>(std::malloc(bytes));
+  if (buffer == nullptr) std::abort();  // a strip's worth of memory: nothing sensible is left to do
+  int64_t bad = -1;
+  for (int64_t strip = strip0; strip < strip1 && bad < 0; ++strip) {
+    const int64_t row = strip * kStrip;
+    const int64_t rows = n - row < kStrip ? n - row : kStrip;
+    bad = read_strip(type, source + (row - strip0 * kStrip) * k * source_bytes(type), rows, k, F::padded_k(k), buffer);
+    if (bad >= 0) {
+      bad += row;
+    } else if (!F::pack_strip(buffer, k, packed + strip * F::strip_bytes(k))) {
+      bad = row;
+    }
+  }
+  std::free(buffer);
+  return bad;
+}
+
+int64_t pack(Format format, SourceType type, const void* source, int64_t n, int64_t k, int64_t strip0, int64_t strip1,
+             uint8_t* packed) {
+  const uint8_t* bytes = static_cast<const uint8_t*>(source);
+  switch (format) {
+    case Format::f32:
+      return pack_strips<F32>(type, bytes, n, k, strip0, strip1, packed);
+    case Format::f16:
+      return pack_strips<F16>(type, bytes, n, k, strip0, strip1, packed);
+    case Format::bf16:
+      return pack_strips<Bf16>(type, bytes, n, k, strip0, strip1, packed);
+    case Format::int8:
+      return pack_strips<Int8>(type, bytes, n, k, strip0, strip1, packed);
+    case Format::int4:
+      return pack_strips<Int4>(type, bytes, n, k, strip0, strip1, packed);
+  }
+  return -1;
+}
+
+}  // namespace
+
+extern const LinearKernels HEADRACE_TABLE(linear);
+const LinearKernels HEADRACE_TABLE(linear) = {scratch_bytes, prepare_all, product, unpack_row, pack};
+
+}  // namespace headrace

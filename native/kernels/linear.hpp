@@ -1,0 +1,30 @@
+// The products: everything that reads weights.
+#pragma once
+#include "../isa.hpp"
+#include "../kernels.hpp"
+
+namespace headrace {
+
+enum class SourceType : int32_t { f32 = 0, f16 = 1, bf16 = 2 };  // of a checkpoint's tensor
+
+// int8 and int4 sum 128 * 127 * k in int32, so they refuse more inputs than this.
+inline constexpr int64_t kMaxIntegerInputs = 131072;
+
+struct LinearKernels {
+  // Bytes of FusedLinearArgs::scratch for `rows` rows of `k` inputs, whatever the formats.
+  size_t (*scratch_bytes)(int64_t rows, int64_t k);
+  void (*prepare)(const FusedLinearArgs& args, int part, int parts);  // phase 0, split over rows
+  void (*product)(const FusedLinearArgs& args, int part, int parts);  // phase 1, split over strips
+  // Row `row` of a packed weight as float32 [k] (embedding lookup from the packed head).
+  void (*unpack_row)(const Weight& w, int64_t row, float* out);
+  // Packs strips [strip0, strip1) of a row-major [n, k] source whose first row in memory is row
+  // strip0 * kStrip, into their places in `packed`, the whole packed weight. Returns -1, or the first row
+  // that holds a NaN or an infinity, or the first row of a strip with a value too large for the format.
+  int64_t (*pack)(Format format, SourceType type, const void* source, int64_t n, int64_t k, int64_t strip0,
+                  int64_t strip1, uint8_t* packed);
+};
+
+size_t packed_bytes(Format format, int64_t n, int64_t k);
+const LinearKernels& linear_kernels(Isa isa);
+
+}  // namespace headrace

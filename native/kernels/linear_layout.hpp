@@ -1,0 +1,109 @@
+// How a product lays out its scratch: rows in tiles, the inputs in the forms that the formats want.
+//
+// Rows are split into tiles of at most kMaxRows rows, as even as possible. A form of a tile is
+// [steps][rows of the tile] words of 32 bits, where a step is one input as float (f32, f16 weights),
+// two as bf16 or four as int8: whatever a kernel broadcasts next lies next in memory.
+#pragma once
+#include "../formats/bf16.hpp"
+#include "../formats/f16.hpp"
+#include "../formats/f32.hpp"
+#include "../formats/int4.hpp"
+#include "../formats/int8.hpp"
+
+namespace headrace {
+namespace {
+
+// Tile kernels are leaves of their own: inlined into a caller, compilers spill their accumulators.
+#if defined(__clang__)
+#define HEADRACE_LEAF __attribute__((noinline))
+#else
+#define HEADRACE_LEAF __attribute__((noipa))
+#endif
+
+// What a tile kernel asks for ahead of its use: at each step the line at base + step * stride, and the
+// one `second` bytes further.
+struct Prefetch {
+  const uint8_t* base;
+  int64_t stride;
+  int64_t second;
+};
+
+// acc[rows][32] += x[steps][rows] * w[steps][32], `rows` fixed per kernel.
+using TileKernel = void (*)(const uint8_t* w, const uint32_t* x, int64_t steps, void* acc, Prefetch ahead);
+
+enum class Form : int { f32 = 0, bf16 = 1, int8 = 2 };
+constexpr int kForms = 3;
+constexpr int64_t kRowBuffers = 64;  // more threads than this do not help to prepare
+
+inline Form form_of(Format format) {
+  if (format == Format::int8 || format == Format::int4) return Form::int8;
+  return format == Format::bf16 ? Form::bf16 : Form::f32;
+}
+inline int64_t form_steps(Form form, int64_t k) {
+  if (form == Form::int8) return rotated_k(k) / 4;
+  return form == Form::bf16 ? (k + 1) / 2 : k;
+}
+inline int64_t strip_bytes_of(Format format, int64_t k) {
+  switch (format) {
+    case Format::f32:
+      return F32::strip_bytes(k);
+    case Format::f16:
+      return F16::strip_bytes(k);
+    case Format::bf16:
+      return Bf16::strip_bytes(k);
+    case Format::int8:
+      return Int8::strip_bytes(k);
+    default:
+      return Int4::strip_bytes(k);
+  }
+}
+
+struct Tiles {
+  int64_t rows = 0, count = 0;
+  Tiles(int64_t rows_, int64_t most) : rows(rows_), count((rows_ + most - 1) / most) {}
+  int64_t begin(int64_t tile) const {
+    const int64_t extra = rows % count;
+    return tile * (rows / count) + (tile < extra ? tile : extra);
+  }
+  int64_t size(int64_t tile) const { return begin(tile + 1) - begin(tile); }
+  int64_t of_row(int64_t row) const {
+    const int64_t base = rows / count, extra = rows % count;
+    return row < extra * (base + 1) ? row / (base + 1) : extra + (row - extra * (base + 1)) / base;
+  }
+};
+
+struct Scratch {
+  uint32_t* words[kForms];  // by form; tile t starts at begin(t) * steps
+  float* scales;            // [rows] of the int8 form
+  int32_t* sums;            // [rows] of the int8 form
+  uint8_t* buffers;         // [kRowBuffers][buffer_bytes]
+  int64_t buffer_bytes;
+  size_t total;
+};
+
+inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k) {
+  Scratch s{};
+  size_t offset = 0;
+  const auto take = [&](int64_t bytes) {
+    uint8_t* at = base == nullptr ? nullptr : base + offset;
+    offset += static_cast<size_t>(round_up(bytes, 64));
+    return at;
+  };
+  for (int form = 0; form < kForms; ++form) {
+    s.words[form] = reinterpret_cast<uint32_t*>(take(rows * form_steps(static_cast<Form>(form), k) * 4));
+  }
+  s.scales = reinterpret_cast<float*>(take(rows * 4));
+  s.sums = reinterpret_cast<int32_t*>(take(rows * 4));
+  s.buffer_bytes = rotated_k(k) * 4 + 64;
+  s.buffers = take((rows < kRowBuffers ? rows : kRowBuffers) * s.buffer_bytes);
+  s.total = offset;
+  return s;
+}
+
+struct Range {
+  int64_t begin, end;
+};
+inline Range share(int64_t total, int part, int parts) { return {total * part / parts, total * (part + 1) / parts}; }
+
+}  // namespace
+}  // namespace headrace

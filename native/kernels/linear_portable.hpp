@@ -1,0 +1,73 @@
+// Tile kernels in plain C++: loops over the 32 columns of a strip that compilers vectorise.
+#pragma once
+#include "linear_layout.hpp"
+
+namespace headrace {
+namespace {
+
+constexpr int kMaxRows = 4;
+constexpr int32_t kWeightZero = 128;  // the int8 kernel multiplies by the stored byte, weight + 128
+
+template <int kRows>
+HEADRACE_LEAF void tile_f32(const uint8_t* w, const uint32_t* x, int64_t steps, void* sums, Prefetch) {
+  float* acc = static_cast<float*>(sums);
+  for (int64_t s = 0; s < steps; ++s, w += 128, x += kRows) {
+    float line[kStrip];
+    std::memcpy(line, w, sizeof line);
+    for (int r = 0; r < kRows; ++r) {
+      const float xr = float_of(x[r]);
+      for (int c = 0; c < kStrip; ++c) acc[r * kStrip + c] += line[c] * xr;
+    }
+  }
+}
+
+template <int kRows>
+HEADRACE_LEAF void tile_f16(const uint8_t* w, const uint32_t* x, int64_t steps, void* sums, Prefetch) {
+  float* acc = static_cast<float*>(sums);
+  for (int64_t s = 0; s < steps; ++s, w += 64, x += kRows) {
+    uint16_t half[kStrip];
+    std::memcpy(half, w, sizeof half);
+    float line[kStrip];
+    for (int c = 0; c < kStrip; ++c) line[c] = from_f16(half[c]);
+    for (int r = 0; r < kRows; ++r) {
+      const float xr = float_of(x[r]);
+      for (int c = 0; c < kStrip; ++c) acc[r * kStrip + c] += line[c] * xr;
+    }
+  }
+}
+
+template <int kRows>
+HEADRACE_LEAF void tile_bf16(const uint8_t* w, const uint32_t* x, int64_t steps, void* sums, Prefetch) {
+  float* acc = static_cast<float*>(sums);
+  for (int64_t s = 0; s < steps; ++s, w += 128, x += kRows) {
+    uint32_t pair[kStrip];
+    std::memcpy(pair, w, sizeof pair);
+    for (int r = 0; r < kRows; ++r) {
+      const float even = float_of(x[r] << 16);
+      const float odd = float_of(x[r] & 0xffff0000u);
+      for (int c = 0; c < kStrip; ++c) {
+        const float sum = acc[r * kStrip + c] + float_of(pair[c] << 16) * even;
+        acc[r * kStrip + c] = sum + float_of(pair[c] & 0xffff0000u) * odd;
+      }
+    }
+  }
+}
+
+template <int kRows>
+HEADRACE_LEAF void tile_int8(const uint8_t* w, const uint32_t* x, int64_t steps, void* sums, Prefetch) {
+  int32_t* acc = static_cast<int32_t*>(sums);
+  for (int64_t s = 0; s < steps; ++s, w += 128, x += kRows) {
+    for (int r = 0; r < kRows; ++r) {
+      int8_t q[4];
+      std::memcpy(q, x + r, 4);
+      for (int c = 0; c < kStrip; ++c) {
+        acc[r * kStrip + c] += w[4 * c] * q[0] + w[4 * c + 1] * q[1] + w[4 * c + 2] * q[2] + w[4 * c + 3] * q[3];
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headrace
+
+#include "linear_unpack.hpp"

@@ -1,0 +1,145 @@
+// Phase 0: norm, then the forms of the input that the weights want.
+//
+// Each row by itself and in an order that depends on its length alone: the sum of squares runs in 32
+// lanes that are folded pairwise, the rotation's butterflies go from distance 1 upwards.
+#pragma once
+#include "linear_layout.hpp"
+
+namespace headrace {
+namespace {
+
+inline float sum_of_squares(const float* x, int64_t k) {
+  float lanes[32] = {};
+  int64_t i = 0;
+  for (; i + 32 <= k; i += 32) {
+    for (int lane = 0; lane < 32; ++lane) lanes[lane] += x[i + lane] * x[i + lane];
+  }
+  for (int lane = 0; i + lane < k; ++lane) lanes[lane] += x[i + lane] * x[i + lane];
+  for (int width = 16; width > 0; width /= 2) {
+    for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+  }
+  return lanes[0];
+}
+
+inline void norm_row(const float* x, const float* weight, float eps, int64_t k, float* out) {
+  const float mean = sum_of_squares(x, k) / static_cast<float>(k);
+  const float inverse = 1.0f / __builtin_sqrtf(mean + eps);
+  for (int64_t i = 0; i < k; ++i) out[i] = x[i] * inverse * weight[i];
+}
+
+template <int kDistance>
+void butterflies(float* x, int64_t count) {
+  for (int64_t start = 0; start < count; start += 2 * kDistance) {
+    for (int i = 0; i < kDistance; ++i) {
+      const float a = x[start + i];
+      const float b = x[start + i + kDistance];
+      x[start + i] = a + b;
+      x[start + i + kDistance] = a - b;
+    }
+  }
+}
+
+// Rotates a whole row of `count` values, a multiple of `block`, in place.
+inline void rotate_row(float* x, int64_t count, int64_t block) {
+  const float scale = rotation_scale(block);
+  for (int64_t start = 0; start < count; start += block) {
+    float* at = x + start;
+#if defined(HEADRACE_ROTATES_16)
+    rotate_16(at, block);
+#else
+    butterflies<1>(at, block);
+    butterflies<2>(at, block);
+    butterflies<4>(at, block);
+    butterflies<8>(at, block);
+#endif
+    butterflies<16>(at, block);
+    if (block >= 64) butterflies<32>(at, block);
+    if (block >= 128) butterflies<64>(at, block);
+    for (int64_t i = 0; i < block; ++i) at[i] *= scale;
+  }
+}
+
+// Quantises a row in place: q = nearest(x * 127 / largest), four to a word. A row with a NaN or an infinity gets
+// scale NaN, so that its outputs are NaN.
+inline void quantise_row(float* x, int64_t count, float* scale, int32_t* sum) {
+  uint32_t largest_bits = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t magnitude = bits_of(x[i]) & 0x7fffffffu;
+    largest_bits = magnitude > largest_bits ? magnitude : largest_bits;
+  }
+  const float largest = float_of(largest_bits);
+  const bool usable = largest >= kTiny && largest_bits < 0x7f800000u;
+  const float inverse = usable ? 127.0f / largest : 0.0f;
+  *scale = largest_bits >= 0x7f800000u ? float_of(0x7fc00000u) : (usable ? largest / 127.0f : 0.0f);
+  int32_t total = 0;
+  int8_t* out = reinterpret_cast<int8_t*>(x);
+  if (!usable) {
+    std::memset(out, 0, static_cast<size_t>(count));
+    *sum = 0;
+    return;
+  }
+  for (int64_t i = 0; i < count; i += 32) {
+    int32_t q[32];  // read before its place is written
+    for (int lane = 0; lane < 32; ++lane) q[lane] = round_to_int(x[i + lane] * inverse);
+    int8_t narrow[32];
+    for (int lane = 0; lane < 32; ++lane) {
+      total += q[lane];
+      narrow[lane] = static_cast<int8_t>(q[lane]);
+    }
+    std::memcpy(out + i, narrow, 32);
+  }
+  *sum = total;
+}
+
+// Words of 32 bits, `stride` apart.
+inline void spread(const float* words, int64_t steps, int64_t stride, uint32_t* out) {
+  if (stride == 1) {
+    std::memcpy(out, words, static_cast<size_t>(steps) * 4);
+    return;
+  }
+  for (int64_t s = 0; s < steps; ++s) std::memcpy(out + s * stride, words + s, 4);
+}
+
+inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const bool* wanted,
+                        int64_t row, float* buffer) {
+  const int64_t k = args.k;
+  const int64_t tile = tiles.of_row(row);
+  const int64_t stride = tiles.size(tile);
+  const auto place = [&](Form form) {
+    return scratch.words[static_cast<int>(form)] + tiles.begin(tile) * form_steps(form, k) + (row - tiles.begin(tile));
+  };
+  if (args.norm_weight != nullptr) {
+    norm_row(args.x + row * k, args.norm_weight, args.norm_eps, k, buffer);
+  } else {
+    std::memcpy(buffer, args.x + row * k, static_cast<size_t>(k) * 4);
+  }
+  if (wanted[static_cast<int>(Form::f32)]) spread(buffer, k, stride, place(Form::f32));
+  for (int64_t i = k; i < rotated_k(k); ++i) buffer[i] = 0;
+  if (wanted[static_cast<int>(Form::bf16)]) {
+    uint32_t* out = place(Form::bf16);
+    for (int64_t s = 0; s < form_steps(Form::bf16, k); ++s) {
+      out[s * stride] = to_bf16(buffer[2 * s]) | static_cast<uint32_t>(to_bf16(buffer[2 * s + 1])) << 16;
+    }
+  }
+  if (wanted[static_cast<int>(Form::int8)]) {
+    rotate_row(buffer, rotated_k(k), rotation_block(k));
+    quantise_row(buffer, rotated_k(k), scratch.scales + row, scratch.sums + row);
+    spread(buffer, form_steps(Form::int8, k), stride, place(Form::int8));
+  }
+}
+
+inline void prepare(const FusedLinearArgs& args, int part, int parts) {
+  const int helpers = parts < kRowBuffers ? parts : static_cast<int>(kRowBuffers);
+  const int workers = args.rows < helpers ? static_cast<int>(args.rows) : helpers;
+  if (part >= workers) return;
+  const Scratch scratch = scratch_of(args.scratch, args.rows, args.k);
+  const Tiles tiles(args.rows, kMaxRows);
+  bool wanted[kForms] = {};
+  for (int i = 0; i < args.count; ++i) wanted[static_cast<int>(form_of(args.w[i].format))] = true;
+  float* buffer = reinterpret_cast<float*>(scratch.buffers + part * scratch.buffer_bytes);
+  const Range rows = share(args.rows, part, workers);
+  for (int64_t row = rows.begin; row < rows.end; ++row) prepare_row(args, scratch, tiles, wanted, row, buffer);
+}
+
+}  // namespace
+}  // namespace headrace

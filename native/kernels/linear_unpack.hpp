@@ -1,0 +1,29 @@
+// Unpacks int4 groups into int8's layout, in plain C++, for the ISAs that have no better way.
+#pragma once
+#include "linear_layout.hpp"
+
+namespace headrace {
+namespace {
+
+// `groups` groups of 576 bytes into [8 groups][32][4] bytes.
+inline void unpack_groups(const uint8_t* from, int64_t groups, uint8_t* out) {
+  for (int64_t g = 0; g < groups; ++g, from += kGroupBytes, out += kGroup * kStrip) {
+    uint8_t multiplier[kStrip * 4], offset[kStrip * 4];
+    for (int c = 0; c < kStrip * 4; ++c) {
+      multiplier[c] = from[c / 4];
+      offset[c] = from[kStrip + c / 4];
+    }
+    for (int line = 0; line < 8; ++line) {
+      const uint8_t* codes = from + 64 + line * 64;
+      const int half = line % 2 * 64;
+      uint8_t* low = out + line / 2 * 256 + half;
+      for (int b = 0; b < 64; ++b) {
+        low[b] = static_cast<uint8_t>((codes[b] & 15) * multiplier[half + b] + offset[half + b]);
+        low[128 + b] = static_cast<uint8_t>((codes[b] >> 4) * multiplier[half + b] + offset[half + b]);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headrace

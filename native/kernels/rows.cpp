@@ -1,0 +1,223 @@
+// Row operations: RMS norm, add, activations, gather, rotary embedding with head norms and KV write.
+//
+// Layout: rows are dense, [rows, d] float32. KV pages: see KvLayer in types.hpp.
+// Determinism: outputs are independent of each other except inside one norm, whose sum runs over
+// fixed lanes: element i always goes to lane i % (4 kWidth), lanes are folded in one order. A
+// number's place in a vector or in a tail does not change what is computed for it.
+#include "rows.hpp"
+
+#include <math.h>
+
+#include "simd.hpp"
+
+namespace headrace::HEADRACE_NAMESPACE {
+
+struct Slice {
+  int64_t begin, end;
+};
+
+// Part `part` of `count` items, cut at multiples of `grain`.
+static inline Slice slice(int64_t count, int64_t grain, int part, int parts) {
+  const int64_t grains = (count + grain - 1) / grain;
+  const int64_t begin = grains * part / parts * grain;
+  const int64_t end = grains * (part + 1) / parts * grain;
+  return {begin < count ? begin : count, end < count ? end : count};
+}
+
+static inline float sum_of_squares(const float* x, int64_t d) {
+  F s0 = {}, s1 = {}, s2 = {}, s3 = {};
+  int64_t i = 0;
+  for (; i + 4 * kWidth <= d; i += 4 * kWidth) {
+    const F a = load(x + i), b = load(x + i + kWidth), c = load(x + i + 2 * kWidth), e = load(x + i + 3 * kWidth);
+    s0 = fma(a, a, s0);
+    s1 = fma(b, b, s1);
+    s2 = fma(c, c, s2);
+    s3 = fma(e, e, s3);
+  }
+  F* const sums[4] = {&s0, &s1, &s2, &s3};
+  for (int lane = 0; i < d; i += kWidth, ++lane) {
+    const F a = d - i >= kWidth ? load(x + i) : load_partial(x + i, static_cast<int>(d - i));
+    *sums[lane] = fma(a, a, *sums[lane]);
+  }
+  return reduce_add((s0 + s1) + (s2 + s3));
+}
+
+static inline void norm_row(const float* x, const float* w, float eps, int64_t d, float* y) {
+  const float inverse = 1.0f / sqrtf(sum_of_squares(x, d) / static_cast<float>(d) + eps);
+  int64_t i = 0;
+  for (; i + kWidth <= d; i += kWidth) store(y + i, load(x + i) * splat(inverse) * load(w + i));
+  for (; i < d; ++i) y[i] = x[i] * inverse * w[i];
+}
+
+static void rms_norm(const float* x, const float* w, float eps, int64_t rows, int64_t d, float* y, int part,
+                     int parts) {
+  const Slice s = slice(rows, 1, part, parts);
+  for (int64_t r = s.begin; r < s.end; ++r) norm_row(x + r * d, w, eps, d, y + r * d);
+}
+
+static void add(const float* a, const float* b, int64_t count, float* y, int part, int parts) {
+  const Slice s = slice(count, 64, part, parts);
+  int64_t i = s.begin;
+  for (; i + kWidth <= s.end; i += kWidth) store(y + i, load(a + i) + load(b + i));
+  for (; i < s.end; ++i) y[i] = a[i] + b[i];
+}
+
+static inline F activate(Act act, F x) {
+  switch (act) {
+    case Act::silu:
+      return silu(x);
+    case Act::gelu:
+      return gelu(x);
+    case Act::gelu_tanh:
+      return gelu_tanh(x);
+    default:
+      return x;
+  }
+}
+
+// Tails go through a zero-padded vector: the same arithmetic as a full one.
+static void act(Act kind, const float* x, int64_t count, float* y, int part, int parts) {
+  const Slice s = slice(count, 64, part, parts);
+  int64_t i = s.begin;
+  for (; i + kWidth <= s.end; i += kWidth) store(y + i, activate(kind, load(x + i)));
+  const int rest = static_cast<int>(s.end - i);
+  if (rest > 0) store_partial(y + i, activate(kind, load_partial(x + i, rest)), rest);
+}
+
+static void gated_act(Act kind, const float* gate, const float* up, int64_t count, float* y, int part, int parts) {
+  const Slice s = slice(count, 64, part, parts);
+  int64_t i = s.begin;
+  for (; i + kWidth <= s.end; i += kWidth) store(y + i, activate(kind, load(gate + i)) * load(up + i));
+  const int rest = static_cast<int>(s.end - i);
+  if (rest > 0) store_partial(y + i, activate(kind, load_partial(gate + i, rest)) * load_partial(up + i, rest), rest);
+}
+
+static void gather(const float* x, const int32_t* rows, int64_t count, int64_t d, float* y, int part, int parts) {
+  const Slice s = slice(count, 1, part, parts);
+  for (int64_t r = s.begin; r < s.end; ++r) memcpy(y + r * d, x + rows[r] * d, static_cast<size_t>(d) * sizeof(float));
+}
+
+// The angle is the float32 product that the reference takes; its cosine and sine are taken in double,
+// so that the reduction by 2 pi is exact enough at any position.
+static void rope_table(const RopeTableArgs& args, int part, int parts) {
+  const Slice s = slice(args.step->T, 1, part, parts);
+  for (int64_t t = s.begin; t < s.end; ++t) {
+    const float position = static_cast<float>(args.step->positions[t]);
+    for (int32_t i = 0; i < args.half; ++i) {
+      const double angle = static_cast<double>(position * args.inv_freq[i]);
+      args.cos[t * args.half + i] = static_cast<float>(::cos(angle)) * args.rope_scale;
+      args.sin[t * args.half + i] = static_cast<float>(::sin(angle)) * args.rope_scale;
+    }
+  }
+}
+
+// y = rotated x, one head; y may be x.
+static inline void rotate_head(const float* x, const float* cos, const float* sin, int32_t half, int32_t head_dim,
+                               float* y) {
+  int32_t i = 0;
+  for (; i + kWidth <= half; i += kWidth) {
+    const F a = load(x + i), b = load(x + half + i), c = load(cos + i), s = load(sin + i);
+    store(y + i, a * c - b * s);
+    store(y + half + i, b * c + a * s);
+  }
+  for (; i < half; ++i) {
+    const float a = x[i], b = x[half + i];
+    y[i] = a * cos[i] - b * sin[i];
+    y[half + i] = b * cos[i] + a * sin[i];
+  }
+  if (y != x) memcpy(y + 2 * half, x + 2 * half, static_cast<size_t>(head_dim - 2 * half) * sizeof(float));
+}
+
+static inline void write_key(const KvLayer& kv, int64_t slot, int32_t head, const float* x) {
+  const int64_t page = slot / kPageTokens, token = slot % kPageTokens;
+  const int64_t base = (page * kv.kv_heads + head) * kPageTokens * kv.head_dim + token;
+  if (kv.type == KvType::f32) {
+    float* out = reinterpret_cast<float*>(kv.k) + base;
+    for (int32_t i = 0; i < kv.head_dim; ++i) out[i * kPageTokens] = x[i];
+  } else {
+    uint16_t* out = reinterpret_cast<uint16_t*>(kv.k) + base;
+    for (int32_t i = 0; i < kv.head_dim; ++i) out[i * kPageTokens] = to_bf16(x[i]);
+  }
+}
+
+static inline void write_value(const KvLayer& kv, int64_t slot, int32_t head, const float* x) {
+  const int64_t page = slot / kPageTokens, token = slot % kPageTokens;
+  const int64_t base = ((page * kv.kv_heads + head) * kPageTokens + token) * kv.head_dim;
+  if (kv.type == KvType::f32) {
+    memcpy(reinterpret_cast<float*>(kv.v) + base, x, static_cast<size_t>(kv.head_dim) * sizeof(float));
+  } else {
+    uint16_t* out = reinterpret_cast<uint16_t*>(kv.v) + base;
+    for (int32_t i = 0; i < kv.head_dim; ++i) out[i] = to_bf16(x[i]);
+  }
+}
+
+// Item u: token u / heads_per_token, whose heads are those of q, then of k, then of v.
+static void rope_kv_write(const RopeKvWriteArgs& args, int part, int parts) {
+  const KvLayer& kv = args.kv;
+  const int32_t d = kv.head_dim, half = args.rotary_dim / 2;
+  const int64_t heads_per_token = args.heads + 2 * static_cast<int64_t>(kv.kv_heads);
+  const Slice s = slice(args.step->T * heads_per_token, 1, part, parts);
+  float normed[256], rotated[256];
+  for (int64_t u = s.begin; u < s.end; ++u) {
+    const int64_t t = u / heads_per_token;
+    int32_t head = static_cast<int32_t>(u % heads_per_token);
+    const float* cos = args.cos + t * half;
+    const float* sin = args.sin + t * half;
+    if (head < args.heads) {
+      const int64_t at = (t * args.heads + head) * d;
+      const float* x = args.q + at;
+      if (args.q_norm != nullptr) {
+        norm_row(x, args.q_norm, args.norm_eps, d, normed);
+        x = normed;
+      }
+      rotate_head(x, cos, sin, half, d, args.q_out + at);
+      continue;
+    }
+    head -= args.heads;
+    const int64_t slot = args.step->slots[t];
+    if (head < kv.kv_heads) {
+      const float* x = args.k + (t * kv.kv_heads + head) * d;
+      if (args.k_norm != nullptr) {
+        norm_row(x, args.k_norm, args.norm_eps, d, normed);
+        x = normed;
+      }
+      rotate_head(x, cos, sin, half, d, rotated);
+      write_key(kv, slot, head, rotated);
+    } else {
+      head -= kv.kv_heads;
+      write_value(kv, slot, head, args.v + (t * kv.kv_heads + head) * d);
+    }
+  }
+}
+
+// Four streams of adds, and a prefetch well ahead: a plain read loop at the memory's speed.
+static uint64_t read(const uint8_t* data, size_t bytes) {
+  constexpr size_t kVector = sizeof(I), kBlock = 8 * kVector, kAhead = 4096;
+  I sums[8] = {};
+  size_t i = 0;
+  for (; i + kBlock <= bytes; i += kBlock) {
+    for (size_t line = 0; line < kBlock; line += 64) __builtin_prefetch(data + i + line + kAhead);
+    for (size_t j = 0; j < 8; ++j) {
+      I v;
+      memcpy(&v, data + i + j * kVector, kVector);
+      sums[j] ^= v;
+    }
+  }
+  uint64_t result = 0;
+  for (; i < bytes; ++i) result += data[i];
+  for (size_t j = 0; j < 8; ++j) {
+    for (int lane = 0; lane < kWidth; ++lane) result += static_cast<uint32_t>(sums[j][lane]);
+  }
+  return result;
+}
+
+}  // namespace headrace::HEADRACE_NAMESPACE
+
+namespace headrace {
+
+namespace k = HEADRACE_NAMESPACE;
+extern const RowsKernels HEADRACE_TABLE(rows);
+const RowsKernels HEADRACE_TABLE(rows) = {k::rms_norm,   k::add,           k::gated_act, k::act, k::gather,
+                                          k::rope_table, k::rope_kv_write, k::read};
+
+}  // namespace headrace

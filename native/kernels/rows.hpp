@@ -1,0 +1,25 @@
+// What is done to rows outside the products: norms, activations, rotary embedding, KV writes.
+#pragma once
+#include "../isa.hpp"
+#include "../kernels.hpp"
+
+namespace headrace {
+
+struct RowsKernels {
+  // y = x / sqrt(mean(x^2) + eps) * w for each of `rows` rows of `d`; y may be x. Split over rows.
+  void (*rms_norm)(const float* x, const float* w, float eps, int64_t rows, int64_t d, float* y, int part, int parts);
+  // The next three work on `count` numbers; the output may be an input. Split over numbers.
+  void (*add)(const float* a, const float* b, int64_t count, float* y, int part, int parts);
+  void (*gated_act)(Act act, const float* gate, const float* up, int64_t count, float* y, int part, int parts);
+  void (*act)(Act act, const float* x, int64_t count, float* y, int part, int parts);
+  // y[r] = x[rows[r]]. Split over rows.
+  void (*gather)(const float* x, const int32_t* rows, int64_t count, int64_t d, float* y, int part, int parts);
+  void (*rope_table)(const RopeTableArgs& args, int part, int parts);        // split over tokens
+  void (*rope_kv_write)(const RopeKvWriteArgs& args, int part, int parts);  // split over (token, head)
+  // Reads every byte in wide loads and returns something that depends on all of them.
+  uint64_t (*read)(const uint8_t* data, size_t bytes);
+};
+
+const RowsKernels& rows_kernels(Isa isa);
+
+}  // namespace headrace

@@ -1,0 +1,38 @@
+// The Python module headrace._native: facts about this machine, then what each bind_*.cpp adds.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <vector>
+
+#include "isa.hpp"
+
+namespace nb = nanobind;
+
+void bind_executor(nb::module_& m);
+void bind_formats(nb::module_& m);
+void bind_sample(nb::module_& m);
+
+NB_MODULE(_native, m) {
+  m.doc() = "Native executor, weight formats and sampler.";
+  m.def("isa", [] { return std::string(headrace::isa_name(headrace::active_isa())); },
+        "The instruction set in use; RuntimeError where HEADRACE_ISA names one that is not usable.");
+  m.def("usable_isas", [] {
+    std::vector<std::string> names;
+    for (int i = 0; i < headrace::kIsaCount; ++i) {
+      const auto isa = static_cast<headrace::Isa>(i);
+      if (headrace::isa_usable(isa)) names.emplace_back(headrace::isa_name(isa));
+    }
+    return names;
+  }, "The instruction sets that are compiled in and that this CPU has.");
+#ifndef HEADRACE_WITHOUT_executor
+  bind_executor(m);
+#endif
+#ifndef HEADRACE_WITHOUT_formats
+  bind_formats(m);
+#endif
+#ifndef HEADRACE_WITHOUT_sample
+  bind_sample(m);
+#endif
+}

@@ -1,0 +1,378 @@
+#include "program.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "kernels.hpp"
+#include "kernels/attend.hpp"
+#include "kernels/linear.hpp"
+
+namespace headrace {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
+
+std::string text(int64_t number) { return std::to_string(number); }
+
+struct Form {
+  const char* name;
+  Op op;
+  int inputs, outputs, weights, constants, ints, floats;  // -1: checked by the op itself
+};
+constexpr Form kForms[] = {
+    {"embed", Op::embed, 0, 1, 1, 0, 0, 0},
+    {"fused_linear", Op::fused_linear, 2, -1, -1, -1, 1, 1},
+    {"rms_norm", Op::rms_norm, 1, 1, 0, 1, 0, 1},
+    {"rope_kv_write", Op::rope_kv_write, 3, 1, 0, 3, 3, 2},
+    {"attend", Op::attend, 1, 1, 0, 0, 3, 2},
+    {"gather", Op::gather, 1, 1, 0, 0, 0, 0},
+    {"add", Op::add, 2, 1, 0, 0, 0, 0},
+    {"gated_act", Op::gated_act, 2, 1, 0, 0, 1, 0},
+    {"act", Op::act, 1, 1, 0, 0, 1, 0},
+};
+
+// Checks one instruction; the members are what its checks have in common.
+class Checker {
+ public:
+  Checker(const Program& program, Instruction& instruction, size_t index)
+      : program_(program), it_(instruction), where_("instruction " + text(static_cast<int64_t>(index)) + " (" + instruction.name + "): ") {}
+
+  void check() {
+    check_form();
+    check_ids();
+    switch (it_.op) {
+      case Op::embed:
+        expect(!out(0).of_output_rows, "embeds tokens: its output must have rows 'T'");
+        expect_columns(out(0), program_.weights[id(it_.weights[0])].k);
+        break;
+      case Op::fused_linear:
+        check_linear();
+        break;
+      case Op::rms_norm:
+        expect_same_rows(in(0), out(0));
+        expect_columns(out(0), in(0).columns);
+        check_norm_width();
+        break;
+      case Op::rope_kv_write:
+        check_rope();
+        break;
+      case Op::attend:
+        check_layer();
+        expect(it_.ints[2] >= 0 && it_.floats[1] >= 0, "window and softcap must not be negative");
+        expect_columns(in(0), query_columns());
+        expect_columns(out(0), query_columns());
+        expect_tokens();
+        break;
+      case Op::gather:
+        expect(!in(0).of_output_rows && out(0).of_output_rows, "gathers from rows 'T' to rows 'R'");
+        expect_columns(out(0), in(0).columns);
+        break;
+      case Op::gated_act:
+      case Op::act:
+        check_act();
+        [[fallthrough]];
+      case Op::add:
+        for (size_t i = 0; i < it_.inputs.size(); ++i) {
+          expect_same_rows(in(i), out(0));
+          expect_columns(in(i), out(0).columns);
+        }
+        break;
+    }
+    check_overlaps();
+  }
+
+ private:
+  static size_t id(int i) { return static_cast<size_t>(i); }
+  const Value& in(size_t i) const { return program_.values[id(it_.inputs[i])]; }
+  const Value& out(size_t i) const { return program_.values[id(it_.outputs[i])]; }
+
+  void expect(bool good, const std::string& message) const {
+    if (!good) refuse(where_ + message);
+  }
+  void expect_count(const char* what, size_t got, int expected) const {
+    expect(expected < 0 || got == static_cast<size_t>(expected),
+           "needs " + text(expected) + " " + what + ", has " + text(static_cast<int64_t>(got)));
+  }
+  void expect_columns(const Value& value, int64_t columns) const {
+    expect(value.columns == columns,
+           "a value has " + text(value.columns) + " columns where " + text(columns) + " are needed");
+  }
+  void expect_same_rows(const Value& a, const Value& b) const {
+    expect(a.of_output_rows == b.of_output_rows, "mixes rows 'T' and 'R'");
+  }
+  void expect_tokens() const {
+    for (size_t i = 0; i < it_.inputs.size(); ++i) expect(!in(i).of_output_rows, "works on rows 'T' only");
+    expect(!out(0).of_output_rows, "works on rows 'T' only");
+  }
+  void expect_constant(int constant, int64_t size) const {
+    if (constant < 0) return;
+    const int64_t got = program_.constants[id(constant)].size;
+    expect(got == size, "constant " + text(constant) + " has " + text(got) + " numbers where " + text(size) + " are needed");
+  }
+
+  void check_form() {
+    const auto form = std::find_if(std::begin(kForms), std::end(kForms), [&](const Form& f) { return it_.name == f.name; });
+    expect(form != std::end(kForms), "there is no such instruction");
+    it_.op = form->op;
+    expect_count("inputs", it_.inputs.size(), form->inputs);
+    expect_count("outputs", it_.outputs.size(), form->outputs);
+    expect_count("weights", it_.weights.size(), form->weights);
+    expect_count("constants", it_.constants.size(), form->constants);
+    expect_count("ints", it_.ints.size(), form->ints);
+    expect_count("floats", it_.floats.size(), form->floats);
+  }
+
+  void check_table(const char* what, const std::vector<int>& ids, size_t size, bool (*optional)(Op, size_t)) const {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const bool none = ids[i] == -1 && optional(it_.op, i);
+      expect(none || (ids[i] >= 0 && id(ids[i]) < size),
+             std::string(what) + " id " + text(ids[i]) + " is not in 0 .. " + text(static_cast<int64_t>(size) - 1));
+    }
+  }
+  void check_ids() const {
+    const auto never = [](Op, size_t) { return false; };
+    check_table("input", it_.inputs, program_.values.size(),
+                [](Op op, size_t i) { return op == Op::fused_linear && i == 1; });
+    check_table("output", it_.outputs, program_.values.size(), never);
+    check_table("weight", it_.weights, program_.weights.size(), never);
+    check_table("constant", it_.constants, program_.constants.size(),
+                [](Op op, size_t) { return op == Op::fused_linear || op == Op::rope_kv_write; });
+  }
+
+  void check_act() const {
+    expect(it_.ints[0] >= static_cast<int>(Act::none) && it_.ints[0] <= static_cast<int>(Act::gelu_tanh),
+           "there is no activation " + text(it_.ints[0]));
+  }
+
+  void check_linear() const {
+    check_act();
+    const bool gated = it_.ints[0] != static_cast<int>(Act::none);
+    const size_t count = it_.weights.size();
+    expect(count >= 1 && count <= kMaxLinears, "takes 1 to " + text(kMaxLinears) + " weights");
+    expect(!gated || count == 2, "with an activation takes two weights, gate and up");
+    expect_count("outputs", it_.outputs.size(), gated ? 1 : static_cast<int>(count));
+    expect_count("constants", it_.constants.size(), static_cast<int>(count) + 1);
+    const int64_t k = in(0).columns;
+    expect_constant(it_.constants[0], k);
+    for (size_t i = 0; i < count; ++i) {
+      const Weight& weight = program_.weights[id(it_.weights[i])];
+      expect(weight.k == k, "weight " + text(it_.weights[i]) + " takes " + text(weight.k) + " inputs, x has " + text(k));
+      expect_constant(it_.constants[i + 1], weight.n);
+      const Value& y = out(gated ? 0 : i);
+      expect_columns(y, weight.n);
+      expect_same_rows(in(0), y);
+    }
+    if (it_.inputs[1] < 0) return;
+    expect(!gated, "takes no residual with an activation");
+    expect_columns(in(1), out(0).columns);
+    expect_same_rows(in(1), out(0));
+  }
+
+  void check_norm_width() const {
+    const int64_t width = program_.constants[id(it_.constants[0])].size;
+    expect(width > 0 && in(0).columns % width == 0,
+           "x has " + text(in(0).columns) + " columns, no multiple of the weight's " + text(width));
+  }
+
+  const KvLayer& layer() const { return program_.kv[id(it_.ints[0])]; }
+  int64_t query_columns() const { return static_cast<int64_t>(it_.ints[1]) * layer().head_dim; }
+  void check_layer() const {
+    const int count = static_cast<int>(program_.kv.size());
+    expect(it_.ints[0] >= 0 && it_.ints[0] < count, "there is no KV layer " + text(it_.ints[0]));
+    expect(it_.ints[1] > 0 && it_.ints[1] % layer().kv_heads == 0,
+           text(it_.ints[1]) + " query heads are no multiple of " + text(layer().kv_heads) + " KV heads");
+  }
+
+  void check_rope() const {
+    check_layer();
+    expect_tokens();
+    const int64_t kv_columns = static_cast<int64_t>(layer().kv_heads) * layer().head_dim;
+    expect_columns(in(0), query_columns());
+    expect_columns(in(1), kv_columns);
+    expect_columns(in(2), kv_columns);
+    expect_columns(out(0), query_columns());
+    const int rotary = it_.ints[2];
+    expect(rotary >= 0 && rotary % 2 == 0 && rotary <= layer().head_dim,
+           "rotary dimension " + text(rotary) + " is odd or above the head's " + text(layer().head_dim));
+    expect(rotary == 0 || it_.constants[0] >= 0, "needs inverse frequencies");
+    expect_constant(it_.constants[0], rotary / 2);
+    expect_constant(it_.constants[1], layer().head_dim);
+    expect_constant(it_.constants[2], layer().head_dim);
+  }
+
+  // An output may be an input only where every thread has read what it overwrites.
+  bool may_alias(size_t input, size_t output) const {
+    switch (it_.op) {
+      case Op::fused_linear:
+        return input == 1 && output == 0;
+      case Op::rope_kv_write:
+        return input == 0;
+      case Op::embed:
+      case Op::gather:
+        return false;
+      default:
+        return true;
+    }
+  }
+  bool overlap(const Value& a, const Value& b) const {
+    return a.offset < program_.end_of(b) && b.offset < program_.end_of(a);
+  }
+  void check_overlaps() const {
+    for (size_t o = 0; o < it_.outputs.size(); ++o) {
+      for (size_t i = 0; i < it_.inputs.size(); ++i) {
+        if (it_.inputs[i] < 0 || !overlap(in(i), out(o))) continue;
+        const bool same = in(i).offset == out(o).offset && in(i).columns == out(o).columns;
+        expect(same && may_alias(i, o), "output " + text(it_.outputs[o]) + " lies over input " + text(it_.inputs[i]));
+      }
+      for (size_t other = 0; other < o; ++other) {
+        expect(!overlap(out(o), out(other)), "two outputs lie over each other");
+      }
+    }
+  }
+
+  const Program& program_;
+  Instruction& it_;
+  std::string where_;
+};
+
+void check_values(const Program& program) {
+  for (size_t i = 0; i < program.values.size(); ++i) {
+    const Value& value = program.values[i];
+    const std::string name = "value " + text(static_cast<int64_t>(i));
+    if (value.columns < 1 || value.columns > (int64_t{1} << 32)) refuse(name + " has " + text(value.columns) + " columns");
+    if (value.offset < 0 || value.offset % 4 != 0) refuse(name + " has offset " + text(value.offset));
+    if (value.offset > program.arena_bytes || program.end_of(value) > program.arena_bytes) {
+      refuse(name + " ends at byte " + text(program.end_of(value)) + " of an arena of " + text(program.arena_bytes));
+    }
+  }
+}
+
+void check_weights(const Program& program) {
+  for (size_t i = 0; i < program.weights.size(); ++i) {
+    const Weight& weight = program.weights[i];
+    const std::string name = "weight " + text(static_cast<int64_t>(i));
+    constexpr int64_t kMost = int64_t{1} << 31;
+    if (weight.n < 1 || weight.k < 1 || weight.n > kMost || weight.k > kMost) {
+      refuse(name + " has shape [" + text(weight.n) + ", " + text(weight.k) + "]");
+    }
+    const int64_t needed = static_cast<int64_t>(packed_bytes(weight.format, weight.n, weight.k));
+    if (program.weight_bytes[i] < needed) {
+      refuse(name + " has " + text(program.weight_bytes[i]) + " bytes where its format needs " + text(needed));
+    }
+    if (reinterpret_cast<uintptr_t>(weight.data) % 64 != 0) refuse(name + " is not aligned to 64 bytes");
+  }
+}
+
+void check_kv(Program& program) {
+  for (size_t i = 0; i < program.kv.size(); ++i) {
+    const KvLayer& layer = program.kv[i];
+    const std::string name = "KV layer " + text(static_cast<int64_t>(i));
+    if (layer.kv_heads < 1 || layer.head_dim < 2 || layer.head_dim > kMaxHeadDim || layer.head_dim % 2 != 0) {
+      refuse(name + " has " + text(layer.kv_heads) + " heads of dimension " + text(layer.head_dim) +
+             "; dimensions are even, 2 to " + text(kMaxHeadDim));
+    }
+    const int64_t number_bytes = layer.type == KvType::f32 ? 4 : 2;
+    const int64_t page_bytes = number_bytes * layer.kv_heads * kPageTokens * layer.head_dim;
+    const auto [k_bytes, v_bytes] = program.kv_bytes[i];
+    if (k_bytes != v_bytes || k_bytes % page_bytes != 0 || k_bytes == 0) {
+      refuse(name + ": k has " + text(k_bytes) + " and v " + text(v_bytes) + " bytes; both must be the same number of pages of " +
+             text(page_bytes) + " bytes");
+    }
+    if (i > 0 && k_bytes / page_bytes != program.pages) {
+      refuse(name + " has " + text(k_bytes / page_bytes) + " pages, those before it " + text(program.pages));
+    }
+    program.pages = k_bytes / page_bytes;
+  }
+}
+
+void check_order(const Program& program) {
+  std::vector<bool> made(program.values.size(), false);
+  for (const Instruction& instruction : program.instructions) {
+    for (const int v : instruction.inputs) {
+      if (v >= 0 && !made[static_cast<size_t>(v)]) refuse("value " + text(v) + " is read before it is made");
+    }
+    for (const int v : instruction.outputs) {
+      if (made[static_cast<size_t>(v)]) refuse("value " + text(v) + " is made twice");
+      made[static_cast<size_t>(v)] = true;
+    }
+  }
+}
+
+void check_range(const char* what, int64_t value, int64_t low, int64_t high) {
+  if (value < low || value > high) {
+    refuse(std::string("step: ") + what + " " + text(value) + " is not in " + text(low) + " .. " + text(high));
+  }
+}
+
+void check_sequences(const Program& program, const Step& step) {
+  check_range("first query start", step.query_starts[0], 0, 0);
+  check_range("last query start", step.query_starts[step.B], step.T, step.T);
+  for (int b = 0; b < step.B; ++b) {
+    check_range("query start", step.query_starts[b + 1], step.query_starts[b], step.T);
+    check_range("length", step.lengths[b], 1, static_cast<int64_t>(step.max_pages) * kPageTokens);
+    const int used = (step.lengths[b] + kPageTokens - 1) / kPageTokens;
+    for (int page = 0; page < used; ++page) {
+      check_range("page id", step.block_tables[static_cast<int64_t>(b) * step.max_pages + page], 0, program.pages - 1);
+    }
+    for (int t = step.query_starts[b]; t < step.query_starts[b + 1]; ++t) {
+      check_range("position", step.positions[t], 0, step.lengths[b] - 1);
+    }
+  }
+}
+
+}  // namespace
+
+void check_program(Program& program) {
+  if (program.max_tokens < 1 || program.max_rows < 1) refuse("max_tokens and max_rows must be positive");
+  check_values(program);
+  check_weights(program);
+  check_kv(program);
+  for (size_t i = 0; i < program.instructions.size(); ++i) Checker(program, program.instructions[i], i).check();
+  check_order(program);
+}
+
+void check_step(const Program& program, const Step& step) {
+  check_range("number of tokens", step.T, 1, program.max_tokens);
+  check_range("number of output rows", step.R, 0, program.max_rows);
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.op != Op::embed) continue;
+    const int64_t vocabulary = program.weights[static_cast<size_t>(instruction.weights[0])].n;
+    for (int t = 0; t < step.T; ++t) check_range("token", step.tokens[t], 0, vocabulary - 1);
+  }
+  for (int r = 0; r < step.R; ++r) check_range("output row", step.rows[r], 0, step.T - 1);
+  if (program.kv.empty()) return;
+  check_sequences(program, step);
+  for (int t = 0; t < step.T; ++t) check_range("slot", step.slots[t], 0, program.pages * kPageTokens - 1);
+}
+
+std::vector<std::vector<std::pair<int64_t, int64_t>>> dead_ranges(const Program& program) {
+  constexpr int kUnused = -1;
+  const int count = static_cast<int>(program.instructions.size());
+  std::vector<int> made(program.values.size(), kUnused), last_read(program.values.size(), kUnused);
+  for (int i = 0; i < count; ++i) {
+    const Instruction& instruction = program.instructions[static_cast<size_t>(i)];
+    for (const int v : instruction.outputs) made[static_cast<size_t>(v)] = i;
+    for (const int v : instruction.inputs) {
+      if (v >= 0) last_read[static_cast<size_t>(v)] = i;
+    }
+  }
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> dead(program.instructions.size());
+  for (int i = 0; i < count; ++i) {
+    std::vector<std::pair<int64_t, int64_t>> alive;
+    for (size_t v = 0; v < program.values.size(); ++v) {
+      const bool result = last_read[v] == kUnused;
+      if (made[v] == kUnused || made[v] > i || (!result && last_read[v] <= i)) continue;
+      alive.emplace_back(program.values[v].offset, program.end_of(program.values[v]));
+    }
+    std::sort(alive.begin(), alive.end());
+    int64_t free_from = 0;
+    for (const auto& [begin, end] : alive) {
+      if (begin > free_from) dead[static_cast<size_t>(i)].emplace_back(free_from, begin);
+      free_from = std::max(free_from, end);
+    }
+    if (free_from < program.arena_bytes) dead[static_cast<size_t>(i)].emplace_back(free_from, program.arena_bytes);
+  }
+  return dead;
+}
+
+}  // namespace headrace

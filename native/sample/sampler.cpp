@@ -1,0 +1,413 @@
+// The chain of one row: log-probabilities of the raw logits, then bias, penalties and suppression in
+// place, then truncation, then the draw. The definition is headrace/sample/reference.py.
+//
+// Two facts save most of the work. Each block of 256 logits has its maximum, so passes skip blocks that
+// cannot matter. And Gumbel noise is cheap to bound from above, so exact scores, in float64, are
+// computed only for the few tokens that might still win.
+//
+// Determinism: every number is a function of the row alone; the winner is the largest (score, then the
+// lowest id), which is the same in any order, so rows and blocks may be spread over threads freely.
+#include "sampler.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cfloat>
+#include <climits>
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+namespace headrace {
+namespace {
+
+constexpr float kNone = -__builtin_inff();  // the logit of a token that cannot be drawn
+
+}  // namespace
+
+Sampler::Sampler(int64_t vocabulary, Pool& pool, Isa isa)
+    : vocabulary_(vocabulary),
+      blocks_((vocabulary + kSampleBlock - 1) / kSampleBlock),
+      pool_(pool),
+      kernels_(sample_kernels(isa)) {
+  if (vocabulary < 1 || vocabulary > kMaxSampleVocabulary) {
+    throw std::invalid_argument("a vocabulary of " + std::to_string(vocabulary) + " cannot be sampled: 1 to " +
+                                std::to_string(kMaxSampleVocabulary) + " entries can");
+  }
+  works_.resize(static_cast<size_t>(pool.threads()));
+  for (Work& work : works_) {  // everything is allocated here: threads of the pool must not throw
+    work.maxima.resize(static_cast<size_t>(blocks_));
+    work.stale.resize(static_cast<size_t>(blocks_));
+    work.sorted_maxima.reserve(static_cast<size_t>(blocks_));
+    work.candidates.reserve(static_cast<size_t>(vocabulary));
+    work.buckets.resize(kBuckets + kSpareBuckets);
+  }
+}
+
+void Sampler::sample(float* logits, int64_t count, const SampleRow* const* rows, const uint32_t* const* allowed,
+                     SampleResult* results) {
+  size_t adjusted = 0;
+  for (int64_t r = 0; r < count; ++r) {
+    const SampleSettings& settings = rows[r]->settings();
+    if (settings.logprobs < 0) continue;
+    adjusted = std::max(adjusted, settings.logit_bias.size() + rows[r]->seen().size() + settings.ends.size());
+  }
+  for (Work& work : works_) work.raw.reserve(adjusted);
+  if (count >= pool_.threads()) {
+    sample_whole_rows(logits, count, rows, allowed, results);
+  } else if (count > 0) {
+    sample_split_rows(logits, count, rows, allowed, results);
+  }
+}
+
+void Sampler::sample_whole_rows(float* logits, int64_t count, const SampleRow* const* rows,
+                                const uint32_t* const* allowed, SampleResult* results) {
+  std::atomic<int64_t> next{0};
+  pool_.run([&](int part, int) {
+    Work& work = works_[static_cast<size_t>(part)];
+    for (int64_t r = next.fetch_add(1); r < count; r = next.fetch_add(1)) {
+      float* x = logits + r * vocabulary_;
+      work.finite = scan(work, x, 0, blocks_);
+      prepare(work, x, *rows[r], allowed[r], results[r]);
+      if (work.drawing) results[r].token = draw(work, x, 0, blocks_).id;
+      finish(work, x, *rows[r], results[r]);
+    }
+  });
+}
+
+// Fewer rows than threads: all threads share the blocks of every row.
+void Sampler::sample_split_rows(float* logits, int64_t count, const SampleRow* const* rows,
+                                const uint32_t* const* allowed, SampleResult* results) {
+  const size_t threads = static_cast<size_t>(pool_.threads());
+  std::vector<uint8_t> finite(static_cast<size_t>(count) * threads);
+  std::vector<Winner> winners(static_cast<size_t>(count) * threads);
+  pool_.run([&](int part, int parts) {
+    const int64_t first = blocks_ * part / parts, last = blocks_ * (part + 1) / parts;
+    const auto slot = [&](int64_t r, int p) { return static_cast<size_t>(r * parts + p); };
+    for (int64_t r = 0; r < count; ++r) {
+      finite[slot(r, part)] = scan(works_[static_cast<size_t>(r)], logits + r * vocabulary_, first, last);
+    }
+    pool_.barrier();
+    if (part < count) {
+      Work& work = works_[static_cast<size_t>(part)];
+      work.finite = true;
+      for (int p = 0; p < parts; ++p) work.finite = work.finite && finite[slot(part, p)];
+      prepare(work, logits + part * vocabulary_, *rows[part], allowed[part], results[part]);
+    }
+    pool_.barrier();
+    for (int64_t r = 0; r < count; ++r) {
+      const Work& work = works_[static_cast<size_t>(r)];
+      if (work.drawing) winners[slot(r, part)] = draw(work, logits + r * vocabulary_, first, last);
+    }
+    pool_.barrier();
+    if (part < count) {
+      const Work& work = works_[static_cast<size_t>(part)];
+      if (work.drawing) {
+        Winner winner = work.start;
+        for (int p = 0; p < parts; ++p) winner.take(winners[slot(part, p)].score, winners[slot(part, p)].id);
+        results[part].token = winner.id;
+      }
+      finish(work, logits + part * vocabulary_, *rows[part], results[part]);
+    }
+  });
+}
+
+// Calls take(begin, end) for the groups of a block that find(i, whole) points at, and for its incomplete one.
+template <class Find, class Take>
+void Sampler::for_groups(int64_t block, Find&& find, Take&& take) const {
+  const int64_t end = std::min((block + 1) * kSampleBlock, vocabulary_);
+  const int64_t whole = end - end % kSampleGroup;  // blocks start at multiples of the group
+  int64_t i = block * kSampleBlock;
+  while (i < whole) {
+    i += find(i, whole);
+    if (i < whole) take(i, i + kSampleGroup);
+    i += kSampleGroup;
+  }
+  take(whole, end);
+}
+
+bool Sampler::scan(Work& work, const float* x, int64_t first_block, int64_t last_block) const {
+  const int64_t begin = first_block * kSampleBlock, end = std::min(last_block * kSampleBlock, vocabulary_);
+  return kernels_.block_maxima(x + begin, end - begin, work.maxima.data() + first_block);
+}
+
+void Sampler::prepare(Work& work, float* x, const SampleRow& row, const uint32_t* allowed, SampleResult& result) const {
+  const SampleSettings& settings = row.settings();
+  result = {};
+  work.drawing = false;
+  work.raw.clear();
+  work.raw_max = *std::max_element(work.maxima.begin(), work.maxima.end());
+  if (!work.finite || work.raw_max == kNone) {
+    result.fault = SampleFault::not_finite;
+    return;
+  }
+  if (settings.logprobs >= 0) find_log_probabilities(work, x, settings.logprobs, result);
+  std::fill(work.stale.begin(), work.stale.end(), uint8_t{0});
+  if (!adjust(work, x, row)) {
+    result.fault = SampleFault::unknown_token;
+    return;
+  }
+  suppress(work, x, row, allowed);
+  for (int64_t b = 0; b < blocks_; ++b) {
+    if (work.stale[static_cast<size_t>(b)]) scan(work, x, b, b + 1);
+  }
+  const Candidate best = likeliest(work, x);
+  if (best.value == kNone) {
+    result.fault = SampleFault::nothing_left;
+  } else if (settings.temperature == 0) {
+    result.token = best.id;
+  } else {
+    work.drawing = true;
+    work.temperature = settings.temperature;
+    work.last = truncate(work, x, settings, best.value);
+    work.bound.key = token_key(settings.seed, settings.choice, row.position());
+    work.bound.max = best.value;
+    work.bound.inverse_temperature = static_cast<float>(std::min(1 / settings.temperature, 1e30));
+    work.bound.cut = work.last.value;
+    work.start = {gumbel(token_bits(best.id, work.bound.key)), best.id};
+  }
+}
+
+void Sampler::set(Work& work, float* x, int32_t id, float value, bool remember) const {
+  if (remember) work.raw.emplace_back(id, x[id]);
+  x[id] = std::min(value, FLT_MAX);  // a tiny repetition penalty overflows
+  work.stale[static_cast<size_t>(id / kSampleBlock)] = 1;
+}
+
+bool Sampler::adjust(Work& work, float* x, const SampleRow& row) const {
+  const SampleSettings& settings = row.settings();
+  const bool remember = settings.logprobs >= 0;
+  for (const auto& [id, bias] : settings.logit_bias) {
+    if (id >= vocabulary_) return false;
+    set(work, x, id, x[id] + bias, remember);
+  }
+  for (const auto& [id, outputs] : row.seen()) {
+    if (id < 0 || id >= vocabulary_) continue;  // it has no logit that could be changed
+    float value = x[id];
+    if (settings.repetition_penalty != 1) {
+      value = value > 0 ? value / settings.repetition_penalty : value * settings.repetition_penalty;
+    }
+    if (outputs > 0) {
+      value -= settings.presence_penalty;
+      value -= settings.frequency_penalty * static_cast<float>(outputs);
+    }
+    set(work, x, id, value, remember);
+  }
+  return true;
+}
+
+void Sampler::suppress(Work& work, float* x, const SampleRow& row, const uint32_t* allowed) const {
+  const SampleSettings& settings = row.settings();
+  if (row.position() < static_cast<uint64_t>(settings.min_tokens)) {
+    for (const int32_t id : settings.ends) {
+      if (id >= 0 && id < vocabulary_) set(work, x, id, kNone, settings.logprobs >= 0);
+    }
+  }
+  if (allowed == nullptr) return;
+  for (int64_t first = 0; first < vocabulary_; first += 32) {
+    const uint32_t word = allowed[first / 32];
+    if (word == UINT32_MAX) continue;
+    const int64_t count = std::min<int64_t>(32, vocabulary_ - first);
+    for (int64_t i = 0; i < count; ++i) {
+      if (((word >> i) & 1u) == 0) x[first + i] = kNone;
+    }
+    work.stale[static_cast<size_t>(first / kSampleBlock)] = 1;
+  }
+}
+
+Sampler::Candidate Sampler::likeliest(const Work& work, const float* x) const {
+  const auto highest = std::max_element(work.maxima.begin(), work.maxima.end());  // the first of equals
+  int64_t id = (highest - work.maxima.begin()) * kSampleBlock;
+  while (x[id] != *highest) ++id;
+  return {x[id], static_cast<int32_t>(id)};
+}
+
+// The last token, in order of likelihood, that top_k, top_p and min_p keep.
+Sampler::Candidate Sampler::truncate(Work& work, const float* x, const SampleSettings& settings, float max) const {
+  Candidate last{-FLT_MAX, INT32_MAX};
+  const bool by_count = settings.top_k > 0 && settings.top_k < vocabulary_;
+  if (by_count) last = keep_top_k(work, x, settings.top_k, max);
+  if (settings.top_p < 1 && by_count) {
+    last = keep_head(work, Measure::mass, settings.top_p * measured(work, 0, work.candidates.size(), Measure::mass, max), max);
+  } else if (settings.top_p < 1) {
+    last = keep_top_p(work, x, settings.top_p, max);
+  }
+  const float lowest = static_cast<float>(static_cast<double>(max) + settings.log_min_p);
+  return lowest > last.value ? Candidate{lowest, INT32_MAX} : last;
+}
+
+// Leaves the k likeliest tokens in work.candidates.
+Sampler::Candidate Sampler::keep_top_k(Work& work, const float* x, int64_t k, float max) const {
+  if (k <= blocks_) {
+    gather_top(work, x, k);
+    return *std::max_element(work.candidates.begin(), work.candidates.end());
+  }
+  const Candidate last = keep_by_buckets(work, x, Measure::count, static_cast<double>(k), max);
+  gather(work, x, last.value, FLT_MAX);
+  std::erase_if(work.candidates, [&](const Candidate& candidate) { return last < candidate; });
+  return last;
+}
+
+Sampler::Candidate Sampler::keep_top_p(Work& work, const float* x, double p, float max) const {
+  const double total = total_mass(work, x, max);
+  if (total < 64) {  // a few tokens have most of the mass: look there first
+    gather(work, x, max - 5, FLT_MAX);
+    if (measured(work, 0, work.candidates.size(), Measure::mass, max) >= p * total) {
+      return keep_head(work, Measure::mass, p * total, max);
+    }
+  }
+  return keep_by_buckets(work, x, Measure::mass, p * total, max);
+}
+
+// The last of the shortest head that measures `needed`: sums over buckets tell in which bucket it lies.
+Sampler::Candidate Sampler::keep_by_buckets(Work& work, const float* x, Measure measure, double needed,
+                                            float max) const {
+  int32_t index[kSampleBlock];
+  float weight[kSampleBlock];
+  std::fill(work.buckets.begin(), work.buckets.end(), 0.0);
+  for (int64_t b = 0; b < blocks_; ++b) {
+    if (work.maxima[static_cast<size_t>(b)] < max - kMassless) continue;
+    const int64_t count = std::min(kSampleBlock, vocabulary_ - b * kSampleBlock);
+    kernels_.bucket(x + b * kSampleBlock, count, max, index, weight);
+    for (int64_t i = 0; i < count; ++i) {
+      const double amount = measure == Measure::count ? 1.0 : rounded_mass(weight[i]);
+      work.buckets[static_cast<size_t>(index[i])] += amount;
+    }
+  }
+  double found = 0;
+  int bucket = 0;
+  while (bucket < kBuckets && found + work.buckets[static_cast<size_t>(bucket)] < needed) {
+    found += work.buckets[static_cast<size_t>(bucket++)];
+  }
+  if (bucket == kBuckets) {  // top_k reaches far down
+    gather(work, x, -FLT_MAX, FLT_MAX);
+    return keep_head(work, measure, needed, max);
+  }
+  // A little more than the bucket's range, because of rounding; then exactly the bucket.
+  const float margin = 1e-3f + std::fabs(max) * 1e-6f;
+  gather(work, x, max - static_cast<float>(bucket + 1) / kBucketsPerUnit - margin,
+         max - static_cast<float>(bucket) / kBucketsPerUnit + margin);
+  std::erase_if(work.candidates, [&](const Candidate& candidate) {
+    const float distance = max - candidate.value;
+    return !(distance < kMassless) || static_cast<int>(distance * kBucketsPerUnit) != bucket;
+  });
+  return keep_head(work, measure, needed - found, max);
+}
+
+double Sampler::measured(const Work& work, size_t begin, size_t end, Measure measure, float max) {
+  if (measure == Measure::count) return static_cast<double>(end - begin);
+  double sum = 0;
+  for (size_t i = begin; i < end; ++i) sum += mass(work.candidates[i].value, max);
+  return sum;
+}
+
+// Leaves the shortest head of the candidates that measures `needed`, or all; returns its last.
+Sampler::Candidate Sampler::keep_head(Work& work, Measure measure, double needed, float max) {
+  std::vector<Candidate>& kept = work.candidates;
+  size_t low = 0, high = kept.size();  // the best `low` lack something, the best `high` do not
+  double found = 0;
+  while (high - low > 1) {
+    const size_t middle = low + (high - low) / 2;
+    std::nth_element(kept.begin() + static_cast<ptrdiff_t>(low), kept.begin() + static_cast<ptrdiff_t>(middle),
+                     kept.begin() + static_cast<ptrdiff_t>(high));
+    const double more = measured(work, low, middle, measure, max);
+    if (found + more >= needed) {
+      high = middle;
+    } else {
+      found += more;
+      low = middle;
+    }
+  }
+  kept.resize(high);
+  return *std::max_element(kept.begin(), kept.end());
+}
+
+// The tokens with low <= logit <= high, in order of their ids.
+void Sampler::gather(Work& work, const float* x, float low, float high) const {
+  low = std::max(low, -FLT_MAX);
+  work.candidates.clear();
+  const auto take = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (x[i] >= low && x[i] <= high) work.candidates.push_back({x[i], static_cast<int32_t>(i)});
+    }
+  };
+  for (int64_t b = 0; b < blocks_; ++b) {
+    if (work.maxima[static_cast<size_t>(b)] < low) continue;
+    for_groups(b, [&](int64_t i, int64_t whole) { return kernels_.find_between(x + i, whole - i, low, high); }, take);
+  }
+}
+
+// The k likeliest tokens, in no order; fewer where fewer can be drawn.
+void Sampler::gather_top(Work& work, const float* x, int64_t k) const {
+  float threshold = kNone;
+  if (k <= blocks_) {  // k blocks reach the k-th largest maximum, so k entries do
+    work.sorted_maxima = work.maxima;
+    const auto kth = work.sorted_maxima.begin() + (k - 1);
+    std::nth_element(work.sorted_maxima.begin(), kth, work.sorted_maxima.end(), std::greater<>());
+    threshold = *kth;
+  }
+  gather(work, x, threshold, FLT_MAX);
+  std::vector<Candidate>& kept = work.candidates;
+  if (static_cast<int64_t>(kept.size()) <= k) return;
+  std::nth_element(kept.begin(), kept.begin() + k, kept.end());
+  kept.resize(static_cast<size_t>(k));
+}
+
+double Sampler::total_mass(const Work& work, const float* x, float max) const {
+  double total = 0;
+  for (int64_t b = 0; b < blocks_; ++b) {
+    if (work.maxima[static_cast<size_t>(b)] < max - kMassless) continue;
+    const int64_t begin = b * kSampleBlock;
+    total += kernels_.mass_sum(x + begin, std::min(kSampleBlock, vocabulary_ - begin), max);
+  }
+  return total;
+}
+
+void Sampler::find_log_probabilities(Work& work, const float* x, int32_t tops, SampleResult& result) const {
+  work.log_total = pinned_log(total_mass(work, x, work.raw_max));
+  if (tops == 0) return;
+  gather_top(work, x, tops);
+  std::sort(work.candidates.begin(), work.candidates.end());
+  for (const Candidate& candidate : work.candidates) {
+    result.top_ids[result.top_count] = candidate.id;
+    const double distance = static_cast<double>(candidate.value) - static_cast<double>(work.raw_max);
+    result.top_logprobs[result.top_count++] = static_cast<float>(distance - work.log_total);
+  }
+}
+
+Sampler::Winner Sampler::draw(const Work& work, const float* x, int64_t first_block, int64_t last_block) const {
+  Winner best = work.start;
+  DrawBound bound = work.bound;
+  const auto rescore = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int32_t id = static_cast<int32_t>(i);
+      if (work.last < Candidate{x[i], id}) continue;
+      const uint32_t bits = token_bits(id, bound.key);
+      if (score_bound(x[i], bound.max, bound.inverse_temperature, bits) < bound.bound) continue;
+      const double distance = (static_cast<double>(x[i]) - static_cast<double>(bound.max)) / work.temperature;
+      best.take(distance + gumbel(bits), id);
+      bound.bound = static_cast<float>(best.score) - kBoundSlack;
+    }
+  };
+  bound.bound = static_cast<float>(best.score) - kBoundSlack;
+  const auto find = [&](int64_t i, int64_t whole) {
+    return kernels_.find_candidates(x + i, whole - i, static_cast<int32_t>(i), bound);
+  };
+  for (int64_t b = first_block; b < last_block; ++b) {
+    const float high = work.maxima[static_cast<size_t>(b)];
+    if (high < bound.cut || (high - bound.max) * bound.inverse_temperature + kLargestNoise < bound.bound) continue;
+    for_groups(b, find, rescore);
+  }
+  return best;
+}
+
+void Sampler::finish(const Work& work, const float* x, const SampleRow& row, SampleResult& result) const {
+  if (row.settings().logprobs < 0 || result.fault != SampleFault::none) return;
+  float raw = x[result.token];
+  for (auto entry = work.raw.rbegin(); entry != work.raw.rend(); ++entry) {  // its first change is found last
+    if (entry->first == result.token) raw = entry->second;
+  }
+  const double distance = static_cast<double>(raw) - static_cast<double>(work.raw_max);
+  result.logprob = static_cast<float>(distance - work.log_total);
+}
+
+}  // namespace headrace

@@ -1,0 +1,109 @@
+// Logits [R, V] -> one token a row: penalties, suppression, truncation, the draw, log-probabilities.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "../isa.hpp"
+#include "../kernels/sample.hpp"
+#include "../pool.hpp"
+#include "row.hpp"
+
+namespace headrace {
+
+inline constexpr int kMaxTopLogprobs = 20;
+inline constexpr int64_t kMaxSampleVocabulary = int64_t{1} << 19;  // above it, sums of masses would round
+
+enum class SampleFault : uint8_t { none = 0, not_finite = 1, nothing_left = 2, unknown_token = 3 };
+
+struct SampleResult {
+  SampleFault fault = SampleFault::none;
+  int32_t token = -1;
+  float logprob = 0;  // this and the next three only where logprobs were asked for
+  int32_t top_count = 0;
+  int32_t top_ids[kMaxTopLogprobs] = {};
+  float top_logprobs[kMaxTopLogprobs] = {};
+};
+
+class Sampler {
+ public:
+  // std::invalid_argument unless 1 <= vocabulary <= kMaxSampleVocabulary. The pool must outlive it.
+  Sampler(int64_t vocabulary, Pool& pool, Isa isa = active_isa());
+
+  int64_t vocabulary() const { return vocabulary_; }
+
+  // Draws one token for each row of logits [count, V], which it overwrites. allowed[r] is null or points
+  // to ceil(V / 32) words with a bit for each token that may be drawn. One call at a time.
+  void sample(float* logits, int64_t count, const SampleRow* const* rows, const uint32_t* const* allowed,
+              SampleResult* results);
+
+ private:
+  struct Candidate {
+    float value;
+    int32_t id;
+    // Likeliest first; equal logits, lowest id first.
+    bool operator<(const Candidate& other) const {
+      return value > other.value || (value == other.value && id < other.id);
+    }
+  };
+  enum class Measure { count, mass };
+  struct Winner {
+    double score;
+    int32_t id;
+    void take(double other_score, int32_t other_id) {
+      if (other_score > score || (other_score == score && other_id < id)) *this = {other_score, other_id};
+    }
+  };
+  // Memory of a row while it is being sampled.
+  struct Work {
+    bool finite = true;
+    bool drawing = false;  // false: the token is decided (greedy) or there is a fault
+    DrawBound bound;       // .bound is set as the draw proceeds
+    double temperature = 1;
+    Candidate last;     // of the kept tokens
+    Winner start;       // the likeliest token's score
+    float raw_max = 0;  // this and the next two for log-probabilities
+    double log_total = 0;
+    std::vector<std::pair<int32_t, float>> raw;  // logits before they were adjusted
+    std::vector<float> maxima;                   // of each block
+    std::vector<uint8_t> stale;                  // blocks whose maximum must be found anew
+    std::vector<float> sorted_maxima;
+    std::vector<Candidate> candidates;
+    std::vector<double> buckets;
+  };
+
+  void sample_whole_rows(float* logits, int64_t count, const SampleRow* const* rows, const uint32_t* const* allowed,
+                         SampleResult* results);
+  void sample_split_rows(float* logits, int64_t count, const SampleRow* const* rows, const uint32_t* const* allowed,
+                         SampleResult* results);
+
+  template <class Find, class Take>
+  void for_groups(int64_t block, Find&& find, Take&& take) const;
+
+  bool scan(Work& work, const float* x, int64_t first_block, int64_t last_block) const;
+  void prepare(Work& work, float* x, const SampleRow& row, const uint32_t* allowed, SampleResult& result) const;
+  Winner draw(const Work& work, const float* x, int64_t first_block, int64_t last_block) const;
+  void finish(const Work& work, const float* x, const SampleRow& row, SampleResult& result) const;
+
+  void find_log_probabilities(Work& work, const float* x, int32_t tops, SampleResult& result) const;
+  bool adjust(Work& work, float* x, const SampleRow& row) const;
+  void suppress(Work& work, float* x, const SampleRow& row, const uint32_t* allowed) const;
+  void set(Work& work, float* x, int32_t id, float value, bool remember) const;
+  Candidate likeliest(const Work& work, const float* x) const;
+  Candidate truncate(Work& work, const float* x, const SampleSettings& settings, float max) const;
+  Candidate keep_top_k(Work& work, const float* x, int64_t k, float max) const;
+  Candidate keep_top_p(Work& work, const float* x, double p, float max) const;
+  Candidate keep_by_buckets(Work& work, const float* x, Measure measure, double needed, float max) const;
+  void gather(Work& work, const float* x, float low, float high) const;
+  void gather_top(Work& work, const float* x, int64_t k) const;
+  double total_mass(const Work& work, const float* x, float max) const;
+  static double measured(const Work& work, size_t begin, size_t end, Measure measure, float max);
+  static Candidate keep_head(Work& work, Measure measure, double needed, float max);
+
+  int64_t vocabulary_;
+  int64_t blocks_;
+  Pool& pool_;
+  const SampleKernels& kernels_;
+  std::vector<Work> works_;  // one a thread
+};
+
+}  // namespace headrace

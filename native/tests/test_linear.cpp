@@ -1,0 +1,190 @@
+// Products: every format, awkward shapes, row counts around each kernel's limits, any number of threads.
+#include <thread>
+#include <vector>
+
+#include "../kernels/linear.hpp"
+#include "test.hpp"
+
+namespace {
+
+using namespace headrace;
+using test::Random;
+
+constexpr Format kFormats[] = {Format::f32, Format::f16, Format::bf16, Format::int8, Format::int4};
+
+// Memory on a 64-byte boundary, of exactly the size, so that a sanitizer sees a step beyond.
+struct Bytes {
+  explicit Bytes(size_t size) : data(static_cast<uint8_t*>(::operator new(size, std::align_val_t{64}))), size(size) {
+    std::memset(data, 0xee, size);
+  }
+  ~Bytes() { ::operator delete(data, std::align_val_t{64}); }
+  Bytes(const Bytes&) = delete;
+  Bytes& operator=(const Bytes&) = delete;
+  uint8_t* data;
+  size_t size;
+};
+
+std::vector<float> normals(Random& random, int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = random.normal();
+  return values;
+}
+
+void run(const LinearKernels& kernels, FusedLinearArgs args, int parts) {
+  const Bytes scratch(kernels.scratch_bytes(args.rows, args.k));
+  args.scratch = scratch.data;
+  // Parts after one another: slices must not need each other.
+  for (int part = 0; part < parts; ++part) kernels.prepare(args, part, parts);
+  for (int part = 0; part < parts; ++part) kernels.product(args, part, parts);
+}
+
+struct Packed {
+  Packed(const LinearKernels& kernels, Format format, int64_t n, int64_t k, const std::vector<float>& source)
+      : bytes(packed_bytes(format, n, k)), weight{format, n, k, bytes.data} {
+    const int64_t strips = (n + kStrip - 1) / kStrip;
+    CHECK(kernels.pack(format, SourceType::f32, source.data(), n, k, 0, strips, bytes.data) == -1);
+  }
+  Bytes bytes;
+  Weight weight;
+};
+
+std::vector<float> multiply(const LinearKernels& kernels, const Weight& w, const float* x, int64_t rows, int parts) {
+  std::vector<float> y(static_cast<size_t>(rows * w.n), -1.0f);
+  FusedLinearArgs args;
+  args.x = x;
+  args.rows = rows;
+  args.k = w.k;
+  args.count = 1;
+  args.w[0] = w;
+  args.y[0] = y.data();
+  run(kernels, args, parts);
+  return y;
+}
+
+// Largest error an output may have, in units of |x| |w|: roundings of inputs to 8 bits (bf16: of mantissa).
+double allowed(Format format, int64_t k) {
+  if (format == Format::f32 || format == Format::f16) return 1e-6;
+  return format == Format::bf16 ? 4e-3 : 0.02 + 0.02 / std::sqrt(static_cast<double>(k));
+}
+
+void check_against_double(const LinearKernels& kernels, const Weight& w, const std::vector<float>& x, int64_t rows,
+                          const std::vector<float>& y) {
+  std::vector<float> row(static_cast<size_t>(w.k));
+  for (int64_t n = 0; n < w.n; ++n) {
+    kernels.unpack_row(w, n, row.data());
+    for (int64_t t = 0; t < rows; ++t) {
+      double sum = 0, xx = 0, ww = 0;
+      for (int64_t i = 0; i < w.k; ++i) {
+        const double a = x[static_cast<size_t>(t * w.k + i)], b = row[static_cast<size_t>(i)];
+        sum += a * b;
+        xx += a * a;
+        ww += b * b;
+      }
+      CHECK_NEAR(y[static_cast<size_t>(t * w.n + n)], sum, allowed(w.format, w.k) * std::sqrt(xx * ww) + 1e-30);
+    }
+  }
+}
+
+void test_shape(const LinearKernels& kernels, Format format, int64_t n, int64_t k) {
+  constexpr int64_t kRows[] = {1, 2, 3, 7, 8, 11, 13, 16, 17, 33, 64, 70};
+  Random random(static_cast<uint64_t>(n * 1000 + k));
+  const Packed packed(kernels, format, n, k, normals(random, n * k));
+  const std::vector<float> x = normals(random, 70 * k);
+  const std::vector<float> all = multiply(kernels, packed.weight, x.data(), 70, 1);
+  check_against_double(kernels, packed.weight, x, 70, all);
+  for (const int64_t rows : kRows) {
+    for (int parts = 1; parts <= 3; ++parts) {
+      const std::vector<float> y = multiply(kernels, packed.weight, x.data(), rows, parts);
+      CHECK(test::same_bits(y.data(), all.data(), y.size()));
+    }
+  }
+  const std::vector<float> last = multiply(kernels, packed.weight, x.data() + 69 * k, 1, 2);
+  CHECK(test::same_bits(last.data(), all.data() + 69 * n, last.size()));
+}
+
+// Long rows, so that sums go through memory between chunks, and many, so that there are several blocks.
+void test_large(const LinearKernels& kernels, Format format) {
+  const int64_t n = 40, k = 1216, rows = 600;
+  Random random(3);
+  const Packed packed(kernels, format, n, k, normals(random, n * k));
+  const std::vector<float> x = normals(random, rows * k);
+  const std::vector<float> all = multiply(kernels, packed.weight, x.data(), rows, 2);
+  for (const int64_t row : {int64_t{0}, int64_t{299}, int64_t{599}}) {
+    const std::vector<float> y = multiply(kernels, packed.weight, x.data() + row * k, 1, 1);
+    CHECK(test::same_bits(y.data(), all.data() + row * n, y.size()));
+    check_against_double(kernels, packed.weight, std::vector<float>(x.begin() + row * k, x.begin() + (row + 1) * k), 1, y);
+  }
+}
+
+// Weights of all forms at once, bias, residual in place; then gate and up; any number of parts.
+void test_fused(const LinearKernels& kernels) {
+  const int64_t k = 172, rows = 5;
+  Random random(9);
+  const Packed a(kernels, Format::int4, 70, k, normals(random, 70 * k));
+  const Packed b(kernels, Format::f16, 33, k, normals(random, 33 * k));
+  const Packed c(kernels, Format::bf16, 70, k, normals(random, 70 * k));
+  const std::vector<float> x = normals(random, rows * k), norm = normals(random, k), bias = normals(random, 70);
+  const std::vector<float> residual = normals(random, rows * 70);
+  std::vector<float> first[3], gated;
+  for (int parts = 1; parts <= 6; ++parts) {
+    std::vector<float> y[3] = {residual, std::vector<float>(rows * 33), std::vector<float>(rows * 70)};
+    FusedLinearArgs args;
+    args.x = x.data();
+    args.rows = rows;
+    args.k = k;
+    args.norm_weight = norm.data();
+    args.norm_eps = 1e-5f;
+    args.count = 3;
+    const Weight weights[] = {a.weight, b.weight, c.weight};
+    for (int i = 0; i < 3; ++i) {
+      args.w[i] = weights[i];
+      args.y[i] = y[i].data();
+    }
+    args.bias[0] = bias.data();
+    args.residual = y[0].data();
+    run(kernels, args, parts);
+    for (int i = 0; i < 3; ++i) {
+      if (parts == 1) first[i] = y[i];
+      CHECK(test::same_bits(y[i].data(), first[i].data(), y[i].size()));
+    }
+    args.count = 2;
+    args.w[1] = c.weight;
+    args.act = Act::silu;
+    args.residual = nullptr;
+    run(kernels, args, parts);
+    if (parts == 1) gated = y[0];
+    CHECK(test::same_bits(y[0].data(), gated.data(), gated.size()));
+  }
+  for (size_t i = 0; i < gated.size(); ++i) {
+    const double gate = static_cast<double>(first[0][i]) - residual[i];
+    CHECK_NEAR(gated[i], gate / (1 + std::exp(-gate)) * first[2][i], 2e-5 * (1 + std::fabs(gate * first[2][i])));
+  }
+}
+
+void test_refused_values(const LinearKernels& kernels) {
+  for (const Format format : kFormats) {
+    std::vector<float> w(70 * 40, 1.0f);
+    w[65 * 40 + 39] = float(INFINITY);
+    const Bytes packed(packed_bytes(format, 70, 40));
+    CHECK(kernels.pack(format, SourceType::f32, w.data(), 70, 40, 0, 3, packed.data) == 65);
+    CHECK(kernels.pack(format, SourceType::f32, w.data(), 70, 40, 0, 2, packed.data) == -1);
+  }
+}
+
+}  // namespace
+
+int main() {
+  test::for_each_isa([](Isa isa) {
+    const LinearKernels& kernels = linear_kernels(isa);
+    for (const Format format : kFormats) {
+      for (const int64_t n : {1, 31, 33, 100}) {
+        for (const int64_t k : {1, 2, 31, 64, 172}) test_shape(kernels, format, n, k);
+      }
+      test_shape(kernels, format, 33, 896);
+      test_large(kernels, format);
+    }
+    test_fused(kernels);
+    test_refused_values(kernels);
+  });
+  return test::report();
+}

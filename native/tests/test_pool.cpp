@@ -1,0 +1,92 @@
+// The pool: every part runs once, barriers order memory, many short runs, more threads than cores.
+#include "../pool.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "test.hpp"
+
+using namespace headrace;
+
+static void every_part_runs_once(int threads) {
+  Pool pool(threads);
+  CHECK(pool.threads() == threads);
+  std::vector<int> counts(static_cast<size_t>(threads), 0);
+  const int runs = threads > 8 ? 200 : 2000;
+  for (int i = 0; i < runs; ++i) {
+    pool.run([&](int part, int parts) {
+      if (parts == threads) ++counts[static_cast<size_t>(part)];  // plain ints: run() must order them
+    });
+  }
+  for (const int count : counts) CHECK(count == runs);
+}
+
+static void barriers_order_memory(int threads) {
+  Pool pool(threads);
+  std::vector<int> values(static_cast<size_t>(threads), 0);
+  std::vector<int> wrong(static_cast<size_t>(threads), 0);
+  const int rounds = threads > 8 ? 50 : 500;
+  for (int run = 0; run < 3; ++run) {
+    pool.run([&](int part, int parts) {
+      for (int round = 0; round < rounds; ++round) {
+        values[static_cast<size_t>(part)] = run * rounds + round;
+        pool.barrier();
+        if (values[static_cast<size_t>((part + 1) % parts)] != run * rounds + round) ++wrong[static_cast<size_t>(part)];
+        pool.barrier();
+      }
+    });
+  }
+  for (const int count : wrong) CHECK(count == 0);
+}
+
+static void callers_take_turns() {
+  Pool pool(2);
+  int total = 0;
+  const auto add_many = [&] {
+    for (int i = 0; i < 500; ++i) {
+      pool.run([&](int part, int) {
+        if (part == 0) ++total;
+      });
+    }
+  };
+  std::thread other(add_many);
+  add_many();
+  other.join();
+  CHECK(total == 1000);
+}
+
+static void wakes_after_sleep() {
+  Pool pool(3);
+  std::atomic<int> total{0};
+  for (int i = 0; i < 5; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // long past the spinning: workers sleep
+    pool.run([&](int, int) { total.fetch_add(1); });
+  }
+  CHECK(total.load() == 15);
+}
+
+static void refuses_bad_sizes() {
+  for (const int threads : {0, -1, Pool::kMaxThreads + 1}) {
+    bool refused = false;
+    try {
+      Pool pool(threads);
+    } catch (const std::invalid_argument&) {
+      refused = true;
+    }
+    CHECK(refused);
+  }
+}
+
+int main() {
+  for (const int threads : {1, 2, 3, 16}) {
+    every_part_runs_once(threads);
+    barriers_order_memory(threads);
+  }
+  callers_take_turns();
+  wakes_after_sleep();
+  refuses_bad_sizes();
+  return test::report();
+}

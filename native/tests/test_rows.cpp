@@ -1,0 +1,290 @@
+// Row kernels against double arithmetic, and their independence of row counts and parts.
+#include "../kernels/rows.hpp"
+
+#include <cmath>
+#include <vector>
+
+#include "test.hpp"
+
+using namespace headrace;
+using Floats = std::vector<float>;
+
+static Floats random_floats(size_t count, uint64_t seed, float scale = 1.0f) {
+  test::Random random(seed);
+  Floats result(count);
+  for (float& x : result) x = scale * random.normal();
+  return result;
+}
+
+template <class F>
+static void all_parts(int parts, F&& f) {
+  for (int part = 0; part < parts; ++part) f(part, parts);
+}
+
+static void norm_matches_double(const RowsKernels& kernels) {
+  for (const int64_t d : {1, 2, 7, 16, 63, 64, 65, 130, 2048}) {
+    const int64_t rows = 3;
+    const Floats x = random_floats(static_cast<size_t>(rows * d), 1), w = random_floats(static_cast<size_t>(d), 2);
+    Floats y(x.size());
+    all_parts(2, [&](int p, int n) { kernels.rms_norm(x.data(), w.data(), 1e-5f, rows, d, y.data(), p, n); });
+    for (int64_t r = 0; r < rows; ++r) {
+      double sum = 0;
+      for (int64_t i = 0; i < d; ++i) sum += static_cast<double>(x[r * d + i]) * x[r * d + i];
+      const double inverse = 1 / std::sqrt(sum / static_cast<double>(d) + 1e-5);
+      for (int64_t i = 0; i < d; ++i) {
+        const double expected = x[r * d + i] * inverse * w[i];
+        CHECK_NEAR(y[r * d + i], expected, 1e-6 * std::fabs(expected) + 1e-12);
+      }
+    }
+    Floats one(static_cast<size_t>(d));  // a row alone, in place
+    std::copy(x.begin() + d, x.begin() + 2 * d, one.begin());
+    kernels.rms_norm(one.data(), w.data(), 1e-5f, 1, d, one.data(), 0, 1);
+    CHECK(test::same_bits(one.data(), y.data() + d, static_cast<size_t>(d)));
+  }
+}
+
+static double expected_act(Act act, double x) {
+  switch (act) {
+    case Act::silu:
+      return x / (1 + std::exp(-x));
+    case Act::gelu:
+      return x * 0.5 * std::erfc(-x / std::sqrt(2.0));
+    case Act::gelu_tanh:
+      return 0.5 * x * (1 + std::tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+    default:
+      return x;
+  }
+}
+
+static void activations_match_double(const RowsKernels& kernels) {
+  Floats x;
+  for (float v = -30; v < 30; v += 0.0137f) x.push_back(v);
+  for (const float v : {0.0f, -0.0f, 1e-30f, -1e-30f, 200.0f, -200.0f, 0.624999f, 0.625f}) x.push_back(v);
+  const Floats up = random_floats(x.size(), 3);
+  const int64_t count = static_cast<int64_t>(x.size());
+  for (const Act act : {Act::none, Act::silu, Act::gelu, Act::gelu_tanh}) {
+    Floats y(x.size()), gated(x.size());
+    all_parts(3, [&](int p, int n) { kernels.act(act, x.data(), count, y.data(), p, n); });
+    all_parts(2, [&](int p, int n) { kernels.gated_act(act, x.data(), up.data(), count, gated.data(), p, n); });
+    bool product = true;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double expected = expected_act(act, x[i]);
+      CHECK_NEAR(y[i], expected, 6e-7 * std::fmax(1.0, std::fabs(expected)));
+      product = product && gated[i] == y[i] * up[i];
+    }
+    CHECK(product);
+    Floats alone(1);  // in a tail or in a vector: the same
+    bool same = true;
+    for (size_t i = 0; i < x.size(); i += 17) {
+      kernels.act(act, &x[i], 1, alone.data(), 0, 1);
+      same = same && test::same_bits(alone.data(), &y[i], 1);
+    }
+    CHECK(same);
+  }
+  const float nan = NAN;
+  float out = 0;
+  kernels.act(Act::silu, &nan, 1, &out, 0, 1);
+  CHECK(std::isnan(out));
+}
+
+static void adds_and_gathers(const RowsKernels& kernels) {
+  for (const int64_t count : {1, 15, 64, 1000}) {
+    const Floats a = random_floats(static_cast<size_t>(count), 4), b = random_floats(static_cast<size_t>(count), 5);
+    Floats y(a);
+    all_parts(3, [&](int p, int n) { kernels.add(y.data(), b.data(), count, y.data(), p, n); });
+    bool good = true;
+    for (size_t i = 0; i < y.size(); ++i) good = good && y[i] == a[i] + b[i];
+    CHECK(good);
+  }
+  const Floats x = random_floats(5 * 3, 6);
+  const int32_t rows[] = {4, 0, 4};
+  Floats y(9);
+  all_parts(4, [&](int p, int n) { kernels.gather(x.data(), rows, 3, 3, y.data(), p, n); });
+  for (size_t r = 0; r < 3; ++r) CHECK(test::same_bits(&y[r * 3], &x[static_cast<size_t>(rows[r]) * 3], 3));
+}
+
+static void rope_table_is_accurate(const RowsKernels& kernels) {
+  const int32_t positions[] = {0, 1, 77, 100000, 131071};
+  float inv_freq[16];
+  for (int i = 0; i < 16; ++i) inv_freq[i] = static_cast<float>(std::pow(500000.0, -i / 16.0));
+  Step step;
+  step.T = 5;
+  step.positions = positions;
+  Floats cos(5 * 16), sin(5 * 16);
+  RopeTableArgs args;
+  args.inv_freq = inv_freq;
+  args.half = 16;
+  args.rope_scale = 1.25f;
+  args.cos = cos.data();
+  args.sin = sin.data();
+  args.step = &step;
+  all_parts(2, [&](int p, int n) { kernels.rope_table(args, p, n); });
+  for (size_t t = 0; t < 5; ++t) {
+    for (size_t i = 0; i < 16; ++i) {
+      const float angle = static_cast<float>(positions[t]) * inv_freq[i];
+      CHECK_NEAR(cos[t * 16 + i], 1.25 * std::cos(static_cast<double>(angle)), 1.5e-7);
+      CHECK_NEAR(sin[t * 16 + i], 1.25 * std::sin(static_cast<double>(angle)), 1.5e-7);
+    }
+  }
+}
+
+static uint16_t nearest_bf16(float x) {  // by search among the two neighbours, ties to the even one
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  const uint32_t low = bits & 0xffff0000u, high = low + 0x10000u;
+  float a, b;
+  std::memcpy(&a, &low, 4);
+  std::memcpy(&b, &high, 4);
+  const double below = std::fabs(static_cast<double>(x) - a), above = std::fabs(static_cast<double>(b) - x);
+  const bool up = above < below || (above == below && ((low >> 16) & 1u) != 0);
+  return static_cast<uint16_t>((up ? high : low) >> 16);
+}
+
+// One call of rope_kv_write for T tokens, with everything it needs.
+struct RopeCase {
+  int32_t T, heads, kv_heads, head_dim, rotary_dim;
+  KvType type;
+  bool norms;
+  Floats q, k, v, q_norm, k_norm, cos, sin, q_out;
+  std::vector<int32_t> slots;
+  std::vector<uint8_t> k_memory, v_memory;
+
+  RopeCase(int32_t T, int32_t heads, int32_t kv_heads, int32_t head_dim, int32_t rotary_dim, KvType type, bool norms)
+      : T(T), heads(heads), kv_heads(kv_heads), head_dim(head_dim), rotary_dim(rotary_dim), type(type), norms(norms) {
+    const size_t tokens = static_cast<size_t>(T), dim = static_cast<size_t>(head_dim);
+    q = random_floats(tokens * static_cast<size_t>(heads) * dim, 11);
+    k = random_floats(tokens * static_cast<size_t>(kv_heads) * dim, 12);
+    v = random_floats(tokens * static_cast<size_t>(kv_heads) * dim, 13);
+    q_norm = random_floats(dim, 14);
+    k_norm = random_floats(dim, 15);
+    cos = random_floats(tokens * static_cast<size_t>(rotary_dim / 2), 16);
+    sin = random_floats(tokens * static_cast<size_t>(rotary_dim / 2), 17);
+    for (int32_t t = 0; t < T; ++t) slots.push_back((t * 7 + 3) % 32);
+    const size_t bytes = 2 * static_cast<size_t>(kv_heads) * kPageTokens * dim * (type == KvType::f32 ? 4 : 2);
+    k_memory.assign(bytes, 0);
+    v_memory.assign(bytes, 0);
+    q_out.assign(q.size(), 0);
+  }
+
+  void run(const RowsKernels& kernels, int parts, bool in_place) {
+    Step step;
+    step.T = T;
+    step.slots = slots.data();
+    RopeKvWriteArgs args;
+    if (in_place) q_out = q;
+    args.q = in_place ? q_out.data() : q.data();
+    args.k = k.data();
+    args.v = v.data();
+    args.q_out = q_out.data();
+    args.heads = heads;
+    args.q_norm = norms ? q_norm.data() : nullptr;
+    args.k_norm = norms ? k_norm.data() : nullptr;
+    args.norm_eps = 1e-6f;
+    args.cos = cos.data();
+    args.sin = sin.data();
+    args.rotary_dim = rotary_dim;
+    args.kv = {type, kv_heads, head_dim, k_memory.data(), v_memory.data()};
+    args.step = &step;
+    all_parts(parts, [&](int p, int n) { kernels.rope_kv_write(args, p, n); });
+  }
+
+  // Double reference of one head of token t.
+  std::vector<double> expected(const float* x, const Floats& norm, int32_t t, bool rotate) const {
+    const size_t dim = static_cast<size_t>(head_dim), half = static_cast<size_t>(rotary_dim / 2);
+    std::vector<double> h(x, x + dim);
+    if (!rotate) return h;
+    if (norms) {
+      double sum = 0;
+      for (const double value : h) sum += value * value;
+      for (size_t i = 0; i < dim; ++i) h[i] = h[i] / std::sqrt(sum / static_cast<double>(dim) + 1e-6) * norm[i];
+    }
+    std::vector<double> r = h;
+    for (size_t i = 0; i < half; ++i) {
+      const double c = cos[static_cast<size_t>(t) * half + i], s = sin[static_cast<size_t>(t) * half + i];
+      r[i] = h[i] * c - h[half + i] * s;
+      r[half + i] = h[half + i] * c + h[i] * s;
+    }
+    return r;
+  }
+
+  float stored(const std::vector<uint8_t>& memory, size_t index) const {
+    float value = 0;
+    if (type == KvType::f32) {
+      std::memcpy(&value, memory.data() + index * 4, 4);
+    } else {
+      std::memcpy(reinterpret_cast<uint8_t*>(&value) + 2, memory.data() + index * 2, 2);
+    }
+    return value;
+  }
+
+  void check() const {
+    const double slack = type == KvType::f32 ? 3e-6 : 1.0 / 256;
+    for (int32_t t = 0; t < T; ++t) {
+      for (int32_t h = 0; h < heads; ++h) {
+        const size_t at = static_cast<size_t>((t * heads + h) * head_dim);
+        const auto want = expected(&q[at], q_norm, t, true);
+        for (size_t i = 0; i < want.size(); ++i) CHECK_NEAR(q_out[at + i], want[i], 3e-6 * (1 + std::fabs(want[i])));
+      }
+      const int32_t page = slots[static_cast<size_t>(t)] / kPageTokens, token = slots[static_cast<size_t>(t)] % kPageTokens;
+      for (int32_t h = 0; h < kv_heads; ++h) {
+        const size_t at = static_cast<size_t>((t * kv_heads + h) * head_dim);
+        const size_t base = static_cast<size_t>((page * kv_heads + h) * kPageTokens * head_dim);
+        const auto want = expected(&k[at], k_norm, t, true);
+        for (int32_t i = 0; i < head_dim; ++i) {
+          const size_t n = static_cast<size_t>(i);
+          const double w = want[n];
+          CHECK_NEAR(stored(k_memory, base + static_cast<size_t>(i * kPageTokens + token)), w, slack * (1 + std::fabs(w)));
+          const float value = stored(v_memory, base + static_cast<size_t>(token * head_dim + i));
+          float exact = v[at + n];
+          if (type == KvType::bf16) {
+            const uint32_t bits = static_cast<uint32_t>(nearest_bf16(exact)) << 16;
+            std::memcpy(&exact, &bits, 4);
+          }
+          CHECK(test::same_bits(&value, &exact, 1));
+        }
+      }
+    }
+  }
+};
+
+static void rope_writes(const RowsKernels& kernels) {
+  for (const KvType type : {KvType::f32, KvType::bf16}) {
+    for (const bool norms : {false, true}) {
+      for (const int32_t dim : {8, 10, 64}) {
+        for (const int32_t rotary : {0, dim / 4 * 2, dim}) {
+          RopeCase split(4, 4, 2, dim, rotary, type, norms), whole = split;
+          split.run(kernels, 3, false);
+          split.check();
+          whole.run(kernels, 1, true);
+          CHECK(whole.k_memory == split.k_memory && whole.v_memory == split.v_memory);
+          CHECK(test::same_bits(whole.q_out.data(), split.q_out.data(), split.q_out.size()));
+        }
+      }
+    }
+  }
+}
+
+static void reads_every_byte(const RowsKernels& kernels) {
+  std::vector<uint8_t> data(5000, 7);
+  const uint64_t before = kernels.read(data.data(), data.size());
+  int changed = 0;
+  for (size_t i = 0; i < data.size(); i += 97) {
+    data[i] ^= 1;
+    changed += kernels.read(data.data(), data.size()) != before;
+    data[i] ^= 1;
+  }
+  CHECK(changed == 52);
+}
+
+int main() {
+  test::for_each_isa([](Isa isa) {
+    const RowsKernels& kernels = rows_kernels(isa);
+    norm_matches_double(kernels);
+    activations_match_double(kernels);
+    adds_and_gathers(kernels);
+    rope_table_is_accurate(kernels);
+    rope_writes(kernels);
+    reads_every_byte(kernels);
+  });
+  return test::report();
+}

@@ -1,0 +1,68 @@
+"""Build and install Headrace into the running environment, with whatever C++ compiler there is.
+
+Order: $CXX, g++ (12 or newer), clang++ (15 or newer), c++; where none is there, the compiler inside the PyPI
+package `ziglang` is installed and used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+MINIMUM = {"g++": 12, "clang++": 15, "c++": 12}
+
+
+def main() -> int:
+    if sys.version_info < (3, 11):
+        print(f"Headrace needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.12")
+        return 1
+    environment = dict(os.environ)
+    compiler = environment.get("CXX") or next((name for name in MINIMUM if usable(name)), None)
+    if compiler is None:
+        print("no C++ compiler (g++ >= 12 or clang++ >= 15) here: using the one of the PyPI package ziglang")
+        compiler, environment["CC"] = zig_compilers()
+    environment["CXX"] = compiler
+    environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
+    print(f"building with {compiler}")
+    return pip("install", "--no-build-isolation", "-e", ".", environment=environment)
+
+
+def usable(name: str) -> bool:
+    """Whether a compiler is there and new enough."""
+    if shutil.which(name) is None:
+        return False
+    version = subprocess.run([name, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True)
+    found = re.match(r"(\d+)", version.stdout)
+    minimum = MINIMUM["clang++"] if is_clang(name) else MINIMUM[name]
+    return found is not None and int(found.group(1)) >= minimum
+
+
+def is_clang(name: str) -> bool:
+    return "clang" in subprocess.run([name, "--version"], capture_output=True, text=True).stdout
+
+
+def zig_compilers() -> tuple[str, str]:
+    """Wrappers named as CMake expects compilers, around `python -m ziglang c++` and `cc`."""
+    if pip("install", "ziglang") != 0:
+        sys.exit("could not install ziglang: install g++ 12 or newer (Debian: apt install g++) and try again")
+    paths: list[str] = []
+    for command in ("c++", "cc"):
+        path = Path(sys.executable).parent / f"zig-{command}"
+        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang {command} "$@"\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        paths.append(str(path))
+    return paths[0], paths[1]
+
+
+def pip(*arguments: str, environment: dict[str, str] | None = None) -> int:
+    command = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", *arguments]
+    return subprocess.run(command, env=environment).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

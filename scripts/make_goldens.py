@@ -1,0 +1,187 @@
+"""Makes tests/goldens: tiny random checkpoints and what `transformers` computes from them.
+
+Needs torch and transformers (`pip install headrace[train]`); the tests that read the goldens need neither.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+PROMPT_TOKENS = 24
+GREEDY_TOKENS = 64
+# A greedy token is only evidence where the runner-up is clearly behind, relative to the largest logit.
+SMALLEST_GAP = 1e-3
+MOST_SEEDS = 200
+
+Settings = dict[str, object]
+
+LLAMA: Settings = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 128,
+    "hidden_size": 32,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "dtype": "float32",
+}
+MISTRAL = LLAMA | {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "rope_theta": 1e4}
+QWEN2 = LLAMA | {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "use_sliding_window": False,
+}
+QWEN3 = LLAMA | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "head_dim": 16,
+    "attention_bias": False,
+}
+
+# Lengths are such that a prompt with its 64 tokens passes the original context.
+LLAMA3_ROPE: Settings = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN_ROPE: Settings = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+
+# Both spellings occur: `rope_theta` beside `rope_scaling`, and `rope_parameters`, new with transformers 5.
+CONFIGS: dict[str, Settings] = {
+    "llama2": LLAMA | {"num_key_value_heads": 4, "rope_theta": 1e4},
+    "llama2_bf16": LLAMA | {"num_key_value_heads": 4, "rope_theta": 1e4, "dtype": "bfloat16"},
+    "llama3": LLAMA | {"num_hidden_layers": 3, "rope_theta": 5e5, "rope_scaling": LLAMA3_ROPE},
+    "llama3_tied": LLAMA
+    | {
+        "num_key_value_heads": 1,
+        "tie_word_embeddings": True,
+        "rope_parameters": LLAMA3_ROPE | {"rope_theta": 5e5},
+    },
+    "llama_linear": LLAMA | {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 4.0}},
+    "llama_bias": LLAMA | {"rope_theta": 1e4, "attention_bias": True, "mlp_bias": True},
+    "llama_head_dim": LLAMA | {"rope_theta": 1e4, "head_dim": 16},
+    "llama_odd": LLAMA
+    | {
+        "rope_theta": 1e4,
+        "vocab_size": 97,
+        "hidden_size": 40,
+        "intermediate_size": 52,
+        "num_attention_heads": 5,
+        "num_key_value_heads": 1,
+        "head_dim": 10,
+    },
+    "mistral": MISTRAL | {"sliding_window": None, "head_dim": 16},
+    "mistral_window": MISTRAL | {"sliding_window": 8},
+    "qwen2": QWEN2 | {"tie_word_embeddings": True},
+    "qwen2_window": QWEN2
+    | {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+    "qwen3": QWEN3 | {"tie_word_embeddings": True},
+    "qwen3_yarn": QWEN3
+    | {
+        "num_key_value_heads": 4,
+        "attention_bias": True,
+        "max_position_embeddings": 256,
+        "rope_scaling": YARN_ROPE,
+    },
+}
+
+
+def fill(model: PreTrainedModel, generator: torch.Generator) -> None:
+    """Random weights that keep activations near 1 and make every part matter, biases and norm scales too."""
+    for name, parameter in model.named_parameters():
+        draw = torch.randn(parameter.shape, generator=generator)
+        if name.endswith("bias"):
+            value = 0.3 * draw
+        elif parameter.dim() == 1:
+            value = 1 + 0.2 * draw
+        elif "embed_tokens" in name:
+            value = draw
+        elif "lm_head" in name:
+            value = 3 * draw / parameter.shape[1] ** 0.5
+        else:
+            value = 1.5 * draw / parameter.shape[1] ** 0.5
+        parameter.data.copy_(value)
+
+
+@torch.no_grad()
+def greedy(model: PreTrainedModel, prompt: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Logits of the prompt, the greedy tokens after it, and the smallest relative gap to a runner-up.
+
+    Every step computes the whole sequence anew, so no cache of `transformers` takes part.
+    """
+    tokens, smallest_gap = prompt, float("inf")
+    prompt_logits = model(prompt[None], use_cache=False).logits[0]
+    for _ in range(GREEDY_TOKENS):
+        last = model(tokens[None], use_cache=False).logits[0, -1]
+        best = last.topk(2).values
+        smallest_gap = min(smallest_gap, ((best[0] - best[1]) / last.abs().max()).item())
+        tokens = torch.cat([tokens, last.argmax()[None]])
+    return prompt_logits, tokens[len(prompt) :], smallest_gap
+
+
+def make(folder: Path, settings: Settings) -> str:
+    """Writes one folder; returns a line about it. Tries seeds until no greedy step is nearly tied."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    stored = {"float32": torch.float32, "bfloat16": torch.bfloat16}[str(settings["dtype"])]
+    config = AutoConfig.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    for seed in range(MOST_SEEDS):
+        generator = torch.Generator().manual_seed(seed)
+        fill(model, generator)
+        for parameter in model.parameters():  # what is computed with is exactly what is stored
+            parameter.data.copy_(parameter.data.to(stored).float())
+        prompt = torch.randint(0, config.vocab_size, (PROMPT_TOKENS,), generator=generator)
+        logits, tokens, gap = greedy(model, prompt)
+        # A run that soon repeats itself tests little.
+        if gap >= SMALLEST_GAP and len(tokens.unique()) >= GREEDY_TOKENS // 4:
+            break
+    else:
+        raise SystemExit(f"{folder.name}: no seed below {MOST_SEEDS} gave well-separated greedy tokens")
+    weights = {name: parameter.detach().to(stored) for name, parameter in model.named_parameters()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    golden = {"prompt": prompt.int(), "logits": logits.contiguous(), "greedy": tokens.int()}
+    # One entry: the order of several in the file would change from run to run.
+    made_with = f"transformers {transformers.__version__}, torch {torch.__version__}, seed {seed}"
+    save_file(golden, folder / "golden.safetensors", metadata={"made_with": made_with})
+    for file in folder.iterdir():
+        file.chmod(0o644)  # save_file leaves its files to their owner alone
+    return f"{folder.name}: seed {seed}, gap {gap:.1e}, {len(tokens.unique())} different tokens"
+
+
+def main() -> int:
+    """Makes all goldens, or those named."""
+    parser = argparse.ArgumentParser(description="Makes the golden checkpoints of the tests.")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which of {', '.join(CONFIGS)}; all without"
+    )
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "tests" / "goldens")
+    options = parser.parse_args()
+    if unknown := [name for name in options.names if name not in CONFIGS]:
+        parser.error(f"no golden is called {', '.join(unknown)}; known: {', '.join(CONFIGS)}")
+    for name in options.names or CONFIGS:
+        print(make(options.out / name, CONFIGS[name]), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

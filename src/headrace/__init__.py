@@ -1,0 +1,34 @@
+"""Headrace runs language models on the machines people have, fast on a plain CPU.
+
+    from headrace import LLM
+    llm = LLM()
+    print(llm.generate("It was a dark and stormy night", max_tokens=60).text)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.errors import HeadraceError
+    from headrace.llm import LLM, Completion, Piece
+    from headrace.sample.params import SamplingParams
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "Completion", "HeadraceError", "Piece", "SamplingParams", "__version__"]
+
+_HOMES = {
+    "LLM": "headrace.llm",
+    "Completion": "headrace.llm",
+    "Piece": "headrace.llm",
+    "HeadraceError": "headrace.errors",
+    "SamplingParams": "headrace.sample.params",
+}
+
+
+def __getattr__(name: str) -> object:
+    # Loaded on first use, so that `import headrace` and `headrace --help` stay instant.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'headrace' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)

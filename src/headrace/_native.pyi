@@ -1,0 +1,108 @@
+"""Types of the native module; built from native/*.cpp."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+# executor
+def isa() -> str: ...
+def usable_isas() -> list[str]: ...
+def allocate(nbytes: int) -> NDArray[np.uint8]: ...
+def read_bandwidth(pool: Pool, nbytes: int = 268435456, repeats: int = 5) -> float: ...
+
+class Pool:
+    def __init__(self, threads: int) -> None: ...
+    @property
+    def threads(self) -> int: ...
+
+class Executor:
+    def __init__(
+        self,
+        pool: Pool,
+        arena: NDArray[np.uint8],
+        values: Sequence[tuple[str, int, int]],
+        weights: Sequence[tuple[str, int, int, NDArray[np.uint8]]],
+        constants: Sequence[NDArray[np.float32]],
+        kv: Sequence[tuple[NDArray[np.uint8], NDArray[np.uint8], int, int]],
+        kv_type: str,
+        max_tokens: int,
+        max_rows: int,
+        instructions: Sequence[
+            tuple[str, list[int], list[int], list[int], list[int], list[int], list[float]]
+        ],
+        poison: bool = False,
+    ) -> None: ...
+    def run(
+        self,
+        tokens: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        slots: NDArray[np.int32],
+        query_starts: NDArray[np.int32],
+        lengths: NDArray[np.int32],
+        block_tables: NDArray[np.int32],
+        rows: NDArray[np.int32],
+    ) -> None: ...
+    def value(self, id: int, rows: int) -> NDArray[np.float32]: ...
+
+# sample
+class SampleRow:
+    def __init__(
+        self,
+        *,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        log_min_p: float,
+        repetition_penalty: float,
+        presence_penalty: float,
+        frequency_penalty: float,
+        logit_bias: list[tuple[int, float]],
+        ends: list[int],
+        min_tokens: int,
+        logprobs: int,
+        seed: int,
+        choice: int,
+        prompt: NDArray[np.int32],
+    ) -> None: ...
+    def append(self, token: int) -> None: ...
+    @property
+    def position(self) -> int: ...
+
+class Sampler:
+    def __init__(self, vocabulary: int, pool: Pool) -> None: ...
+    def sample(
+        self,
+        logits: NDArray[np.float32],
+        rows: list[SampleRow],
+        allowed: Sequence[NDArray[np.uint32] | None] | None,
+    ) -> tuple[
+        NDArray[np.int32], NDArray[np.float32], tuple[tuple[tuple[int, float], ...], ...], list[tuple[int, int]]
+    ]: ...
+
+# formats
+def packed_nbytes(format: str, n: int, k: int) -> int: ...
+def pack(
+    pool: Pool,
+    format: str,
+    source: NDArray[np.uint8],
+    source_type: str,
+    n: int,
+    k: int,
+    strip0: int,
+    strip1: int,
+    packed: NDArray[np.uint8],
+) -> None: ...
+def unpack_rows(
+    format: str, packed: NDArray[np.uint8], n: int, k: int, rows: NDArray[np.int32]
+) -> NDArray[np.float32]: ...
+def linear(
+    pool: Pool,
+    x: NDArray[np.float32],
+    weights: Sequence[tuple[str, int, int, NDArray[np.uint8]]],
+    biases: Sequence[NDArray[np.float32] | None],
+    act: int = 0,
+    norm: NDArray[np.float32] | None = None,
+    eps: float = 0.0,
+    residual: NDArray[np.float32] | None = None,
+) -> list[NDArray[np.float32]]: ...

@@ -1,0 +1,1 @@
+"""The HTTP surface: one file per endpoint family, OpenAI's conventions."""

@@ -1,0 +1,44 @@
+"""The application: every endpoint over one loaded model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+
+from headrace.api import chat_completions, completions, health, models
+from headrace.api.errors import install_error_handlers
+from headrace.api.guard import Guard
+from headrace.api.health import ProgressWatch
+from headrace.api.service import Service
+from headrace.config import Settings
+
+if TYPE_CHECKING:
+    from headrace.engine.load import LoadedModel
+
+
+def create_app(model: LoadedModel, settings: Settings) -> FastAPI:
+    """An ASGI application that serves `model`. The model stays the caller's to close."""
+    service = Service(model, settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        yield
+        service.close()
+
+    app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
+    app.state.service = service
+    app.state.progress = ProgressWatch()
+    install_error_handlers(app)
+    for room in (chat_completions, completions, models, health):
+        app.include_router(room.router)
+    build = app.build_middleware_stack
+
+    def guarded_stack() -> Guard:
+        # Outside Starlette's own error middleware, so that a 500 has its request id as well.
+        return Guard(build(), settings=settings)
+
+    app.build_middleware_stack = guarded_stack  # type: ignore[method-assign]
+    return app

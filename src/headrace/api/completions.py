@@ -1,0 +1,155 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from headrace.api.logprobs import text_logprobs
+from headrace.api.parameters import GenerationBody, json_schema, read_parameters
+from headrace.api.reply import Collected, Head, respond
+from headrace.api.service import get_service, key_salt, new_id
+from headrace.api.wire import TextChoice, TextLogprobs
+from headrace.engine.request import ChoiceDone, Delta, Request, TokenLogprob
+from headrace.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from headrace.engine.load import LoadedModel
+
+router = APIRouter()
+
+MAX_PROMPTS = 2048
+MAX_BEST_OF = 20
+DEFAULT_MAX_TOKENS = 16  # as OpenAI's endpoint
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class CompletionBody(GenerationBody):
+    """The body of a completion."""
+
+    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    logprobs: int | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_BEST_OF)] | None = None
+    echo: bool | None = None
+
+    def prompts(self) -> list[str] | list[list[int]]:
+        """The prompts, each a text or token ids."""
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return [prompt]
+        if not prompt:
+            raise InvalidRequest("prompt is an empty list: send a text or token ids", param="prompt")
+        if len(prompt) > MAX_PROMPTS and not isinstance(prompt[0], int):
+            raise InvalidRequest(
+                f"prompt has {len(prompt):,} prompts, at most {MAX_PROMPTS:,} are allowed", param="prompt"
+            )
+        if isinstance(prompt[0], int):
+            return [prompt]  # pyright: ignore[reportReturnType]
+        return prompt  # pyright: ignore[reportReturnType]
+
+    def requests(self, model: LoadedModel, request_id: str, salt: str) -> list[Request]:
+        """An engine request for each prompt. Tokenises: not for the event loop."""
+        max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        params = self.sampling(model.defaults, max_tokens=max_tokens, **self._choices())
+        return [
+            Request(
+                prompt=tuple(model.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else prompt),
+                params=params,
+                request_id=f"{request_id}-{index}",
+                salt=salt,
+                priority=self.priority,
+                deadline_s=self.deadline_s,
+            )
+            for index, prompt in enumerate(self.prompts())
+        ]
+
+    def _choices(self) -> dict[str, Any]:
+        """Parameters of how many choices are computed; `best_of` needs log probabilities to rank by."""
+        if self.echo and self.logprobs is not None:
+            raise InvalidRequest(
+                "echo with logprobs (log probabilities of the prompt) is not supported yet: leave one out",
+                param="echo",
+            )
+        more: dict[str, Any] = {} if self.logprobs is None else {"logprobs": self.logprobs}
+        n = self.n or 1
+        if self.best_of is None or self.best_of == n:
+            return more
+        if self.best_of < n:
+            raise InvalidRequest(f"best_of ({self.best_of}) is smaller than n ({n})", param="best_of")
+        if self.stream:
+            raise InvalidRequest(
+                f"best_of ({self.best_of}) larger than n ({n}) cannot be streamed: leave one out",
+                param="best_of",
+            )
+        return {"logprobs": 0, **more, "n": self.best_of}
+
+
+class TextShape:
+    """Choices of completions."""
+
+    reply_object = "text_completion"
+    chunk_object = "text_completion"
+
+    def __init__(self, model: LoadedModel, body: CompletionBody) -> None:
+        self._tokenizer = model.tokenizer
+        self._wants_logprobs = body.logprobs is not None
+        self._offsets: dict[int, int] = {}
+        self.keep = body.n or 1
+        self._echoed: list[str] = []
+        if body.echo:
+            self._echoed = [
+                prompt if isinstance(prompt, str) else model.tokenizer.decode(list(prompt))
+                for prompt in body.prompts()
+            ]
+
+    def _prompt(self, index: int) -> str:
+        return self._echoed[index // self.keep] if self._echoed else ""
+
+    def opening(self, index: int) -> TextChoice | None:
+        """The prompt, where it is to be repeated."""
+        prompt = self._prompt(index)
+        return TextChoice(index, prompt) if prompt else None
+
+    def delta(self, index: int, event: Delta) -> TextChoice | None:
+        """New text, or tokens whose text is held back where their log probabilities are wanted."""
+        if not event.text and not (self._wants_logprobs and event.logprobs):
+            return None
+        return TextChoice(index, event.text, self._logprobs(index, event.logprobs))
+
+    def ending(self, index: int, event: ChoiceDone) -> TextChoice:
+        """The chunk with the reason of the end."""
+        return TextChoice(index, "", None, event.reason, event.stop)
+
+    def whole(self, index: int, choice: Collected) -> TextChoice:
+        """A whole choice."""
+        assert choice.done is not None
+        text = self._prompt(index) + "".join(choice.text)
+        return TextChoice(
+            index, text, self._logprobs(index, choice.logprobs), choice.done.reason, choice.done.stop
+        )
+
+    def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> TextLogprobs | None:
+        if not self._wants_logprobs:
+            return None
+        shaped = text_logprobs(self._tokenizer, logprobs, self._offsets.get(index, 0))
+        self._offsets[index] = self._offsets.get(index, 0) + sum(map(len, shaped.tokens))
+        return shaped
+
+
+@router.post("/v1/completions", openapi_extra=json_schema(CompletionBody))
+async def create_completion(http: HttpRequest) -> Response:
+    """Continue one or several prompts."""
+    service = get_service(http)
+    body, warnings = await read_parameters(CompletionBody, http)
+    service.require_model(body.model)
+    head = Head(new_id("cmpl"), service.model.name, warnings, body.include_usage)
+    salt = key_salt(http, body.prompt_cache_key)
+    requests = await service.off_loop(lambda: body.requests(service.model, head.id, salt))
+    shape = TextShape(service.model, body)
+    return await respond(http, service, requests, shape, head, stream=bool(body.stream))

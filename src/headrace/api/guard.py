@@ -1,0 +1,112 @@
+"""The door: request ids, Host and Origin checks, API keys. Every request passes here first."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import re
+import uuid
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headrace.api.errors import Forbidden, Unauthorized, error_response
+from headrace.config import Settings
+from headrace.errors import HeadraceError
+
+OPEN_PATHS = frozenset({"/health", "/ready"})
+_CLIENT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+class Guard:
+    """ASGI middleware. Stands outside everything, so that refusals and failures have a request id too."""
+
+    def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
+        self._app = app
+        self._keys = [key.encode() for key in settings.api_key]
+        self._hosts = {"localhost", *(name.lower() for name in settings.allowed_hosts)}
+        self._loopback = is_loopback(settings.host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check and pass on, or reply with the refusal."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        sent = headers.get("x-request-id", "")
+        request_id = sent if _CLIENT_ID.fullmatch(sent) else f"req_{uuid.uuid4().hex}"
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            self._check_host(headers)
+            scope["headrace.key"] = self._key_id(headers, scope["path"])
+        except HeadraceError as error:
+            await error_response(error)(scope, receive, send_with_id)
+            return
+        await self._app(scope, receive, send_with_id)
+
+    def _check_host(self, headers: Headers) -> None:
+        """Refuse foreign names on a loopback address: a web page must not reach it by DNS rebinding."""
+        if not self._loopback:
+            return
+        host = _host_name(headers.get("host", ""))
+        if not self._is_ours(host):
+            raise Forbidden(
+                f"the Host header names {host[:80]!r}, this server answers to localhost: "
+                "start it with --allowed-hosts for other names"
+            )
+        origin = headers.get("origin")
+        if origin is not None and not self._is_ours(urlsplit(origin).hostname or ""):
+            raise Forbidden(
+                f"pages of {origin[:80]!r} may not call this server: start it with --allowed-hosts for them"
+            )
+
+    def _is_ours(self, host: str) -> bool:
+        return host in self._hosts or is_loopback(host)
+
+    def _key_id(self, headers: Headers, path: str) -> str:
+        """A short hash of the caller's key; '' where the server has no keys. Compares in constant time."""
+        if not self._keys or path in OPEN_PATHS:
+            return ""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        sent = (token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode()
+        matches = [hmac.compare_digest(sent, key) for key in self._keys]
+        if not any(matches):
+            said = "is not valid" if sent else "is missing: send 'Authorization: Bearer KEY'"
+            raise Unauthorized(f"the API key {said}")
+        return hashlib.sha256(sent).hexdigest()[:16]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is an address (or the name) of this machine's loopback."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _host_name(header: str) -> str:
+    """The Host header without its port, in lower case."""
+    try:
+        return (urlsplit("//" + header).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def exposed(settings: Settings) -> Sequence[str]:
+    """Warnings about how the server is bound."""
+    if is_loopback(settings.host) or settings.api_key:
+        return ()
+    return (
+        f"anyone who reaches {settings.host}:{settings.port} can use this server: "
+        "set --api-key (or HEADRACE_API_KEY), or bind 127.0.0.1",
+    )

@@ -1,0 +1,216 @@
+"""Parameters of a generation: what takes effect, what is refused, what is accepted with a warning."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from starlette.requests import Request as HttpRequest
+
+from headrace.api.service import get_service, read_body
+from headrace.api.wire import Warning
+from headrace.config import nearest
+from headrace.errors import InvalidRequest
+from headrace.sample.params import MAX_LOGIT_BIAS, MAX_N, SamplingParams
+
+LARGE_BODY_BYTES = 256 * 1024
+
+# Accepted from clients that send them as a matter of course; each given one stands in `warnings`, but
+# for the values listed, which ask for what happens anyway.
+NO_EFFECT: Mapping[str, tuple[object, ...]] = {
+    "user": (),
+    "metadata": ({},),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "safety_identifier": (),
+    "prompt_cache_retention": (),
+    "prompt_cache_options": (),
+    "prediction": (),
+    "verbosity": (),
+    "reasoning_effort": (),
+    "parallel_tool_calls": (),
+}
+
+# Known and not built yet: refused, but for the values listed, which ask for what happens anyway.
+UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "audio": (),
+    "modalities": (["text"],),
+    "moderation": (),
+    "web_search_options": (),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "banned_strings": ([],),
+    "typical_p": (1.0,),
+    "top_n_sigma": (0, -1),
+    "xtc_probability": (0,),
+    "xtc_threshold": (0.1,),
+    "dry_multiplier": (0,),
+    "dry_base": (1.75,),
+    "dry_allowed_length": (2,),
+    "dry_sequence_breakers": (),
+    "dry_penalty_last_n": (),
+    "mirostat": (0,),
+    "mirostat_tau": (),
+    "mirostat_eta": (),
+    "dynatemp_range": (0,),
+    "dynatemp_exponent": (1.0,),
+    "repeat_last_n": (),
+    "use_beam_search": (False,),
+    "length_penalty": (1.0,),
+    "early_stopping": (False,),
+    "prompt_logprobs": (),
+    "logits_processors": ([],),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "thinking_token_budget": (),
+    "chat_template": (),
+    "documents": ([],),
+    "suffix": ("",),
+}
+
+Body = TypeVar("Body", bound="GenerationBody")
+
+
+class StreamOptions(BaseModel):
+    """`stream_options` of a request."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class GenerationBody(BaseModel):
+    """The fields that every generating endpoint takes. None always means: not given."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    sampling_names: ClassVar[tuple[str, ...]] = (
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "seed",
+        "n",
+        "max_tokens",
+        "min_tokens",
+        "include_stop_str_in_output",
+        "ignore_eos",
+    )
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: Annotated[StreamOptions, WithJsonSchema({"type": "object"})] | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LOGIT_BIAS)] | None = None
+    seed: int | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
+    deadline_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    prompt_cache_key: Annotated[str, Field(max_length=1024)] | None = None
+
+    def sampling(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
+        """Sampling parameters: `more`, over what was given, over the model's `defaults`."""
+        given = {name: value for name in self.sampling_names if (value := getattr(self, name)) is not None}
+        if self.stop is not None:
+            given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if self.stop_token_ids is not None:
+            given["stop_token_ids"] = tuple(self.stop_token_ids)
+        if self.logit_bias is not None:
+            given["logit_bias"] = {_token_id(key): bias for key, bias in self.logit_bias.items()}
+        return dataclasses.replace(defaults, **(given | more))
+
+    def warnings(self) -> list[Warning]:
+        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""
+        found: list[Warning] = []
+        for name, value in (self.model_extra or {}).items():
+            if name not in NO_EFFECT and name not in UNSUPPORTED:
+                known = [*type(self).model_fields, *NO_EFFECT, *UNSUPPORTED]
+                close = nearest(name, known) if len(nearest(name, known)) < 80 else ""
+                raise InvalidRequest(
+                    f"unknown parameter {name[:80]!r}{close}", param=name[:80], code="unknown_parameter"
+                )
+            if value is None or value in NO_EFFECT.get(name, ()) or value in UNSUPPORTED.get(name, ()):
+                continue
+            if name in UNSUPPORTED:
+                raise InvalidRequest(
+                    f"{name} is not supported yet, leave it out", param=name, code="unsupported_parameter"
+                )
+            found.append(Warning(name, f"{name} was accepted and has no effect"))
+        if self.stream_options is not None:
+            if not self.stream:
+                raise InvalidRequest("stream_options needs stream: true", param="stream_options")
+            if self.stream_options.include_obfuscation:
+                name = "stream_options.include_obfuscation"
+                found.append(Warning(name, f"{name} was accepted and has no effect"))
+        return found
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether the stream ends with a chunk of token counts."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+def _token_id(key: str) -> int:
+    if not key.isascii() or not key.isdecimal() or len(key) > 10:
+        raise InvalidRequest(
+            f'logit_bias has the key {key[:40]!r}: keys are token ids such as "42"', param="logit_bias"
+        )
+    return int(key)
+
+
+async def read_parameters(kind: type[Body], http: HttpRequest) -> tuple[Body, list[Warning]]:
+    """The body of `http`, checked, with its warnings. Large ones are parsed off the event loop."""
+    data = await read_body(http)
+    if len(data) > LARGE_BODY_BYTES:
+        body = await get_service(http).off_loop(lambda: parse_body(kind, data))
+    else:
+        body = parse_body(kind, data)
+    return body, body.warnings()
+
+
+def json_schema(kind: type[GenerationBody]) -> dict[str, Any]:
+    """The request body's entry in the OpenAPI document."""
+    content = {"application/json": {"schema": kind.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def parse_body(kind: type[Body], body: bytes) -> Body:
+    """A request body from its JSON; raises InvalidRequest that names the first bad field."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        if first["type"] == "json_invalid":
+            raise InvalidRequest(f"the body is not JSON: {first['msg']}", code="invalid_json") from None
+        param = ".".join(str(part) for part in first["loc"][:1]) or None
+        message = f"{param}: {first['msg']}" if param else f"the body: {first['msg']}"
+        raise InvalidRequest(message, param=param, code="invalid_type") from None

@@ -1,0 +1,199 @@
+"""From engine events to a reply, whole or streamed, in the shape of either generating endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from headrace.api.errors import json_response
+from headrace.api.service import Service, now_s, wait_for_end
+from headrace.api.sse import EventStream
+from headrace.api.wire import (
+    ChatChoice,
+    ChatChunkChoice,
+    Chunk,
+    PromptDetails,
+    Reply,
+    TextChoice,
+    UsageBody,
+    Warning,
+)
+from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request, TokenLogprob, Usage
+
+CLIENT_GONE = 499  # never sent, only logged
+
+
+@dataclass(slots=True)
+class Collected:
+    """One choice of a reply that is not streamed."""
+
+    text: list[str] = field(default_factory=list[str])
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
+    done: ChoiceDone | None = None
+
+    @property
+    def mean_logprob(self) -> float:
+        """Log probability per token, which `best_of` ranks by."""
+        return sum(token.logprob for token in self.logprobs) / max(len(self.logprobs), 1)
+
+
+class Shape(Protocol):
+    """What differs between the endpoints: the choices."""
+
+    reply_object: str
+    chunk_object: str
+    keep: int
+    """Choices to return of each request: fewer than were computed with `best_of`."""
+
+    def opening(self, index: int) -> ChatChunkChoice | TextChoice | None:
+        """What a choice's stream begins with, before any text."""
+        ...
+
+    def delta(self, index: int, event: Delta) -> ChatChunkChoice | TextChoice | None:
+        """A chunk of new text; None where the event adds nothing to be seen."""
+        ...
+
+    def ending(self, index: int, event: ChoiceDone) -> ChatChunkChoice | TextChoice:
+        """A choice's last chunk."""
+        ...
+
+    def whole(self, index: int, choice: Collected) -> ChatChoice | TextChoice:
+        """A whole choice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The fields that open every reply and chunk."""
+
+    id: str
+    model: str
+    warnings: list[Warning]
+    include_usage: bool
+    created: int = field(default_factory=now_s)
+
+
+def usage_body(usages: Sequence[Usage]) -> UsageBody:
+    """Token counts, added up over the prompts of one HTTP request."""
+    prompt = sum(usage.prompt_tokens for usage in usages)
+    completion = sum(usage.completion_tokens for usage in usages)
+    reasons = [usage.miss_reason for usage in usages if usage.miss_reason is not None]
+    details = PromptDetails(sum(usage.cached_tokens for usage in usages), reasons[0] if reasons else None)
+    return UsageBody(prompt, completion, prompt + completion, details)
+
+
+async def respond(
+    http: HttpRequest, service: Service, requests: list[Request], shape: Shape, head: Head, *, stream: bool
+) -> Response:
+    """Submit `requests` and reply; raises what the engine refuses at the door."""
+    if stream:
+        reply = EventStream(StreamChunks(requests, shape, head))
+        await reply.submit(service, requests)
+        return reply
+    collector = Collector(requests)
+    generation = await service.start(requests, collector.feed)
+    if not await wait_for_end(http, generation):
+        return Response(status_code=CLIENT_GONE)
+    choices = [choice for choices in collector.choices for choice in _best(choices, shape.keep)]
+    return json_response(
+        Reply(
+            id=head.id,
+            object=shape.reply_object,
+            created=head.created,
+            model=head.model,
+            choices=[shape.whole(index, choice) for index, choice in enumerate(choices)],
+            usage=usage_body([done.usage for done in collector.done]),
+            seed=collector.done[0].seed,
+            warnings=head.warnings or UNSET,
+        )
+    )
+
+
+def _best(choices: list[Collected], keep: int) -> list[Collected]:
+    """All choices in their order, or the `keep` best of more."""
+    if keep >= len(choices):
+        return choices
+    return sorted(choices, key=lambda choice: choice.mean_logprob, reverse=True)[:keep]
+
+
+class Collector:
+    """Gathers the events of a reply that is not streamed."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.choices = [[Collected() for _ in range(request.params.n)] for request in requests]
+        self.done: list[Done] = []
+
+    def feed(self, index: int, events: list[Event]) -> None:
+        """Take the events of the request at `index`."""
+        for event in events:
+            if isinstance(event, Delta):
+                choice = self.choices[index][event.choice]
+                choice.text.append(event.text)
+                choice.logprobs.extend(event.logprobs)
+            elif isinstance(event, ChoiceDone):
+                self.choices[index][event.choice].done = event
+            elif isinstance(event, Done):
+                self.done.append(event)
+
+
+class StreamChunks:
+    """Turns engine events into chunks."""
+
+    def __init__(self, requests: Sequence[Request], shape: Shape, head: Head) -> None:
+        self._per_request = requests[0].params.n
+        self._shape = shape
+        self._head = head
+        self._opened: set[int] = set()
+        self._done: list[Done] = []
+        self._warnings = head.warnings
+
+    def events(self, index: int, events: list[Event]) -> list[msgspec.Struct]:
+        """Chunks for the events of the request at `index`."""
+        chunks: list[msgspec.Struct] = []
+        for event in events:
+            if isinstance(event, Done):
+                self._done.append(event)
+            elif isinstance(event, Delta | ChoiceDone):
+                choice = index * self._per_request + event.choice
+                parts = [self._shape.opening(choice)] if choice not in self._opened else []
+                self._opened.add(choice)
+                if isinstance(event, Delta):
+                    parts.append(self._shape.delta(choice, event))
+                else:
+                    parts.append(self._shape.ending(choice, event))
+                chunks.extend(self._chunk(part) for part in parts if part is not None)
+        return chunks
+
+    def _chunk(self, choice: ChatChunkChoice | TextChoice) -> Chunk:
+        warnings, self._warnings = self._warnings, []
+        return Chunk(
+            id=self._head.id,
+            object=self._shape.chunk_object,
+            created=self._head.created,
+            model=self._head.model,
+            choices=[choice],
+            usage=None if self._head.include_usage else UNSET,
+            warnings=warnings or UNSET,
+        )
+
+    def finish(self) -> list[msgspec.Struct]:
+        """The chunk of token counts, if it was asked for."""
+        if not self._head.include_usage:
+            return []
+        return [
+            Chunk(
+                id=self._head.id,
+                object=self._shape.chunk_object,
+                created=self._head.created,
+                model=self._head.model,
+                choices=[],
+                usage=usage_body([done.usage for done in self._done]),
+                seed=self._done[0].seed,
+            )
+        ]

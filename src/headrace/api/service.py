@@ -1,0 +1,218 @@
+"""What the endpoints share: the model, the requests under way, threads for work that would block the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from starlette.requests import Request as HttpRequest
+from starlette.types import Receive
+
+from headrace.api.bridge import Mailbox
+from headrace.api.errors import BodyTooLarge, BodyTooSlow
+from headrace.config import Settings
+from headrace.engine.request import Done, Event, Failed, Request, Ticket
+from headrace.errors import HeadraceError, ModelNotFound, Overloaded
+
+if TYPE_CHECKING:
+    from headrace.engine.load import LoadedModel
+
+BODY_LIMIT_BYTES = 32 * 2**20
+BODY_DEADLINE_S = 60.0
+
+T = TypeVar("T")
+
+
+class Generation:
+    """The engine requests of one HTTP request; lives on the event loop.
+
+    `on_events(index, events)` gets the events of the request at `index`. `ended` resolves when every
+    one of them has had its terminal event, with the first error or None.
+    """
+
+    def __init__(self, service: Service, on_events: Callable[[int, list[Event]], None]) -> None:
+        self._service = service
+        self._on_events = on_events
+        self._tickets: list[Ticket] = []
+        self._open = 0
+        self._cancelled = False
+        self._failure: HeadraceError | None = None
+        self.ended: asyncio.Future[HeadraceError | None] = asyncio.get_running_loop().create_future()
+
+    async def submit(self, requests: Sequence[Request]) -> None:
+        """Hand every request to the engine; where one is refused at the door, none goes on.
+
+        In a thread, because the door looks at every token of a prompt.
+        """
+        sinks = [
+            self._service.mailbox.sink(lambda events, index=index: self._receive(index, events))
+            for index in range(len(requests))
+        ]
+        engine = self._service.model.engine
+
+        def submit_all() -> HeadraceError | None:
+            try:
+                for request, sink in zip(requests, sinks, strict=True):
+                    self._tickets.append(engine.submit(request, sink))
+            except HeadraceError as error:
+                return error
+            return None
+
+        self._open = len(requests)
+        self._service.under_way.add(self)
+        try:
+            refusal = await self._service.off_loop(submit_all)
+        except BaseException:
+            self._abandon()
+            raise
+        if refusal is not None:
+            self._abandon()
+            raise refusal
+
+    def _abandon(self) -> None:
+        self.cancel()
+        self._service.under_way.discard(self)
+
+    def cancel(self) -> None:
+        """Stop whatever has not ended; pages are free within one step. No further event is passed on."""
+        if not self._cancelled and not self.ended.done():
+            self._cancelled = True
+            for ticket in self._tickets:
+                ticket.cancel()
+
+    def fail(self, error: HeadraceError) -> None:
+        """Stop, and report `error` as the reason."""
+        self._failure = self._failure or error
+        self.cancel()
+
+    def _receive(self, index: int, events: list[Event]) -> None:
+        last = events[-1]
+        if not self._cancelled:
+            self._on_events(index, events)
+        if isinstance(last, Failed):
+            self.fail(last.error)
+        if isinstance(last, Done | Failed):
+            self._open -= 1
+            if self._open == 0:
+                self._service.under_way.discard(self)
+                if not self.ended.done():
+                    self.ended.set_result(self._failure)
+
+
+class Service:
+    """One served model. Made before the loop runs; `mailbox` belongs to the loop that first asks for it."""
+
+    def __init__(self, model: LoadedModel, settings: Settings) -> None:
+        self.model = model
+        self.settings = settings
+        self.under_way: set[Generation] = set()
+        self.draining = False
+        self._mailbox: Mailbox | None = None
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="headrace-prompt")
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """Where engine events arrive; only on the event loop."""
+        if self._mailbox is None:
+            self._mailbox = Mailbox(asyncio.get_running_loop())
+        return self._mailbox
+
+    async def off_loop(self, work: Callable[[], T]) -> T:
+        """Run `work` (templates, long prompts) in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def start(
+        self, requests: Sequence[Request], on_events: Callable[[int, list[Event]], None]
+    ) -> Generation:
+        """Submit; raises what the engine refuses at the door, or Overloaded while draining."""
+        if self.draining:
+            raise Overloaded("the server is shutting down: send the request elsewhere", retry_after_s=5.0)
+        generation = Generation(self, on_events)
+        await generation.submit(requests)
+        return generation
+
+    def require_model(self, name: str | None) -> None:
+        """Refuse a request for a model that is not served; None means the one that is."""
+        if name is not None and name != self.model.name:
+            raise ModelNotFound(
+                f"the model {name!r} is not served here: this server serves {self.model.name!r}",
+                param="model",
+            )
+
+    def close(self) -> None:
+        """Stop the threads; the model belongs to the caller."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def get_service(request: HttpRequest) -> Service:
+    """The service of the app that `request` came to."""
+    service = request.app.state.service
+    assert isinstance(service, Service)
+    return service
+
+
+def key_salt(request: HttpRequest, extra: str | None) -> str:
+    """What separates prefix caches: the caller's key (hashed) and its own `prompt_cache_key`."""
+    key = str(request.scope.get("headrace.key", ""))
+    return hashlib.sha256(f"{key}\0{extra or ''}".encode()).hexdigest()[:16] if key or extra else ""
+
+
+def new_id(prefix: str) -> str:
+    """A fresh id for a reply."""
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def now_s() -> int:
+    """Wall-clock seconds, for the `created` field only."""
+    return int(time.time())
+
+
+async def read_body(request: HttpRequest) -> bytes:
+    """The body, refused above 32 MB or when it takes longer than a minute."""
+    limit = BODY_LIMIT_BYTES
+    refusal = f"the body is larger than {limit:,} bytes: send less in one request"
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdecimal() or int(declared) > limit:
+        raise BodyTooLarge(refusal)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_DEADLINE_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > limit:
+                    raise BodyTooLarge(refusal)
+    except TimeoutError:
+        raise BodyTooSlow(
+            f"the body did not arrive within {BODY_DEADLINE_S:g} s ({len(body):,} bytes came): send it again"
+        ) from None
+    return bytes(body)
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def wait_for_end(request: HttpRequest, generation: Generation) -> bool:
+    """Wait for all events of a reply that is not streamed; False when the client left first.
+
+    Raises the error that ended the generation. Whatever ends the wait, nothing is left running.
+    """
+    gone = asyncio.ensure_future(wait_for_disconnect(request.receive))
+    try:
+        await asyncio.wait((gone, generation.ended), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        generation.cancel()
+    if not generation.ended.done():
+        return False
+    error = generation.ended.result()
+    if error is not None:
+        raise error
+    return True

@@ -1,0 +1,180 @@
+"""The bodies of replies and of streamed chunks, as msgspec structs that encode in microseconds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class Warning(msgspec.Struct, frozen=True):
+    """A parameter that was accepted and has no effect."""
+
+    param: str
+    message: str
+
+
+class PromptDetails(msgspec.Struct, frozen=True):
+    """How much of the prompt came from the prefix cache, and why not more."""
+
+    cached_tokens: int
+    cache_miss_reason: str | None
+
+
+class CompletionDetails(msgspec.Struct, frozen=True):
+    """Parts of the completion's tokens that OpenAI reports apart."""
+
+    reasoning_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
+class UsageBody(msgspec.Struct, frozen=True):
+    """Token counts of a reply."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails = CompletionDetails()
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    """One alternative of a chat token."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ContentLogprob(msgspec.Struct, frozen=True):
+    """One chat token with its alternatives."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    """Log probabilities in the shape of chat completions."""
+
+    content: list[ContentLogprob]
+    refusal: None = None
+
+
+class TextLogprobs(msgspec.Struct, frozen=True):
+    """Log probabilities in the shape of completions."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]] | None
+    text_offset: list[int]
+
+
+class ChatDelta(msgspec.Struct, frozen=True):
+    """What a chunk adds to a chat message."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True):
+    """One choice's part of a chat chunk."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | UnsetType | None = UNSET
+
+
+class TextChoice(msgspec.Struct, frozen=True):
+    """One choice of a completion, whole or a chunk of it."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | UnsetType | None = UNSET
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """One streamed chunk of either endpoint."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChatChunkChoice | TextChoice]
+    usage: UsageBody | UnsetType | None = UNSET
+    seed: int | UnsetType = UNSET
+    warnings: list[Warning] | UnsetType = UNSET
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """The answer of a chat."""
+
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """One whole choice of a chat."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+    stop_reason: str | int | None
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """The whole reply of either endpoint; `seed` repeats it."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChatChoice | TextChoice]
+    usage: UsageBody
+    seed: int
+    warnings: list[Warning] | UnsetType = UNSET
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """A served model."""
+
+    id: str
+    created: int
+    context_length: int
+    max_model_len: int
+    object: str = "model"
+    owned_by: str = "headrace"
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """The served models."""
+
+    data: list[ModelCard]
+    object: str = "list"
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Whether the engine's loop makes progress, with the numbers it was judged by."""
+
+    status: str
+    running: int
+    waiting: int
+    steps: int
+    free_pages: int
+    page_count: int
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """Whether requests are taken."""
+
+    status: str
+    model: str

@@ -1,0 +1,127 @@
+"""What one rendering of a template may cost: processor time, output, memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
+from typing import Any, TypeVar, cast
+
+from headrace.errors import TemplateError
+
+CPU_LIMIT_S = 1.0
+OUTPUT_LIMIT_CHARACTERS = 1_000_000
+VALUE_LIMIT_BYTES = 8_000_000  # one value, shared parts counted each time they occur
+TOTAL_LIMIT_BYTES = 256_000_000  # everything a rendering makes, freed or not
+INTEGER_LIMIT_BITS = 4096
+_TICKS_PER_LOOK = 16  # the clock of a thread's processor time is a system call
+_ITEM_BYTES = 8
+_OBJECT_BYTES = 64
+_CONTAINERS = (list, tuple, dict, ItemsView, KeysView, ValuesView)
+
+_Value = TypeVar("_Value")
+
+
+class Budget:
+    """Counts what a rendering uses and ends it with TemplateError when that is too much.
+
+    Every operation of a template that makes a value passes through `admit`, every round of a loop and
+    every call through `tick`. No single operation on admitted values takes more than some tens of
+    milliseconds, so the time limit holds without a second thread. `clock` is in seconds.
+    """
+
+    def __init__(
+        self, inputs: Sequence[object] = (), *, clock: Callable[[], float] = time.thread_time
+    ) -> None:
+        self._clock = clock
+        self._ends_s = clock() + CPU_LIMIT_S
+        self._ticks = 0
+        self._spent_bytes = 0
+        self._known: dict[int, int] = {}  # id of a container of the inputs, which live as long -> its bytes
+        for value in inputs:
+            self._learn(value, depth=0)
+
+    def tick(self) -> None:
+        """Look at the clock now and then."""
+        self._ticks += 1
+        if self._ticks % _TICKS_PER_LOOK == 0 and self._clock() > self._ends_s:
+            raise TemplateError(
+                f"the chat template used more than {CPU_LIMIT_S:g} s of processor time: simplify the template"
+            )
+
+    def admit(self, value: _Value) -> _Value:
+        """Charge a value that an operation made, and give it back."""
+        if isinstance(value, str):
+            self.charge(len(value))
+        elif isinstance(value, _CONTAINERS):
+            self.weigh(cast(object, value))
+            self._spend(_OBJECT_BYTES + _ITEM_BYTES * len(cast(Any, value)))
+        elif isinstance(value, int) and value.bit_length() > INTEGER_LIMIT_BITS:
+            raise TemplateError(f"the chat template made an integer of more than {INTEGER_LIMIT_BITS} bits")
+        return cast(_Value, value)
+
+    def charge(self, size_bytes: int) -> None:
+        """Refuse a value of that size, else count it; for use before the value exists."""
+        if size_bytes > VALUE_LIMIT_BYTES:
+            raise _too_large(size_bytes)
+        self._spend(_OBJECT_BYTES + size_bytes)
+
+    def weigh(self, value: object) -> int:
+        """Bytes of a value with all its parts, a shared part counted as often as it occurs: what printing,
+        comparing or copying it can cost."""
+        total = 0
+        pending = [value]
+        while pending:
+            item = pending.pop()
+            known = self._known.get(id(item))
+            if known is not None:
+                total += known
+            elif isinstance(item, str):
+                total += _OBJECT_BYTES + len(item)
+            else:
+                total += _OBJECT_BYTES
+                if isinstance(item, _CONTAINERS):
+                    parts = _parts(cast(Any, item))
+                    total += _ITEM_BYTES * len(parts)
+                    if total <= VALUE_LIMIT_BYTES:
+                        pending.extend(parts)
+            if total > VALUE_LIMIT_BYTES:
+                raise _too_large(total)
+        return total
+
+    def _spend(self, size_bytes: int) -> None:
+        self._spent_bytes += size_bytes
+        if self._spent_bytes > TOTAL_LIMIT_BYTES:
+            raise TemplateError(
+                f"the chat template made more than {TOTAL_LIMIT_BYTES:,} bytes of values: simplify it"
+            )
+
+    def _learn(self, value: object, depth: int) -> int:
+        """Note the bytes of every container of the inputs."""
+        if depth > 64:
+            raise TemplateError("messages, tools or variables are nested more than 64 deep: flatten them")
+        if isinstance(value, str):
+            return _OBJECT_BYTES + len(value)
+        if not isinstance(value, (list, dict)):
+            return _OBJECT_BYTES
+        parts = _parts(cast(Any, value))
+        total = _OBJECT_BYTES + _ITEM_BYTES * len(parts) + sum(self._learn(part, depth + 1) for part in parts)
+        if total > VALUE_LIMIT_BYTES:
+            raise TemplateError(
+                f"messages, tools and variables hold more than {VALUE_LIMIT_BYTES:,} bytes: send less"
+            )
+        self._known[id(cast(object, value))] = total
+        return total
+
+
+def _parts(container: Any) -> list[object]:
+    if isinstance(container, dict):
+        keyed = cast(dict[object, object], container)
+        return [*keyed.keys(), *keyed.values()]
+    return list(container)
+
+
+def _too_large(size_bytes: int) -> TemplateError:
+    return TemplateError(
+        f"the chat template made a value of {size_bytes:,} bytes or more, the limit is "
+        f"{VALUE_LIMIT_BYTES:,}: simplify the template"
+    )

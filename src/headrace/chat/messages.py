@@ -1,0 +1,174 @@
+"""Messages of a conversation: from the OpenAI shape, to the dictionaries that templates read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from headrace.errors import InvalidRequest
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the assistant made; `arguments` is the JSON text as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation. `content` is None only where an assistant called tools and said nothing."""
+
+    role: str
+    content: str | None
+    name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    reasoning: str | None = None
+
+
+def messages_from_openai(items: Sequence[object]) -> list[Message]:
+    """Check and convert `messages` of a chat request.
+
+    Text parts of a content list are joined by line ends. Raises InvalidRequest whose `param` names the
+    field, also for fields that would have no effect (null and empty ones are let pass: clients echo them).
+    """
+    if not items:
+        raise InvalidRequest("messages is empty: give at least one message", param="messages")
+    return [_message(item, f"messages[{index}]") for index, item in enumerate(items)]
+
+
+def template_messages(messages: Sequence[Message], *, knows_developer: bool = True) -> list[dict[str, Any]]:
+    """The dictionaries that templates are written for.
+
+    Arguments of tool calls are objects where they are JSON objects. Reasoning stands under each of the
+    names that templates use. A template that does not know the role `developer` sees `system`, which that
+    role has replaced.
+    """
+    return [_template_message(message, knows_developer) for message in messages]
+
+
+def _template_message(message: Message, knows_developer: bool) -> dict[str, Any]:
+    role = "system" if message.role == "developer" and not knows_developer else message.role
+    result: dict[str, Any] = {"role": role, "content": message.content}
+    if message.name is not None:
+        result["name"] = message.name
+    if message.tool_call_id is not None:
+        result["tool_call_id"] = message.tool_call_id
+    if message.reasoning is not None:
+        for key in ("reasoning_content", "reasoning", "thinking"):
+            result[key] = message.reasoning
+    if message.tool_calls:
+        result["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    return result
+
+
+def _arguments(text: str) -> object:
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return cast(object, value) if isinstance(value, dict) else text
+
+
+def _message(item: object, where: str) -> Message:
+    fields = _object(item, where)
+    for key, value in fields.items():
+        if key not in _FIELDS and value not in (None, [], {}, "", False):
+            raise InvalidRequest(f"{where}.{key} is not supported: remove it", param=f"{where}.{key}")
+    role = fields.get("role")
+    if role not in ROLES:
+        raise InvalidRequest(
+            f"{where}.role is {role!r:.60}, expected one of {', '.join(ROLES)}", param=f"{where}.role"
+        )
+    tool_calls = _tool_calls(fields.get("tool_calls"), f"{where}.tool_calls")
+    if tool_calls and role != "assistant":
+        raise InvalidRequest(
+            f"{where}.tool_calls stands in a message of role {role}, only assistants call tools",
+            param=f"{where}.tool_calls",
+        )
+    content = _content(fields.get("content"), f"{where}.content")
+    reasoning = _text(fields, "reasoning", where) or _text(fields, "reasoning_content", where)
+    if content is None and not (role == "assistant" and (tool_calls or reasoning)):
+        raise InvalidRequest(f"{where}.content is missing: give a string", param=f"{where}.content")
+    return Message(
+        role=role,
+        content=content,
+        name=_text(fields, "name", where),
+        tool_calls=tool_calls,
+        tool_call_id=_text(fields, "tool_call_id", where),
+        reasoning=reasoning,
+    )
+
+
+def _content(value: object, where: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise InvalidRequest(f"{where} is neither a string nor a list of parts", param=where)
+    texts: list[str] = []
+    for index, item in enumerate(cast(list[object], value)):
+        part = _object(item, f"{where}[{index}]")
+        if part.get("type") != "text":
+            raise InvalidRequest(
+                f"{where}[{index}].type is {part.get('type')!r:.60}; this model reads text only: "
+                "send parts of type 'text'",
+                param=f"{where}[{index}].type",
+            )
+        text = part.get("text")
+        if not isinstance(text, str):
+            raise InvalidRequest(f"{where}[{index}].text is not a string", param=f"{where}[{index}].text")
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def _tool_calls(value: object, where: str) -> tuple[ToolCall, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise InvalidRequest(f"{where} is not a list", param=where)
+    return tuple(
+        _tool_call(item, f"{where}[{index}]") for index, item in enumerate(cast(list[object], value))
+    )
+
+
+def _tool_call(item: object, where: str) -> ToolCall:
+    fields = _object(item, where)
+    if fields.get("type", "function") != "function":
+        raise InvalidRequest(f"{where}.type is not 'function'", param=f"{where}.type")
+    function = _object(fields.get("function"), f"{where}.function")
+    name = _text(function, "name", f"{where}.function")
+    if not name:
+        raise InvalidRequest(f"{where}.function.name is missing", param=f"{where}.function.name")
+    return ToolCall(
+        id=_text(fields, "id", where) or "",
+        name=name,
+        arguments=_text(function, "arguments", f"{where}.function") or "{}",
+    )
+
+
+def _object(value: object, where: str) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{where} is not an object", param=where)
+    return cast(dict[str, object], value)
+
+
+def _text(fields: Mapping[str, object], key: str, where: str) -> str | None:
+    value = fields.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    raise InvalidRequest(f"{where}.{key} is not a string", param=f"{where}.{key}")

@@ -1,0 +1,190 @@
+"""The chat in the terminal: history, several lines, and Ctrl-C that stops the answer, not the program."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+from headrace.chat.messages import Message
+from headrace.chat.template import missing_template
+from headrace.cli.answer import events, statistics
+from headrace.cli.terminal import note
+from headrace.engine.load import LoadedModel
+from headrace.engine.request import Delta, Done, Request
+from headrace.errors import HeadraceError
+from headrace.sample.params import SamplingParams
+
+HELP = """Enter sends. For several lines: end a line with \\, press Alt-Enter, or open and close with \"\"\".
+Ctrl-C stops the answer, Ctrl-D leaves.
+  /help            this text
+  /reset           forget the conversation
+  /system TEXT     set the system message (without TEXT: none) and forget the conversation
+  /set NAME VALUE  set a sampling parameter, e.g. /set temperature 0.2 (without NAME: show them)
+  /quit            leave"""
+SETTABLE: Mapping[str, type] = {
+    "temperature": float,
+    "top_k": int,
+    "top_p": float,
+    "min_p": float,
+    "repetition_penalty": float,
+    "presence_penalty": float,
+    "frequency_penalty": float,
+    "seed": int,
+    "max_tokens": int,
+}
+
+
+class Conversation:
+    """The messages so far and the parameters of the next answer."""
+
+    def __init__(self, model: LoadedModel, params: SamplingParams, system: str | None) -> None:
+        self.model = model
+        self.params = params
+        self.system = system
+        self.messages: list[Message] = []
+
+    def prompt_ids(self) -> tuple[int, ...]:
+        """The whole conversation as token ids."""
+        assert self.model.template is not None
+        first = [Message(role="system", content=self.system)] if self.system else []
+        text = self.model.template.render([*first, *self.messages])
+        return tuple(self.model.tokenizer.encode(text, add_special=False))
+
+    def command(self, line: str) -> str:
+        """Carry out a line that begins with /; returns what to tell the person."""
+        name, _, rest = line.partition(" ")
+        rest = rest.strip()
+        if name == "/reset":
+            self.messages.clear()
+            return "the conversation is forgotten"
+        if name == "/system":
+            self.system = rest or None
+            self.messages.clear()
+            return "the system message is set" if rest else "there is no system message"
+        if name == "/set":
+            return self._set(rest)
+        return HELP if name == "/help" else f"unknown command {name}: /help lists them"
+
+    def _set(self, rest: str) -> str:
+        name, _, value = rest.replace("=", " ").partition(" ")
+        if not name:
+            return "\n".join(f"{known} = {getattr(self.params, known)}" for known in SETTABLE)
+        if name not in SETTABLE:
+            return f"unknown parameter {name}: valid are {', '.join(SETTABLE)}"
+        try:
+            parsed: Any = SETTABLE[name](value.strip())
+            self.params = dataclasses.replace(self.params, **{name: parsed})
+        except ValueError:
+            return f"{value.strip()!r} is not a number"
+        except HeadraceError as error:
+            return error.message
+        return f"{name} = {parsed}"
+
+
+def chat(
+    model: LoadedModel,
+    sampling: Mapping[str, Any],
+    *,
+    system: str | None,
+    show_statistics: bool,
+    threads: int | None,
+) -> None:
+    """Talk until Ctrl-D or /quit. Raises TemplateMissing for a model that cannot chat."""
+    if model.template is None:
+        raise missing_template(model.name)
+    conversation = Conversation(model, dataclasses.replace(model.defaults, **sampling), system)
+    session = _session()
+    note(f"{model.name}, {model.context_length:,} tokens of context. /help for help, Ctrl-D to leave.")
+    while True:
+        try:
+            line = session.prompt(">>> ").strip()
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        line = _joined(line)
+        if line in ("/quit", "/exit"):
+            return
+        if line.startswith("/"):
+            note(conversation.command(line))
+        elif line:
+            try:
+                done = _answer(conversation, line)
+                if done is not None and show_statistics:
+                    note(statistics(model, done, threads).line())
+            except HeadraceError as error:
+                note(f"error: {error.message}")
+
+
+def _answer(conversation: Conversation, line: str) -> Done | None:
+    """Stream one answer; None when Ctrl-C cut it short. What was said stays in the conversation."""
+    conversation.messages.append(Message(role="user", content=line))
+    said: list[str] = []
+    done: Done | None = None
+    stream = None
+    try:
+        request = Request(prompt=conversation.prompt_ids(), params=conversation.params)
+        stream = events(conversation.model, request)
+        for event in stream:
+            if isinstance(event, Delta):
+                said.append(event.text)
+                sys.stdout.write(event.text)
+                sys.stdout.flush()
+            elif isinstance(event, Done):
+                done = event
+    except KeyboardInterrupt:
+        sys.stdout.write(" [stopped]")
+    except HeadraceError:
+        conversation.messages.pop()
+        raise
+    finally:
+        if stream is not None:
+            stream.close()
+    print()
+    conversation.messages.append(Message(role="assistant", content="".join(said)))
+    return done
+
+
+def open_ended(text: str) -> bool:
+    """Whether Enter continues the text: after a backslash, or inside an open block of triple quotes."""
+    return text.endswith("\\") or text.count('"""') % 2 == 1
+
+
+def _joined(text: str) -> str:
+    """What was meant: without the marks that only kept the text open."""
+    return text.replace("\\\n", "\n").replace('"""', "").strip()
+
+
+def _session() -> PromptSession[str]:
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _enter(event: KeyPressEvent) -> None:  # pyright: ignore[reportUnusedFunction]
+        buffer = event.current_buffer
+        if open_ended(buffer.text):
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _newline(event: KeyPressEvent) -> None:  # pyright: ignore[reportUnusedFunction]
+        event.current_buffer.insert_text("\n")
+
+    path = _history_path()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return PromptSession(
+        history=FileHistory(path), key_bindings=keys, multiline=True, prompt_continuation="... "
+    )
+
+
+def _history_path() -> Path:
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "headrace" / "history"

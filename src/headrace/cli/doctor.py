@@ -1,0 +1,153 @@
+"""`headrace doctor`: what this machine offers, and what stands in the way."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace import __version__, _native
+from headrace.cli.answer import read_bandwidth
+from headrace.cli.flags import takes_settings
+from headrace.cli.terminal import JsonFlag, print_json, print_table, size
+from headrace.config import Settings
+from headrace.engine.load import usable_cores
+from headrace.engine.plan import free_memory_bytes
+from headrace.errors import HeadraceError
+from headrace.weights.hub import list_local
+from headrace.weights.shipped import SHIPPED_DEFAULT, list_shipped
+
+HELP = """Check this machine: kernels, threads, memory and its speed, caches, models; problems with remedies.
+
+Reaches no network unless --online. Exit code 1 when something is broken.
+
+\b
+Example:
+  headrace doctor --json
+"""
+LIBRARIES = ("numpy", "tokenizers", "safetensors", "huggingface-hub", "fastapi", "uvicorn", "uvloop")
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+LOW_SPACE_BYTES = 2_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. `problem` says what is wrong and what to do; `broken` fails the command."""
+
+    name: str
+    value: str
+    problem: str | None = None
+    broken: bool = False
+
+
+@takes_settings("cache_dir", "threads")
+def command(
+    online: Annotated[bool, typer.Option("--online", help="Also try to reach the hub.")] = False,
+    json: JsonFlag = False,
+    *,
+    settings: Settings,
+) -> None:
+    """Look and report."""
+    checks: list[Callable[[], list[Finding]]] = [
+        _versions,
+        lambda: _kernels(settings),
+        _memory,
+        lambda: _cache(settings),
+        _models,
+    ]
+    if online:
+        checks.append(_hub)
+    findings = [finding for check in checks for finding in check()]
+    if json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        print_table([(finding.name, finding.value) for finding in findings])
+        for finding in findings:
+            if finding.problem is not None:
+                print(f"{'broken' if finding.broken else 'hint'}: {finding.name}: {finding.problem}")
+    if any(finding.broken for finding in findings):
+        raise typer.Exit(1)
+
+
+def _versions() -> list[Finding]:
+    python = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    found = [Finding("headrace", __version__), Finding("python", python)]
+    for library in LIBRARIES:
+        try:
+            found.append(Finding(library, version(library)))
+        except PackageNotFoundError:
+            needed = library != "uvloop"
+            problem = f"install it: {sys.executable} -m pip install {library}"
+            found.append(Finding(library, "missing", problem, broken=needed))
+    return found
+
+
+def _kernels(settings: Settings) -> list[Finding]:
+    try:
+        used = Finding("kernels", f"{_native.isa()} (usable: {', '.join(_native.usable_isas())})")
+    except RuntimeError as error:
+        return [Finding("kernels", "none", f"{error}: unset HEADRACE_ISA", broken=True)]
+    if _native.isa() == "portable":
+        slow = "this CPU offers no vector instructions that headrace knows, or HEADRACE_ISA hides them"
+        used = Finding(used.name, used.value, slow)
+    threads = settings.threads or usable_cores()
+    bandwidth = size(read_bandwidth(threads))
+    return [
+        used,
+        Finding("threads", f"{threads} of {os.cpu_count()} cores"),
+        Finding("read bandwidth", f"{bandwidth}/s"),
+    ]
+
+
+def _memory() -> list[Finding]:
+    findings = [Finding("free memory", size(free_memory_bytes()))]
+    if HUGE_PAGES.exists():
+        chosen = HUGE_PAGES.read_text().partition("[")[2].partition("]")[0]
+        problem = None
+        if chosen == "never":
+            problem = f"weights are read faster from huge pages: echo madvise | sudo tee {HUGE_PAGES}"
+        findings.append(Finding("huge pages", chosen, problem))
+    return findings
+
+
+def _cache(settings: Settings) -> list[Finding]:
+    folder = settings.cache_folder
+    files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
+    used = size(sum(path.stat().st_size for path in files))
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    place = os.statvfs(existing)
+    free = place.f_bavail * place.f_frsize
+    value = f"{folder}, {used} used, {size(free)} free"
+    if not os.access(existing, os.W_OK):
+        problem = "not writable, so weights are packed anew at each start: set --cache-dir"
+        return [Finding("cache", value, problem)]
+    if free < LOW_SPACE_BYTES:
+        return [Finding("cache", value, "little space is left for packed weights: free some")]
+    return [Finding("cache", value)]
+
+
+def _models() -> list[Finding]:
+    names = [model.name for model in list_local()]
+    here = Finding("models", ", ".join(names) or "none")
+    if SHIPPED_DEFAULT in list_shipped():
+        return [here]
+    problem = f"the model {SHIPPED_DEFAULT} that ships with headrace is gone: install headrace again"
+    return [Finding(here.name, here.value, problem, broken=True)]
+
+
+def _hub() -> list[Finding]:
+    from huggingface_hub import HfApi
+
+    try:
+        HfApi().list_models(limit=1)
+    except (OSError, HeadraceError) as error:
+        problem = f"{type(error).__name__}: check the connection, or set HF_ENDPOINT to a mirror"
+        return [Finding("hub", "out of reach", problem)]
+    return [Finding("hub", "reachable")]

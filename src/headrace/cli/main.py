@@ -1,0 +1,89 @@
+"""The `headrace` command: finds the command's file, maps errors to stderr lines and exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from headrace import __version__
+from headrace.errors import HeadraceError
+
+COMMANDS = {
+    "run": "Stream an answer to a prompt, or chat in the terminal.",
+    "serve": "Serve a model over HTTP, as OpenAI's API does.",
+    "list": "List the models on this machine.",
+    "show": "Show what a model is, and with --plan the memory it will take.",
+    "rm": "Delete a model of the hub from this machine.",
+    "pull": "Fetch a model from the hub.",
+    "doctor": "Check this machine: kernels, memory, speed limits, caches.",
+}
+HELP = """Run language models fast on this machine.
+
+Try:  headrace run "It was a dark and stormy night" --raw
+
+Every setting is a flag, a variable (HEADRACE_PORT=9000) or a line in headrace.toml; flags win.
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+"""
+
+
+def build(arguments: Sequence[str]) -> typer.Typer:
+    """The command line with the one command that `arguments` name; the others are only listed.
+
+    Commands import what they need at the top of their files, so `--help` and `--version` stay fast.
+    """
+    app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.callback(invoke_without_command=True)(_root)
+    wanted = next((word for word in arguments if not word.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        if name == wanted:
+            module = importlib.import_module(f"headrace.cli.{name}")
+            app.command(name, help=module.HELP, short_help=summary)(module.command)
+        else:
+            app.command(name, help=summary)(_unloaded)
+    return app
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"headrace {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(2)
+
+
+def _unloaded() -> None:
+    raise AssertionError("only the command that is named is ever called")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run and exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        build(words)(words, prog_name="headrace")
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except HeadraceError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        # Whoever read our output has left (`| head`): not a failure, and nothing more can be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)

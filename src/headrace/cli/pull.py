@@ -1,0 +1,41 @@
+"""`headrace pull`: fetch a hub model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli.flags import takes_settings
+from headrace.cli.terminal import JsonFlag, print_json, progress_bar
+from headrace.config import Settings
+from headrace.errors import UsageError
+from headrace.weights.hub import pull
+
+HELP = """Fetch a model from the hub, or what has changed of it.
+
+Only config, tokenizer and safetensors files are fetched; nothing that could run.
+
+\b
+Example:
+  headrace pull Qwen/Qwen3-0.6B
+"""
+
+
+@takes_settings("offline")
+def command(
+    model: Annotated[str, typer.Argument(help="OWNER/NAME on the hub.")],
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit.", metavar="NAME")] = None,
+    json: JsonFlag = False,
+    *,
+    settings: Settings,
+) -> None:
+    """Fetch it."""
+    if settings.offline:
+        raise UsageError("offline is set, and pulling needs the network: drop --offline or HEADRACE_OFFLINE")
+    with progress_bar(model) as progress:
+        folder = pull(model, progress, revision=revision)
+    if json:
+        print_json({"name": model, "folder": str(folder)})
+    else:
+        print(f"{model} is in {folder}")

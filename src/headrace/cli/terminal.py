@@ -1,0 +1,59 @@
+"""What commands print: progress bars, tables, JSON, sizes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+
+
+def size(nbytes: float) -> str:
+    """A number of bytes to read: `1.5 GB` (powers of ten)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(nbytes) < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.1f} TB"
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = ()) -> None:
+    """Columns side by side, wide enough for their longest entry."""
+    lines = [list(header), *map(list, rows)] if header else list(map(list, rows))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))] if lines else []
+    for line in lines:
+        print("  ".join(entry.ljust(width) for entry, width in zip(line, widths, strict=True)).rstrip())
+
+
+def note(message: str) -> None:
+    """A line for the person, not for the pipe."""
+    print(message, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress_bar(label: str) -> Generator[Callable[[int, int], None]]:
+    """A function of (bytes done, bytes in all) that draws a bar on a terminal and nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress("{task.description}", *columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=None, visible=False)
+
+        def update(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total, visible=True)
+
+        yield update

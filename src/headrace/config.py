@@ -1,0 +1,305 @@
+"""Settings: each described once, read from flags, then HEADRACE_* variables, then headrace.toml."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import UsageError
+
+PREFIX = "HEADRACE_"
+FILE_NAME = "headrace.toml"
+OTHER_VARIABLES: Mapping[str, str] = {
+    "HEADRACE_ISA": "instruction set of the kernels (portable, avx2, avx512, neon); for tests",
+    "HEADRACE_SHARED_DATA": "folder of real inputs that some tests read",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table of settings: what help texts, variables, the file and the docs are made of."""
+
+    name: str
+    default: object
+    shown_default: str
+    type_name: str
+    choices: tuple[str, ...]
+    help: str
+    parse: Callable[[object], object]
+
+    @property
+    def flag(self) -> str:
+        """The command-line option, e.g. `--kv-dtype`."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable, e.g. `HEADRACE_KV_DTYPE`."""
+        return PREFIX + self.name.upper()
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("a non-empty text")
+    return value
+
+
+def _integer(low: int, high: int = 2**63 - 1) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        wanted = f"an integer from {low:,}" + (f" to {high:,}" if high < 2**63 - 1 else " up")
+        if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise ValueError(wanted)
+        return value
+
+    return parse
+
+
+def _seconds(value: object) -> float:
+    try:
+        number = float(value) if isinstance(value, str | int | float) else -1.0
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 86_400:
+        raise ValueError("a number of seconds from 0 to 86,400")
+    return number
+
+
+def _switch(value: object) -> bool:
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    found = words.get(str(value).lower())
+    if found is None:
+        raise ValueError("true or false")
+    return found
+
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def _bytes(value: object) -> int:
+    text = str(value).strip().upper().removesuffix("B").removesuffix("I")
+    number = text.rstrip("KMGT")
+    unit = text[len(number) :]
+    try:
+        size = float(number) * _UNITS[unit]
+    except (ValueError, KeyError):
+        size = -1.0
+    if not 0 < size < 2**63:
+        raise ValueError("a size such as 4GiB, 512M or a number of bytes")
+    return int(size)
+
+
+def _path(value: object) -> Path:
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError("a path")
+    return Path(value).expanduser()
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple):
+        raise ValueError("one or several texts separated by commas")
+    found = tuple(str(part).strip() for part in parts)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if not all(found):
+        raise ValueError("non-empty texts separated by commas")
+    return found
+
+
+def _choice(*choices: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if value not in choices:
+            raise ValueError("one of " + ", ".join(choices))
+        return str(value)
+
+    return parse
+
+
+def _setting(
+    default: Any,
+    parse: Callable[[object], object],
+    type_name: str,
+    help: str,
+    *,
+    shown_default: str | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    row = {"parse": parse, "type_name": type_name, "help": help, "choices": choices}
+    row["shown_default"] = str(default) if shown_default is None else shown_default
+    return field(default=default, metadata=row)
+
+
+def _one_of(default: str, help: str, *choices: str) -> Any:
+    return _setting(default, _choice(*choices), "|".join(choices), help, choices=choices)
+
+
+def _default_cache_dir() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "headrace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting, typed and checked. Make one with `load_settings`."""
+
+    weights: str = _one_of(
+        "keep", "weight format to run in; other than keep quantises on load", "keep", "bf16", "int8", "int4"
+    )
+    kv_dtype: str = _one_of("auto", "type of the keys and values kept in memory", "auto", "f32", "bf16")
+    context: int | None = _setting(
+        None, _integer(1), "tokens", "context length in tokens", shown_default="the model's limit"
+    )
+    threads: int | None = _setting(
+        None, _integer(1, 1024), "count", "compute threads", shown_default="physical cores"
+    )
+    max_sequences: int = _setting(32, _integer(1, 4096), "count", "sequences computed at the same time")
+    token_budget: int = _setting(512, _integer(1, 2**20), "tokens", "most tokens computed in one step")
+    kv_memory: int | None = _setting(
+        None,
+        _bytes,
+        "size",
+        "memory for keys and values, e.g. 4GiB",
+        shown_default="planned from free memory",
+    )
+    executor: str = _one_of(
+        "native",
+        "what runs the model: C++ kernels, the NumPy definition, torch",
+        "native",
+        "reference",
+        "torch",
+    )
+    cache_dir: Path | None = _setting(
+        None, _path, "folder", "where packed weights are kept", shown_default="~/.cache/headrace"
+    )
+    offline: bool = _setting(
+        False, _switch, "true|false", "never reach for the network", shown_default="false"
+    )
+    host: str = _setting("127.0.0.1", _text, "address", "address the server listens on")
+    port: int = _setting(8080, _integer(0, 65_535), "port", "port the server listens on; 0 picks a free one")
+    api_key: tuple[str, ...] = _setting(
+        (),
+        _texts,
+        "key[,key]",
+        "keys that clients must send; several are separated by commas",
+        shown_default="none",
+    )
+    allowed_hosts: tuple[str, ...] = _setting(
+        (),
+        _texts,
+        "name[,name]",
+        "Host and Origin names accepted on a loopback address besides localhost",
+        shown_default="none",
+    )
+    drain_s: float = _setting(
+        30.0,
+        _seconds,
+        "seconds",
+        "time that requests under way get to finish when the server is told to stop",
+    )
+
+    @property
+    def cache_folder(self) -> Path:
+        """`cache_dir`, or its default under the user's cache folder."""
+        return self.cache_dir if self.cache_dir is not None else _default_cache_dir()
+
+
+def _table() -> dict[str, Setting]:
+    return {f.name: Setting(name=f.name, default=f.default, **f.metadata) for f in fields(Settings)}
+
+
+SETTINGS: Mapping[str, Setting] = _table()
+
+
+def load_settings(
+    flags: Mapping[str, object] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    folders: Sequence[Path] | None = None,
+) -> Settings:
+    """Settings from `flags` (None: not given), `environ`, headrace.toml in `folders`, defaults: first wins.
+
+    The first folder's file wins over the second's. Raises UsageError that names an unknown key or
+    variable and the nearest valid one, or a value that cannot be read and where it stands.
+    """
+    values: dict[str, object] = {}
+    for folder in reversed(default_folders() if folders is None else folders):
+        values |= _from_file(folder / FILE_NAME)
+    values |= _from_environment(os.environ if environ is None else environ)
+    for name, value in (flags or {}).items():
+        setting = SETTINGS[_known(name, list(SETTINGS), f"unknown setting {name!r}")]
+        if value is not None:
+            values[name] = _parse(setting, value, setting.flag)
+    return Settings(**values)  # pyright: ignore[reportArgumentType]
+
+
+def default_folders() -> tuple[Path, ...]:
+    """Where headrace.toml is looked for, nearest first: here, then the user's configuration folder."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path.cwd(), (Path(base) if base else Path.home() / ".config") / "headrace")
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    values: dict[str, object] = {}
+    for key, value in content.items():
+        name = _known(key, list(SETTINGS), f"{path}: unknown setting {key!r}")
+        values[name] = _parse(SETTINGS[name], value, f"{path}: {name}")
+    return values
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
+    by_variable = {setting.variable: setting for setting in SETTINGS.values()}
+    values: dict[str, object] = {}
+    for variable, value in environ.items():
+        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
+            continue
+        names = [*by_variable, *OTHER_VARIABLES]
+        name = _known(variable, names, f"unknown environment variable {variable}")
+        values[by_variable[name].name] = _parse(by_variable[name], value, name)
+    return values
+
+
+def _parse(setting: Setting, value: object, where: str) -> object:
+    try:
+        return setting.parse(value)
+    except ValueError as error:
+        shown = "a value that" if setting.name == "api_key" else f"{value!r}, which"
+        raise UsageError(f"{where} is {shown} is not {error}", param=setting.name) from error
+
+
+def _known(name: str, names: Sequence[str], message: str) -> str:
+    if name in names:
+        return name
+    raise UsageError(message + nearest(name, names), param=name)
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """`: did you mean 'x'?` for the name most like `name`, or all names where none is alike."""
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f": did you mean {close[0]!r}?"
+    return ": valid are " + ", ".join(names)
+
+
+def settings_table() -> str:
+    """The settings as a Markdown table, for the documentation."""
+    lines = [
+        "| flag | variable | in headrace.toml | values | default | what it does |",
+        "|---|---|---|---|---|---|",
+    ]
+    for s in SETTINGS.values():
+        values = s.type_name.replace("|", ", ")
+        lines.append(
+            f"| `{s.flag}` | `{s.variable}` | `{s.name}` | {values} | {s.shown_default} | {s.help} |"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,37 @@
+"""What is refused before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.engine.request import Request
+from headrace.errors import ContextLengthExceeded, InvalidRequest
+
+
+def check_request(request: Request, *, vocabulary: int, longest: int) -> None:
+    """Raise a typed error unless the request can run to its end: `longest` is prompt and output in tokens."""
+    count = len(request.prompt)
+    if count == 0:
+        raise InvalidRequest("the prompt has no tokens: give some text", param="prompt")
+    _check_ids("prompt", request.prompt, vocabulary)
+    _check_ids("logit_bias", request.params.logit_bias, vocabulary)
+    _check_ids("stop_token_ids", request.params.stop_token_ids, vocabulary)
+    if request.deadline_s is not None and not request.deadline_s > 0:
+        raise InvalidRequest(
+            f"deadline_s is {request.deadline_s}, it must be more than 0 seconds", param="deadline_s"
+        )
+    asked = request.params.max_tokens
+    if count + (asked or 1) > longest:
+        wanted = f"prompt has {count:,} tokens" + (f" and max_tokens is {asked:,}" if asked else "")
+        raise ContextLengthExceeded(
+            f"{wanted}, the limit is {longest:,}: shorten it or load with a larger --context",
+            param="max_tokens" if asked and count < longest else "messages",
+        )
+
+
+def _check_ids(param: str, ids: Iterable[int], vocabulary: int) -> None:
+    for token in ids:
+        if not 0 <= token < vocabulary:
+            raise InvalidRequest(
+                f"{param}: token {token} is not in the vocabulary of {vocabulary:,}", param=param
+            )

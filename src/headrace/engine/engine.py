@@ -1,0 +1,307 @@
+"""The only loop: take requests, schedule, run a step, sample, hand out events."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.engine.door import check_request
+from headrace.engine.generation import Choice, Generation
+from headrace.engine.request import Event, Failed, Request, Sink, Ticket, TokenLogprob
+from headrace.engine.schedule import Scheduler
+from headrace.engine.sequence import Sequence
+from headrace.engine.step_builder import StepBuilder
+from headrace.errors import (
+    DeadlineExceeded,
+    EngineStopped,
+    HeadraceError,
+    InvalidRequest,
+    Overloaded,
+)
+from headrace.kv.pages import PAGE_TOKENS
+from headrace.run.executor import Executor
+from headrace.sample.sampler import RowState, Sampled, Sampler
+from headrace.text.stops import StopMatcher
+from headrace.text.stream import Detokenizer
+from headrace.text.tokenizer import Tokenizer
+
+log = logging.getLogger("headrace.engine")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """`context_length` in tokens; `max_waiting` sequences may queue; one class of priority per `ageing_s`."""
+
+    context_length: int
+    max_sequences: int
+    max_waiting: int = 4096
+    ageing_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """A snapshot. `last_step_s` is the monotonic time at which the loop last made progress."""
+
+    running: int
+    waiting: int
+    free_pages: int
+    available_pages: int
+    page_count: int
+    steps: int
+    last_step_s: float
+    alive: bool
+
+
+class Engine:
+    """Runs requests on one thread of its own. `submit` and `Ticket.cancel` may be called from any thread."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        sampler: Sampler,
+        tokenizer: Tokenizer,
+        limits: EngineLimits,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits = limits
+        self._executor, self._sampler, self._tokenizer, self._clock = executor, sampler, tokenizer, clock
+        capacity = executor.capacity
+        self._page_count = capacity.page_count
+        self._longest = min(limits.context_length, capacity.page_count * PAGE_TOKENS)
+        self._scheduler = Scheduler(
+            page_count=capacity.page_count,
+            token_budget=capacity.max_tokens,
+            max_sequences=limits.max_sequences,
+            ageing_s=limits.ageing_s,
+        )
+        self._builder = StepBuilder(-(-self._longest // PAGE_TOKENS))
+        self._accepted: dict[str, Generation] = {}  # not ended yet; guarded by _wake
+        self._pending_choices = 0  # of the accepted; guarded by _wake
+        self._active: dict[str, Generation] = {}  # taken from the inbox; this and below: the loop's own
+        self._choices: dict[int, Choice] = {}  # by sequence id
+        self._sequence_ids, self._request_ids = itertools.count(), itertools.count()
+        self._inbox: deque[Generation | str] = deque()  # requests, and ids to cancel
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._failure: HeadraceError | None = None
+        self._steps, self._last_step_s = 0, clock()
+        self._thread = threading.Thread(target=self._run, name="headrace-engine", daemon=True)
+        self._thread.start()
+
+    # -- from any thread ------------------------------------------------------------------------------
+
+    def submit(self, request: Request, sink: Sink) -> Ticket:
+        """Queue a request; `sink` gets its events. Raises a typed error before anything is computed."""
+        check_request(request, vocabulary=self._sampler.vocabulary, longest=self._longest)
+        request_id = request.request_id or f"r{next(self._request_ids)}"
+        params = request.params
+        seed = secrets.randbits(63) if params.seed is None else params.seed % (1 << 64)
+        generation = Generation(request_id, request, sink, seed, self._clock())
+        generation.choices = [self._choice(generation, index) for index in range(params.n)]
+        with self._wake:
+            if self._failure is not None or self._stopping:
+                raise self._failure or EngineStopped("the engine is shutting down: start it again")
+            if request_id in self._accepted:
+                raise InvalidRequest(f"request_id '{request_id}' is in use", param="request_id")
+            if self._pending_choices + params.n > self.limits.max_waiting + self.limits.max_sequences:
+                raise Overloaded(
+                    f"{self._pending_choices} sequences are queued or running, at most "
+                    f"{self.limits.max_waiting + self.limits.max_sequences} are allowed: try again later"
+                )
+            self._pending_choices += params.n
+            self._accepted[request_id] = generation
+            self._inbox.append(generation)
+            self._wake.notify()
+        return Ticket(request_id, self._cancel)
+
+    def status(self) -> EngineStatus:
+        """Where the engine stands now."""
+        scheduler = self._scheduler
+        return EngineStatus(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting) + len(self._inbox),
+            free_pages=scheduler.free_pages,
+            available_pages=scheduler.available_pages,
+            page_count=self._page_count,
+            steps=self._steps,
+            last_step_s=self._last_step_s,
+            alive=self._thread.is_alive(),
+        )
+
+    def close(self) -> None:
+        """Stop the loop; requests that have not ended fail with EngineStopped."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _cancel(self, request_id: str) -> None:
+        with self._wake:
+            self._inbox.append(request_id)
+            self._wake.notify()
+
+    def _choice(self, generation: Generation, index: int) -> Choice:
+        request, params = generation.request, generation.request.params
+        prompt = list(request.prompt)
+        asked = params.max_tokens or self._longest
+        eos = frozenset[int]() if params.ignore_eos else self._tokenizer.eos_ids
+        stop_ids = eos | frozenset(params.stop_token_ids)
+        sequence = Sequence(
+            id=next(self._sequence_ids),
+            request_key=generation.request_id,
+            choice=index,
+            tokens=prompt,
+            prompt_length=len(prompt),
+            max_length=min(len(prompt) + asked, self._longest),
+            salt=request.salt,
+            cache=request.cache,
+            priority=request.priority,
+            arrival_s=generation.submitted_s,
+        )
+        return Choice(
+            sequence,
+            RowState(params, generation.seed, index, request.prompt, stop_ids),
+            Detokenizer(self._tokenizer),
+            StopMatcher(params.stop, params.include_stop_str_in_output),
+            stop_ids,
+            generation,
+        )
+
+    # -- on the engine's thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._take_inbox():
+                self._step()
+        except BaseException as error:
+            log.exception("the engine's loop failed")
+            self._failure = EngineStopped(f"the engine failed: {type(error).__name__}; see the log")
+        finally:
+            self._fail_all(self._failure or EngineStopped("the engine was shut down"))
+
+    def _take_inbox(self) -> bool:
+        """Take what has arrived, waiting while there is nothing to do; False when it is time to stop."""
+        with self._wake:
+            while not self._inbox and not self._choices and not self._stopping:
+                self._wake.wait()
+            arrived = list(self._inbox)
+            self._inbox.clear()
+            if self._stopping:
+                return False
+        for item in arrived:
+            if isinstance(item, str):
+                self._end_early(item)
+            else:
+                self._active[item.request_id] = item
+                for choice in item.choices:
+                    self._choices[choice.sequence.id] = choice
+                    self._scheduler.add(choice.sequence)
+        self._check_deadlines()
+        return True
+
+    def _step(self) -> None:
+        chunks = self._scheduler.schedule()
+        if not chunks:
+            return
+        step = self._builder.build(chunks)
+        now = self._clock()
+        for chunk in chunks:
+            generation = self._choices[chunk.sequence.id].generation
+            if generation.scheduled_s is None:
+                generation.scheduled_s = now
+        logits = self._executor.run(step)
+        sampling = [chunk for chunk in chunks if chunk.samples]
+        choices = [self._choices[chunk.sequence.id] for chunk in sampling]
+        sampled = self._sampler.sample(logits, [choice.row for choice in choices]) if choices else None
+        self._scheduler.advance(chunks)
+        self._steps += 1
+        self._last_step_s = self._clock()
+        if sampled is not None:
+            self._hand_out(choices, sampled)
+
+    def _hand_out(self, choices: list[Choice], sampled: Sampled) -> None:
+        events: dict[int, tuple[Generation, list[Event]]] = {}
+        now = self._last_step_s
+        for index, choice in enumerate(choices):
+            generation = choice.generation
+            _, ready = events.setdefault(id(generation), (generation, []))
+            if generation.first_token_s is None:
+                generation.first_token_s = now
+            error = sampled.errors[index]
+            if error is not None:
+                ready.append(Failed(error))
+                continue
+            logprob = None
+            if generation.request.params.logprobs is not None:
+                token = int(sampled.tokens[index])
+                logprob = TokenLogprob(token, float(sampled.logprobs[index]), sampled.tops[index])
+            ready += choice.accept(int(sampled.tokens[index]), logprob)
+            if choice.done:
+                self._release(choice)
+        for generation, ready in events.values():
+            failed = next((event for event in ready if isinstance(event, Failed)), None)
+            if failed is not None:
+                ready = ready[: ready.index(failed) + 1]
+                self._drop(generation)
+            elif generation.done:
+                ready.append(generation.finished(now))
+                self._drop(generation)
+            _send(generation, ready)
+
+    def _end_early(self, request_id: str) -> None:
+        """Cancel: every choice that has not ended ends now."""
+        generation = self._active.get(request_id)
+        if generation is None:
+            return  # it ended before the word arrived
+        events: list[Event] = [choice.end("cancelled") for choice in generation.choices if not choice.done]
+        self._drop(generation)
+        _send(generation, [*events, generation.finished(self._clock())])
+
+    def _check_deadlines(self) -> None:
+        now = self._clock()
+        for generation in list(self._active.values()):
+            deadline = generation.deadline_s
+            if deadline is not None and now > deadline:
+                self._drop(generation)
+                after = generation.request.deadline_s
+                error = DeadlineExceeded(f"the request's deadline of {after} s has passed: allow more time")
+                _send(generation, [Failed(error)])
+
+    def _release(self, choice: Choice) -> None:
+        """Give back what an ended choice holds."""
+        sequence = choice.sequence
+        if self._choices.pop(sequence.id, None) is not None:
+            self._scheduler.finish(sequence)
+            self._builder.forget(sequence)
+
+    def _drop(self, generation: Generation) -> None:
+        """The request is over: give back everything and forget it."""
+        for choice in generation.choices:
+            self._release(choice)
+        del self._active[generation.request_id]
+        with self._wake:
+            del self._accepted[generation.request_id]
+            self._pending_choices -= len(generation.choices)
+
+    def _fail_all(self, error: HeadraceError) -> None:
+        with self._wake:
+            self._stopping = True
+            generations = list(self._accepted.values())
+            self._accepted.clear()
+        for generation in generations:
+            _send(generation, [Failed(error)])
+
+
+def _send(generation: Generation, events: list[Event]) -> None:
+    try:
+        generation.sink(events)
+    except Exception:
+        # A sink belongs to one client; its failure must not end the others' requests.
+        log.exception("a sink failed")

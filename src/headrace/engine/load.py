@@ -1,0 +1,176 @@
+"""From a name to a running engine: find, check, plan, pack, start."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace import _native
+from headrace.chat.template import ChatTemplate, load_template
+from headrace.engine.engine import Engine, EngineLimits
+from headrace.engine.options import EngineOptions
+from headrace.engine.plan import MemoryPlan, capacity_of, plan_memory
+from headrace.errors import CorruptFile
+from headrace.models.registry import Model, find_model
+from headrace.ops.value import Array
+from headrace.program.program import Program
+from headrace.program.record import record
+from headrace.program.verify import verify
+from headrace.run.executor import Capacity, Executor
+from headrace.run.native import NativeExecutor
+from headrace.run.reference import ReferenceExecutor
+from headrace.sample.params import SamplingParams
+from headrace.sample.sampler import Sampler
+from headrace.text.tokenizer import Tokenizer, load_tokenizer
+from headrace.weights.checkpoint import Checkpoint, open_checkpoint
+from headrace.weights.config_json import Config, find
+from headrace.weights.hub import resolve
+from headrace.weights.packed import Wanted, format_of, load_packed
+from headrace.weights.shipped import SHIPPED_DEFAULT
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all) while weights are packed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A checkpoint that has been read, checked and planned, but not loaded."""
+
+    name: str
+    folder: Path
+    checkpoint: Checkpoint
+    model: Model
+    program: Program
+    wanted: tuple[Wanted, ...]
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    plan: MemoryPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model that runs: its text side and its engine. `defaults` come from generation_config.json."""
+
+    name: str
+    folder: Path
+    context_length: int
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    engine: Engine
+    defaults: SamplingParams
+    plan: MemoryPlan
+    created_s: int
+
+    def close(self) -> None:
+        """Stop the engine; what has not ended fails."""
+        self.engine.close()
+
+
+def load_model(name: str | None, options: EngineOptions, *, progress: Progress | None = None) -> LoadedModel:
+    """Load a folder, a hub name or a shipped model (None: the default one) and start its engine."""
+    prepared = prepare(name, options)
+    with prepared.checkpoint as checkpoint:
+        capacity = capacity_of(prepared.plan, options)
+        pool = _native.Pool(options.threads or usable_cores())
+        executor = _executor(prepared, options, capacity, pool, progress)
+        defaults = default_params(checkpoint.generation_config)
+    vocabulary = prepared.model.config.vocabulary
+    limits = EngineLimits(context_length=prepared.plan.context, max_sequences=options.max_sequences)
+    return LoadedModel(
+        name=prepared.name,
+        folder=prepared.folder,
+        context_length=prepared.plan.context,
+        tokenizer=prepared.tokenizer,
+        template=prepared.template,
+        engine=Engine(executor, Sampler(vocabulary, pool), prepared.tokenizer, limits),
+        defaults=defaults,
+        plan=prepared.plan,
+        created_s=int(time.time()),
+    )
+
+
+def prepare(name: str | None, options: EngineOptions) -> Prepared:
+    """Everything up to the memory plan; the caller closes the checkpoint."""
+    folder = resolve(name or SHIPPED_DEFAULT, offline=options.offline)
+    checkpoint = open_checkpoint(folder)
+    try:
+        model = find_model(checkpoint.config)
+        program = verify(record(model.define))
+        wanted = wanted_weights(program, checkpoint, options)
+        tokenizer = load_tokenizer(folder)
+        plan = plan_memory(program, wanted, options, context=model.config.context)
+    except BaseException:
+        checkpoint.close()
+        raise
+    return Prepared(
+        name=name or SHIPPED_DEFAULT,
+        folder=folder,
+        checkpoint=checkpoint,
+        model=model,
+        program=program,
+        wanted=wanted,
+        tokenizer=tokenizer,
+        template=load_template(folder),
+        plan=plan,
+    )
+
+
+def wanted_weights(program: Program, checkpoint: Checkpoint, options: EngineOptions) -> tuple[Wanted, ...]:
+    """The matrices to pack, in the program's order; CorruptFile where a tensor has another shape."""
+    wanted: list[Wanted] = []
+    for name, value in program.weights.items():
+        info = checkpoint.info(name)
+        if tuple(info.shape) != value.shape:
+            raise CorruptFile(
+                f"tensor {name} has shape {tuple(info.shape)}, config.json implies {value.shape}: "
+                "the weights do not belong to this config"
+            )
+        if len(value.shape) == 2:
+            n, k = int(value.shape[0]), int(value.shape[1])
+            wanted.append(Wanted(name, n, k, format_of(options.weights, info.dtype)))
+    return tuple(wanted)
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def default_params(generation: Config | None) -> SamplingParams:
+    """Sampling defaults of generation_config.json, as transformers reads them: greedy unless do_sample."""
+    if not generation:
+        return SamplingParams()
+    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    given = {name: find(generation, name) for name in names}
+    values: dict[str, float] = {k: v for k, v in given.items() if isinstance(v, int | float)}
+    if find(generation, "do_sample") is False:
+        values["temperature"] = 0.0
+    return SamplingParams(**values)  # type: ignore[arg-type]
+
+
+def _executor(
+    prepared: Prepared,
+    options: EngineOptions,
+    capacity: Capacity,
+    pool: _native.Pool,
+    progress: Progress | None,
+) -> Executor:
+    program, checkpoint = prepared.program, prepared.checkpoint
+    if options.executor == "reference":
+        return ReferenceExecutor(program, _floats(program, checkpoint), capacity)
+    if options.executor == "torch":
+        from headrace.run.torch import TorchExecutor
+
+        return TorchExecutor(program, _floats(program, checkpoint), capacity)
+    matrices = load_packed(checkpoint, prepared.wanted, pool, cache=options.cache_dir, progress=progress)
+    vectors = {name: checkpoint.float32(name) for name, v in program.weights.items() if len(v.shape) == 1}
+    return NativeExecutor(program, matrices, vectors, capacity, pool=pool, kv_type=prepared.plan.kv_type)
+
+
+def _floats(program: Program, checkpoint: Checkpoint) -> Mapping[str, Array]:
+    return {name: checkpoint.float32(name) for name in program.weights}

@@ -1,0 +1,56 @@
+"""How a model is to be loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from headrace.errors import UsageError
+
+Weights = Literal["keep", "bf16", "int8", "int4"]
+KvDtype = Literal["auto", "f32", "bf16"]
+ExecutorName = Literal["native", "reference", "torch"]
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "weights": ("keep", "bf16", "int8", "int4"),
+    "kv_dtype": ("auto", "f32", "bf16"),
+    "executor": ("native", "reference", "torch"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """`weights` "keep" stays with the checkpoint's type; `kv_dtype` "auto" is f32 for f32 weights, else bf16.
+
+    `context` None is the model's own; `threads` None is one per usable core; `token_budget` is the largest
+    step in tokens; `kv_memory_bytes` None is what `max_sequences` full contexts need, at most half of the
+    memory that is free; `cache_dir` None keeps packed weights nowhere.
+    """
+
+    weights: Weights = "keep"
+    kv_dtype: KvDtype = "auto"
+    context: int | None = None
+    threads: int | None = None
+    max_sequences: int = 32
+    token_budget: int = 512
+    kv_memory_bytes: int | None = None
+    executor: ExecutorName = "native"
+    cache_dir: Path | None = None
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise UsageError(f"{name} is '{value}', it must be one of {', '.join(choices)}", param=name)
+        for name in ("context", "threads", "max_sequences", "token_budget", "kv_memory_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}, it must be at least 1", param=name)
+        if self.token_budget < self.max_sequences:
+            raise UsageError(
+                f"token_budget is {self.token_budget} and max_sequences {self.max_sequences}: every running"
+                " sequence takes a token of each step, so the budget must be at least as large",
+                param="token_budget",
+            )

@@ -1,0 +1,146 @@
+"""The memory plan, made before any weight is read: weights, keys and values, activations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from headrace.engine.options import EngineOptions
+from headrace.errors import OutOfMemory, UsageError
+from headrace.kv.pages import PAGE_TOKENS
+from headrace.program.fuse import fuse
+from headrace.program.plan import plan_arena
+from headrace.program.program import Program
+from headrace.run.executor import Capacity
+from headrace.run.native import KvType, kv_bytes_per_page, scratch_bytes
+from headrace.weights.packed import Wanted, predicted_bytes
+
+KV_SHARE_OF_FREE_MEMORY = 0.5
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """Bytes, when every page is in use. `base_bytes` is the process before the model: Python and libraries.
+
+    `weight_bytes_per_token` is what a decode step of one sequence reads; the token table is read by the row,
+    so it counts only where it is the output matrix too.
+    """
+
+    context: int
+    kv_type: KvType
+    weights_bytes: int
+    kv_bytes: int
+    activation_bytes: int
+    base_bytes: int
+    page_count: int
+    weight_bytes_per_token: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.kv_bytes + self.activation_bytes + self.base_bytes
+
+
+def plan_memory(
+    program: Program, wanted: Sequence[Wanted], options: EngineOptions, *, context: int
+) -> MemoryPlan:
+    """What a model will take; OutOfMemory where that is more than there is.
+
+    `context` is the model's own length; the options may lower it, but not raise it.
+    """
+    context = _context(options.context, context)
+    kv_type = _kv_type(options, wanted)
+    weights = predicted_bytes(wanted) + 4 * _vector_entries(program)
+    arena = plan_arena(fuse(program), max_tokens=options.token_budget, max_rows=options.max_sequences)
+    activations = arena.nbytes + scratch_bytes(program, options.token_budget)
+    per_page = kv_bytes_per_page(program, kv_type, PAGE_TOKENS)
+    free = free_memory_bytes() - weights - activations
+    pages = _page_count(options, context, per_page, free)
+    plan = MemoryPlan(
+        context=context,
+        kv_type=kv_type,
+        weights_bytes=weights,
+        kv_bytes=pages * per_page,
+        activation_bytes=activations,
+        base_bytes=psutil.Process().memory_info().rss,
+        page_count=pages,
+        weight_bytes_per_token=_bytes_per_token(program, wanted),
+    )
+    if plan.kv_bytes > free:
+        raise OutOfMemory(
+            f"the model needs {_gb(weights)} for weights, {_gb(activations)} for activations and "
+            f"{_gb(plan.kv_bytes)} for keys and values, {_gb(free_memory_bytes())} are free: use a smaller "
+            "--context or --max-sequences, or --weights int4"
+        )
+    return plan
+
+
+def capacity_of(plan: MemoryPlan, options: EngineOptions) -> Capacity:
+    """The executor's sizes under a plan."""
+    return Capacity(
+        max_tokens=options.token_budget,
+        max_rows=options.max_sequences,
+        page_count=plan.page_count,
+        page_tokens=PAGE_TOKENS,
+    )
+
+
+def free_memory_bytes() -> int:
+    """Memory that can still be used without swapping, within the container's limit."""
+    free = psutil.virtual_memory().available
+    if CGROUP_LIMIT.exists():
+        limit = CGROUP_LIMIT.read_text().strip()
+        if limit.isdigit():
+            free = min(free, int(limit) - psutil.Process().memory_info().rss)
+    return free
+
+
+def _context(asked: int | None, own: int) -> int:
+    if asked is not None and asked > own:
+        raise UsageError(
+            f"--context {asked:,} is more than the model's own {own:,} tokens: lower it", param="context"
+        )
+    return asked or own
+
+
+def _kv_type(options: EngineOptions, wanted: Sequence[Wanted]) -> KvType:
+    if options.kv_dtype != "auto":
+        return options.kv_dtype
+    return "f32" if all(weight.format == "f32" for weight in wanted) else "bf16"
+
+
+def _page_count(options: EngineOptions, context: int, per_page: int, free: int) -> int:
+    """Pages for the asked bytes, or for every sequence's full context as far as half the free memory goes."""
+    one_context = -(-context // PAGE_TOKENS)
+    if options.kv_memory_bytes is not None:
+        pages = options.kv_memory_bytes // per_page
+        if pages < 1:
+            raise UsageError(
+                f"kv_memory_bytes {options.kv_memory_bytes:,} is less than one page of {per_page:,} bytes",
+                param="kv_memory_bytes",
+            )
+        return min(pages, one_context * options.max_sequences)
+    affordable = int(free * KV_SHARE_OF_FREE_MEMORY) // per_page
+    return max(one_context, min(one_context * options.max_sequences, affordable))
+
+
+def _vector_entries(program: Program) -> int:
+    return sum(int(value.shape[0]) for value in program.weights.values() if len(value.shape) == 1)
+
+
+def _bytes_per_token(program: Program, wanted: Sequence[Wanted]) -> int:
+    products = {
+        value.name
+        for instruction in program.expanded()
+        if instruction.name == "linear"
+        for value in instruction.inputs
+        if value is not None
+    }
+    return predicted_bytes([weight for weight in wanted if weight.name in products])
+
+
+def _gb(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.2f} GB"

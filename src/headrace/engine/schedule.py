@@ -1,0 +1,302 @@
+"""Which tokens of which sequences the next step computes: admission, chunked prefill, pages, preemption."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import attrgetter
+
+from headrace.engine.sequence import Sequence, State
+from headrace.errors import ProgramError
+from headrace.kv.pages import PAGE_TOKENS, Pages, pages_for
+from headrace.kv.prefix_tree import PrefixTree
+
+RESERVE_PAGES = 4
+"""Pages beyond its present tokens that admission keeps back per sequence; doubled with each preemption."""
+
+MAX_PREEMPTIONS = 4
+"""So often at most is a sequence preempted."""
+
+_RANK = attrgetter("rank")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Compute `sequence.tokens[start:start + count]`; `samples`: it ends at the last token, for logits."""
+
+    sequence: Sequence
+    start: int
+    count: int
+    samples: bool
+
+
+class Scheduler:
+    """Continuous batching under a token budget over a fixed number of pages. One thread; never blocks.
+
+    Each step: `schedule()`, compute the chunks, `advance(chunks)`, append a token to (or `finish`) every
+    sequence whose chunk `samples`.
+
+    Order. A sequence's rank is `arrival_s + priority * ageing_s`, ties by id; the lower is the more
+    important. That is priority with ageing: per `ageing_s` waited a sequence gains one class on all that
+    come later, and within a class the first come is the first served. The order of two sequences never
+    changes, so no clock is read. No starvation: a sequence of class p is overtaken only by sequences of a
+    class q < p that arrive within (p - q) * ageing_s after it.
+
+    Admission is in rank order, and who does not fit stops all behind it. A sequence is admitted when the
+    pages that it and all running ones still need for their present tokens, plus a reserve each, are
+    available; it never preempts to be admitted. While a sequence that was preempted `MAX_PREEMPTIONS` times
+    runs or is to be admitted, the reserve is all that each may ever need: then nobody has to be preempted,
+    which makes that number a hard bound.
+
+    Shortage. A running sequence that needs pages takes free ones, evicts idle ones, then preempts the least
+    important running sequences that are less important than itself; where that is not enough it computes
+    fewer tokens or sits out the step. The most important running sequence can take everything, hence always
+    progresses. A preempted one goes back to its place in the queue; its full pages stay in the prefix tree
+    until evicted, and readmission goes on from what is left of them.
+
+    Choices. Of the sequences of one request the first computes the prompt's full pages while the others
+    wait; then they find these in the prefix tree (with `cache` off, under a salt of the request's own).
+    """
+
+    def __init__(
+        self,
+        *,
+        page_count: int,
+        token_budget: int,
+        max_sequences: int,
+        ageing_s: float,
+        page_tokens: int = PAGE_TOKENS,
+    ) -> None:
+        if token_budget < max_sequences:
+            raise ProgramError(
+                f"token_budget {token_budget} is below max_sequences {max_sequences}: "
+                "every running sequence needs one token per step"
+            )
+        self._token_budget = token_budget
+        self._max_sequences = max_sequences
+        self._ageing_s = ageing_s
+        self._page_tokens = page_tokens
+        self._pages = Pages(page_count)
+        self._tree = PrefixTree(self._pages, page_tokens=page_tokens)
+        self._waiting: list[Sequence] = []  # by rank
+        self._running: list[Sequence] = []  # by rank
+        self._leaders: dict[int | str, Sequence] = {}  # who computes a request's prompt now, by request_key
+        self._blocked: Sequence | None = None  # did not fit, and no page was given back since
+        self._short = False  # this step preempted, so it admits nobody
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that hold nothing."""
+        return self._pages.free
+
+    @property
+    def available_pages(self) -> int:
+        """Pages that hold nothing, or only cached text that no sequence uses."""
+        return self._pages.free + self._tree.evictable
+
+    @property
+    def running(self) -> tuple[Sequence, ...]:
+        """Sequences that hold pages, most important first."""
+        return tuple(self._running)
+
+    @property
+    def waiting(self) -> tuple[Sequence, ...]:
+        """Sequences in the queue, most important first."""
+        return tuple(self._waiting)
+
+    def can_ever_fit(self, tokens: int) -> bool:
+        """Whether a sequence of so many tokens (prompt and all that may follow) fits when it is alone."""
+        return pages_for(tokens, self._page_tokens) <= self._pages.count
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a new sequence."""
+        if not 1 <= len(sequence.tokens) <= sequence.max_length or not self.can_ever_fit(sequence.max_length):
+            raise ProgramError(
+                f"sequence {sequence.id} has {len(sequence.tokens)} tokens and may grow to "
+                f"{sequence.max_length}, in {self._pages.count} pages of {self._page_tokens} tokens: "
+                "refuse at the door what is empty, exceeds its own limit or can never fit"
+            )
+        sequence.rank = (sequence.arrival_s + sequence.priority * self._ageing_s, sequence.id)
+        insort(self._waiting, sequence, key=_RANK)
+
+    def finish(self, sequence: Sequence) -> None:
+        """The sequence has ended, wherever it stands: its pages are given back now."""
+        if sequence.state is State.WAITING:
+            _take_out(self._waiting, sequence)
+        elif sequence.state is State.RUNNING:
+            self._stop(sequence, keep=sequence.cache)
+        sequence.state = State.FINISHED
+
+    cancel = finish
+    """Ended from outside; fine a second time, and between `schedule` and `advance` (which then skips it)."""
+
+    def schedule(self) -> list[Chunk]:
+        """The next step: first every sequence with one token to compute, then prefill in rank order."""
+        planned: dict[int, Chunk] = {}
+        budget = self._token_budget
+        prefills: list[Sequence] = []
+        size = self._page_tokens
+        self._short = False
+        for sequence in self._running[:]:
+            if sequence.state is not State.RUNNING:
+                continue  # preempted by one before it
+            start = sequence.computed
+            pending = len(sequence.tokens) - start
+            if pending > 1:
+                prefills.append(sequence)
+            elif pending < 1:
+                raise ProgramError(
+                    f"sequence {sequence.id} has nothing to compute: append a token or finish it"
+                )
+            elif start < len(sequence.pages) * size or self._provide(sequence, 1, planned):
+                planned[sequence.id] = Chunk(sequence, start, 1, True)
+                budget -= 1
+        if prefills or self._waiting:
+            self._prefill(prefills, budget, planned)
+        return list(planned.values())
+
+    def advance(self, chunks: Iterable[Chunk]) -> None:
+        """The chunks are computed: count their tokens and put newly full pages into the prefix tree.
+
+        Where tokens are taken back, pass a chunk with the smaller `count` and cut `sequence.tokens` before.
+        """
+        size = self._page_tokens
+        for chunk in chunks:
+            sequence, start = chunk.sequence, chunk.start
+            if sequence.state is not State.RUNNING:
+                continue
+            sequence.computed = computed = start + chunk.count
+            first, last = start // size, computed // size
+            if last > first:
+                self._tree.insert(sequence.cache_salt, sequence.tokens, sequence.pages, first, last)
+                leads = self._leaders.get(sequence.request_key) is sequence
+                if leads and computed >= self._shareable(sequence):
+                    del self._leaders[sequence.request_key]
+                    self._blocked = None  # it may share these pages now
+
+    def _prefill(self, prefills: list[Sequence], budget: int, planned: dict[int, Chunk]) -> None:
+        """Give the rest of the budget to running prefills and admitted newcomers, in rank order."""
+        prefills.reverse()
+        place = 0  # in the queue: those before it wait for another choice of their request
+        while budget > 0:
+            place, newcomer = self._newcomer(place)
+            if prefills and (newcomer is None or prefills[-1].rank < newcomer.rank):
+                sequence = prefills.pop()
+            elif newcomer is not None:
+                sequence = newcomer
+                if not self._admit(sequence, place):
+                    continue
+            else:
+                return
+            if sequence.state is State.RUNNING:  # not preempted by one before it
+                count = self._provide(sequence, min(sequence.pending, budget), planned)
+                if count:
+                    samples = count == sequence.pending
+                    planned[sequence.id] = Chunk(sequence, sequence.computed, count, samples)
+                    budget -= count
+
+    def _newcomer(self, place: int) -> tuple[int, Sequence | None]:
+        """The first in the queue, from `place` on, that could be admitted now, and its place."""
+        if len(self._running) < self._max_sequences and not self._short:
+            while place < len(self._waiting):
+                sequence = self._waiting[place]
+                if sequence is self._blocked:
+                    break
+                if sequence.request_key not in self._leaders:
+                    return place, sequence
+                place += 1
+        return place, None
+
+    def _admit(self, sequence: Sequence, place: int) -> bool:
+        """Let the sequence at `place` in the queue run if it fits."""
+        match = self._tree.match(sequence.cache_salt, sequence.tokens)
+        sequence.pages = match.pages
+        if not self._fits(sequence):
+            self._tree.release(match.pages)
+            sequence.pages = []
+            self._blocked = sequence
+            return False
+        del self._waiting[place]
+        insort(self._running, sequence, key=_RANK)
+        sequence.state = State.RUNNING
+        sequence.computed = match.tokens_matched
+        if not sequence.preemptions:
+            sequence.cached_tokens = match.tokens_matched
+            sequence.miss_reason = match.miss_reason
+            if not sequence.cache:
+                sequence.miss_reason = "disabled"
+            elif match.miss_reason is not None and self._in_flight(sequence):
+                sequence.miss_reason = "in_flight"
+        if sequence.computed < self._shareable(sequence):
+            self._leaders[sequence.request_key] = sequence
+        return True
+
+    def _fits(self, newcomer: Sequence) -> bool:
+        """Whether what the newcomer and all running ones still need, with their reserves, is available."""
+        together = [*self._running, newcomer]
+        guaranteed = any(sequence.preemptions >= MAX_PREEMPTIONS for sequence in together)
+        needed = 0
+        for sequence in together:
+            pages = pages_for(sequence.max_length, self._page_tokens)
+            if not guaranteed:
+                present = pages_for(len(sequence.tokens), self._page_tokens)
+                pages = min(pages, present + (RESERVE_PAGES << sequence.preemptions))
+            needed += pages - len(sequence.pages)
+        return needed <= self.available_pages
+
+    def _in_flight(self, sequence: Sequence) -> bool:
+        """Whether a running sequence of the same salt is computing the first page that this one misses."""
+        start, end = sequence.computed, sequence.computed + self._page_tokens
+        return end < len(sequence.tokens) and any(
+            leader.cache_salt == sequence.cache_salt
+            and leader.tokens[start:end] == sequence.tokens[start:end]
+            and leader.tokens[:start] == sequence.tokens[:start]
+            and end <= self._shareable(leader)
+            for leader in self._leaders.values()
+        )
+
+    def _shareable(self, sequence: Sequence) -> int:
+        """Tokens of the prompt in full pages before its last token."""
+        return (sequence.prompt_length - 1) // self._page_tokens * self._page_tokens
+
+    def _provide(self, sequence: Sequence, count: int, planned: dict[int, Chunk]) -> int:
+        """Get pages for the next `count` tokens, preempting where needed; how many tokens have pages now."""
+        size = self._page_tokens
+        needed = pages_for(sequence.computed + count, size) - len(sequence.pages)
+        if needed > 0:
+            while self.available_pages < needed and self._running[-1] is not sequence:
+                victim = self._running[-1]
+                self._preempt(victim)
+                planned.pop(victim.id, None)
+            needed = min(needed, self.available_pages)
+            self._tree.evict(max(0, needed - self._pages.free))
+            taken = self._pages.allocate(needed)
+            assert taken is not None
+            sequence.pages += taken
+        return min(count, len(sequence.pages) * size - sequence.computed)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back to the queue; full pages stay in the tree, the rest is computed again."""
+        self._stop(sequence, keep=True)
+        self._short = True
+        sequence.state = State.WAITING
+        sequence.computed = 0
+        sequence.preemptions += 1
+        insort(self._waiting, sequence, key=_RANK)
+
+    def _stop(self, sequence: Sequence, *, keep: bool) -> None:
+        """Out of the running ones, without pages."""
+        _take_out(self._running, sequence)
+        self._tree.release(sequence.pages, keep=keep)
+        sequence.pages = []
+        self._blocked = None
+        if self._leaders.get(sequence.request_key) is sequence:
+            del self._leaders[sequence.request_key]
+
+
+def _take_out(ranked: list[Sequence], sequence: Sequence) -> None:
+    place = bisect_left(ranked, sequence.rank, key=_RANK)
+    if place == len(ranked) or ranked[place] is not sequence:
+        raise ProgramError(f"sequence {sequence.id} was never added to this scheduler")
+    del ranked[place]

@@ -1,0 +1,55 @@
+"""One choice of one request on its way through the engine: tokens, pages and where it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from headrace.kv.prefix_tree import MissReason
+
+
+class State(Enum):
+    """Where a sequence stands: in the queue, holding pages, or gone."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Sequence:
+    """A prompt and what was generated from it.
+
+    The engine appends to `tokens` and sets nothing else; the scheduler owns the fields after `arrival_s`.
+    A step computes from `tokens[computed:]`: `computed` tokens have their keys and values in `pages`.
+    All sequences of one `request_key` have the same prompt, salt and cache setting.
+    """
+
+    id: int  # unique; the later sequence has the larger one
+    request_key: int | str  # unique among the requests in the engine
+    choice: int = 0
+    tokens: list[int]
+    prompt_length: int
+    max_length: int  # tokens: prompt and all that may be generated
+    salt: str = ""
+    cache: bool = True
+    priority: int = 0  # lower runs sooner
+    arrival_s: float = 0.0  # monotonic clock
+
+    rank: tuple[float, int] = (0.0, 0)  # lower is more important; total order, see Scheduler
+    state: State = State.WAITING
+    computed: int = 0
+    pages: list[int] = field(default_factory=list[int])
+    cached_tokens: int = 0  # taken from the prefix cache when first admitted
+    miss_reason: MissReason | None = None  # why `cached_tokens` is not larger
+    preemptions: int = 0
+
+    @property
+    def pending(self) -> int:
+        """Tokens that are not computed yet."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def cache_salt(self) -> tuple[bool, int | str]:
+        """Its salt in the prefix tree: its key's, or where `cache` is off one of the request's own."""
+        return (True, self.salt) if self.cache else (False, self.request_key)

@@ -1,0 +1,94 @@
+"""Turn the scheduler's chunks into the arrays of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Sequence_
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headrace.engine.schedule import Chunk
+from headrace.engine.sequence import Sequence
+from headrace.kv.pages import PAGE_TOKENS
+from headrace.ops.value import Ints
+from headrace.program.step import Step
+
+
+@dataclass(slots=True)
+class _PageRow:
+    """A sequence's pages as an array, kept from step to step so that a step copies only what changed."""
+
+    entries: Ints
+    source: list[int] = field(default_factory=list[int])  # the very list that `entries` mirrors
+    changed_from: int = 0  # pages before this index are known to be unchanged
+
+
+class StepBuilder:
+    """Builds steps. It must be told when a sequence ends, so that its page row is dropped."""
+
+    def __init__(self, max_pages: int) -> None:
+        self._max_pages = max_pages
+        self._rows: dict[int, _PageRow] = {}
+
+    def forget(self, sequence: Sequence) -> None:
+        self._rows.pop(sequence.id, None)
+
+    def build(self, chunks: Sequence_[Chunk]) -> Step:
+        """The step that computes the chunks; rows with logits come in the order of the chunks that sample."""
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        starts: list[int] = [0]
+        rows: list[int] = []
+        page_rows = [self._page_row(chunk) for chunk in chunks]
+        for chunk, page_row in zip(chunks, page_rows, strict=True):
+            sequence, start, count = chunk.sequence, chunk.start, chunk.count
+            if count == 1:
+                tokens.append(sequence.tokens[start])
+                positions.append(start)
+                slots.append(sequence.pages[start // PAGE_TOKENS] * PAGE_TOKENS + start % PAGE_TOKENS)
+            else:
+                where = np.arange(start, start + count)
+                tokens += sequence.tokens[start : start + count]
+                positions += where.tolist()
+                slots += (page_row.entries[where // PAGE_TOKENS] * PAGE_TOKENS + where % PAGE_TOKENS).tolist()
+            starts.append(len(tokens))
+            if chunk.samples:
+                rows.append(len(tokens) - 1)
+        lengths = [chunk.start + chunk.count for chunk in chunks]
+        return Step(
+            tokens=_ints(tokens),
+            positions=_ints(positions),
+            slots=_ints(slots),
+            query_starts=_ints(starts),
+            lengths=_ints(lengths),
+            block_tables=_block_tables(page_rows, lengths),
+            rows=_ints(rows),
+        )
+
+    def _page_row(self, chunk: Chunk) -> _PageRow:
+        pages = chunk.sequence.pages
+        row = self._rows.get(chunk.sequence.id)
+        if row is None:
+            row = self._rows[chunk.sequence.id] = _PageRow(np.zeros(self._max_pages, np.int32))
+        if row.source is not pages:  # (re)admitted
+            row.source, row.changed_from = pages, 0
+        first = row.changed_from
+        if first < len(pages):
+            row.entries[first : len(pages)] = pages[first:]
+        # The prefix tree may swap pages that this chunk fills for equal ones; nothing before them changes.
+        row.changed_from = chunk.start // PAGE_TOKENS
+        return row
+
+
+def _block_tables(page_rows: list[_PageRow], lengths: list[int]) -> Ints:
+    width = -(-max(lengths) // PAGE_TOKENS)
+    tables = np.zeros((len(page_rows), width), np.int32)
+    for table, row, length in zip(tables, page_rows, lengths, strict=True):
+        count = -(-length // PAGE_TOKENS)
+        table[:count] = row.entries[:count]
+    return tables
+
+
+def _ints(values: list[int]) -> Ints:
+    return np.array(values, np.int32)

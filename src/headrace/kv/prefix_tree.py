@@ -1,0 +1,187 @@
+"""The prefix cache: a radix tree over full pages, one root per salt, least recently used leaves go first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headrace.errors import ProgramError
+from headrace.kv.pages import PAGE_TOKENS, Pages
+
+MissReason = Literal["cold", "diverged", "evicted", "partial_page", "in_flight", "disabled"]
+"""Why no more of a prompt came from the cache. None: every full page before the last token did. Otherwise the
+first that holds, about the first page that was missing:
+
+- disabled: the request asked for no cache (decided by the scheduler).
+- in_flight: a running sequence of the same salt is computing that very prefix now (decided by the scheduler).
+- evicted: the page was cached under this salt and had to make room (known for a bounded number of pages).
+- cold: under this salt no cached text begins with the prompt's first page.
+- diverged: the prompt shares at least one page with cached text, which goes on differently.
+- partial_page: only full pages are shared. Either the cached text that the prompt follows ends inside the
+  missing page, or the prompt itself has no full page before its last token.
+"""
+
+GHOSTS_PER_PAGE = 4
+"""How many evicted pages are remembered, per page of the cache, to tell "evicted" from "cold"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The longest cached prefix: its pages, retained for the caller, and why it is not longer."""
+
+    pages: list[int]
+    tokens_matched: int
+    miss_reason: MissReason | None
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """One cached page. `chain` identifies the tokens from the root up to and including this page."""
+
+    salt: Hashable
+    tokens: tuple[int, ...]
+    page: int
+    parent: _Node | None
+    chain: int
+    children: dict[tuple[int, ...], _Node] = field(default_factory=dict[tuple[int, ...], "_Node"])
+
+
+class PrefixTree:
+    """Finds, keeps and evicts pages by the tokens that lead up to them; salts never share.
+
+    A node is one page: with runs of pages per edge every partial match and every evicted page would split or
+    trim a run, for no lookup saved. The tree holds one reference to each of its pages. A page that nobody
+    else holds is idle: it can be evicted.
+
+    Two rules make eviction O(1) per page. Whoever holds a cached page holds all pages before it (`insert`
+    swaps duplicates, see there), and `release` lets go of the last page first. So a page always becomes idle
+    after its children, and the oldest idle page is a leaf.
+
+    Memory is bounded by the number of pages: nodes and roots one each, ghosts `GHOSTS_PER_PAGE`.
+    """
+
+    __slots__ = ("_ghosts", "_idle", "_nodes", "_page_tokens", "_pages", "_roots")
+
+    def __init__(self, pages: Pages, *, page_tokens: int = PAGE_TOKENS) -> None:
+        self._pages = pages
+        self._page_tokens = page_tokens
+        self._roots: dict[Hashable, _Node] = {}
+        self._nodes: dict[int, _Node] = {}  # by page
+        self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._ghosts: OrderedDict[tuple[Hashable, int], None] = OrderedDict()
+
+    @property
+    def cached(self) -> int:
+        """Pages in the tree."""
+        return len(self._nodes)
+
+    @property
+    def evictable(self) -> int:
+        """Pages in the tree that nobody else holds."""
+        return len(self._idle)
+
+    def match(self, salt: Hashable, tokens: Sequence[int]) -> Match:
+        """The longest cached run of full pages that begins `tokens`, leaving at least the last token.
+
+        The pages are retained for the caller, who gives them back with `release`.
+        """
+        size = self._page_tokens
+        limit = (len(tokens) - 1) // size
+        node = self._roots.get(salt)
+        found: list[int] = []
+        while node is not None and len(found) < limit:
+            start = len(found) * size
+            child = node.children.get(tuple(tokens[start : start + size]))
+            if child is None:
+                break
+            node = child
+            self._hold(node.page)
+            found.append(node.page)
+        return Match(found, len(found) * size, self._miss_reason(salt, tokens, node, len(found), limit))
+
+    def insert(self, salt: Hashable, tokens: Sequence[int], pages: list[int], first: int, last: int) -> None:
+        """Put the completely computed `pages[first:last]` into the tree.
+
+        `pages` are a sequence's pages in order, `tokens` what they hold; `pages[:first]` must already be the
+        tree's (matched, or inserted before). Where the tree has a page for the same tokens, the caller's
+        duplicate is released and `pages` changed in place to the tree's page, retained for the caller: their
+        contents are the same bits by the determinism contract.
+        """
+        size = self._page_tokens
+        node = self._nodes.get(pages[first - 1]) if first else self._roots.get(salt)
+        if node is None:
+            if first:
+                raise ProgramError(
+                    f"page {pages[first - 1]} is not in the prefix tree: insert pages in order"
+                )
+            node = self._roots[salt] = _Node(salt, (), -1, None, 0)
+        for index in range(first, last):
+            key = tuple(tokens[index * size : (index + 1) * size])
+            child = node.children.get(key)
+            if child is None:
+                page = pages[index]
+                self._pages.retain(page)
+                child = _Node(salt, key, page, node, hash((node.chain, key)))
+                node.children[key] = self._nodes[page] = child
+            elif child.page != pages[index]:
+                self._hold(child.page)
+                self._pages.release((pages[index],))
+                pages[index] = child.page
+            node = child
+
+    def release(self, pages: Sequence[int], *, keep: bool = True) -> None:
+        """Give back a sequence's pages, cached or not; cached ones stay, as most recently used.
+
+        With `keep` False pages that nothing else needs leave the tree at once.
+        """
+        for page in reversed(pages):
+            self._pages.release((page,))
+            node = self._nodes.get(page)
+            if node is not None and self._pages.references(page) == 1:
+                self._idle[page] = None
+                if not keep and not node.children:
+                    self._remove(node)
+
+    def evict(self, n: int) -> int:
+        """Free up to `n` idle pages, least recently used first; how many were freed."""
+        freed = min(n, len(self._idle))
+        for _ in range(freed):
+            node = self._nodes[next(iter(self._idle))]
+            self._remove(node)
+            ghost = (node.salt, node.chain)
+            self._ghosts[ghost] = None
+            self._ghosts.move_to_end(ghost)
+            if len(self._ghosts) > GHOSTS_PER_PAGE * self._pages.count:
+                self._ghosts.popitem(last=False)
+        return freed
+
+    def _hold(self, page: int) -> None:
+        self._pages.retain(page)
+        self._idle.pop(page, None)
+
+    def _remove(self, node: _Node) -> None:
+        """Take an idle leaf out of the tree and free its page."""
+        parent = node.parent
+        assert parent is not None and not node.children
+        del parent.children[node.tokens], self._nodes[node.page], self._idle[node.page]
+        if parent.parent is None and not parent.children:
+            del self._roots[node.salt]
+        self._pages.release((node.page,))
+
+    def _miss_reason(
+        self, salt: Hashable, tokens: Sequence[int], node: _Node | None, found: int, limit: int
+    ) -> MissReason | None:
+        """Why the match ended at `node` (None: the salt has no root) after `found` of `limit` pages."""
+        if limit == 0:
+            return "partial_page"
+        if found == limit:
+            return None
+        size = self._page_tokens
+        chain = node.chain if node else 0
+        if (salt, hash((chain, tuple(tokens[found * size : (found + 1) * size])))) in self._ghosts:
+            return "evicted"
+        if node is None or found == 0:
+            return "cold"
+        return "diverged" if node.children else "partial_page"

@@ -1,0 +1,280 @@
+"""The Python front door: load a model, generate, stream and chat, blocking or async."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from headrace.chat.messages import messages_from_openai
+from headrace.engine.load import LoadedModel, Progress, load_model
+from headrace.engine.options import EngineOptions
+from headrace.engine.request import (
+    ChoiceDone,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    Request,
+    Ticket,
+    Timing,
+    TokenLogprob,
+    Usage,
+)
+from headrace.errors import InvalidRequest, TemplateMissing
+from headrace.sample.params import SamplingParams
+
+Prompt = str | Sequence[int]
+Messages = Sequence[Mapping[str, object]]
+
+_PARAMS = frozenset(field.name for field in fields(SamplingParams))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One finished choice."""
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: str
+    stop: str | int | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The answer to one prompt; `text`, `tokens` and `finish_reason` are the first choice's."""
+
+    choices: tuple[Choice, ...]
+    usage: Usage
+    timing: Timing
+    seed: int
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return self.choices[0].tokens
+
+    @property
+    def finish_reason(self) -> str:
+        return self.choices[0].finish_reason
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a stream: new text of a choice; the last one of the stream carries `completion`."""
+
+    text: str
+    choice: int = 0
+    tokens: tuple[int, ...] = ()
+    completion: Completion | None = None
+
+
+class LLM:
+    """A loaded model.
+
+    `model` is a folder, a hub name or a shipped model's name; None loads the shipped default. Options are
+    those of `EngineOptions` (weights, kv_dtype, context, threads, max_sequences, token_budget, ...). Sampling
+    parameters are keywords of each call (those of `SamplingParams`); what is not given comes from the model's
+    generation_config.json. An unknown keyword raises.
+
+        with LLM() as llm:
+            for piece in llm.stream("Once upon a time", max_tokens=40):
+                print(piece.text, end="")
+    """
+
+    def __init__(
+        self, model: str | Path | None = None, *, progress: Progress | None = None, **options: Any
+    ) -> None:
+        _known("LLM", options, frozenset(field.name for field in fields(EngineOptions)))
+        name = None if model is None else str(model)
+        self.model: LoadedModel = load_model(name, EngineOptions(**options), progress=progress)
+        # The engine's thread would keep the model alive: stop it with the last reference, or at exit.
+        self._closer = weakref.finalize(self, self.model.close)
+
+    def generate(self, prompt: Prompt, **sampling: Any) -> Completion:
+        """Continue a text (or token ids). Raises a typed HeadraceError where the request cannot be run."""
+        return _last(self.stream(prompt, **sampling))
+
+    def generate_batch(self, prompts: Sequence[Prompt], **sampling: Any) -> list[Completion]:
+        """Continue many prompts at once; answers come in the order of the prompts."""
+        requests = [self._request(prompt, sampling) for prompt in prompts]
+        streams = [_Stream(self.model, request) for request in requests]
+        return [_last(stream) for stream in streams]
+
+    def stream(self, prompt: Prompt, **sampling: Any) -> Iterator[Piece]:
+        """Like generate, piece by piece. Leaving the loop early cancels the request."""
+        return iter(_Stream(self.model, self._request(prompt, sampling)))
+
+    def chat(self, messages: Messages, **sampling: Any) -> Completion:
+        """Answer a conversation: dicts with `role` and `content`, rendered by the model's chat template."""
+        return _last(self.stream_chat(messages, **sampling))
+
+    def stream_chat(self, messages: Messages, **sampling: Any) -> Iterator[Piece]:
+        """Like chat, piece by piece."""
+        return self.stream(self._chat_prompt(messages), **sampling)
+
+    async def agenerate(self, prompt: Prompt, **sampling: Any) -> Completion:
+        """`generate` for asyncio."""
+        return await _alast(self.astream(prompt, **sampling))
+
+    def astream(self, prompt: Prompt, **sampling: Any) -> AsyncIterator[Piece]:
+        """`stream` for asyncio; closing the iterator cancels the request."""
+        return _astream(self.model, self._request(prompt, sampling))
+
+    async def achat(self, messages: Messages, **sampling: Any) -> Completion:
+        """`chat` for asyncio."""
+        return await _alast(self.astream_chat(messages, **sampling))
+
+    def astream_chat(self, messages: Messages, **sampling: Any) -> AsyncIterator[Piece]:
+        """`stream_chat` for asyncio."""
+        return self.astream(self._chat_prompt(messages), **sampling)
+
+    def close(self) -> None:
+        """Stop the engine and free its memory."""
+        self._closer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _request(self, prompt: Prompt, sampling: dict[str, Any]) -> Request:
+        _known("generate", sampling, _PARAMS)
+        if isinstance(sampling.get("stop"), str):
+            sampling = {**sampling, "stop": (sampling["stop"],)}
+        for name in ("stop", "stop_token_ids"):
+            if name in sampling:
+                sampling = {**sampling, name: tuple(sampling[name])}
+        ids = self.model.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else prompt
+        return Request(prompt=tuple(ids), params=replace(self.model.defaults, **sampling))
+
+    def _chat_prompt(self, messages: Messages) -> list[int]:
+        template = self.model.template
+        if template is None:
+            raise TemplateMissing(
+                f"{self.model.name} has no chat template: use generate() with a plain prompt, or add "
+                "chat_template.jinja to its folder"
+            )
+        text = template.render(messages_from_openai(list(messages)))
+        # The template writes the special tokens itself, the tokenizer must not add them again.
+        return self.model.tokenizer.encode(text, add_special=False, parse_special=True)
+
+
+class _Stream:
+    """A running request as an iterator of pieces; leaving it early cancels."""
+
+    def __init__(self, model: LoadedModel, request: Request) -> None:
+        self._events: queue.SimpleQueue[list[Event]] = queue.SimpleQueue()
+        self._collector = _Collector(request.params.n)
+        self._ticket = model.engine.submit(request, self._events.put)
+
+    def __iter__(self) -> Iterator[Piece]:
+        try:
+            while self._collector.completion is None:
+                yield from self._collector.take(self._events.get())
+        finally:
+            if self._collector.completion is None:
+                self._ticket.cancel()
+
+
+async def _astream(model: LoadedModel, request: Request) -> AsyncIterator[Piece]:
+    loop = asyncio.get_running_loop()
+    events: asyncio.Queue[list[Event]] = asyncio.Queue()
+    collector = _Collector(request.params.n)
+    ticket: Ticket = model.engine.submit(request, _on_loop(loop, events.put_nowait))
+    try:
+        while collector.completion is None:
+            for piece in collector.take(await events.get()):
+                yield piece
+    finally:
+        if collector.completion is None:
+            ticket.cancel()
+
+
+def _on_loop(
+    loop: asyncio.AbstractEventLoop, put: Callable[[list[Event]], None]
+) -> Callable[[list[Event]], None]:
+    def sink(events: list[Event]) -> None:
+        if not loop.is_closed():  # its client is gone; there is nobody to tell
+            loop.call_soon_threadsafe(put, events)
+
+    return sink
+
+
+class _Collector:
+    """Gathers the events of one request into pieces and, at the end, a completion."""
+
+    def __init__(self, n: int) -> None:
+        self.completion: Completion | None = None
+        self._texts: list[list[str]] = [[] for _ in range(n)]
+        self._tokens: list[list[int]] = [[] for _ in range(n)]
+        self._logprobs: list[list[TokenLogprob]] = [[] for _ in range(n)]
+        self._ends: dict[int, ChoiceDone] = {}
+
+    def take(self, events: list[Event]) -> list[Piece]:
+        """The pieces of these events; raises the request's error if it failed."""
+        pieces: list[Piece] = []
+        for event in events:
+            match event:
+                case Delta(choice, text, tokens, logprobs):
+                    self._texts[choice].append(text)
+                    self._tokens[choice] += tokens
+                    self._logprobs[choice] += logprobs
+                    pieces.append(Piece(text, choice, tokens))
+                case ChoiceDone():
+                    self._ends[event.choice] = event
+                case Done():
+                    self.completion = self._complete(event)
+                    pieces.append(Piece("", completion=self.completion))
+                case Failed(error):
+                    raise error
+        return pieces
+
+    def _complete(self, done: Done) -> Completion:
+        choices = tuple(
+            Choice(
+                "".join(self._texts[index]),
+                tuple(self._tokens[index]),
+                end.reason,
+                end.stop,
+                tuple(self._logprobs[index]),
+            )
+            for index, end in sorted(self._ends.items())
+        )
+        return Completion(choices, done.usage, done.timing, done.seed)
+
+
+def _last(pieces: Iterator[Piece] | _Stream) -> Completion:
+    completion = None
+    for piece in pieces:
+        completion = piece.completion
+    assert completion is not None  # a stream ends with a completion or raises
+    return completion
+
+
+async def _alast(pieces: AsyncIterator[Piece]) -> Completion:
+    completion = None
+    async for piece in pieces:
+        completion = piece.completion
+    assert completion is not None
+    return completion
+
+
+def _known(where: str, given: Mapping[str, object], known: frozenset[str]) -> None:
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise InvalidRequest(
+            f"{where}() got unknown '{unknown[0]}'; known: {', '.join(sorted(known))}", param=unknown[0]
+        )

@@ -1,0 +1,240 @@
+"""The torch executor: a table from op name to torch call, over the unfused program, on `cpu` or `cuda`.
+
+Tier two: it computes in torch's order of summation, so the determinism contract does not cover it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from headrace.errors import ProgramError, UsageError
+from headrace.ops.value import Array, Ints, Value
+from headrace.program.program import Instruction, Program
+from headrace.program.step import Step
+from headrace.run.executor import Capacity
+
+# PyTorch is optional, so its types are unknown where it is not installed.
+Torch = Any
+Tensor = Any
+DataType = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cache:
+    """Keys and values of one layer on the device, each [slots, kv_heads * head_dim]."""
+
+    k: Tensor
+    v: Tensor
+
+
+class TorchExecutor:
+    """Runs a program on torch tensors; `weights` are float32 by checkpoint name.
+
+    Weights, activations and KV are held in `data_type` on `device` (None: `cuda` where there is one, else
+    `cpu`); norms and rotations are computed in float32. UsageError where torch or the device is missing.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        weights: Mapping[str, Array],
+        capacity: Capacity,
+        *,
+        device: str | None = None,
+        data_type: DataType = "float32",
+    ) -> None:
+        self.capacity = capacity
+        self._torch = _import_torch()
+        self._device = _find_device(self._torch, device)
+        self._instructions = program.expanded()
+        self._output = program.output
+        unknown = sorted({ins.name for ins in self._instructions} - OPERATIONS.keys())
+        if unknown:
+            raise ProgramError(f"the torch executor has no call for {', '.join(unknown)}")
+        dtype = getattr(self._torch, data_type)
+        # A copy: the arrays may be read-only views of a mapped file.
+        self._fixed: dict[Value, Any] = {
+            value: self._torch.tensor(weights[name], dtype=dtype, device=self._device)
+            for name, value in program.weights.items()
+        }
+        self._fixed |= {value: self._to_device(data) for value, data in program.constants.items()}
+        slots = capacity.page_count * capacity.page_tokens
+        for cache in program.caches:
+            k, v = (
+                self._torch.zeros(slots, cache.shape[1], dtype=dtype, device=self._device) for _ in range(2)
+            )
+            self._fixed[cache] = _Cache(k, v)
+
+    def run(self, step: Step, trace: Callable[[Instruction, tuple[Array, ...]], None] | None = None) -> Array:
+        """Logits [R, V], float32. `trace` sees every instruction with its outputs, as ReferenceExecutor's."""
+        inputs: dict[str, Any] = {
+            name: self._to_device(getattr(step, name))
+            for name in ("tokens", "positions", "slots", "block_tables", "rows")
+        }
+        # Loop bounds stay on the host: reading them back from a device would stall it in every layer.
+        inputs |= {"query_starts": step.query_starts, "lengths": step.lengths}
+        values = dict(self._fixed)
+        with self._torch.inference_mode():
+            for instruction in self._instructions:
+                outputs = self._compute(instruction, values, inputs)
+                if trace is not None:
+                    trace(instruction, tuple(_to_numpy(output) for output in outputs))
+            return _to_numpy(values[self._output])
+
+    def _compute(
+        self, instruction: Instruction, values: dict[Value, Any], inputs: dict[str, Any]
+    ) -> tuple[Tensor, ...]:
+        arguments = [
+            None if v is None else inputs[v.name] if v.kind == "input" else values[v]
+            for v in instruction.inputs
+        ]
+        result = OPERATIONS[instruction.name](self._torch, *arguments, **instruction.attrs)
+        outputs: tuple[Tensor, ...] = () if result is None else (result,)
+        values.update(zip(instruction.outputs, outputs, strict=True))
+        return outputs
+
+    def _to_device(self, data: Array | Ints) -> Tensor:
+        return self._torch.tensor(data, device=self._device)
+
+
+def _import_torch() -> Torch:
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise UsageError(
+            f"the torch executor needs PyTorch, which is not installed ({error}): pip install headrace[torch]"
+        ) from error
+
+
+def _find_device(torch: Torch, name: str | None) -> Any:
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.zeros(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            f"torch {torch.__version__} has no device '{name}' here ({reason}): use 'cpu' or 'cuda'"
+        ) from error
+
+
+def _to_numpy(tensor: Tensor) -> Array:
+    return tensor.float().cpu().numpy()
+
+
+def _embed(torch: Torch, tokens: Tensor, w: Tensor) -> Tensor:
+    return torch.nn.functional.embedding(tokens, w)
+
+
+def _linear(torch: Torch, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.nn.functional.linear(x, w, bias)
+
+
+def _rms_norm(torch: Torch, x: Tensor, w: Tensor, *, eps: float) -> Tensor:
+    groups = x.float().view(len(x), -1, len(w))
+    normed = groups * torch.rsqrt(groups.square().mean(-1, keepdim=True) + eps)
+    return (normed * w.float()).view(x.shape).to(x.dtype)
+
+
+def _rope(
+    torch: Torch, x: Tensor, positions: Tensor, inv_freq: Tensor, *, head_dim: int, scale: float
+) -> Tensor:
+    angles = positions[:, None, None].float() * inv_freq
+    cos, sin = angles.cos() * scale, angles.sin() * scale
+    heads, half = x.float().view(len(x), -1, head_dim), len(inv_freq)
+    first, second = heads[..., :half], heads[..., half : 2 * half]
+    rotated = (first * cos - second * sin, second * cos + first * sin, heads[..., 2 * half :])
+    return torch.cat(rotated, dim=-1).view(x.shape).to(x.dtype)
+
+
+def _kv_write(torch: Torch, k: Tensor, v: Tensor, slots: Tensor, cache: _Cache) -> None:
+    cache.k[slots] = k
+    cache.v[slots] = v
+
+
+def _attend(
+    torch: Torch,
+    q: Tensor,
+    cache: _Cache,
+    query_starts: Ints,
+    lengths: Ints,
+    block_tables: Tensor,
+    *,
+    head_dim: int,
+    page_tokens: int,
+    scale: float,
+    window: int,
+    softcap: float,
+) -> Tensor:
+    y = torch.empty_like(q)
+    offsets = torch.arange(page_tokens, device=q.device)
+    for b, length in enumerate(lengths.tolist()):
+        rows = slice(int(query_starts[b]), int(query_starts[b + 1]))
+        pages = block_tables[b, : -(-length // page_tokens)]
+        slots = (pages[:, None] * page_tokens + offsets).flatten()[:length]
+        # [heads, rows, head_dim], as torch's attention wants them
+        queries, k, v = (
+            part.unflatten(1, (-1, head_dim)).transpose(0, 1)
+            for part in (q[rows], cache.k[slots], cache.v[slots])
+        )
+        seen = _seen(torch, queries.shape[1], length, window, q.device)
+        mixed = _mix(torch, queries, k, v, seen, scale, softcap)
+        y[rows] = mixed.transpose(0, 1).flatten(1)
+    return y
+
+
+def _seen(torch: Torch, count: int, length: int, window: int, device: Any) -> Tensor:
+    """Which of `length` keys each of the last `count` positions attends to, [count, length]."""
+    position = torch.arange(length - count, length, device=device)[:, None]
+    key = torch.arange(length, device=device)
+    seen = key <= position
+    return seen & (key > position - window) if window else seen
+
+
+def _mix(torch: Torch, q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float, softcap: float) -> Tensor:
+    group = len(q) // len(k)
+    k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+    if not softcap:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale)
+    scores = softcap * torch.tanh((q @ k.mT).float() * (scale / softcap))
+    return torch.softmax(scores.masked_fill(~seen, -np.inf), dim=-1).to(v.dtype) @ v
+
+
+def _act(torch: Torch, x: Tensor, *, kind: str) -> Tensor:
+    functional = torch.nn.functional
+    calls: dict[str, Callable[[Tensor], Tensor]] = {
+        "silu": functional.silu,
+        "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    }
+    return calls[kind](x)
+
+
+def _gated_act(torch: Torch, gate: Tensor, up: Tensor, *, kind: str) -> Tensor:
+    return _act(torch, gate, kind=kind) * up
+
+
+def _add(torch: Torch, a: Tensor, b: Tensor) -> Tensor:
+    return a + b
+
+
+def _gather(torch: Torch, x: Tensor, rows: Tensor) -> Tensor:
+    return x[rows]
+
+
+OPERATIONS: dict[str, Callable[..., Tensor | None]] = {
+    "embed": _embed,
+    "linear": _linear,
+    "rms_norm": _rms_norm,
+    "rope": _rope,
+    "kv_write": _kv_write,
+    "attend": _attend,
+    "act": _act,
+    "gated_act": _gated_act,
+    "add": _add,
+    "gather": _gather,
+}

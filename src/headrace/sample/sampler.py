@@ -1,0 +1,128 @@
+"""Logits to tokens for the rows of one step: the front of the native sampler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace import _native
+from headrace.errors import HeadraceError, InvalidRequest, NumericalError
+from headrace.sample.params import SamplingParams
+from headrace.sample.reference import MAX_VOCABULARY, MIN_REPETITION_PENALTY
+
+Tops = tuple[tuple[int, float], ...]
+
+
+class RowState:
+    """What sampling knows of one choice of a request: its parameters, its position, its token counts.
+
+    `seed` is the request's, already drawn if it asked for none; `choice` its index below n. The position
+    is the number of tokens appended, that is, the 0-based index of the token to be drawn next. The
+    repetition penalty counts the prompt and the appended tokens, presence and frequency penalties the
+    appended ones. `eos_ids` are not drawn before min_tokens, unless ignore_eos.
+    """
+
+    __slots__ = ("native",)
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        seed: int,
+        choice: int,
+        prompt_ids: Sequence[int],
+        eos_ids: Collection[int],
+    ) -> None:
+        ends = {*params.stop_token_ids, *(() if params.ignore_eos else eos_ids)}
+        self.native = _native.SampleRow(
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            log_min_p=math.log(params.min_p) if params.min_p > 0.0 else -math.inf,
+            repetition_penalty=max(params.repetition_penalty, MIN_REPETITION_PENALTY),
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            logit_bias=list(params.logit_bias.items()),
+            ends=sorted(ends),
+            min_tokens=params.min_tokens,
+            logprobs=-1 if params.logprobs is None else params.logprobs,
+            seed=seed % 2**64,
+            choice=choice,
+            prompt=np.array(prompt_ids, dtype=np.int32),
+        )
+
+    @property
+    def position(self) -> int:
+        """Number of tokens appended so far."""
+        return self.native.position
+
+    def append(self, token: int) -> None:
+        """Take note of a token that has been generated."""
+        self.native.append(token)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The tokens of one step, by row.
+
+    Where `errors[r]` is not None the row has no token (-1). `logprobs` is NaN and `tops` empty for rows
+    that did not ask; `tops` are (token, log-probability), likeliest first, equal ones by lowest id.
+    """
+
+    tokens: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    tops: tuple[Tops, ...]
+    errors: tuple[HeadraceError | None, ...]
+
+
+class Sampler:
+    """Draws one token for each row of logits [R, vocabulary] on the threads of a pool.
+
+    Tokens are those of headrace.sample.reference, bit for bit, whatever the other rows, their order or
+    the number of threads. Not for use by two threads at once.
+    """
+
+    def __init__(self, vocabulary: int, pool: _native.Pool) -> None:
+        if not 1 <= vocabulary <= MAX_VOCABULARY:
+            raise InvalidRequest(
+                f"a vocabulary of {vocabulary:,} tokens cannot be sampled, 1 to {MAX_VOCABULARY:,} can"
+            )
+        self.vocabulary = vocabulary
+        self._native = _native.Sampler(vocabulary, pool)
+
+    def sample(
+        self,
+        logits: NDArray[np.float32],
+        rows: Sequence[RowState],
+        allowed: Sequence[NDArray[np.uint32] | None] | None = None,
+    ) -> Sampled:
+        """Draw; the rows' states stay as they are until `append`.
+
+        `logits` is scratch: bias, penalties and masks are written into it. `allowed[r]`, where given, has bit
+        `id % 32` of word `id // 32` set for each token that may be drawn.
+        """
+        tokens, logprobs, tops, faults = self._native.sample(logits, [row.native for row in rows], allowed)
+        errors: list[HeadraceError | None] = [None] * len(rows)
+        for row, fault in faults:
+            errors[row] = self._error(fault)
+        return Sampled(tokens, logprobs, tops, tuple(errors))
+
+    def _error(self, fault: int) -> HeadraceError:
+        if fault == 1:
+            return NumericalError(
+                f"the model gave logits that are not finite among its {self.vocabulary:,}:"
+                " check the weights, or load them in a wider format"
+            )
+        if fault == 2:
+            return InvalidRequest(
+                "no token is left to draw: the allowed tokens are all stop tokens and fewer than min_tokens"
+                " were generated, or none is allowed",
+                param="min_tokens",
+            )
+        return InvalidRequest(
+            f"logit_bias names a token that is not in the vocabulary of {self.vocabulary:,}",
+            param="logit_bias",
+        )

@@ -1,0 +1,196 @@
+"""A checkpoint: a folder with config.json and safetensors files, one or several with an index."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType, TracebackType
+from typing import Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import CorruptFile, ModelNotFound, UnsupportedModel
+from headrace.weights import strict_json
+from headrace.weights.safetensors import SafetensorsFile, TensorInfo
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+MAX_CONFIG_BYTES = 1 << 20
+MAX_INDEX_BYTES = 32 << 20  # 140,000 tensors of the largest public model need 13 MB
+
+
+class Checkpoint:
+    """An open checkpoint. `tensors` lists what the files hold; nothing is read until asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = _required_config(folder)
+        self.generation_config = _optional_object(folder, "generation_config.json")
+        self._files: dict[Path, SafetensorsFile] = {}
+        try:
+            tensors = self._open_single() if (folder / SINGLE).exists() else self._open_shards()
+        except BaseException:
+            self.close()
+            raise
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over what decides the weights: the config, and header, size and time of each file."""
+        digest = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode())
+        for path, file in sorted(self._files.items()):
+            size, mtime_ns = file.stamp
+            digest.update(f"\n{path.name} {file.header_sha256} {size} {mtime_ns}".encode())
+        return digest.hexdigest()
+
+    def info(self, name: str) -> TensorInfo:
+        """The tensor of that name, or CorruptFile."""
+        if name not in self.tensors:
+            raise CorruptFile(
+                f"the checkpoint {self.folder.name} has no tensor {name!r} among its {len(self.tensors):,}: "
+                "its weights do not belong to its config.json"
+            )
+        return self.tensors[name]
+
+    def float32(self, name: str) -> NDArray[np.float32]:
+        """A copy of the tensor in its own shape; F16 and BF16 are widened, others UnsupportedModel."""
+        info = self.info(name)
+        return self._files[info.file].float32(info)
+
+    def read_rows(self, name: str, start_row: int, row_count: int, out: memoryview) -> None:
+        """Rows of the first dimension as stored, into the start of `out`, a flat view of bytes.
+
+        Raises CorruptFile where the file was cut short after it was opened.
+        """
+        info = self.info(name)
+        row_bytes = info.nbytes // max(info.shape[0], 1)
+        part = out.cast("B")[: row_count * row_bytes]
+        if part.nbytes != row_count * row_bytes:
+            raise ValueError(
+                f"{row_count} rows of {name} need {row_count * row_bytes} bytes, not {out.nbytes}"
+            )
+        self._files[info.file].read_into(info, start_row * row_bytes, part)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open_single(self) -> Mapping[str, TensorInfo]:
+        return self._open(SINGLE).tensors
+
+    def _open_shards(self) -> Mapping[str, TensorInfo]:
+        places = _weight_map(self.folder)
+        tensors: dict[str, TensorInfo] = {}
+        shards = {shard: self._open(shard) for shard in sorted(set(places.values()))}
+        for name, shard in places.items():
+            info = shards[shard].tensors.get(name)
+            if info is None:
+                raise CorruptFile(
+                    f"{INDEX} says that {shard} holds {name!r}, it does not: fetch both files again"
+                )
+            tensors[name] = info
+        return tensors
+
+    def _open(self, name: str) -> SafetensorsFile:
+        path = confined(self.folder, name)
+        try:
+            file = SafetensorsFile(path)
+        except FileNotFoundError:
+            raise CorruptFile(
+                f"{name} is missing in {self.folder.name}: fetch the whole model again"
+            ) from None
+        except OSError as error:
+            raise CorruptFile(f"{name[:200]} cannot be read: {error.strerror}") from None
+        self._files[path] = file
+        return file
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Opens the checkpoint in `folder`.
+
+    Raises ModelNotFound (no such folder, no model in it), CorruptFile, UnsupportedModel.
+    """
+    if not folder.is_dir():
+        raise ModelNotFound(f"{folder.name!r} is not a folder: give the folder that holds config.json")
+    return Checkpoint(folder)
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether all files that open_checkpoint needs are there (their content is not looked at)."""
+    if not (folder / "config.json").exists():
+        return False
+    if (folder / SINGLE).exists():
+        return True
+    if not (folder / INDEX).exists():
+        return False
+    return all(confined(folder, shard).exists() for shard in set(_weight_map(folder).values()))
+
+
+def confined(folder: Path, name: str) -> Path:
+    """`name` inside `folder`, links resolved. Raises CorruptFile for a name or a link that leads elsewhere;
+    the links of a hub cache, from models--*/snapshots/<revision>/ to its blobs, may."""
+    relative = PurePosixPath(name)
+    if not name or "\0" in name or "\\" in name or relative.is_absolute() or ".." in relative.parts:
+        raise CorruptFile(
+            f"the file name {name[:200]!r} leads out of the model's folder: fetch the model again"
+        )
+    root = folder.resolve()
+    try:
+        path = (root / relative).resolve()
+    except (OSError, RuntimeError):  # a loop of links
+        raise CorruptFile(f"{name[:200]} is a link that leads nowhere: fetch the model again") from None
+    allowed = [root]
+    if root.parent.name == "snapshots" and root.parent.parent.name.startswith("models--"):
+        # blobs of this model; blobs that the models of one cache share
+        allowed += [root.parent.parent / "blobs", root.parent.parent.parent / "blobs"]
+    if not any(path.is_relative_to(place) for place in allowed):
+        raise CorruptFile(f"{name} is a link out of the model's folder: put the file itself there")
+    return path
+
+
+def _required_config(folder: Path) -> dict[str, object]:
+    config = _optional_object(folder, "config.json")
+    if config is not None:
+        return config
+    names = sorted(path.name for path in folder.iterdir())
+    if any(name.endswith(".gguf") for name in names):
+        raise UnsupportedModel(
+            f"{folder.name} holds GGUF files, which this version cannot read: use safetensors"
+        )
+    raise ModelNotFound(f"{folder.name} has no config.json: give the folder of a Hugging Face checkpoint")
+
+
+def _optional_object(folder: Path, name: str) -> dict[str, object] | None:
+    try:
+        return strict_json.read_object(confined(folder, name), MAX_CONFIG_BYTES)
+    except FileNotFoundError:
+        return None
+
+
+def _weight_map(folder: Path) -> dict[str, str]:
+    try:
+        index = strict_json.read_object(confined(folder, INDEX), MAX_INDEX_BYTES)
+    except FileNotFoundError:
+        others = [path.name for path in folder.iterdir() if path.suffix in {".bin", ".pt", ".pth"}]
+        hint = f" ({others[0]} may run code when it is loaded and is never read)" if others else ""
+        raise ModelNotFound(
+            f"{folder.name} has neither {SINGLE} nor {INDEX}{hint}: convert the weights to safetensors"
+        ) from None
+    places = index.get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise CorruptFile(f"{INDEX} has no weight_map of tensor names to file names: fetch it again")
+    for name, shard in cast("dict[str, object]", places).items():
+        if not isinstance(shard, str):
+            raise CorruptFile(f"{INDEX} gives no file name for {name[:200]!r}: fetch it again")
+    return cast("dict[str, str]", places)

@@ -1,0 +1,79 @@
+"""JSON from untrusted files: bounded, typed while it is read, and without duplicate keys."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TypeVar, cast
+
+import msgspec
+
+from headrace.errors import CorruptFile
+
+T = TypeVar("T")
+
+# A string with its escapes; possessive, so that a hostile file cannot make it backtrack.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+
+
+def decode(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw, where: str) -> T:
+    """`raw` as the decoder's type, or CorruptFile that begins with `where`.
+
+    Types are checked while reading, so a hostile document costs no more memory than an honest one of
+    its size. Of two equal keys the last one counts: see `refuse_duplicates`.
+    """
+    try:
+        return decoder.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptFile(f"{where} is not the JSON it should be: {error}; fetch the file again") from None
+
+
+def refuse_duplicates(raw: bytes, keys: int, where: str) -> None:
+    """Raises CorruptFile if the valid JSON `raw` has more than the `keys` keys that its reader got.
+
+    Outside of strings each key is followed by one colon and there are no others.
+    """
+    if _STRING.sub(b"", raw).count(b":") != keys:
+        raise CorruptFile(
+            f"{where} has the key {_duplicate(raw)[:200]!r} twice in one object; fetch the file again"
+        )
+
+
+def read_object(path: Path, limit_bytes: int) -> dict[str, object]:
+    """The JSON object in `path`, which may have `limit_bytes`. Raises CorruptFile, OSError."""
+    if not path.is_file():  # a named pipe would hang the open
+        raise FileNotFoundError(path)
+    with path.open("rb") as file:
+        raw = file.read(limit_bytes + 1)
+    if len(raw) > limit_bytes:
+        raise CorruptFile(f"{path.name} has more than {limit_bytes:,} bytes, the limit for such a file")
+    value = decode(_OBJECT, raw, path.name)
+    refuse_duplicates(raw, _keys(value), path.name)
+    return value
+
+
+_OBJECT = msgspec.json.Decoder(dict[str, object])
+
+
+def _keys(value: object) -> int:
+    if isinstance(value, dict):
+        entries = cast("dict[str, object]", value)
+        return len(entries) + sum(map(_keys, entries.values()))
+    if isinstance(value, list):
+        return sum(map(_keys, cast("list[object]", value)))
+    return 0
+
+
+def _duplicate(raw: bytes) -> str:
+    found: list[str] = []
+
+    def look(pairs: list[tuple[str, object]]) -> None:
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                found.append(key)
+            seen.add(key)
+
+    json.loads(raw, object_pairs_hook=look)
+    return found[0]

@@ -1,0 +1,216 @@
+"""A model that needs no weights: it implements the engine's contract and says back words of the prompt."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.engine.request import (
+    ChoiceDone,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    Request,
+    Sink,
+    Ticket,
+    Timing,
+    TokenLogprob,
+    Usage,
+)
+from headrace.errors import ContextLengthExceeded, HeadraceError, Overloaded, TemplateError
+from headrace.sample.params import SamplingParams
+
+CONTEXT_LENGTH = 4096
+
+
+class FakeTokenizer:
+    """One token per byte; 256 is BOS."""
+
+    bos_id = 256
+    eos_ids = frozenset[int]()
+
+    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        return ([256] if add_special else []) + list(text.encode())
+
+    def encode_prompt(self, text: str, *, parse_special: bool = True) -> list[int]:
+        return self.encode(text)
+
+    def decode(self, ids: list[int], *, skip_special: bool = True) -> str:
+        return bytes(i for i in ids if i < 256).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < 256 else b"<s>"
+
+
+class FakeTemplate:
+    """`role: content` lines."""
+
+    def render(
+        self,
+        messages: list[Any],
+        *,
+        tools: object = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: dict[str, Any] | None = None,
+    ) -> str:
+        if variables and variables.get("refuse"):
+            raise TemplateError("the template refuses: say something else", param="messages")
+        lines = [f"{_get(m, 'role')}: {_get(m, 'content')}" for m in messages]
+        return "\n".join([*lines, "assistant:"] if add_generation_prompt else lines)
+
+
+def _get(message: Any, name: str) -> Any:
+    return message[name] if isinstance(message, dict) else getattr(message, name)
+
+
+@dataclass
+class _Running:
+    request: Request
+    sink: Sink
+    text: str
+    position: int = 0
+    cancelled: bool = False
+
+
+@dataclass(frozen=True)
+class FakeStatus:
+    running: int
+    waiting: int
+    free_pages: int
+    available_pages: int
+    page_count: int
+    steps: int
+    last_step_s: float
+    alive: bool
+
+
+class FakeEngine:
+    """Steps on its own thread: each step yields one character of `answer` for each choice."""
+
+    def __init__(self, answer: str = "a bé c€ d. ", pause_s: float = 0.0) -> None:
+        self.answer = answer
+        self.pause_s = pause_s
+        self.refusal: HeadraceError | None = None
+        self.failure: HeadraceError | None = None
+        self.held = threading.Event()  # clear: the loop stands still
+        self.held.set()
+        self.submitted: list[Request] = []
+        self.cancelled: list[str] = []
+        self.cancelled_event = threading.Event()
+        self.alive = True
+        self._steps = 0
+        self._running: dict[str, _Running] = {}
+        self._wake = threading.Condition()
+        self._ids = itertools.count()
+        self._stop = False
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request, sink: Sink) -> Ticket:
+        if self.refusal is not None:
+            raise self.refusal
+        if len(request.prompt) + (request.params.max_tokens or 1) > CONTEXT_LENGTH:
+            raise ContextLengthExceeded(
+                f"prompt has {len(request.prompt):,} tokens, the limit is {CONTEXT_LENGTH:,}: shorten it",
+                param="messages",
+            )
+        with self._wake:
+            if request.request_id in self._running:
+                raise AssertionError("request ids must be unique")
+            self.submitted.append(request)
+            self._running[request.request_id] = _Running(request, sink, self.answer)
+            self._wake.notify()
+        return Ticket(request.request_id, self._cancel)
+
+    def status(self) -> FakeStatus:
+        running = len(self._running)
+        return FakeStatus(running, 0, 100 - running, 100, 100, self._steps, time.monotonic(), self.alive)
+
+    def close(self) -> None:
+        with self._wake:
+            self._stop = True
+            self._wake.notify()
+        self.held.set()
+        self._thread.join()
+
+    def _cancel(self, request_id: str) -> None:
+        with self._wake:
+            self.cancelled.append(request_id)
+            if request_id in self._running:
+                self._running[request_id].cancelled = True
+        self.cancelled_event.set()
+
+    def _loop(self) -> None:
+        while True:
+            with self._wake:
+                while not self._running and not self._stop:
+                    self._wake.wait()
+                if self._stop:
+                    return
+                running = list(self._running.values())
+            self.held.wait()
+            for item in running:
+                events = self._events(item)
+                if isinstance(events[-1], Done | Failed):
+                    del self._running[item.request.request_id]
+                item.sink(events)
+            self._steps += 1
+            if self.pause_s:
+                time.sleep(self.pause_s)
+
+    def _events(self, item: _Running) -> list[Event]:
+        params = item.request.params
+        limit = params.max_tokens or len(item.text)
+        if self.failure is not None and item.position > 0:
+            return [Failed(self.failure)]
+        if item.cancelled:
+            ends: list[Event] = [ChoiceDone(choice, "cancelled") for choice in range(params.n)]
+            return [*ends, self._done(item)]
+        letter = item.text[item.position % len(item.text)]
+        item.position += 1
+        events: list[Event] = []
+        for choice in range(params.n):
+            data = letter.encode()
+            logprobs = ()
+            if params.logprobs is not None:
+                top = tuple((65 + i, -0.5 - i - choice) for i in range(params.logprobs))
+                logprobs = tuple(TokenLogprob(byte, -0.5 - choice, top) for byte in data)
+            events.append(Delta(choice, letter, tuple(data), logprobs))
+        if item.position >= limit or item.position == 2000:
+            events += [ChoiceDone(choice, "length") for choice in range(params.n)]
+            events.append(self._done(item))
+        return events
+
+    def _done(self, item: _Running) -> Done:
+        params = item.request.params
+        usage = Usage(len(item.request.prompt), item.position * params.n, 0, "new prompt")
+        seed = 7 if params.seed is None else params.seed
+        return Done(usage, Timing(0.001, 0.002, 0.01), seed)
+
+
+@dataclass
+class FakeModel:
+    """What `create_app` takes."""
+
+    name: str = "fake/model"
+    context_length: int = CONTEXT_LENGTH
+    tokenizer: FakeTokenizer = field(default_factory=FakeTokenizer)
+    template: FakeTemplate | None = field(default_factory=FakeTemplate)
+    engine: FakeEngine = field(default_factory=FakeEngine)
+    defaults: SamplingParams = SamplingParams()
+    created_s: int = 1_700_000_000
+    folder: Path = Path("fake")
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def overloaded() -> Overloaded:
+    """The refusal of a full queue."""
+    return Overloaded("4,128 sequences are queued or running: try again later", retry_after_s=2.0)

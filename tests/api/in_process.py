@@ -1,0 +1,58 @@
+"""A server in a thread of this process, on a free port of the loopback."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import openai
+
+from headrace.api.app import create_app
+from headrace.api.server import Server, bind
+from headrace.config import Settings, load_settings
+
+
+@dataclass
+class Running:
+    """A server under test."""
+
+    url: str
+    port: int
+    model: Any
+    server: Server
+    thread: threading.Thread
+
+    def http(self, **options: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=20, trust_env=False, **options)
+
+    def openai(self, **options: Any) -> openai.OpenAI:
+        options = {"api_key": "none", "max_retries": 0, "timeout": 20.0} | options
+        client = httpx.Client(trust_env=False)
+        return openai.OpenAI(base_url=self.url + "/v1", http_client=client, **options)
+
+    def async_openai(self) -> openai.AsyncOpenAI:
+        limits = httpx.Limits(max_connections=None)
+        client = httpx.AsyncClient(trust_env=False, limits=limits, timeout=60)
+        return openai.AsyncOpenAI(
+            base_url=self.url + "/v1", api_key="none", max_retries=0, http_client=client
+        )
+
+
+@contextmanager
+def running_server(model: Any, **flags: Any) -> Iterator[Running]:
+    settings: Settings = load_settings({"port": 0, "drain_s": 5, **flags}, environ={}, folders=[])
+    listener = bind(settings)
+    port = listener.getsockname()[1]
+    server = Server(create_app(model, settings), settings)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield Running(f"http://127.0.0.1:{port}", port, model, server, thread)
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive(), "the server did not stop"

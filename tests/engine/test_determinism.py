@@ -1,0 +1,111 @@
+"""The determinism contract: a request's bytes depend on its weights, prompt, parameters and seed alone.
+
+Each trial runs a random mix of requests, in a random order, on an engine with a random thread count, chunk
+size, page count (from ample to so few that sequences are preempted) and a prefix cache in whatever state the
+trials before left it; every answer must equal, bit for bit, what the request gives alone on one thread.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from headrace.engine.load import LoadedModel, load_model
+from headrace.engine.options import EngineOptions
+from headrace.engine.request import Request
+from headrace.sample.params import SamplingParams
+from tiny import Running, tiny_model
+
+TRIALS = 2000
+CASES = [("llama3", "keep"), ("qwen3", "bf16"), ("mistral_window", "int8"), ("llama_odd", "int4")]
+VOCABULARY = 90  # of the smallest of these models
+REQUESTS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """The same model on differently shaped engines, and what every request gives alone."""
+
+    shaped: list[LoadedModel]
+    requests: list[Request]
+    alone: list[tuple[object, ...]]
+
+
+def random_request(rng: random.Random, stems: list[list[int]]) -> Request:
+    stem = rng.choice(stems)
+    prompt = stem[: rng.randint(1, len(stem))] + [rng.randrange(VOCABULARY) for _ in range(rng.randint(0, 30))]
+    params = SamplingParams(
+        temperature=rng.choice([0.0, 0.7, 1.0, 1.5]),
+        top_k=rng.choice([0, 0, 5, 40]),
+        top_p=rng.choice([1.0, 1.0, 0.8]),
+        min_p=rng.choice([0.0, 0.0, 0.05]),
+        repetition_penalty=rng.choice([1.0, 1.2]),
+        frequency_penalty=rng.choice([0.0, 0.5]),
+        seed=rng.randrange(2**63),
+        n=rng.choice([1, 1, 1, 3]),
+        max_tokens=rng.randint(1, 24),
+        ignore_eos=rng.random() < 0.5,
+        logprobs=rng.choice([None, 0, 3]),
+    )
+    return Request(prompt=tuple(prompt), params=params, cache=rng.random() < 0.8)
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(case))
+def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    golden, weights = request.param
+    folder = str(tiny_model(tmp_path_factory.mktemp("model"), golden))
+    rng = random.Random(golden)
+    stems = [[rng.randrange(VOCABULARY) for _ in range(90)] for _ in range(4)]
+    requests = [random_request(rng, stems) for _ in range(REQUESTS)]
+    plain = load_model(folder, EngineOptions(weights=weights, threads=1, max_sequences=1, token_budget=256))
+    alone = [Running(plain.engine, one).finish().bits for one in requests]
+    plain.close()
+    page_bytes = plain.plan.kv_bytes // plain.plan.page_count
+    shaped = [
+        load_model(
+            folder,
+            EngineOptions(
+                weights=weights,
+                threads=threads,
+                max_sequences=sequences,
+                token_budget=budget,
+                context=160,
+                kv_memory_bytes=pages * page_bytes,
+            ),
+        )
+        for threads, sequences, budget, pages in [
+            (1, 8, 8, 400),
+            (2, 16, 16, 40),
+            (3, 4, 7, 14),
+            (2, 32, 64, 24),
+            (2, 12, 200, 400),
+            (4, 6, 33, 18),
+        ]
+    ]
+    yield Engines(shaped, requests, alone)
+    for model in shaped:
+        model.close()
+
+
+def test_bits_do_not_depend_on_company(engines: Engines, request: pytest.FixtureRequest) -> None:
+    rng = random.Random(request.node.name)
+    preemptible = hits = 0
+    for _ in range(TRIALS // len(CASES)):
+        model = rng.choice(engines.shaped)
+        picked = [rng.randrange(REQUESTS) for _ in range(rng.randint(1, 10))]
+        running: list[Running] = []
+        for index in picked:
+            running.append(Running(model.engine, engines.requests[index]))
+            if rng.random() < 0.3:
+                running[0].next() if not running[0].outcome.terminal else None
+        for index, one in zip(picked, running, strict=True):
+            outcome = one.finish()
+            assert outcome.bits == engines.alone[index], engines.requests[index]
+            hits += outcome.done.usage.cached_tokens > 0
+        preemptible += model.plan.page_count < 50
+    assert hits > 100, "the trials hardly ever hit the prefix cache"
+    assert preemptible > 100, "the trials hardly ever ran short of pages"

@@ -1,0 +1,474 @@
+"""The scheduler: order, budget, sharing, shortage, bounds."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from headrace.engine.schedule import MAX_PREEMPTIONS, RESERVE_PAGES, Chunk, Scheduler
+from headrace.engine.sequence import Sequence, State
+from headrace.errors import ProgramError
+
+P = 4
+
+
+def scheduler(pages: int = 64, budget: int = 64, slots: int = 8, ageing_s: float = 10.0) -> Scheduler:
+    return Scheduler(
+        page_count=pages, token_budget=budget, max_sequences=slots, ageing_s=ageing_s, page_tokens=P
+    )
+
+
+def sequence(id: int, prompt: int | list[int], room: int = 8, **fields: object) -> Sequence:
+    """A prompt of so many tokens of its own (or these), and room for so many more."""
+    tokens = [1000 * (id + 1) + i for i in range(prompt)] if isinstance(prompt, int) else list(prompt)
+    defaults: dict[str, object] = {"request_key": id, "arrival_s": float(id)}
+    return Sequence(
+        id=id,
+        tokens=tokens,
+        prompt_length=len(tokens),
+        max_length=len(tokens) + room,
+        **(defaults | fields),  # pyright: ignore
+    )
+
+
+def step(engine: Scheduler) -> list[tuple[int, int, int, bool]]:
+    """One step, each sampled token is 7: (id, start, count, samples) of every chunk."""
+    chunks = engine.schedule()
+    engine.advance(chunks)
+    for chunk in chunks:
+        if chunk.samples:
+            chunk.sequence.tokens.append(7)
+    return [(c.sequence.id, c.start, c.count, c.samples) for c in chunks]
+
+
+def test_prefill_in_chunks_then_decode():
+    engine = scheduler(budget=8)
+    engine.add(sequence(0, 18))
+    assert step(engine) == [(0, 0, 8, False)]
+    assert step(engine) == [(0, 8, 8, False)]
+    assert step(engine) == [(0, 16, 2, True)]
+    assert step(engine) == [(0, 18, 1, True)]
+    assert len(engine.running[0].pages) == 5
+    assert engine.running[0].pending == 1
+
+
+def test_decoders_come_first_and_prefill_takes_what_is_left():
+    engine = scheduler(budget=8)
+    engine.add(sequence(0, 3))
+    engine.add(sequence(1, 20))
+    assert step(engine) == [(0, 0, 3, True), (1, 0, 5, False)]
+    assert step(engine) == [(0, 3, 1, True), (1, 5, 7, False)]
+    engine.add(sequence(2, 4))
+    assert step(engine) == [(0, 4, 1, True), (1, 12, 7, False)]
+    assert step(engine) == [(0, 5, 1, True), (1, 19, 1, True), (2, 0, 4, True)]
+
+
+def test_a_more_important_newcomer_is_prefilled_before_a_running_one():
+    engine = scheduler(budget=8)
+    engine.add(sequence(0, 20, priority=1))
+    step(engine)
+    engine.add(sequence(1, 6, priority=0))
+    assert step(engine) == [(1, 0, 6, True), (0, 8, 2, False)]
+
+
+def test_slots_bound_the_running_sequences():
+    engine = scheduler(slots=2)
+    for id in range(3):
+        engine.add(sequence(id, 4))
+    step(engine)
+    assert [s.id for s in engine.running] == [0, 1]
+    engine.finish(engine.running[0])
+    step(engine)
+    assert [s.id for s in engine.running] == [1, 2]
+
+
+def test_priority_then_arrival_decide_the_order():
+    engine = scheduler()
+    engine.add(sequence(0, 2, arrival_s=0.0, priority=1))
+    engine.add(sequence(1, 2, arrival_s=2.0, priority=0))
+    engine.add(sequence(2, 2, arrival_s=1.0, priority=0))
+    assert [s.id for s in engine.waiting] == [2, 1, 0]
+    assert [chunk[0] for chunk in step(engine)] == [2, 1, 0]
+
+
+def test_no_starvation_a_sequence_is_overtaken_only_within_its_classes_ageing():
+    """A class 2 sequence under a flood of class 0: overtaken by those of the first 2 × ageing_s only."""
+    engine = scheduler(slots=1, ageing_s=10.0)
+    engine.add(sequence(0, 2, arrival_s=0.0, priority=2))
+    served: list[float] = []
+    now_s = 0.0
+    while engine.waiting:
+        now_s += 0.5
+        engine.add(sequence(int(now_s * 2), 2, arrival_s=now_s, priority=0))
+        step(engine)
+        served.append(engine.running[0].arrival_s)
+        if engine.running[0].id == 0:
+            break
+        engine.finish(engine.running[0])
+    assert served[-1] == 0.0
+    assert max(served[:-1]) == pytest.approx(20.0, abs=0.5)
+
+
+def test_a_prompt_that_was_computed_is_shared():
+    engine = scheduler()
+    engine.add(sequence(0, range(10)))
+    step(engine)
+    engine.add(sequence(1, range(11)))
+    engine.add(sequence(2, range(11), salt="other"))
+    assert step(engine) == [(0, 10, 1, True), (1, 8, 3, True), (2, 0, 11, True)]
+    first, second, third = engine.running
+    assert (second.cached_tokens, second.miss_reason) == (8, None)
+    assert (third.cached_tokens, third.miss_reason) == (0, "cold")
+    assert first.pages[:2] == second.pages[:2]
+    assert first.pages[2] != second.pages[2]
+
+
+def test_generated_pages_are_shared_too():
+    engine = scheduler()
+    engine.add(sequence(0, range(3)))
+    for _ in range(6):
+        step(engine)
+    tokens = engine.running[0].tokens[:8]
+    engine.finish(engine.running[0])
+    engine.add(sequence(1, [*tokens, 5]))
+    assert step(engine) == [(1, 8, 1, True)]
+
+
+def test_in_flight_when_the_prefix_is_being_computed():
+    engine = scheduler(budget=8, slots=8)
+    engine.add(sequence(0, range(20)))
+    step(engine)
+    engine.add(sequence(1, range(19), priority=-1))
+    engine.add(sequence(2, [*range(8), *range(50, 56)], priority=-1))
+    engine.add(sequence(3, range(8), priority=-1))
+    engine.add(sequence(4, range(12), salt="other", priority=-1))
+    for _ in range(6):
+        step(engine)
+    reasons = {s.id: (s.cached_tokens, s.miss_reason) for s in engine.running}
+    assert reasons[1] == (8, "in_flight")
+    assert reasons[3] == (4, None)
+    assert reasons[4] == (0, "cold")
+    assert reasons[2][1] == "diverged"
+
+
+def test_without_cache_nothing_is_read_or_fed():
+    engine = scheduler()
+    engine.add(sequence(0, range(12)))
+    step(engine)
+    engine.add(sequence(1, range(12), cache=False))
+    assert step(engine)[1:] == [(1, 0, 12, True)]
+    private = engine.running[1]
+    assert (private.cached_tokens, private.miss_reason) == (0, "disabled")
+    free = engine.free_pages
+    engine.finish(private)
+    assert engine.free_pages == free + 3  # 12 tokens, nothing kept
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_choices_share_the_prompt(cache: bool):
+    engine = scheduler(budget=8)
+    for choice in range(3):
+        engine.add(sequence(choice, range(18), request_key="one", choice=choice, cache=cache))
+    assert step(engine) == [(0, 0, 8, False)]
+    assert step(engine) == [(0, 8, 8, False)]  # the pages that can be shared are there
+    assert step(engine) == [(0, 16, 2, True), (1, 16, 2, True), (2, 16, 2, True)]
+    pages = [s.pages[:4] for s in engine.running]
+    assert pages[0] == pages[1] == pages[2]
+    assert len({s.pages[4] for s in engine.running}) == 3
+    assert engine.running[0].miss_reason == ("cold" if cache else "disabled")
+    for one in engine.running:
+        engine.finish(one)
+    assert engine.available_pages == 64
+    assert engine.free_pages == (60 if cache else 64)
+
+
+def test_another_choice_takes_over_when_the_first_is_cancelled():
+    engine = scheduler(budget=8)
+    for choice in range(2):
+        engine.add(sequence(choice, range(18), request_key="one"))
+    engine.add(sequence(2, 4))
+    step(engine)
+    engine.cancel(engine.running[0])
+    assert step(engine) == [(1, 8, 8, False)]
+
+
+def test_choices_do_not_hold_up_those_behind():
+    engine = scheduler(budget=16)
+    for choice in range(2):
+        engine.add(sequence(choice, range(8), request_key="one"))
+    engine.add(sequence(2, 4))
+    assert step(engine) == [(0, 0, 8, True), (2, 0, 4, True)]
+
+
+def test_admission_keeps_a_reserve_for_the_running():
+    engine = scheduler(pages=2 + RESERVE_PAGES + 2)
+    engine.add(sequence(0, 8, room=100 - 8 - 68))
+    engine.add(sequence(1, 8, room=8))
+    step(engine)
+    assert [s.id for s in engine.waiting] == [1]  # 2 + 4 for the first, 2 + 2 for the second: 10 of 8
+    engine.add(sequence(2, 1, room=1, priority=-9))
+    step(engine)
+    assert [s.id for s in engine.waiting] == [1]
+    engine.finish(engine.running[-1])
+    step(engine)
+    assert [s.id for s in engine.waiting] == []
+
+
+def test_who_does_not_fit_stops_those_behind():
+    engine = scheduler(pages=10)
+    engine.add(sequence(0, 20, room=4))
+    engine.add(sequence(1, 20, room=4))
+    engine.add(sequence(2, 2, room=1))
+    step(engine)
+    step(engine)
+    assert [s.id for s in engine.waiting] == [1, 2]
+
+
+def test_a_blocked_one_is_tried_again_when_its_prefix_was_computed():
+    engine = scheduler(pages=10, budget=8)
+    engine.add(sequence(0, range(24), room=4))
+    step(engine)
+    second = sequence(1, range(24), room=4, priority=-1)
+    engine.add(second)
+    for _ in range(2):  # 2 pages are shared; the other 5 of each are not there
+        assert [chunk[0] for chunk in step(engine)] == [0]
+    assert step(engine) == [(0, 24, 1, True), (1, 20, 4, True)]
+    assert (second.cached_tokens, second.miss_reason) == (20, None)
+
+
+def test_shortage_evicts_first():
+    engine = scheduler(pages=8)
+    engine.add(sequence(0, 24, room=4))
+    step(engine)
+    engine.finish(engine.running[0])
+    assert (engine.free_pages, engine.available_pages) == (2, 8)
+    engine.add(sequence(1, 24, room=4))
+    step(engine)
+    assert (engine.free_pages, engine.available_pages) == (0, 2)
+    engine.add(sequence(2, range(1000, 1008)))
+    assert engine.running[0].preemptions == 0
+
+
+def crowd(engine: Scheduler, lengths: list[int], room: int, **fields: object) -> list[Sequence]:
+    made = [sequence(id, length, room, **fields) for id, length in enumerate(lengths)]
+    for one in made:
+        engine.add(one)
+    return made
+
+
+def test_shortage_preempts_the_least_important_and_keeps_its_pages():
+    engine = scheduler(pages=12)
+    first, second = crowd(engine, [5, 5], room=40)
+    while not second.preemptions:
+        step(engine)
+    assert (second.state, second.pages, second.computed) == (State.WAITING, [], 0)
+    assert first.preemptions == 0 and first.arrival_s < second.arrival_s
+    generated = len(second.tokens)
+    engine.finish(first)
+    step(engine)
+    assert second.state is State.RUNNING
+    assert second.cached_tokens == 0 and second.miss_reason == "cold"  # of the first admission
+    assert second.computed == generated
+    step(engine)
+    assert len(second.tokens) == generated + 2
+
+
+def test_a_step_that_preempts_admits_nobody():
+    engine = scheduler(pages=12, slots=2)
+    crowd(engine, [4, 4], room=40)
+    while len(engine.running) != 1 or not engine.waiting:
+        before = engine.running
+        step(engine)
+    assert [s.id for s in before] == [0, 1]
+
+
+def test_the_least_important_sits_out_where_no_page_is_left():
+    """It neither preempts those before it nor loses its pages."""
+    engine = scheduler(pages=17)
+    first, second = crowd(engine, [7, 4], room=40)
+    step(engine)
+    while second.computed < P * len(second.pages) or engine.available_pages:
+        step(engine)
+    assert [chunk[0] for chunk in step(engine)] == [0]
+    assert (second.state, second.preemptions) == (State.RUNNING, 0)
+    engine.finish(first)
+    assert [chunk[0] for chunk in step(engine)] == [1]
+
+
+def test_a_prefill_sits_out_where_no_page_is_left():
+    engine = scheduler(pages=22, budget=2, slots=2)
+    decoding = sequence(0, 2, room=80)
+    engine.add(decoding)
+    while len(decoding.tokens) < 14:
+        step(engine)
+    prefilling = sequence(1, 40, room=30)
+    engine.add(prefilling)
+    chunks = step(engine)
+    while len(chunks) == 2:
+        chunks = step(engine)
+    assert [chunk[0] for chunk in chunks] == [0]
+    assert (prefilling.state, prefilling.computed) == (State.RUNNING, 36)
+
+
+def test_one_of_two_with_drafts_is_preempted_before_its_turn():
+    engine = scheduler(pages=12)
+    first, second = crowd(engine, [5, 5], room=40)
+    step(engine)
+    while first.computed < 24:
+        step(engine)
+    assert (engine.available_pages, first.pending, second.pending) == (0, 1, 1)
+    first.tokens += [8, 9]
+    second.tokens += [8, 9]
+    assert [(c.sequence.id, c.count) for c in engine.schedule()] == [(0, 3)]
+    assert (second.state, second.preemptions) == (State.WAITING, 1)
+
+
+def test_after_the_last_preemption_all_that_may_be_needed_is_kept_back():
+    """Beside one that was preempted so often, only who can grow to the end beside it runs."""
+    engine = scheduler(pages=40)
+    often = sequence(0, 4, room=76)  # 20 pages
+    often.preemptions = MAX_PREEMPTIONS
+    engine.add(often)
+    engine.add(sequence(1, 4, room=80))  # 21 pages
+    step(engine)
+    assert [s.id for s in engine.running] == [0]
+    engine.add(sequence(2, 4, room=76, priority=-1))  # 20 pages
+    step(engine)
+    assert [s.id for s in engine.running] == [2, 0]
+    while engine.running:
+        step(engine)
+        for one in engine.running:
+            assert one.pending == 1, "sat out"
+            if len(one.tokens) == one.max_length:
+                engine.finish(one)
+        if State.FINISHED is often.state:
+            break
+    assert often.preemptions == MAX_PREEMPTIONS
+
+
+def test_a_victim_that_was_planned_is_taken_out_of_the_step():
+    """A decoder, planned first, loses its pages to the long prefill of a more important one."""
+    engine = scheduler(pages=22, budget=2, slots=2)
+    decoding = sequence(1, 2, room=80)
+    engine.add(decoding)
+    while len(decoding.tokens) < 14:
+        step(engine)
+    needy = sequence(0, 40, room=30)
+    engine.add(needy)
+    chunks = [(1, 13, 1, True)]
+    while chunks[0][0] == 1:
+        assert decoding.preemptions == 0
+        chunks = step(engine)
+    assert chunks == [(0, 36, 1, False)]
+    assert (decoding.state, decoding.preemptions) == (State.WAITING, 1)
+
+
+def test_cancel_frees_every_page_at_once_wherever_it_stands():
+    engine = scheduler(budget=16, slots=4)
+    waiting, prefilling, decoding = sequence(3, 4), sequence(2, 40), sequence(1, 4, cache=False)
+    engine.add(decoding)
+    step(engine)
+    engine.add(prefilling)
+    step(engine)
+    engine.add(waiting)
+    for one in (waiting, prefilling, decoding):
+        engine.cancel(one)
+        assert (one.state, one.pages) == (State.FINISHED, [])
+        engine.cancel(one)  # a second time changes nothing
+    assert engine.available_pages == 64
+    assert not engine.running and not engine.waiting
+    assert engine.schedule() == []
+
+
+def test_cancel_between_schedule_and_advance():
+    engine = scheduler()
+    one = sequence(0, 9)
+    engine.add(one)
+    chunks = engine.schedule()
+    engine.cancel(one)
+    engine.advance(chunks)
+    assert (one.computed, engine.free_pages) == (0, 64)
+
+
+def test_rejected_tokens_are_taken_back():
+    """As a caller does that drafts: three tokens beyond the sampled one, of which the first is right."""
+    engine = scheduler()
+    one = sequence(0, 6, room=20)
+    engine.add(one)
+    step(engine)
+    one.tokens += [8, 9, 10]
+    (chunk,) = engine.schedule()
+    assert (chunk.start, chunk.count) == (6, 4)
+    del one.tokens[8:]
+    engine.advance([Chunk(one, chunk.start, 2, True)])
+    assert one.computed == 8
+    one.tokens.append(11)
+    assert step(engine) == [(0, 8, 1, True)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "room"), [(0, 8), (4, -1), (4, 64 * P)], ids=["empty", "above its limit", "never fits"]
+)
+def test_what_can_never_run_is_refused(tokens: int, room: int):
+    with pytest.raises(ProgramError, match="refuse at the door"):
+        scheduler().add(sequence(0, tokens, room))
+
+
+def test_can_ever_fit():
+    engine = scheduler(pages=4)
+    assert engine.can_ever_fit(4 * P)
+    assert not engine.can_ever_fit(4 * P + 1)
+
+
+def test_misuse_is_refused():
+    with pytest.raises(ProgramError, match="one token per step"):
+        scheduler(budget=7, slots=8)
+    engine = scheduler()
+    with pytest.raises(ProgramError, match="never added"):
+        engine.cancel(sequence(0, 4))
+    engine.add(sequence(1, 4))
+    engine.advance(engine.schedule())
+    with pytest.raises(ProgramError, match="nothing to compute"):
+        engine.schedule()
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("known_length", [True, False])
+def test_kv_memory_at_a_tenth_of_demand(seed: int, known_length: bool):
+    """Fault F5: all complete, each preempted at most 4 times, no page is lost.
+
+    `known_length`: max_tokens is what is generated; else it is whatever fits, as without max_tokens.
+    """
+    generator = random.Random(seed)
+    prompts = [generator.randint(1, 40) for _ in range(120)]
+    outputs = [generator.randint(1, 240) for _ in range(120)]
+    demand = sum(-(-(a + b) // P) for a, b in zip(prompts, outputs, strict=True))
+    engine = scheduler(pages=demand // 10, budget=128, slots=120)
+    room = (demand // 10) * P
+    made = [
+        sequence(id, prompt, outputs[id] if known_length else room - prompt, priority=generator.randint(0, 1))
+        for id, prompt in enumerate(prompts)
+    ]
+    for one in made:
+        engine.add(one)
+    computed = 0
+    while engine.running or engine.waiting:
+        chunks = engine.schedule()
+        assert chunks
+        computed += sum(chunk.count for chunk in chunks)
+        engine.advance(chunks)
+        for chunk in chunks:
+            one = chunk.sequence
+            if chunk.samples:
+                one.tokens.append(generator.randint(0, 1))
+                if len(one.tokens) == prompts[one.id] + outputs[one.id]:
+                    engine.finish(one)
+    assert all(one.state is State.FINISHED for one in made)
+    assert engine.available_pages == demand // 10
+    assert max(one.preemptions for one in made) <= MAX_PREEMPTIONS
+    assert sum(one.preemptions for one in made) > 0  # there was a shortage
+    print(
+        f"preemptions {sum(one.preemptions for one in made)}, at most {max(one.preemptions for one in made)} "
+        f"each, computed {computed / sum(a + b - 1 for a, b in zip(prompts, outputs, strict=True)):.2f} x"
+    )

@@ -1,0 +1,282 @@
+"""Pages, prefix tree and scheduler against a naive model that knows what every slot of every page holds."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from headrace.engine import schedule
+from headrace.engine.schedule import MAX_PREEMPTIONS, RESERVE_PAGES, Chunk, Scheduler
+from headrace.engine.sequence import Sequence, State
+
+STEPS = int(os.environ.get("HEADRACE_STATE_STEPS", "100000"))
+STEPS_PER_EXAMPLE = 100
+PAGE_TOKENS = 4
+AGEING_S = 5.0
+
+# Prompts are cut from few texts, so that prefixes are shared, diverge and end inside pages.
+TEXTS = [
+    list(range(40)),
+    [token if token < 9 else token + 50 for token in range(40)],
+    [7] * 40,
+]
+
+
+def owner(cache: bool, salt: object, request_key: object) -> object:
+    """Who may share the pages: all with the same salt, or the choices of one request."""
+    return ("salt", salt) if cache else ("request", request_key)
+
+
+class Machine(RuleBasedStateMachine):
+    """The rules are what an engine may do; `contents` is the memory that its kernels would write."""
+
+    steps_done = 0
+    most_preemptions = 0
+
+    @initialize(
+        pages=st.integers(8, 24),
+        slots=st.integers(1, 8),
+        budget=st.integers(0, 24),
+        reserve=st.sampled_from([0, RESERVE_PAGES]),
+    )
+    def start(self, pages: int, slots: int, budget: int, reserve: int) -> None:
+        schedule.RESERVE_PAGES = reserve  # without one shortages are common
+        self.page_count = pages
+        self.slots = slots
+        self.budget = slots + budget
+        self.scheduler = Scheduler(
+            page_count=pages,
+            token_budget=self.budget,
+            max_sequences=slots,
+            ageing_s=AGEING_S,
+            page_tokens=PAGE_TOKENS,
+        )
+        self.contents = [[-1] * PAGE_TOKENS for _ in range(pages)]  # the prefix that ends in each slot
+        self.prefixes: dict[tuple[object, int], int] = {}  # a number for (prefix or owner, token)
+        self.prefixes_of: dict[int, list[int]] = {}  # by sequence, for each of its positions
+        self.live: dict[int, Sequence] = {}
+        self.now_s = 0.0
+        self.made = 0
+
+    # rules
+
+    @rule(
+        text=st.sampled_from(TEXTS),
+        prompt=st.integers(1, 30),
+        room=st.integers(1, 60),
+        n=st.sampled_from([1, 1, 1, 2, 4]),
+        salt=st.sampled_from("aab"),
+        cache=st.sampled_from([True, True, True, False]),
+        priority=st.integers(0, 2),
+        after_s=st.sampled_from([0.0, 0.1, 7.0]),
+    )
+    def add(
+        self,
+        text: list[int],
+        prompt: int,
+        room: int,
+        n: int,
+        salt: str,
+        cache: bool,
+        priority: int,
+        after_s: float,
+    ) -> None:
+        self.now_s += after_s
+        length = min(prompt + room, self.page_count * PAGE_TOKENS)
+        prompt = min(prompt, length)
+        key = f"request {self.made}"
+        for choice in range(n):
+            sequence = Sequence(
+                id=self.made,
+                request_key=key,
+                choice=choice,
+                tokens=text[:prompt],
+                prompt_length=prompt,
+                max_length=length,
+                salt=salt,
+                cache=cache,
+                priority=priority,
+                arrival_s=self.now_s,
+            )
+            self.made += 1
+            self.live[sequence.id] = sequence
+            self.scheduler.add(sequence)
+
+    @rule(token=st.integers(0, 1), cancel=st.none() | st.integers(0, 100))
+    def step(self, token: int, cancel: int | None) -> None:
+        before = {s.id: (s.state, s.computed, s.preemptions, s.pending) for s in self.live.values()}
+        chunks = self.scheduler.schedule()
+        self.check_plan(chunks, before)
+        for chunk in chunks:
+            self.compute(chunk)
+        if cancel is not None and self.live:
+            self.end(cancel)
+        self.scheduler.advance(chunks)
+        for chunk in chunks:
+            sequence = chunk.sequence
+            if sequence.state is State.RUNNING:
+                assert sequence.computed == chunk.start + chunk.count
+                if chunk.samples:
+                    self.append(sequence, token)
+
+    @rule(times=st.integers(2, 12), token=st.integers(0, 1))
+    def run(self, times: int, token: int) -> None:
+        for _ in range(times):
+            self.step(token, None)
+
+    @rule(which=st.integers(0, 100))
+    def end(self, which: int) -> None:
+        if self.live:
+            sequence = self.live.pop(sorted(self.live)[which % len(self.live)])
+            self.scheduler.cancel(sequence)
+            assert sequence.state is State.FINISHED and not sequence.pages
+
+    # the engine's part
+
+    def append(self, sequence: Sequence, token: int) -> None:
+        """A sampled token: choices with equal numbers go the same way, or each its own."""
+        if len(sequence.tokens) == sequence.max_length:
+            self.scheduler.finish(sequence)
+            del self.live[sequence.id]
+        else:
+            sequence.tokens.append(100 + token * (1 + sequence.choice))
+
+    def extend_prefixes(self, sequence: Sequence) -> list[int]:
+        """For each position, a number for (who may share it, all tokens up to it)."""
+        found = self.prefixes_of.setdefault(sequence.id, [])
+        for token in sequence.tokens[len(found) :]:
+            before = found[-1] if found else owner(sequence.cache, sequence.salt, sequence.request_key)
+            found.append(self.prefixes.setdefault((before, token), len(self.prefixes)))
+        return found
+
+    def compute(self, chunk: Chunk) -> None:
+        """Read every position before the chunk, write those in it."""
+        sequence, end = chunk.sequence, chunk.start + chunk.count
+        assert end <= len(sequence.pages) * PAGE_TOKENS, "no page for a token"
+        prefixes = self.extend_prefixes(sequence)
+        read = [prefix for page in sequence.pages for prefix in self.contents[page]]
+        assert read[: chunk.start] == prefixes[: chunk.start], "a page holds another text"
+        for position in range(chunk.start, end):
+            page = sequence.pages[position // PAGE_TOKENS]
+            assert self.scheduler._pages.references(page) == 1, "a shared page is written"
+            self.contents[page][position % PAGE_TOKENS] = prefixes[position]
+
+    # the model's part
+
+    def check_plan(self, chunks: list[Chunk], before: dict[int, tuple[State, int, int, int]]) -> None:
+        planned = {chunk.sequence.id: chunk for chunk in chunks}
+        assert len(planned) == len(chunks), "two chunks of one sequence"
+        assert sum(chunk.count for chunk in chunks) <= self.budget
+        for chunk in chunks:
+            sequence = chunk.sequence
+            assert sequence.state is State.RUNNING
+            assert chunk.count >= 1 and chunk.start == sequence.computed
+            assert chunk.samples == (chunk.start + chunk.count == len(sequence.tokens))
+        running, waiting = self.scheduler.running, self.scheduler.waiting
+        assert len(running) <= self.slots
+        assert bool(chunks) == bool(self.live), "no progress"
+        if running:
+            assert min(running, key=self.rank).id in planned, "the most important one does not progress"
+        preempted = {s.id for s in self.live.values() if s.preemptions > before[s.id][2]}
+        if not preempted and self.scheduler.available_pages:
+            decoding = [
+                i for i, (state, _, _, pending) in before.items() if (state, pending) == (State.RUNNING, 1)
+            ]
+            assert planned.keys() >= set(decoding), "a decoding sequence sits out though there are pages"
+        leading = {
+            s.request_key for s in running if s.computed < (s.prompt_length - 1) // PAGE_TOKENS * PAGE_TOKENS
+        }
+        for admitted in running:
+            if before[admitted.id][0] is State.WAITING:
+                for other in waiting:
+                    overtaken = self.rank(other) < self.rank(admitted)
+                    assert not overtaken or other.request_key in leading or other.id in preempted
+
+    def rank(self, sequence: Sequence) -> tuple[float, int]:
+        return sequence.arrival_s + AGEING_S * sequence.priority, sequence.id
+
+    @invariant()
+    def references_add_up(self) -> None:
+        pages, tree = self.scheduler._pages, self.scheduler._tree
+        expected = [0] * self.page_count
+        for sequence in self.live.values():
+            for page in sequence.pages:
+                expected[page] += 1
+        idle = sum(1 for page in tree._nodes if not expected[page])
+        for page in tree._nodes:
+            expected[page] += 1
+        assert [pages.references(page) for page in range(self.page_count)] == expected
+        assert sorted(pages._free) == [page for page in range(self.page_count) if not expected[page]]
+        assert self.scheduler.free_pages == expected.count(0)
+        assert self.scheduler.available_pages == expected.count(0) + idle
+
+    @invariant()
+    def states_agree(self) -> None:
+        running, waiting = self.scheduler.running, self.scheduler.waiting
+        assert {s.id for s in running} | {s.id for s in waiting} == self.live.keys()
+        assert len(running) + len(waiting) == len(self.live)
+        assert list(running) == sorted(running, key=self.rank)
+        assert list(waiting) == sorted(waiting, key=self.rank)
+        assert all(s.state is State.RUNNING for s in running)
+        assert all(s.state is State.WAITING and not s.pages and not s.computed for s in waiting)
+        assert all(s.preemptions <= MAX_PREEMPTIONS for s in self.live.values())
+
+    @invariant()
+    def tree_holds_what_its_tokens_say(self) -> None:
+        tree = self.scheduler._tree
+        reached = 0
+        for salt, root in tree._roots.items():
+            assert root.children, "an empty root is kept"
+            stack = [(child, owner(salt[0], salt[1], salt[1])) for child in root.children.values()]
+            while stack:
+                node, prefix = stack.pop()
+                reached += 1
+                assert tree._nodes[node.page] is node
+                for slot, token in enumerate(node.tokens):
+                    prefix = self.prefixes[(prefix, token)]
+                    assert self.contents[node.page][slot] == prefix
+                stack += [(child, prefix) for child in node.children.values()]
+        assert reached == tree.cached
+        assert len(tree._ghosts) <= 4 * self.page_count
+
+    @invariant()
+    def count(self) -> None:
+        Machine.steps_done += 1
+        for one in self.live.values():
+            Machine.most_preemptions = max(Machine.most_preemptions, one.preemptions)
+
+    def teardown(self) -> None:
+        """Whatever happened: everything runs to its end in bounded time, and no page is lost."""
+        steps = 0
+        while self.live:
+            self.step(steps % 2, None)
+            steps += 1
+            assert steps < 20_000, "livelock"
+        self.references_add_up()
+        assert self.scheduler.available_pages == self.page_count
+        self.scheduler._tree.evict(self.page_count)
+        assert self.scheduler.free_pages == self.page_count
+        assert not self.scheduler._tree._roots and not self.scheduler._leaders
+        schedule.RESERVE_PAGES = RESERVE_PAGES
+
+
+def test_states(capsys) -> None:
+    Machine.steps_done = 0
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=2 + STEPS * 6 // (STEPS_PER_EXAMPLE * 5),  # some end sooner
+            stateful_step_count=STEPS_PER_EXAMPLE,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    with capsys.disabled():
+        print(
+            f"\n{Machine.steps_done:,} steps over pages, prefix tree and scheduler, "
+            f"up to {Machine.most_preemptions} preemptions"
+        )
+    assert Machine.steps_done >= STEPS

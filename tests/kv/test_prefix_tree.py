@@ -1,0 +1,199 @@
+"""The prefix tree: matching, sharing, salts, eviction order, miss reasons, bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import ProgramError
+from headrace.kv.pages import Pages
+from headrace.kv.prefix_tree import GHOSTS_PER_PAGE, PrefixTree
+
+P = 4
+
+
+class Cache:
+    """A tree over `count` pages, and what a sequence does with it."""
+
+    def __init__(self, count: int = 16) -> None:
+        self.pages = Pages(count)
+        self.tree = PrefixTree(self.pages, page_tokens=P)
+
+    def hold(self, tokens: list[int], salt: str = "a") -> list[int]:
+        """Match, compute and insert all full pages; they stay held."""
+        match = self.tree.match(salt, tokens)
+        last = len(tokens) // P
+        held = match.pages + (self.pages.allocate(last - len(match.pages)) or [])
+        self.tree.insert(salt, tokens, held, len(match.pages), last)
+        return held
+
+    def store(self, tokens: list[int], salt: str = "a") -> list[int]:
+        """The same, and given back: the pages are idle."""
+        held = self.hold(tokens, salt)
+        self.tree.release(held)
+        return held
+
+    def look(self, tokens: list[int], salt: str = "a") -> tuple[int, str | None]:
+        """Tokens found and the miss reason, holding nothing."""
+        match = self.tree.match(salt, tokens)
+        self.tree.release(match.pages)
+        assert match.tokens_matched == len(match.pages) * P
+        return match.tokens_matched, match.miss_reason
+
+
+def text(n: int, start: int = 0) -> list[int]:
+    return list(range(start, start + n))
+
+
+def test_match_finds_the_pages_that_were_inserted():
+    cache = Cache()
+    stored = cache.store(text(12))
+    match = cache.tree.match("a", text(14))
+    assert (match.pages, match.tokens_matched, match.miss_reason) == (stored, 12, None)
+    assert [cache.pages.references(page) for page in stored] == [2, 2, 2]
+    assert cache.tree.evictable == 0
+
+
+def test_the_last_token_is_always_left_to_compute():
+    cache = Cache()
+    cache.store(text(12))
+    assert cache.look(text(12)) == (8, None)
+    assert cache.look(text(13)) == (12, None)
+
+
+def test_salts_never_share():
+    cache = Cache()
+    cache.store(text(12), "a")
+    assert cache.look(text(13), "b") == (0, "cold")
+    mine = cache.store(text(12), "b")
+    theirs = cache.tree.match("a", text(13)).pages
+    assert not set(mine) & set(theirs)
+
+
+def test_a_duplicate_is_swapped_for_the_page_in_the_tree():
+    cache = Cache()
+    first = cache.hold(text(8))
+    second = cache.pages.allocate(2) or []
+    free = cache.pages.free
+    cache.tree.insert("a", text(8), second, 0, 2)
+    assert second == first
+    assert cache.pages.free == free + 2
+    cache.tree.release(first)
+    assert cache.tree.evictable == 0
+    cache.tree.release(second)
+    assert cache.tree.evictable == 2
+
+
+def test_a_duplicate_of_an_idle_page_takes_it_out_of_eviction():
+    cache = Cache()
+    stored = cache.store(text(4))
+    mine = cache.pages.allocate(1) or []
+    cache.tree.insert("a", text(4), mine, 0, 1)
+    assert mine == stored
+    assert cache.tree.evict(1) == 0
+
+
+def test_insert_goes_on_where_it_stopped():
+    cache = Cache()
+    held = cache.pages.allocate(3) or []
+    cache.tree.insert("a", text(4), held, 0, 1)
+    cache.tree.insert("a", text(12), held, 1, 3)
+    cache.tree.insert("a", text(12), held, 2, 3)  # again: nothing changes
+    assert cache.tree.cached == 3
+    assert cache.tree.match("a", text(13)).pages == held
+
+
+def test_insert_out_of_order_is_refused():
+    cache = Cache()
+    held = cache.pages.allocate(2) or []
+    with pytest.raises(ProgramError, match="insert pages in order"):
+        cache.tree.insert("a", text(8), held, 1, 2)
+
+
+def test_miss_reason_cold():
+    cache = Cache()
+    assert cache.look(text(9)) == (0, "cold")
+    cache.store(text(8))
+    assert cache.look(text(9, start=1)) == (0, "cold")
+
+
+def test_miss_reason_diverged():
+    cache = Cache()
+    cache.store(text(12))
+    assert cache.look([*text(4), *text(12, start=50)]) == (4, "diverged")
+
+
+def test_miss_reason_partial_page():
+    cache = Cache()
+    assert cache.look(text(4)) == (0, "partial_page")  # no full page before the last token
+    cache.store(text(11))  # its last 3 tokens fill no page
+    assert cache.look(text(13)) == (8, "partial_page")
+
+
+def test_miss_reason_evicted_is_known_within_the_salt_only():
+    cache = Cache()
+    cache.store(text(8), "a")
+    assert cache.tree.evict(1) == 1
+    assert cache.look(text(9), "a") == (4, "evicted")
+    assert cache.tree.evict(1) == 1
+    assert cache.look(text(9), "a") == (0, "evicted")
+    assert cache.look(text(9), "b") == (0, "cold")
+    cache.store(text(8), "a")
+    assert cache.look(text(9), "a") == (8, None)
+
+
+def test_the_least_recently_used_leaf_goes_first():
+    cache = Cache()
+    shared, other = text(4), text(8, start=100)
+    cache.store([*shared, *text(4, start=10)])
+    cache.store([*shared, *text(4, start=20)])
+    cache.store(other)
+    cache.look([*shared, *text(4, start=10), 0])  # used again
+    cache.tree.evict(1)
+    assert cache.look([*shared, *text(4, start=20), 0])[1] == "evicted"
+    assert cache.look([*shared, *text(4, start=10), 0])[1] is None
+    cache.tree.evict(1)
+    assert cache.look([*other, 0]) == (4, "evicted")
+
+
+def test_held_pages_are_not_evicted():
+    cache = Cache()
+    held = cache.hold(text(8))
+    cache.store([*text(8), *text(8, start=50)])
+    assert cache.tree.evictable == 2
+    assert cache.tree.evict(100) == 2
+    assert cache.tree.match("a", text(9)).pages == held
+    assert cache.tree.evict(100) == 0
+
+
+def test_release_without_keeping_empties_the_tree_but_for_what_others_need():
+    cache = Cache()
+    held = cache.hold(text(8))
+    longer = cache.hold([*text(8), *text(4, start=50)])
+    cache.tree.release(longer, keep=False)
+    assert cache.tree.cached == 2
+    cache.tree.release(held, keep=False)
+    assert cache.tree.cached == 0
+    assert cache.pages.free == 16
+
+
+def test_release_without_keeping_leaves_pages_that_lead_to_kept_ones():
+    cache = Cache()
+    held = cache.hold(text(8))
+    cache.tree.release(cache.hold([*text(8), *text(4, start=50)]))
+    cache.tree.release(held, keep=False)
+    assert (cache.tree.cached, cache.tree.evictable) == (3, 3)
+    assert cache.tree.evict(3) == 3
+    assert cache.pages.free == 16
+
+
+def test_memory_is_bounded_by_the_pages():
+    cache = Cache(4)
+    for start in range(0, 4000, 8):
+        cache.tree.evict(2 - cache.pages.free if cache.pages.free < 2 else 0)
+        cache.store(text(8, start=start), salt=f"key {start}")
+    assert cache.tree.cached == 4
+    assert len(cache.tree._roots) == 2
+    assert len(cache.tree._ghosts) == GHOSTS_PER_PAGE * 4
+    assert cache.look(text(9, start=0), "key 0") == (0, "cold")  # forgotten by now
+    cache.tree.evict(4)
+    assert not cache.tree._roots

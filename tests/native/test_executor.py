@@ -1,0 +1,275 @@
+"""The native executor on tiny hand-made programs, against NumPy."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from headrace import _native
+
+PAGE = 16
+D, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 32, 4, 2, 8, 40
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int32)
+
+
+def packed(array: np.ndarray) -> tuple[str, int, int, np.ndarray]:
+    """A float32 weight in the layout of the native formats: strips of 32 outputs, transposed inside."""
+    n, k = array.shape
+    strips = -(-n // 32)
+    rows = np.zeros((strips * 32, k), dtype=np.float32)
+    rows[:n] = array
+    data = _native.allocate(rows.nbytes)
+    data[:] = np.ascontiguousarray(rows.reshape(strips, 32, k).transpose(0, 2, 1)).view(np.uint8).ravel()
+    return ("f32", n, k, data)
+
+
+class Tiny:
+    """One block: embed, q/k/v, attention, output, head. Values lie one after another, nothing reused."""
+
+    columns = (D, HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, HEADS * HEAD_DIM,
+               HEADS * HEAD_DIM, D, D, VOCABULARY)  # fmt: skip
+
+    def __init__(self, threads: int = 2, poison: bool = True, max_tokens: int = 64) -> None:
+        random = np.random.default_rng(5)
+        self.embedding = random.normal(size=(VOCABULARY, D)).astype(np.float32)
+        self.q, self.k, self.v, self.o = (
+            (random.normal(size=(n, D)) / np.sqrt(D)).astype(np.float32)
+            for n in (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, D)
+        )
+        self.norm = random.normal(size=D).astype(np.float32)
+        self.inv_freq = (10000.0 ** (-np.arange(HEAD_DIM // 2) / (HEAD_DIM // 2))).astype(np.float32)
+        self.pages = 8
+        kv_bytes = self.pages * KV_HEADS * PAGE * HEAD_DIM * 4
+        self.kv = (_native.allocate(kv_bytes), _native.allocate(kv_bytes), KV_HEADS, HEAD_DIM)
+        values, offset = [], 0
+        for index, columns in enumerate(self.columns):
+            values.append(("R" if index >= 7 else "T", columns, offset))
+            offset += columns * 4 * max_tokens
+        self.arguments = {
+            "arena": _native.allocate(offset),
+            "values": values,
+            "weights": [packed(w) for w in (self.embedding, self.q, self.k, self.v, self.o)],
+            "constants": [self.norm, self.inv_freq],
+            "kv": [self.kv],
+            "kv_type": "f32",
+            "max_tokens": max_tokens,
+            "max_rows": max_tokens,
+            "instructions": [
+                ("embed", [], [0], [0], [], [], []),
+                ("fused_linear", [0, -1], [1, 2, 3], [1, 2, 3], [0, -1, -1, -1], [0], [1e-5]),
+                ("rope_kv_write", [1, 2, 3], [4], [], [1, -1, -1], [0, HEADS, HEAD_DIM], [1e-6, 1.0]),
+                ("attend", [4], [5], [], [], [0, HEADS, 0], [HEAD_DIM**-0.5, 0.0]),
+                ("fused_linear", [5, 0], [6], [4], [-1, -1], [0], [0.0]),
+                ("gather", [6], [7], [], [], [], []),
+                ("fused_linear", [7, -1], [8], [0], [-1, -1], [0], [0.0]),
+            ],
+            "poison": poison,
+        }
+        self.pool = _native.Pool(threads)
+
+    def build(self, **changes: object) -> "_native.Executor":
+        return _native.Executor(self.pool, **{**self.arguments, **changes})
+
+    def expected(self, tokens: np.ndarray) -> np.ndarray:
+        """Logits [tokens, vocabulary] of one sequence."""
+        x = self.embedding[tokens]
+        normed = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * self.norm
+        count = len(tokens)
+        angles = np.arange(count, dtype=np.float32)[:, None] * self.inv_freq
+        cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+
+        def rope(y: np.ndarray) -> np.ndarray:
+            a, b = np.split(y, 2, axis=-1)
+            return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+        q = rope((normed @ self.q.T).reshape(count, HEADS, HEAD_DIM))
+        k = rope((normed @ self.k.T).reshape(count, KV_HEADS, HEAD_DIM)).repeat(HEADS // KV_HEADS, axis=1)
+        v = (normed @ self.v.T).reshape(count, KV_HEADS, HEAD_DIM).repeat(HEADS // KV_HEADS, axis=1)
+        scores = np.einsum("thd,shd->hts", q, k) * HEAD_DIM**-0.5
+        scores[:, np.triu(np.ones((count, count), dtype=bool), 1)] = -np.inf
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        attended = np.einsum("hts,shd->thd", weights, v).reshape(count, -1)
+        return (x + attended @ self.o.T) @ self.embedding.T
+
+
+def step(tokens: np.ndarray, begin: int, end: int, table: list[int]) -> dict[str, np.ndarray]:
+    """Tokens begin .. end of one sequence whose pages are `table`, every row's logits wanted."""
+    positions = np.arange(begin, end, dtype=np.int32)
+    slots = np.array([table[p // PAGE] * PAGE + p % PAGE for p in positions], dtype=np.int32)
+    return {
+        "tokens": tokens[begin:end].astype(np.int32),
+        "positions": positions,
+        "slots": slots,
+        "query_starts": ints(0, end - begin),
+        "lengths": ints(end),
+        "block_tables": np.array([table], dtype=np.int32),
+        "rows": np.arange(end - begin, dtype=np.int32),
+    }
+
+
+TOKENS = np.random.default_rng(7).integers(0, VOCABULARY, 50).astype(np.int32)
+TABLE = [5, 2, 7, 0]
+
+
+def test_logits_match_numpy() -> None:
+    tiny = Tiny()
+    executor = tiny.build()
+    executor.run(**step(TOKENS, 0, 50, TABLE))
+    np.testing.assert_allclose(executor.value(8, 50), tiny.expected(TOKENS), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("chunk", [1, 7])
+def test_chunks_and_threads_change_no_bit(threads: int, chunk: int) -> None:
+    whole = Tiny().build()
+    whole.run(**step(TOKENS, 0, 50, TABLE))
+    logits = whole.value(8, 50).copy()
+    executor = Tiny(threads=threads, poison=False).build()
+    for begin in range(0, 50, chunk):
+        end = min(50, begin + chunk)
+        executor.run(**step(TOKENS, begin, end, TABLE))
+        assert np.array_equal(executor.value(8, end - begin), logits[begin:end])
+
+
+def test_poison_fills_what_is_dead() -> None:
+    executor = Tiny(poison=True).build()
+    executor.run(**step(TOKENS, 0, 3, TABLE))
+    assert np.isnan(executor.value(1, 3)).all()
+    assert np.isfinite(executor.value(8, 3)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("tokens", ints(0, VOCABULARY, 1), "token 40 is not in 0 .. 39"),
+        ("tokens", ints(0, 1), "positions has 3 rows where 2"),
+        ("positions", ints(0, 1, 3), "position 3"),
+        ("slots", ints(0, 1, 8 * PAGE), "slot 128"),
+        ("slots", ints(-1, 1, 2), "slot -1"),
+        ("lengths", ints(65), "length 65"),
+        ("lengths", ints(0), "length 0"),
+        ("block_tables", np.array([[8, 2]], dtype=np.int32), "page id 8"),
+        ("rows", ints(3), "output row 3"),
+        ("query_starts", ints(0, 2), "last query start 2"),
+        ("query_starts", ints(0, 3, 3), "query_starts has 3"),
+    ],
+)
+def test_wrong_step_is_refused(name: str, value: np.ndarray, message: str) -> None:
+    executor = Tiny().build()
+    with pytest.raises(ValueError, match=message):
+        executor.run(**{**step(TOKENS, 0, 3, TABLE), name: value})
+
+
+def test_steps_above_the_size_are_refused() -> None:
+    executor = Tiny(max_tokens=4).build()
+    with pytest.raises(ValueError, match="number of tokens 5 is not in 1 .. 4"):
+        executor.run(**step(TOKENS, 0, 5, TABLE))
+    with pytest.raises(TypeError):
+        executor.run(**{**step(TOKENS, 0, 3, TABLE), "tokens": np.zeros(3, dtype=np.int64)})
+
+
+@pytest.mark.parametrize(
+    ("index", "instruction", "message"),
+    [
+        (5, ("scatter", [6], [7], [], [], [], []), "no such instruction"),
+        (5, ("gather", [6, 6], [7], [], [], [], []), "needs 1 inputs, has 2"),
+        (5, ("gather", [9], [7], [], [], [], []), "input id 9 is not in 0 .. 8"),
+        (5, ("gather", [5], [8], [], [], [], []), "32 columns where 40 are needed|columns"),
+        (3, ("attend", [4], [5], [], [], [1, HEADS, 0], [0.3, 0.0]), "no KV layer 1"),
+        (3, ("attend", [4], [5], [], [], [0, 3, 0], [0.3, 0.0]), "3 query heads"),
+        (4, ("fused_linear", [5, 0], [5], [4], [-1, -1], [0], [0.0]), "lies over input"),
+        (4, ("fused_linear", [5, 0], [6], [4], [1, -1], [0], [0.0]), "constant 1 has 4 numbers"),
+        (4, ("fused_linear", [6, -1], [5], [4], [-1, -1], [0], [0.0]), "read before it is made"),
+        (4, ("act", [5], [6], [], [], [9], []), "no activation 9"),
+    ],
+)
+def test_wrong_instruction_is_refused(index: int, instruction: tuple[object, ...], message: str) -> None:
+    tiny = Tiny()
+    instructions = list(tiny.arguments["instructions"])
+    instructions[index] = instruction
+    with pytest.raises(ValueError, match=message):
+        tiny.build(instructions=instructions)
+
+
+def test_wrong_memory_is_refused() -> None:
+    tiny = Tiny()
+    with pytest.raises(ValueError, match="value 8 ends at byte"):
+        tiny.build(arena=tiny.arguments["arena"][:-4])
+    with pytest.raises(ValueError, match="weight 4 has .* bytes where its format needs"):
+        tiny.build(weights=[*tiny.arguments["weights"][:4], ("f32", D, D, _native.allocate(D * D * 4 - 1))])
+    with pytest.raises(ValueError, match="KV layer 0"):
+        tiny.build(kv=[(tiny.kv[0], tiny.kv[1][:-4], KV_HEADS, HEAD_DIM)])
+    with pytest.raises(ValueError, match="no KV type f16"):
+        tiny.build(kv_type="f16")
+    with pytest.raises(ValueError, match="no value 9"):
+        tiny.build().value(9, 1)
+    with pytest.raises(ValueError, match="0 to 64 rows"):
+        tiny.build().value(8, 65)
+
+
+def test_views_keep_the_arena_alive() -> None:
+    executor = Tiny(poison=False).build()
+    executor.run(**step(TOKENS, 0, 3, TABLE))
+    view = executor.value(8, 3)
+    before = view.copy()
+    del executor
+    gc.collect()
+    assert np.array_equal(view, before)
+
+
+def test_runs_from_many_python_threads_take_turns() -> None:
+    executor = Tiny().build()
+    inputs = step(TOKENS, 0, 50, TABLE)
+    executor.run(**inputs)
+    expected = executor.value(8, 50).copy()
+    threads = [threading.Thread(target=lambda: [executor.run(**inputs) for _ in range(20)]) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert np.array_equal(executor.value(8, 50), expected)
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 5000, 40 << 20])
+def test_allocate_gives_zeroed_aligned_writable_memory(nbytes: int) -> None:
+    data = _native.allocate(nbytes)
+    assert data.dtype == np.uint8 and data.shape == (nbytes,)
+    if nbytes:
+        assert data.ctypes.data % 64 == 0 and not data[:: max(1, nbytes // 1000)].any()
+        data[-1] = 1
+    with pytest.raises(ValueError, match="-1 bytes"):
+        _native.allocate(-1)
+
+
+def test_read_bandwidth_is_positive() -> None:
+    assert _native.read_bandwidth(_native.Pool(2), 8 << 20, 3) > 1e8
+    with pytest.raises(ValueError, match="at least"):
+        _native.read_bandwidth(_native.Pool(1), 8, 3)
+
+
+def test_pool_refuses_bad_sizes() -> None:
+    assert _native.Pool(2).threads == 2
+    with pytest.raises(ValueError, match="1 to 1024 threads, not 0"):
+        _native.Pool(0)
+
+
+def run_python(code: str, isa: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "HEADRACE_ISA": isa}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+
+
+def test_isa_can_be_forced() -> None:
+    assert _native.isa() in _native.usable_isas()
+    for isa in _native.usable_isas():
+        assert run_python("from headrace import _native; print(_native.isa())", isa).stdout.strip() == isa
+    refused = run_python("from headrace import _native; _native.isa()", "sse9")
+    assert refused.returncode != 0
+    assert "HEADRACE_ISA=sse9 is not usable on this machine: set it to one of portable" in refused.stderr

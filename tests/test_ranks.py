@@ -1,0 +1,132 @@
+"""The house's order: a file imports only lower ranks (its own folder aside), at the top, and never backwards."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "src" / "headrace"
+
+RANKS = {
+    "errors": 0,
+    "config": 0,
+    "_native": 0,
+    "ops": 1,
+    "weights": 1,
+    "text": 1,
+    "kv": 1,
+    "sample": 1,
+    "store": 1,
+    "models": 2,
+    "program": 2,
+    "chat": 2,
+    "run": 3,
+    "engine": 4,
+    "tasks": 5,
+    "telemetry": 5,
+    "tools": 6,
+    "data": 6,
+    "gateway": 6,
+    "adapt": 7,
+    "cluster": 7,
+    "llm": 8,
+    "api": 8,
+    "cli": 9,
+    "__main__": 10,
+    "__init__": 10,
+}
+FORBIDDEN_ROOMS = {"utils", "common", "core", "helpers", "manager"}
+FORBIDDEN_NAMES = {"pickle", "cPickle", "dill", "marshal", "shelve"}
+FORBIDDEN_CALLS = {"eval", "exec"}
+FILES = sorted(path for path in PACKAGE.rglob("*.py"))
+assert FILES
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return parts[0]
+
+
+def imports_of(tree: ast.AST) -> list[tuple[ast.AST, str]]:
+    found: list[tuple[ast.AST, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(node, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"relative import on line {node.lineno}"
+            module = node.module or ""
+            found += [(node, f"{module}.{alias.name}") for alias in node.names]
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_down(path: Path) -> None:
+    room = room_of(path)
+    tree = ast.parse(path.read_text())
+    inside_functions = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(node)
+    }
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node, name in imports_of(tree):
+        parts = name.split(".")
+        assert parts[0] not in FORBIDDEN_NAMES, f"{path.name} imports {name}"
+        if parts[0] != "headrace" or id(node) in typing_only:
+            continue
+        target = parts[1] if len(parts) > 1 and parts[1] in RANKS else "__init__"
+        if target == "__init__" and len(parts) == 2:
+            target = "errors" if parts[1] == "__version__" else target
+        assert id(node) not in inside_functions, f"{path.name} imports {name} inside a function"
+        assert target == room or RANKS[target] < RANKS[room], f"{room}/{path.name} may not import {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_every_room_is_known_and_nothing_unsafe_is_called(path: Path) -> None:
+    assert room_of(path) in RANKS or path.parent.name == "shipped"
+    assert not FORBIDDEN_ROOMS & set(path.relative_to(PACKAGE).with_suffix("").parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            called = node.func
+            name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+            plain = isinstance(called, ast.Name)
+            assert not (plain and name in FORBIDDEN_CALLS), f"{path.name}:{node.lineno} calls {name}"
+            is_torch_load = (
+                name == "load" and isinstance(called, ast.Attribute) and ast.unparse(called) == "torch.load"
+            )
+            assert not is_torch_load, f"{path.name}:{node.lineno} calls torch.load"
+
+
+def test_no_cycles() -> None:
+    edges: dict[str, set[str]] = {}
+    for path in FILES:
+        name = ".".join(("headrace", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+        edges[name] = set()
+        for _, target in imports_of(ast.parse(path.read_text())):
+            if target.startswith("headrace."):
+                edges[name].add(target)
+    names = set(edges)
+    resolved = {
+        source: {t if t in names else t.rpartition(".")[0] for t in targets} & names - {source}
+        for source, targets in edges.items()
+        if source != "headrace"  # it only re-exports, lazily
+    }
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path[path.index(name) :], name))
+        if name not in done:
+            for target in sorted(resolved.get(name, ())):
+                visit(target, (*path, name))
+            done.add(name)
+
+    for name in sorted(resolved):
+        visit(name, ())

@@ -1,0 +1,83 @@
+"""Writes a trained decoder as a model folder that `transformers` and this package read."""
+
+import json
+from pathlib import Path
+
+import torch
+from decoder import Decoder
+from safetensors.torch import save_file
+from stream import BEGIN, BEGIN_ID, END, END_ID
+from tokenizers import Tokenizer
+
+# A story continuer has no roles: whatever the messages say is, one after another, how the text begins.
+CHAT_TEMPLATE = """\
+{{- bos_token -}}
+{%- for message in messages -%}
+    {{- message['content'] -}}
+    {%- if not loop.last -%}{{- '\\n\\n' -}}{%- endif -%}
+{%- endfor -%}
+"""
+
+
+def write_model(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes everything but the model card."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        f"model.{name}": parameter.detach().to(torch.bfloat16).contiguous()
+        for name, parameter in decoder.named_parameters()
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # save_file leaves it to its owner alone
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    _write(folder / "config.json", _config(decoder))
+    _write(
+        folder / "generation_config.json",
+        {
+            "bos_token_id": BEGIN_ID,
+            "eos_token_id": END_ID,
+            "do_sample": True,
+            "temperature": 0.7,
+            "top_p": 0.95,
+            "repetition_penalty": 1.1,
+        },
+    )
+    _write(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": BEGIN,
+            "eos_token": END,
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": decoder.shape.context,
+        },
+    )
+
+
+def _config(decoder: Decoder) -> dict[str, object]:
+    shape = decoder.shape
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head,
+        "max_position_embeddings": shape.context,
+        "rope_theta": shape.rope_theta,
+        "rms_norm_eps": shape.norm_eps,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": True,
+        "bos_token_id": BEGIN_ID,
+        "eos_token_id": END_ID,
+        "dtype": "bfloat16",
+    }
+
+
+def _write(path: Path, content: dict[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n")

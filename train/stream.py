@@ -1,0 +1,74 @@
+"""Text to tokens: trains the byte-level BPE tokenizer and draws training windows from encoded chapters."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+BEGIN, END = "<s>", "</s>"
+BEGIN_ID, END_ID = 0, 1
+
+# Contractions, words, single digits, punctuation, line ends, other blanks; a word takes the blank before it.
+PIECES = r"'(?:s|t|re|ve|m|ll|d)\b| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*\n+|\s+(?!\S)|\s+"
+
+
+def train_tokenizer(chapters: list[str], vocabulary: int) -> Tokenizer:
+    """A byte-level BPE tokenizer of exactly `vocabulary` entries; encoding puts `<s>` in front."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[BEGIN, END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(chapters, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BEGIN} $A", pair=f"{BEGIN} $A $B", special_tokens=[(BEGIN, BEGIN_ID)]
+    )
+    return tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Chapters end to end, each closed by `</s>`; `starts` are the offsets at which paragraphs begin."""
+
+    tokens: np.ndarray
+    starts: np.ndarray
+
+    def windows(self, count: int, length: int, random: np.random.Generator) -> torch.Tensor:
+        """Tokens [count, length]: `<s>`, then text from a random paragraph on, as a prompt would begin."""
+        usable = self.starts[self.starts < len(self.tokens) - length]
+        begins = random.choice(usable, size=count)
+        body = self.tokens[begins[:, None] + np.arange(length - 1)]
+        return torch.from_numpy(
+            np.concatenate([np.full((count, 1), BEGIN_ID), body], axis=1).astype(np.int64)
+        )
+
+
+def encode(tokenizer: Tokenizer, chapters: list[str]) -> Stream:
+    """Encodes chapters in order."""
+    paragraph_end = tokenizer.token_to_id("ĊĊ")  # two line ends, as the byte-level alphabet writes them
+    encoded = [
+        [*encoding.ids, END_ID] for encoding in tokenizer.encode_batch(chapters, add_special_tokens=False)
+    ]
+    tokens = np.concatenate([np.asarray(ids, np.uint16) for ids in encoded])
+    after = np.flatnonzero((tokens == paragraph_end) | (tokens == END_ID)) + 1
+    return Stream(tokens, np.concatenate([[0], after[after < len(tokens)]]))
+
+
+def byte_lengths(tokenizer: Tokenizer) -> np.ndarray:
+    """How many bytes of text each token stands for; the byte-level alphabet has one character per byte."""
+    vocabulary = tokenizer.get_vocab()
+    lengths = np.zeros(len(vocabulary), np.int64)
+    for token, token_id in vocabulary.items():
+        lengths[token_id] = len(token)
+    lengths[[BEGIN_ID, END_ID]] = 0
+    return lengths
