@@ -18,9 +18,6 @@ MINIMUM = {"g++": 12, "clang++": 15, "c++": 12}
 
 
 def main() -> int:
-    if sys.version_info < (3, 11):
-        print(f"Headrace needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.12")
-        return 1
     environment = dict(os.environ)
     compiler = environment.get("CXX") or next((name for name in MINIMUM if usable(name)), None)
     if compiler is None:

@@ -1,4 +1,4 @@
-"""The house's order: a file imports only lower ranks (its own folder aside), at the top, and never backwards."""
+"""The house's order: a file imports only lower ranks (its own folder aside), and at its top."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "headrace"
 
 RANKS = {
-    "errors": 0,
+    "errors": -1,  # below everything: any file may raise
     "config": 0,
     "_native": 0,
     "ops": 1,
@@ -108,7 +108,9 @@ def test_every_room_is_known_and_nothing_unsafe_is_called(path: Path) -> None:
 def test_no_cycles() -> None:
     edges: dict[str, set[str]] = {}
     for path in FILES:
-        name = ".".join(("headrace", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+        name = ".".join(("headrace", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        )
         edges[name] = set()
         for _, target in imports_of(ast.parse(path.read_text())):
             if target.startswith("headrace."):

@@ -1,4 +1,4 @@
-"""Complete model folders for tests: a golden's weights with a small tokenizer, and requests driven to their end."""
+"""Complete model folders for tests (a golden's weights, a small tokenizer), and requests run to their end."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, required=True, help="model folder to write")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=4200)
+    parser.add_argument("--steps", type=int, default=2400)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
         "--export", action="store_true", help="only write the model folder from the last checkpoint"

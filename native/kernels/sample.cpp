@@ -11,7 +11,6 @@
 namespace headrace::HEADRACE_NAMESPACE {
 
 typedef uint32_t U __attribute__((vector_size(kWidth * 4)));
-typedef float HalfF __attribute__((vector_size(kWidth * 2)));
 typedef double D __attribute__((vector_size(kWidth * 4)));  // kWidth / 2 lanes
 inline constexpr int kHalf = kWidth / 2;
 
@@ -71,21 +70,34 @@ static inline F exp_lanes(F x) {
   return p * (F)((__builtin_convertvector(n, I) + 127) << 23);
 }
 
-static inline D rounded(HalfF weight) {
-  const D rounding = kMassRounding - D{};
-  return (__builtin_convertvector(weight, D) + rounding) - rounding;
+struct Halves {
+  D low, high;
+};
+
+static inline Halves widened(F x) {  // GCC makes poor code of the portable form
+#if defined(HEADRACE_ISA_avx512)
+  return {(D)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)x)),
+          (D)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)x, 1))};
+#elif defined(HEADRACE_ISA_avx2)
+  return {(D)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)x)),
+          (D)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)x, 1))};
+#else
+  typedef float HalfF __attribute__((vector_size(kWidth * 2)));
+  HalfF halves[2];
+  memcpy(halves, &x, sizeof x);
+  return {__builtin_convertvector(halves[0], D), __builtin_convertvector(halves[1], D)};
+#endif
 }
 
 static double mass_sum(const float* x, int64_t n, float max) {
+  const D rounding = kMassRounding - D{};
   D low_sum = {}, high_sum = {};
   int64_t i = 0;
   for (; i + kWidth <= n; i += kWidth) {
     const F weight = exp_lanes(load(x + i) - splat(max));
-    HalfF low, high;
-    memcpy(&low, &weight, sizeof low);
-    memcpy(&high, reinterpret_cast<const char*>(&weight) + sizeof low, sizeof high);
-    low_sum += rounded(low);
-    high_sum += rounded(high);
+    const Halves wide = widened(weight);
+    low_sum += (wide.low + rounding) - rounding;
+    high_sum += (wide.high + rounding) - rounding;
   }
   double total = 0;
   for (int lane = 0; lane < kHalf; ++lane) total += low_sum[lane] + high_sum[lane];
@@ -98,14 +110,13 @@ static void bucket(const float* x, int64_t n, float max, int32_t* index, float* 
   for (int lane = 0; lane < kWidth; ++lane) ramp[lane] = lane;
   const F limit = splat(kMassless);
   for (int64_t i = 0; i < n; i += kWidth) {
-    const int count = n - i < kWidth ? static_cast<int>(n - i) : kWidth;
-    const F logit = count == kWidth ? load(x + i) : load_partial(x + i, count);
+    const F logit = n - i < kWidth ? load_partial(x + i, static_cast<int>(n - i)) : load(x + i);
     const F distance = splat(max) - logit;
     const F scaled = (distance < limit ? distance : limit) * splat(kBucketsPerUnit);
     const I place = distance < limit ? __builtin_convertvector(scaled, I) : ramp + kBuckets;
     const F power = exp_lanes(logit - splat(max));
-    memcpy(index + i, &place, static_cast<size_t>(count) * sizeof(int32_t));
-    store_partial(weight + i, power, count);
+    memcpy(index + i, &place, sizeof place);
+    store(weight + i, power);
   }
 }
 

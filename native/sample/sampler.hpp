@@ -1,6 +1,8 @@
 // Logits [R, V] -> one token a row: penalties, suppression, truncation, the draw, log-probabilities.
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "../isa.hpp"
@@ -92,6 +94,7 @@ class Sampler {
   Candidate truncate(Work& work, const float* x, const SampleSettings& settings, float max) const;
   Candidate keep_top_k(Work& work, const float* x, int64_t k, float max) const;
   Candidate keep_top_p(Work& work, const float* x, double p, float max) const;
+  double fill_buckets(Work& work, const float* x, Measure measure, float max) const;
   Candidate keep_by_buckets(Work& work, const float* x, Measure measure, double needed, float max) const;
   void gather(Work& work, const float* x, float low, float high) const;
   void gather_top(Work& work, const float* x, int64_t k) const;
@@ -105,5 +108,19 @@ class Sampler {
   const SampleKernels& kernels_;
   std::vector<Work> works_;  // one a thread
 };
+
+// Calls take(begin, end) for the groups of a block that find(i, whole) points at, and for its incomplete one.
+template <class Find, class Take>
+void Sampler::for_groups(int64_t block, Find&& find, Take&& take) const {
+  const int64_t end = std::min((block + 1) * kSampleBlock, vocabulary_);
+  const int64_t whole = end - end % kSampleGroup;  // blocks start at multiples of the group
+  int64_t i = block * kSampleBlock;
+  while (i < whole) {
+    i += find(i, whole);
+    if (i < whole) take(i, i + kSampleGroup);
+    i += kSampleGroup;
+  }
+  take(whole, end);
+}
 
 }  // namespace headrace

@@ -155,7 +155,7 @@ class Settings:
         None, _integer(1), "tokens", "context length in tokens", shown_default="the model's limit"
     )
     threads: int | None = _setting(
-        None, _integer(1, 1024), "count", "compute threads", shown_default="physical cores"
+        None, _integer(1, 1024), "count", "compute threads", shown_default="the cores it may use"
     )
     max_sequences: int = _setting(32, _integer(1, 4096), "count", "sequences computed at the same time")
     token_budget: int = _setting(512, _integer(1, 2**20), "tokens", "most tokens computed in one step")

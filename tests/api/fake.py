@@ -182,7 +182,7 @@ class FakeEngine:
                 top = tuple((65 + i, -0.5 - i - choice) for i in range(params.logprobs))
                 logprobs = tuple(TokenLogprob(byte, -0.5 - choice, top) for byte in data)
             events.append(Delta(choice, letter, tuple(data), logprobs))
-        if item.position >= limit or item.position == 2000:
+        if item.position >= limit:
             events += [ChoiceDone(choice, "length") for choice in range(params.n)]
             events.append(self._done(item))
         return events

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,13 +26,15 @@ class Running:
     model: Any
     server: Server
     thread: threading.Thread
+    clients: ExitStack
 
     def http(self, **options: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=20, trust_env=False, **options)
+        client = httpx.Client(base_url=self.url, timeout=20, trust_env=False, **options)
+        return self.clients.enter_context(client)
 
     def openai(self, **options: Any) -> openai.OpenAI:
         options = {"api_key": "none", "max_retries": 0, "timeout": 20.0} | options
-        client = httpx.Client(trust_env=False)
+        client = self.clients.enter_context(httpx.Client(trust_env=False))
         return openai.OpenAI(base_url=self.url + "/v1", http_client=client, **options)
 
     def async_openai(self) -> openai.AsyncOpenAI:
@@ -40,6 +43,16 @@ class Running:
         return openai.AsyncOpenAI(
             base_url=self.url + "/v1", api_key="none", max_retries=0, http_client=client
         )
+
+
+def raw(server: Running, data: bytes) -> bytes:
+    """Send bytes as they are; what comes back until the server hangs up."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(data)
+        reply = b""
+        while part := connection.recv(65536):
+            reply += part
+        return reply
 
 
 @contextmanager
@@ -51,7 +64,8 @@ def running_server(model: Any, **flags: Any) -> Iterator[Running]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        yield Running(f"http://127.0.0.1:{port}", port, model, server, thread)
+        with ExitStack() as clients:
+            yield Running(f"http://127.0.0.1:{port}", port, model, server, thread, clients)
     finally:
         server.should_exit = True
         thread.join(20)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -37,7 +36,9 @@ class Engines:
 
 def random_request(rng: random.Random, stems: list[list[int]]) -> Request:
     stem = rng.choice(stems)
-    prompt = stem[: rng.randint(1, len(stem))] + [rng.randrange(VOCABULARY) for _ in range(rng.randint(0, 30))]
+    prompt = stem[: rng.randint(1, len(stem))] + [
+        rng.randrange(VOCABULARY) for _ in range(rng.randint(0, 30))
+    ]
     params = SamplingParams(
         temperature=rng.choice([0.0, 0.7, 1.0, 1.5]),
         top_k=rng.choice([0, 0, 5, 40]),

@@ -231,5 +231,5 @@ def test_checkpoints_that_cannot_work(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match=r"model_type 'gpt9' is not supported; known: llama, mistral"):
         load_model(str(folder), EngineOptions())
     (folder / "config.json").write_text(config.replace('"hidden_size": 32', '"hidden_size": 64'))
-    with pytest.raises(CorruptFile, match="config.json implies"):
+    with pytest.raises(CorruptFile, match=r"config\.json implies"):
         load_model(str(folder), EngineOptions())

@@ -274,15 +274,6 @@ def test_shortage_preempts_the_least_important_and_keeps_its_pages():
     assert len(second.tokens) == generated + 2
 
 
-def test_a_step_that_preempts_admits_nobody():
-    engine = scheduler(pages=12, slots=2)
-    crowd(engine, [4, 4], room=40)
-    while len(engine.running) != 1 or not engine.waiting:
-        before = engine.running
-        step(engine)
-    assert [s.id for s in before] == [0, 1]
-
-
 def test_the_least_important_sits_out_where_no_page_is_left():
     """It neither preempts those before it nor loses its pages."""
     engine = scheduler(pages=17)

@@ -141,6 +141,15 @@ def test_miss_reason_evicted_is_known_within_the_salt_only():
     assert cache.look(text(9), "a") == (8, None)
 
 
+def test_a_page_evicted_again_is_remembered_as_the_newest():
+    cache = Cache(2)
+    for start in (0, 4, 8, 12, 0, 16, 20, 24, 28, 32, 36):  # 8 are remembered
+        cache.store(text(4, start=100 + start))
+        cache.tree.evict(1)
+    assert cache.look(text(5, start=104)) == (0, "cold")
+    assert cache.look(text(5, start=100)) == (0, "evicted")
+
+
 def test_the_least_recently_used_leaf_goes_first():
     cache = Cache()
     shared, other = text(4), text(8, start=100)

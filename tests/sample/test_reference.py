@@ -150,7 +150,9 @@ def test_truncation_by_hand() -> None:
 
 def test_penalties_by_hand() -> None:
     logits = np.array([2.0, -2.0, 2.0, -2.0, 1.0], np.float32)
-    params = SamplingParams(repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25, logit_bias={4: 3})
+    params = SamplingParams(
+        repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25, logit_bias={4: 3}
+    )
     out = reference.adjust(logits, params, prompt_ids=[0, 1], output_ids=[2, 3, 2])
     assert out.tolist() == [1.0, -4.0, 1.0 - 0.5 - 0.5, -4.0 - 0.5 - 0.25, 4.0]
 

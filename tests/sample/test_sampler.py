@@ -75,7 +75,8 @@ def test_native_equals_the_definition(
         prompt = rng.integers(0, vocabulary, rng.integers(0, 30)).tolist()
         output = rng.integers(0, vocabulary, rng.integers(0, 6)).tolist()
         mask = rng.integers(0, 2**32, -(-vocabulary // 32), dtype=np.uint32) if rng.random() < 0.3 else None
-        row_seed, choice, eos = int(rng.integers(0, 2**63)), int(rng.integers(0, 9)), [int(rng.integers(vocabulary))]
+        row_seed, choice = int(rng.integers(0, 2**63)), int(rng.integers(0, 9))
+        eos = [int(rng.integers(vocabulary))]
         state = RowState(params, row_seed, choice, prompt, eos)
         for token in output:
             state.append(token)
@@ -83,7 +84,14 @@ def test_native_equals_the_definition(
         masks.append(mask)
         try:
             drawn = reference.sample(
-                x, params, seed=row_seed, choice=choice, prompt_ids=prompt, output_ids=output, eos_ids=eos, allowed=mask
+                x,
+                params,
+                seed=row_seed,
+                choice=choice,
+                prompt_ids=prompt,
+                output_ids=output,
+                eos_ids=eos,
+                allowed=mask,
             )
         except HeadraceError as error:
             drawn = error

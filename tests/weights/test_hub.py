@@ -84,10 +84,23 @@ def test_a_path_is_only_a_path(cache: Path, tmp_path: Path, monkeypatch: pytest.
         hub.resolve("./a/b", revision="v1")
 
 
+def test_a_word_is_shipped_or_a_folder(
+    cache: Path, local_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_model(tmp_path / "mine")
+    make_model(tmp_path / "tiny")
+    assert hub.resolve("mine") == Path("mine")
+    assert hub.resolve("tiny") == local_models / "tiny"
+    make_model(tmp_path / "org" / "name")
+    with pytest.raises(ModelNotFound, match=r"the folder here is \./org/name"):
+        hub.resolve("org/name", offline=True)
+
+
 def test_shipped_models(cache: Path, local_models: Path) -> None:
     assert hub.resolve("tiny") == local_models / "tiny"
     with pytest.raises(
-        ModelNotFound, match=r"no model 'huge' ships with headrace; here are tiny: .* \./huge"
+        ModelNotFound, match=r"no model 'huge' ships with headrace; here are tiny: .* a folder"
     ):
         hub.resolve("huge")
     with pytest.raises(UsageError, match="no revision"):

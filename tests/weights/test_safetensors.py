@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -238,6 +239,18 @@ def test_file_that_shrinks_while_open(tmp_path: Path) -> None:
         os.truncate(path, 0)
         with pytest.raises(CorruptFile, match="cut short after it was opened"):
             file.float32(file.tensors["model.embed.weight"])
+
+
+def test_unreadable_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with SafetensorsFile(write(tmp_path, encode(HEADER))) as file:
+        monkeypatch.setattr(os, "preadv", fail)
+        with pytest.raises(CorruptFile, match=r"x\.safetensors cannot be read .Input/output error."):
+            file.float32(file.tensors["norm"])
+        file.close()
+        file.close()  # does no harm
 
 
 def test_reading_outside_of_a_tensor_is_refused(tmp_path: Path) -> None:

@@ -31,23 +31,24 @@ def check_binop(budget: Budget, operator: str, left: Any, right: Any) -> None:
     elif operator == "*":
         for value, times in ((left, right), (right, left)):
             if isinstance(times, int) and isinstance(value, (str, list, tuple)):
-                budget.charge(budget.weigh(cast(object, value)) * max(times, 0))
+                size = len(value) if isinstance(value, str) else budget.weigh(cast(object, value))
+                budget.check(size * max(times, 0))
     elif operator == "%" and isinstance(left, str):
         check_percent(budget, left, right)
     elif operator == "+":
-        budget.charge(budget.weigh((left, right)))
+        budget.check(budget.weigh((left, right)))
 
 
 def check_percent(budget: Budget, pattern: str, values: object) -> None:
     """printf-style formatting: no long widths, and not more fields than its values can stand."""
     if re.search(r"%[^a-zA-Z%]*(\d{4}|\*)", pattern):
         raise TemplateError("the chat template formats with a width over 999 or a width from a value")
-    budget.charge(len(pattern) + pattern.count("%") * (1000 + budget.weigh(values)))
+    budget.check(len(pattern) + pattern.count("%") * (1000 + budget.weigh(values)))
 
 
 def check_replace(budget: Budget, text: str, old: str, new: str) -> None:
     """Refuse a replacement by the size of its result."""
-    budget.charge(len(text) + (text.count(old) if old else len(text) + 1) * len(new))
+    budget.check(len(text) + (text.count(old) if old else len(text) + 1) * len(new))
 
 
 def check_str_method(
@@ -56,18 +57,18 @@ def check_str_method(
     """Refuse a method call whose result would be much larger than its arguments, or slow to find."""
     if name in ("center", "ljust", "rjust", "zfill", "expandtabs"):
         check_repeat(*args, *kwargs.values())
-        budget.charge(len(text) + (text.count("\t") if name == "expandtabs" else 1) * REPEAT_LIMIT)
+        budget.check(len(text) + (text.count("\t") if name == "expandtabs" else 1) * REPEAT_LIMIT)
     elif name == "replace" and len(args) >= 2:
         check_replace(budget, text, str(args[0]), str(args[1]))
     elif name == "join" and args:
         if not isinstance(args[0], (str, list, tuple, dict)):
             raise TemplateError("join takes a list or a string")
         parts = cast(Any, args[0])
-        budget.charge(budget.weigh(parts) + len(parts) * len(text))
+        budget.check(budget.weigh(parts) + len(parts) * len(text))
     elif name == "format":
         if re.search(r":[^}]*(\d{4}|\{)", text):
             raise TemplateError("the chat template formats with a width over 999 or a width from a value")
-        budget.charge(len(text) + text.count("{") * (1000 + budget.weigh((args, kwargs))))
+        budget.check(len(text) + text.count("{") * (1000 + budget.weigh((args, kwargs))))
     elif name in ("rfind", "rindex", "rpartition", "rsplit"):
         sought = str(args[0] if args else kwargs.get("sep", ""))
         if len(text) * len(sought) > _REVERSE_SEARCH_LIMIT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
 from typing import Any, TypeVar, cast
@@ -11,9 +12,11 @@ from headrace.errors import TemplateError
 CPU_LIMIT_S = 1.0
 OUTPUT_LIMIT_CHARACTERS = 1_000_000
 VALUE_LIMIT_BYTES = 8_000_000  # one value, shared parts counted each time they occur
-TOTAL_LIMIT_BYTES = 256_000_000  # everything a rendering makes, freed or not
+TOTAL_LIMIT_BYTES = 256_000_000  # all values of a rendering; long texts count while they are in use
 INTEGER_LIMIT_BITS = 4096
 _TICKS_PER_LOOK = 16  # the clock of a thread's processor time is a system call
+_LONG_TEXT_BYTES = 1024
+_SWEEP_BYTES = 32_000_000
 _ITEM_BYTES = 8
 _OBJECT_BYTES = 64
 _CONTAINERS = (list, tuple, dict, ItemsView, KeysView, ValuesView)
@@ -36,6 +39,8 @@ class Budget:
         self._ends_s = clock() + CPU_LIMIT_S
         self._ticks = 0
         self._spent_bytes = 0
+        self._sweep_at_bytes = _SWEEP_BYTES
+        self._long_texts = ["-" * _LONG_TEXT_BYTES]  # the first is held by this list alone: the measure
         self._known: dict[int, int] = {}  # id of a container of the inputs, which live as long -> its bytes
         for value in inputs:
             self._learn(value, depth=0)
@@ -45,13 +50,18 @@ class Budget:
         self._ticks += 1
         if self._ticks % _TICKS_PER_LOOK == 0 and self._clock() > self._ends_s:
             raise TemplateError(
-                f"the chat template used more than {CPU_LIMIT_S:g} s of processor time: simplify the template"
+                f"the chat template used more than {CPU_LIMIT_S:g} s of processor time: "
+                "shorten the conversation or simplify the template"
             )
 
     def admit(self, value: _Value) -> _Value:
         """Charge a value that an operation made, and give it back."""
         if isinstance(value, str):
-            self.charge(len(value))
+            size_bytes = sys.getsizeof(value)
+            self.check(size_bytes)
+            if size_bytes >= _LONG_TEXT_BYTES:
+                self._long_texts.append(value)
+            self._spend(size_bytes)
         elif isinstance(value, _CONTAINERS):
             self.weigh(cast(object, value))
             self._spend(_OBJECT_BYTES + _ITEM_BYTES * len(cast(Any, value)))
@@ -59,11 +69,10 @@ class Budget:
             raise TemplateError(f"the chat template made an integer of more than {INTEGER_LIMIT_BITS} bits")
         return cast(_Value, value)
 
-    def charge(self, size_bytes: int) -> None:
-        """Refuse a value of that size, else count it; for use before the value exists."""
+    def check(self, size_bytes: int) -> None:
+        """Refuse a value of that size; for use before it is made."""
         if size_bytes > VALUE_LIMIT_BYTES:
             raise _too_large(size_bytes)
-        self._spend(_OBJECT_BYTES + size_bytes)
 
     def weigh(self, value: object) -> int:
         """Bytes of a value with all its parts, a shared part counted as often as it occurs: what printing,
@@ -90,10 +99,25 @@ class Budget:
 
     def _spend(self, size_bytes: int) -> None:
         self._spent_bytes += size_bytes
-        if self._spent_bytes > TOTAL_LIMIT_BYTES:
-            raise TemplateError(
-                f"the chat template made more than {TOTAL_LIMIT_BYTES:,} bytes of values: simplify it"
-            )
+        if self._spent_bytes > self._sweep_at_bytes:
+            self._sweep()
+            self._sweep_at_bytes = self._spent_bytes + _SWEEP_BYTES
+            if self._spent_bytes > TOTAL_LIMIT_BYTES:
+                raise TemplateError(
+                    f"the chat template made more than {TOTAL_LIMIT_BYTES:,} bytes of values: simplify it"
+                )
+
+    def _sweep(self) -> None:
+        """Give back what long texts took that nothing but this budget refers to any more: templates that
+        build their output piece by piece make many and keep one."""
+        counts = [sys.getrefcount(text) for text in self._long_texts]
+        held = [count > counts[0] for count in counts]
+        self._spent_bytes -= sum(
+            sys.getsizeof(text) for text, kept in zip(self._long_texts[1:], held[1:], strict=True) if not kept
+        )
+        self._long_texts[1:] = [
+            text for text, kept in zip(self._long_texts[1:], held[1:], strict=True) if kept
+        ]
 
     def _learn(self, value: object, depth: int) -> int:
         """Note the bytes of every container of the inputs."""
@@ -122,6 +146,6 @@ def _parts(container: Any) -> list[object]:
 
 def _too_large(size_bytes: int) -> TemplateError:
     return TemplateError(
-        f"the chat template made a value of {size_bytes:,} bytes or more, the limit is "
+        f"the chat template made a value of {size_bytes:,} bytes, the limit is "
         f"{VALUE_LIMIT_BYTES:,}: simplify the template"
     )

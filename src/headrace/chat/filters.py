@@ -91,7 +91,7 @@ def _to_json(
         budget.tick()
         size += len(chunk)
         if size > VALUE_LIMIT_BYTES:
-            budget.charge(size)
+            budget.check(size)
         chunks.append(chunk)
     return budget.admit("".join(chunks))
 
@@ -135,7 +135,7 @@ def _check_indent(budget: Budget, args: tuple[Any, ...], kwargs: dict[str, Any])
     width = kwargs.get("width", args[1] if len(args) > 1 else 4)
     check_repeat(width)
     text = str(args[0]) if args else ""
-    budget.charge(len(text) + (text.count("\n") + 1) * (len(width) if isinstance(width, str) else int(width)))
+    budget.check(len(text) + (text.count("\n") + 1) * (len(width) if isinstance(width, str) else int(width)))
     return args
 
 
@@ -154,7 +154,7 @@ def _check_replace(budget: Budget, args: tuple[Any, ...], kwargs: dict[str, Any]
 def _check_join(budget: Budget, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     parts = [] if not args else list(_ticked(budget, args[0]))
     separator = kwargs.get("d", args[1] if len(args) > 1 else "")
-    budget.charge(budget.weigh(parts) + len(parts) * len(str(separator)))
+    budget.check(budget.weigh(parts) + len(parts) * len(str(separator)))
     return (parts, *args[1:])
 
 

@@ -9,9 +9,10 @@ from typing import Any, cast
 
 from jinja2 import meta, nodes
 from jinja2.environment import Template
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context, LoopContext
+from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Namespace
 from jinja2.visitor import NodeTransformer
@@ -21,7 +22,7 @@ from headrace.chat.budget import OUTPUT_LIMIT_CHARACTERS
 from headrace.chat.filters import budget_of, filters, format_time, raise_exception
 from headrace.errors import TemplateError
 
-NODE_LIMIT = 60_000
+NODE_LIMIT = 20_000
 _CAPTURED = "_captured_block"
 
 _STR_METHODS = """
@@ -97,6 +98,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 return attr in names
         return isinstance(obj, Namespace)
 
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
+        """Refuse at once: Jinja would print nothing for what a template may not see."""
+        raise SecurityError(f"attribute {attribute[:60]!r} of {type(obj).__name__!r} is not for templates")
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """An arithmetic operator; refused before it runs when its result would be too large."""
         budget = budget_of(context)
@@ -154,7 +159,7 @@ class _CheckInserter(NodeTransformer):
     def visit_AssignBlock(self, node: nodes.AssignBlock) -> nodes.Node | list[nodes.Node]:
         self.generic_visit(node)
         node.filter = _filtered(node.filter, "#admit", node.lineno)
-        if node.target.find(nodes.NSRef) is None:
+        if isinstance(node.target, nodes.Name):
             return node
         # Jinja checks that `a.b` assigns to a namespace (not into a message) for `{% set a.b = … %}` alone,
         # so the block is captured under a name first.

@@ -165,7 +165,9 @@ class _Compiled:
                 pieces.append(piece)
             return "".join(pieces)
         except TemplateError as error:
-            raise TemplateError(f"{error.message} (line {self._line()} of the template)") from error
+            line = self._line()
+            where = f" (line {line} of the template)" if line else ""
+            raise TemplateError(error.message + where) from error
         except Exception as error:  # whatever the template's own code raises is the template's error
             reason = "it calls itself too often" if isinstance(error, RecursionError) else str(error)[:500]
             raise TemplateError(

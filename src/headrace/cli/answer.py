@@ -51,8 +51,9 @@ class Statistics:
         if self.tokens_per_s is not None and self.bandwidth_share is not None:
             limit = size(self.bandwidth_bytes_per_s)
             parts.append(f"{self.tokens_per_s:,.1f} tokens/s")
-            parts.append(f"{self.bandwidth_share:.0%} of this machine's memory bandwidth ({limit}/s)")
-        parts.append(f"{self.completion_tokens} tokens")
+            share = f"{self.bandwidth_share:.{0 if self.bandwidth_share >= 0.1 else 1}%}"
+            parts.append(f"{share} of this machine's memory bandwidth ({limit}/s)")
+        parts.append(f"{self.completion_tokens} token{'s' * (self.completion_tokens != 1)}")
         parts.append(f"prompt {self.prompt_tokens} ({self.cached_tokens} cached)")
         return " · ".join(parts)
 

@@ -7,11 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from prompt_toolkit import PromptSession
-from prompt_toolkit.history import FileHistory
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from typing import TYPE_CHECKING, Any
 
 from headrace.chat.messages import Message
 from headrace.chat.template import missing_template
@@ -21,6 +17,10 @@ from headrace.engine.load import LoadedModel
 from headrace.engine.request import Delta, Done, Request
 from headrace.errors import HeadraceError
 from headrace.sample.params import SamplingParams
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.key_binding import KeyPressEvent
 
 HELP = """Enter sends. For several lines: end a line with \\, press Alt-Enter, or open and close with \"\"\".
 Ctrl-C stops the answer, Ctrl-D leaves.
@@ -122,6 +122,8 @@ def chat(
                     note(statistics(model, done, threads).line())
             except HeadraceError as error:
                 note(f"error: {error.message}")
+            except KeyboardInterrupt:
+                print()
 
 
 def _answer(conversation: Conversation, line: str) -> Done | None:
@@ -164,6 +166,11 @@ def _joined(text: str) -> str:
 
 
 def _session() -> PromptSession[str]:
+    # Here, because it takes longer to import than the rest of `headrace run`, which seldom needs it.
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import FileHistory
+    from prompt_toolkit.key_binding import KeyBindings
+
     keys = KeyBindings()
 
     @keys.add("enter")

@@ -73,7 +73,8 @@ def _setting_flag(name: str) -> Flag:
     help = f"{setting.help} [default: {setting.shown_default}]"
     if isinstance(setting.default, bool):
         return Flag(name, bool, typer.Option(setting.flag, help=help, show_default=False))
-    option = typer.Option(setting.flag, help=help, metavar=setting.type_name.upper(), show_default=False)
+    metavar = setting.type_name if setting.choices else setting.type_name.upper()
+    option = typer.Option(setting.flag, help=help, metavar=metavar, show_default=False)
     return Flag(name, str, option)
 
 

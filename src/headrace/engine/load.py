@@ -22,6 +22,7 @@ from headrace.program.verify import verify
 from headrace.run.executor import Capacity, Executor
 from headrace.run.native import NativeExecutor
 from headrace.run.reference import ReferenceExecutor
+from headrace.run.torch import TorchExecutor
 from headrace.sample.params import SamplingParams
 from headrace.sample.sampler import Sampler
 from headrace.text.tokenizer import Tokenizer, load_tokenizer
@@ -164,8 +165,6 @@ def _executor(
     if options.executor == "reference":
         return ReferenceExecutor(program, _floats(program, checkpoint), capacity)
     if options.executor == "torch":
-        from headrace.run.torch import TorchExecutor
-
         return TorchExecutor(program, _floats(program, checkpoint), capacity)
     matrices = load_packed(checkpoint, prepared.wanted, pool, cache=options.cache_dir, progress=progress)
     vectors = {name: checkpoint.float32(name) for name, v in program.weights.items() if len(v.shape) == 1}

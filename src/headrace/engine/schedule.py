@@ -83,7 +83,6 @@ class Scheduler:
         self._running: list[Sequence] = []  # by rank
         self._leaders: dict[int | str, Sequence] = {}  # who computes a request's prompt now, by request_key
         self._blocked: Sequence | None = None  # did not fit, and no page was given back since
-        self._short = False  # this step preempted, so it admits nobody
 
     @property
     def free_pages(self) -> int:
@@ -137,7 +136,6 @@ class Scheduler:
         budget = self._token_budget
         prefills: list[Sequence] = []
         size = self._page_tokens
-        self._short = False
         for sequence in self._running[:]:
             if sequence.state is not State.RUNNING:
                 continue  # preempted by one before it
@@ -198,7 +196,7 @@ class Scheduler:
 
     def _newcomer(self, place: int) -> tuple[int, Sequence | None]:
         """The first in the queue, from `place` on, that could be admitted now, and its place."""
-        if len(self._running) < self._max_sequences and not self._short:
+        if len(self._running) < self._max_sequences:
             while place < len(self._waiting):
                 sequence = self._waiting[place]
                 if sequence is self._blocked:
@@ -279,7 +277,6 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         """Back to the queue; full pages stay in the tree, the rest is computed again."""
         self._stop(sequence, keep=True)
-        self._short = True
         sequence.state = State.WAITING
         sequence.computed = 0
         sequence.preemptions += 1

@@ -121,7 +121,7 @@ def truncate(x: Floats, params: SamplingParams) -> Ids:
     top = x[order[0]]
     if params.top_p < 1.0:
         mass = np.cumsum(masses(x[order] - top))
-        order = order[: 1 + int(np.searchsorted(mass, params.top_p * mass[-1]))]
+        order = order[: 1 + np.count_nonzero(mass < params.top_p * mass[-1])]
     if params.min_p > 0.0:
         order = order[x[order] >= np.float32(np.float64(top) + math.log(params.min_p))]
     return order

@@ -122,8 +122,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     Raises ModelNotFound (no such folder, no model in it), CorruptFile, UnsupportedModel.
     """
     if not folder.is_dir():
-        raise ModelNotFound(f"{folder.name!r} is not a folder: give the folder that holds config.json")
-    return Checkpoint(folder)
+        raise ModelNotFound(f"{str(folder)!r} is not a folder: give the folder that holds config.json")
+    return Checkpoint(folder.resolve())
 
 
 def is_complete(folder: Path) -> bool:

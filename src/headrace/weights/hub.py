@@ -38,7 +38,8 @@ class LocalModel:
 def resolve(name: str | Path, *, offline: bool | None = None, revision: str | None = None) -> Path:
     """The folder of a model: a path, the name of a shipped model, or org/name on the hub.
 
-    What looks like a path (a Path; ./x, ../x, /x, ~/x, a/b/c, a/) is only a path. A hub model is fetched
+    What looks like a path (a Path; ./x, ../x, /x, ~/x, a/b/c, a/) is only a path, a/b is only on the hub,
+    and a word is a shipped model or else a folder. A hub model is fetched
     when it is not in the cache; `offline=True` forbids it, None leaves that to HF_HUB_OFFLINE.
     `revision` is a branch, tag or commit of a hub model. Raises ModelNotFound, UsageError.
     """
@@ -50,9 +51,11 @@ def resolve(name: str | Path, *, offline: bool | None = None, revision: str | No
         shipped = list_shipped()
         if name in shipped:
             return shipped[name]
+        if Path(name).is_dir():
+            return Path(name)
         raise ModelNotFound(
-            f"no model {name!r} ships with headrace; {_what_is_here()}: use one of these, org/name (hub) "
-            f"or ./{name} for a folder"
+            f"no model {name!r} ships with headrace; {_what_is_here()}: use one of these, org/name of the "
+            "hub, or a folder with config.json and safetensors"
         )
     _check_hub_name(name, revision)
     cached = _cached(name, revision)
@@ -189,6 +192,8 @@ def _download(name: str, revision: str | None, progress: Callable[[int, int], No
 
 
 def _unreachable(name: str, cause: str) -> ModelNotFound:
+    if Path(name).is_dir():
+        return ModelNotFound(f"the hub is out of reach ({cause}) for {name!r}: the folder here is ./{name}")
     return ModelNotFound(
         f"{name!r} is not on this machine and the hub is out of reach ({cause}); {_what_is_here()}: "
         f"use one of these, run `headrace pull {name}` when online, or give a folder with config.json and "

@@ -17,12 +17,12 @@ from headrace import _native
 from headrace.errors import CorruptFile, ProgramError, UnsupportedModel, UsageError
 from headrace.weights import packed_cache
 from headrace.weights.checkpoint import Checkpoint
+from headrace.weights.formats import FORMATS
+from headrace.weights.formats.strips import STRIP, strip_count
 from headrace.weights.safetensors import element_bytes
 
 # Part of every cache file's name and header. Raise it whenever a packed layout or a quantiser changes.
 LAYOUT_VERSION = 1
-FORMATS = ("f32", "f16", "bf16", "int8", "int4")
-_STRIP = 32  # kStrip of native/types.hpp
 _ALIGNMENT = 4096
 _BLOCK_BYTES = 16 << 20  # of a tensor in memory at once; there are two such buffers
 
@@ -181,7 +181,7 @@ def _blocks(checkpoint: Checkpoint, places: list[_Place]) -> Iterator[_Block]:
     for place in places:
         n, k = place.wanted.n, place.wanted.k
         row_bytes = k * element_bytes(checkpoint.info(place.wanted.name))
-        step = max(_BLOCK_BYTES // max(row_bytes, 1) // _STRIP, 1) * _STRIP
+        step = max(_BLOCK_BYTES // max(row_bytes, 1) // STRIP, 1) * STRIP
         for start in range(0, n, step):
             rows = min(step, n - start)
             yield _Block(place, start, rows, rows * row_bytes)
@@ -224,7 +224,7 @@ def _pack_block(
     packed: NDArray[np.uint8],
 ) -> None:
     place, wanted = block.place, block.place.wanted
-    strips = block.start_row // _STRIP, -(-(block.start_row + block.rows) // _STRIP)
+    strips = block.start_row // STRIP, strip_count(block.start_row + block.rows)
     target = packed[place.offset : place.offset + place.nbytes]
     dtype = checkpoint.info(wanted.name).dtype
     try:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.weights.formats.int8 import SCALE_BYTES, TINY, column_ranges
 from headrace.weights.formats.rotation import (
@@ -57,7 +58,7 @@ def _codes(v: Floats, multiplier: Floats, offset: Floats) -> tuple[Floats, Float
     return np.rint(np.clip(above * inverse[:, :, None], np.float32(0), np.float32(15))), above
 
 
-def _ascending_sum(values: Floats, axis: int) -> Floats:
+def _ascending_sum(values: npt.NDArray[np.floating], axis: int) -> Floats:
     return np.take(np.cumsum(values, axis=axis, dtype=np.float32), -1, axis=axis)
 
 
@@ -67,7 +68,7 @@ def _weigh(v: Floats, multiplier: Floats, offset: Floats, best: Choice) -> tuple
     miss = above - multiplier[:, :, None] * codes
     error = _ascending_sum(miss * miss, 2)
     better = error < best.error
-    mean = offset + _ascending_sum(miss, 2) * np.float32(1 / GROUP)
+    mean: Floats = np.add(offset, _ascending_sum(miss, 2) * np.float32(1 / GROUP))
     chosen = Choice(
         np.where(better, error, best.error),
         np.where(better, multiplier, best.multiplier),

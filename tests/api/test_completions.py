@@ -1,0 +1,100 @@
+"""POST /v1/completions, driven by the official client."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+from in_process import Running
+
+MODEL = "fake/model"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "ids"),
+    [
+        ("ab", [[256, 97, 98]]),
+        (["a", "b"], [[256, 97], [256, 98]]),
+        ([97, 98], [[97, 98]]),
+        ([[97], [98, 99]], [[97], [98, 99]]),
+        ("", [[256]]),
+    ],
+)
+def test_the_forms_of_a_prompt(server: Running, prompt, ids) -> None:
+    reply = server.openai().completions.create(model=MODEL, prompt=prompt, max_tokens=3)
+    assert [list(request.prompt) for request in server.model.engine.submitted] == ids
+    assert [choice.text for choice in reply.choices] == ["a b"] * len(ids)
+    assert reply.usage.prompt_tokens == sum(map(len, ids))
+    assert reply.usage.completion_tokens == 3 * len(ids)
+
+
+def test_max_tokens_is_16_as_with_openai(server: Running) -> None:
+    server.openai().completions.create(model=MODEL, prompt="a")
+    assert server.model.engine.submitted[0].params.max_tokens == 16
+
+
+def test_a_stream_of_several_prompts_and_choices(server: Running) -> None:
+    stream = server.openai().completions.create(
+        model=MODEL, prompt=["x", "y"], n=2, max_tokens=3, echo=True, stream=True
+    )
+    texts = dict.fromkeys(range(4), "")
+    ends = []
+    for chunk in stream:
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+        if chunk.choices[0].finish_reason:
+            ends.append(chunk.choices[0].index)
+    assert texts == {0: "xa b", 1: "xa b", 2: "ya b", 3: "ya b"}
+    assert sorted(ends) == [0, 1, 2, 3]
+
+
+def test_echo_repeats_ids_as_text(server: Running) -> None:
+    reply = server.openai().completions.create(model=MODEL, prompt=[104, 105], max_tokens=1, echo=True)
+    assert reply.choices[0].text == "hia"
+
+
+def test_logprobs(server: Running) -> None:
+    reply = server.openai().completions.create(model=MODEL, prompt="a", max_tokens=3, logprobs=2)
+    logprobs = reply.choices[0].logprobs
+    assert logprobs.tokens == ["a", " ", "b"]
+    assert logprobs.token_logprobs == [-0.5] * 3
+    assert logprobs.text_offset == [0, 1, 2]
+    assert logprobs.top_logprobs[0] == {"A": -0.5, "B": -1.5}
+
+
+def test_best_of_returns_the_most_likely(server: Running) -> None:
+    # The fake's choice 0 is the likeliest and the later ones are less so.
+    reply = server.openai().completions.create(model=MODEL, prompt="a", max_tokens=2, n=1, best_of=3)
+    assert server.model.engine.submitted[0].params.n == 3
+    assert len(reply.choices) == 1
+    assert reply.choices[0].logprobs is None
+    assert reply.usage.completion_tokens == 6
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"best_of": 2, "stream": True}, "best_of"),
+        ({"best_of": 1, "n": 2}, "best_of"),
+        ({"best_of": 21}, "best_of"),
+        ({"n": 129}, "n"),
+        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"suffix": "end"}, "suffix"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[1], "a"]}, "prompt"),
+        ({"prompt": ["a"] * 2049}, "prompt"),
+        ({"prompt": None}, "prompt"),
+    ],
+)
+def test_refusals_name_the_parameter(server: Running, body, param) -> None:
+    reply = server.http().post("/v1/completions", json={"prompt": "a"} | body)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == param
+    assert server.model.engine.submitted == []
+
+
+def test_a_refused_prompt_cancels_its_neighbours(server: Running) -> None:
+    server.model.engine.held.clear()
+    with pytest.raises(openai.BadRequestError):
+        server.openai().completions.create(model=MODEL, prompt=["a", "x" * 5000], max_tokens=1)
+    server.model.engine.held.set()
+    assert server.model.engine.cancelled == [server.model.engine.submitted[0].request_id]

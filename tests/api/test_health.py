@@ -1,0 +1,91 @@
+"""GET /health and /ready, and the drain."""
+
+from __future__ import annotations
+
+import threading
+
+from fake import FakeStatus
+from in_process import Running
+
+from headrace.api.health import STALLED_S, ProgressWatch
+
+
+def status(running: int, steps: int) -> FakeStatus:
+    return FakeStatus(running, 0, 1, 1, 1, steps, 0.0, True)
+
+
+def test_an_idle_loop_is_healthy_however_long_ago_its_last_step() -> None:
+    watch = ProgressWatch()
+    assert watch.stalled_s(status(0, 5), 0) == 0
+    assert watch.stalled_s(status(0, 5), 10_000) == 0
+    assert watch.stalled_s(status(1, 5), 10_001) == 0
+
+
+def test_a_busy_loop_must_make_steps() -> None:
+    watch = ProgressWatch()
+    assert watch.stalled_s(status(1, 5), 0) == 0
+    assert watch.stalled_s(status(1, 5), STALLED_S + 1) == STALLED_S + 1
+    assert watch.stalled_s(status(1, 6), STALLED_S + 2) == 0
+
+
+def test_a_dead_engine_is_unhealthy_and_not_ready(server: Running) -> None:
+    http = server.http()
+    assert http.get("/health").json()["status"] == "ok"
+    assert http.get("/ready").json() == {"status": "ready", "model": "fake/model"}
+    server.model.engine.alive = False
+    for path in ("/health", "/ready"):
+        reply = http.get(path)
+        assert reply.status_code == 503
+        assert reply.json()["error"]["code"] == "engine_stopped"
+
+
+def test_models(server: Running) -> None:
+    client = server.openai()
+    assert [model.id for model in client.models.list()] == ["fake/model"]
+    assert client.models.retrieve("fake/model").owned_by == "headrace"
+
+
+def stream_in_background(server: Running) -> tuple[threading.Thread, list[str]]:
+    body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
+    texts: list[str] = []
+    started = threading.Event()
+
+    def read() -> None:
+        with server.http().stream("POST", "/v1/chat/completions", json=body) as reply:
+            started.set()
+            texts.append(reply.read().decode())
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert started.wait(10)
+    return thread, texts
+
+
+def test_a_drain_lets_replies_finish_and_refuses_new_ones(server: Running) -> None:
+    server.model.engine.held.clear()
+    thread, texts = stream_in_background(server)
+    http = server.http()
+    server.server.handle_exit(15, None)
+    while http.get("/ready").status_code == 200:
+        pass
+    refused = http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x"}]})
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"] == "5"
+    server.model.engine.held.set()
+    thread.join(10)
+    assert texts[0].endswith("data: [DONE]\n\n")
+    server.thread.join(10)
+    assert not server.thread.is_alive()
+
+
+def test_a_second_signal_ends_replies_with_an_error(server: Running) -> None:
+    server.model.engine.pause_s = 0.01
+    server.model.engine.answer = "x" * 2000
+    thread, texts = stream_in_background(server)
+    server.server.handle_exit(15, None)
+    server.server.handle_exit(15, None)
+    thread.join(10)
+    assert '"code":"engine_stopped"' in texts[0].split("\n\n")[-2]
+    assert "[DONE]" not in texts[0]
+    server.thread.join(10)
+    assert not server.thread.is_alive()

@@ -1,0 +1,115 @@
+"""The HTTP surface over the real engine and the model that ships."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import openai
+import pytest
+from in_process import Running, running_server
+
+from headrace.engine.load import LoadedModel, load_model
+from headrace.engine.options import EngineOptions
+
+PROMPT = "It was a cold evening, and the old house at the end of the lane"
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[LoadedModel]:
+    loaded = load_model(None, EngineOptions(max_sequences=64, token_budget=256))
+    yield loaded
+    loaded.close()
+
+
+@pytest.fixture(scope="module")
+def server(model: LoadedModel) -> Iterator[Running]:
+    with running_server(model) as running:
+        yield running
+
+
+def test_streamed_and_whole_text_are_the_same(server: Running) -> None:
+    client = server.openai()
+    request = {"model": server.model.name, "prompt": PROMPT, "max_tokens": 40, "seed": 3}
+    whole = client.completions.create(**request)
+    streamed = client.completions.create(**request, stream=True)
+    assert whole.choices[0].text
+    assert "".join(chunk.choices[0].text for chunk in streamed) == whole.choices[0].text
+    assert whole.usage.completion_tokens == 40
+
+
+def test_a_repeated_prompt_is_cached(server: Running) -> None:
+    client = server.openai()
+    prompt = list(range(5, 60))
+    for expected in (0, 48):
+        reply = client.completions.create(model=server.model.name, prompt=prompt, max_tokens=1)
+        assert reply.usage.prompt_tokens_details.cached_tokens == expected
+
+
+def test_chat_streams(server: Running) -> None:
+    stream = server.openai().chat.completions.create(
+        model=server.model.name,
+        messages=[{"role": "user", "content": "Tell me of the sea."}],
+        max_tokens=20,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    assert chunks[-1].usage.prompt_tokens > 0
+    assert sum(bool(c.choices and c.choices[0].finish_reason) for c in chunks) == 1
+
+
+def test_closing_a_stream_frees_its_pages_within_a_step(server: Running) -> None:
+    engine = server.model.engine
+    before = engine.status()
+    # No end before the context is full: without the cancel this would run for hundreds of steps.
+    stream = server.openai().completions.create(
+        model=server.model.name, prompt=PROMPT, max_tokens=400, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(stream)
+    assert engine.status().available_pages < before.available_pages
+    stream.close()
+    while engine.status().running:
+        pass
+    after = engine.status()
+    assert after.available_pages == before.available_pages
+    assert after.steps - before.steps < 400, "the request ran to its end: closing did not cancel it"
+
+
+def test_64_streams_end_with_one_terminal_event_each(server: Running) -> None:
+    async def one(client: openai.AsyncOpenAI, number: int) -> int:
+        stream = await client.completions.create(
+            model=server.model.name, prompt=f"{number} {PROMPT}", max_tokens=16, seed=number, stream=True
+        )
+        return sum([bool(chunk.choices[0].finish_reason) async for chunk in stream])
+
+    async def all_of_them() -> list[int]:
+        async with server.async_openai() as client:
+            return await asyncio.gather(*(one(client, number) for number in range(64)))
+
+    assert asyncio.run(all_of_them()) == [1] * 64
+    status = server.model.engine.status()
+    assert (status.running, status.waiting) == (0, 0)
+    assert status.available_pages == status.page_count
+
+
+def test_refusals_of_the_real_door(server: Running) -> None:
+    post = server.http().post
+    context = server.model.context_length
+    too_long = post("/v1/completions", json={"prompt": [5] * (context + 1), "stream": True})
+    assert too_long.status_code == 400
+    assert too_long.json()["error"]["code"] == "context_length_exceeded"
+    for body, param in (
+        ({"prompt": [10**6]}, "prompt"),
+        ({"prompt": "a", "logit_bias": {"1000000": 1}}, "logit_bias"),
+        ({"prompt": "a", "stop_token_ids": [10**6]}, "stop_token_ids"),
+    ):
+        reply = post("/v1/completions", json=body)
+        assert reply.status_code == 400
+        assert reply.json()["error"]["param"] == param
+
+
+def test_health_is_that_of_the_engine(server: Running) -> None:
+    body = server.http().get("/health").json()
+    assert body["status"] == "ok"
+    assert body["page_count"] == server.model.engine.status().page_count

@@ -1,0 +1,104 @@
+"""The memory plan against what the process really takes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.engine.load import prepare
+from headrace.engine.options import EngineOptions
+from headrace.weights.shipped import SHIPPED_DEFAULT, list_shipped
+
+# Loads the model, fills every page of KV memory and runs full steps, then prints plan and resident bytes.
+MEASURE = """
+import json, queue, sys, psutil
+from headrace.engine.load import load_model
+from headrace.engine.options import EngineOptions
+from headrace.engine.request import Done, Request
+from headrace.sample.params import SamplingParams
+model = load_model(sys.argv[1], EngineOptions(weights=sys.argv[2], max_sequences=4))
+events = queue.SimpleQueue()
+for number in range(4):
+    prompt = tuple((7 * number + i) % 1000 for i in range(model.context_length - 2))
+    model.engine.submit(Request(prompt=prompt, params=SamplingParams(max_tokens=2, ignore_eos=True)), events.put)
+ended = 0
+while ended < 4:
+    ended += isinstance(events.get()[-1], Done)
+print(json.dumps([model.plan.total_bytes, psutil.Process().memory_info().rss, model.plan.base_bytes]))
+model.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of 50 million parameters, 100 MB in bf16, with the shipped tokenizer."""
+    target = tmp_path_factory.mktemp("plan") / "model"
+    shutil.copytree(list_shipped()[SHIPPED_DEFAULT], target)
+    config = json.loads((target / "config.json").read_text())
+    sizes = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 8, "head_dim": 64}
+    sizes |= {"num_attention_heads": 12, "num_key_value_heads": 12, "max_position_embeddings": 1024}
+    config |= sizes
+    (target / "config.json").write_text(json.dumps(config))
+    shapes = {"model.embed_tokens.weight": [config["vocab_size"], 768], "model.norm.weight": [768]}
+    for layer in range(8):
+        at = f"model.layers.{layer}."
+        shapes |= {f"{at}self_attn.{name}_proj.weight": [768, 768] for name in "qkvo"}
+        shapes |= {f"{at}mlp.{name}_proj.weight": [2048, 768] for name in ("gate", "up")}
+        shapes |= {f"{at}mlp.down_proj.weight": [768, 2048]}
+        shapes |= {f"{at}{name}_layernorm.weight": [768] for name in ("input", "post_attention")}
+    rng = np.random.default_rng(0)
+    header: dict[str, object] = {}
+    parts: list[bytes] = []
+    end = 0
+    for name, shape in shapes.items():
+        values = rng.normal(0, 0.02, shape).astype(np.float32)
+        parts.append((values.view(np.uint32) >> 16).astype(np.uint16).tobytes())
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end + len(parts[-1])]}
+        end += len(parts[-1])
+    text = json.dumps(header).encode()
+    (target / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
+    return target
+
+
+@pytest.mark.parametrize("weights", ["keep", "int4"])
+def test_the_plan_is_within_five_percent_of_resident_memory(folder: Path, weights: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(folder), weights], capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, run.stderr
+    planned, resident, base = json.loads(run.stdout)
+    print(
+        f"{weights}: planned {planned / 1e6:.1f} MB, resident {resident / 1e6:.1f} MB, base {base / 1e6:.1f}"
+    )
+    assert abs(planned - resident) <= 0.05 * resident
+
+
+def test_quantised_plans_are_smaller() -> None:
+    plans = {}
+    for weights in ("keep", "int8", "int4"):
+        prepared = prepare(None, EngineOptions(weights=weights))
+        prepared.checkpoint.close()
+        plans[weights] = prepared.plan
+    assert plans["int4"].weights_bytes < plans["int8"].weights_bytes < plans["keep"].weights_bytes
+    assert plans["int4"].weight_bytes_per_token < 0.35 * plans["keep"].weight_bytes_per_token
+
+
+def test_memory_for_keys_and_values_follows_the_options() -> None:
+    def pages(options: EngineOptions) -> int:
+        prepared = prepare(None, options)
+        prepared.checkpoint.close()
+        return prepared.plan.page_count
+
+    assert pages(EngineOptions(max_sequences=1)) == 32  # one context of 512 tokens
+    assert pages(EngineOptions(max_sequences=4)) == 128
+    assert pages(EngineOptions(max_sequences=4, context=64)) == 16
+    one = prepare(None, EngineOptions(max_sequences=1))
+    one.checkpoint.close()
+    assert pages(EngineOptions(kv_memory_bytes=one.plan.kv_bytes // 2)) == 16

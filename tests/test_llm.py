@@ -1,0 +1,149 @@
+"""The Python front door, on the model that ships inside the package."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace import LLM
+from headrace.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, TemplateMissing
+from tiny import tiny_model
+
+OPENING = "It was a cold evening, and the old house"
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM(max_sequences=8) as loaded:
+        yield loaded
+
+
+def test_generate_and_stream_agree(llm: LLM) -> None:
+    whole = llm.generate(OPENING, max_tokens=40, seed=3)
+    pieces = list(llm.stream(OPENING, max_tokens=40, seed=3))
+    assert whole.text == "".join(piece.text for piece in pieces)
+    assert len(whole.tokens) == whole.usage.completion_tokens <= 40
+    assert [piece.completion is not None for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert whole.seed == 3
+    assert 0 < whole.timing.first_token_s <= whole.timing.total_s
+
+
+def test_a_reported_seed_reproduces(llm: LLM) -> None:
+    first = llm.generate(OPENING, max_tokens=30)
+    assert llm.generate(OPENING, max_tokens=30, seed=first.seed).text == first.text
+    assert llm.generate(OPENING, max_tokens=30, seed=first.seed + 1).text != first.text
+
+
+def test_a_batch_keeps_its_order_and_its_bytes(llm: LLM) -> None:
+    prompts = [f"{OPENING} {i}" for i in range(12)]
+    together = llm.generate_batch(prompts, max_tokens=12, seed=5)
+    assert [c.text for c in together] == [llm.generate(p, max_tokens=12, seed=5).text for p in prompts]
+
+
+def test_choices(llm: LLM) -> None:
+    completion = llm.generate(OPENING, n=4, max_tokens=10, seed=1, temperature=1.0)
+    assert len(completion.choices) == 4
+    assert len({choice.text for choice in completion.choices}) > 1
+    assert completion.choices[0].text == llm.generate(OPENING, max_tokens=10, seed=1, temperature=1.0).text
+
+
+def test_async_twins(llm: LLM) -> None:
+    async def run() -> list[str]:
+        plain = await llm.agenerate(OPENING, max_tokens=9, seed=2)
+        pieces = [piece.text async for piece in llm.astream(OPENING, max_tokens=9, seed=2)]
+        chat = await llm.achat([{"role": "user", "content": OPENING}], max_tokens=9, seed=2)
+        streamed = [
+            p.text
+            async for p in llm.astream_chat([{"role": "user", "content": OPENING}], max_tokens=9, seed=2)
+        ]
+        return [plain.text, "".join(pieces), chat.text, "".join(streamed)]  # fmt: skip
+
+    plain, streamed, chat, chat_streamed = asyncio.run(run())
+    assert plain == streamed == llm.generate(OPENING, max_tokens=9, seed=2).text
+    assert (
+        chat == chat_streamed == llm.chat([{"role": "user", "content": OPENING}], max_tokens=9, seed=2).text
+    )
+
+
+def test_leaving_a_stream_early_cancels(llm: LLM) -> None:
+    for piece in llm.stream(OPENING, max_tokens=400, ignore_eos=True):
+        if piece.tokens:
+            break
+    llm.generate(OPENING, max_tokens=2)  # two steps later at the most
+    status = llm.model.engine.status()
+    assert status.running == 0
+    assert status.available_pages == status.page_count
+
+
+def test_arguments_that_do_nothing_are_refused(llm: LLM) -> None:
+    with pytest.raises(InvalidRequest, match="unknown 'temperatur'; known: frequency_penalty"):
+        llm.generate(OPENING, temperatur=0.5)
+    with pytest.raises(InvalidRequest, match="unknown 'weight'; known: cache_dir"):
+        LLM(weight="int4")
+    with pytest.raises(InvalidRequest, match=r"top_p is 1\.5"):
+        llm.generate(OPENING, top_p=1.5)
+    with pytest.raises(ContextLengthExceeded, match="the limit is 512"):
+        llm.generate("word " * 600)
+    with pytest.raises(ModelNotFound):
+        LLM("there/is-no-such-model", offline=True)
+
+
+def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
+    with (
+        LLM(tiny_model(tmp_path, chat_template=None)) as llm,
+        pytest.raises(TemplateMissing, match="no chat"),
+    ):
+        llm.chat([{"role": "user", "content": "hello"}])
+
+
+@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
+def test_quantised_weights_continue_a_story(llm: LLM, weights: str) -> None:
+    with LLM(weights=weights) as quantised:
+        text = quantised.generate(OPENING, max_tokens=60, temperature=0.0).text
+    assert len(text.split()) > 20
+    if weights == "bf16":  # the shipped weights' own type
+        assert text == llm.generate(OPENING, max_tokens=60, temperature=0.0).text
+
+
+def test_a_dropped_model_stops_its_engine() -> None:
+    llm = LLM()
+    engine = weakref.ref(llm.model.engine)
+    llm.generate(OPENING, max_tokens=2)
+    del llm
+    gc.collect()
+    assert engine() is None
+
+
+def test_a_script_that_never_closes_ends_quietly() -> None:
+    script = "from headrace import LLM\nprint(LLM().generate('Once', max_tokens=3, seed=1).text)"
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+
+
+def test_stories260k_writes_its_documented_text(shared_data: Path) -> None:
+    folder = shared_data / "stories260K"
+    with LLM(folder / "hf") as llm:
+        text = llm.generate("", temperature=0.0, max_tokens=200).text
+    assert text == (folder / "expected_greedy_200.txt").read_text()
+
+
+def test_the_import_is_light() -> None:
+    script = (
+        "import sys, json, headrace; print(json.dumps(sorted(m for m in sys.modules if m.split('.')[0] in "
+        "('torch', 'numpy', 'fastapi', 'tokenizers', 'typer', 'rich'))))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert json.loads(run.stdout) == []
