@@ -129,3 +129,10 @@ def wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:
             assert server.poll() is None, "the server ended"
             assert time.monotonic() < deadline, "the server did not start"
             time.sleep(0.05)
+
+
+def test_the_readmes_tree_is_the_packages() -> None:
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "tree.py"), "--check"], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout

@@ -47,13 +47,15 @@ static inline F load_any_partial(const uint16_t* p, int count) { return load_bf1
 // One thread's scratch, floats. Rows of q and out are padded to whole vectors.
 struct Scratch {
   float *q, *scores, *out, *top, *sum, *decay;
+  float* wide;  // a block of K and V as float32
 };
 
 static inline int padded_dim(int head_dim) { return (head_dim + 15) / 16 * 16; }
 static inline int tile_tokens(int group) { return larger(1, kTileRows / group); }
 static inline size_t scratch_floats(int rows, int head_dim) {
   const size_t padded_rows = static_cast<size_t>((rows + 15) / 16 * 16);
-  return padded_rows * (2 * static_cast<size_t>(padded_dim(head_dim)) + kBlock + 3);
+  return padded_rows * (2 * static_cast<size_t>(padded_dim(head_dim)) + kBlock + 3) +
+         2 * kBlock * static_cast<size_t>(head_dim);
 }
 
 static size_t scratch_bytes(int parts, int32_t heads, int32_t kv_heads, int32_t head_dim) {
@@ -71,6 +73,7 @@ static inline Scratch scratch_of(uint8_t* base, int part, int rows, int head_dim
   s.top = s.scores + padded_rows * kBlock;
   s.sum = s.top + padded_rows;
   s.decay = s.sum + padded_rows;
+  s.wide = s.decay + padded_rows;
   return s;
 }
 
@@ -187,63 +190,108 @@ static inline int first_visible(const AttendArgs& args, int position) {
 
 static inline F cap(F x, float softcap) { return splat(softcap) * tanh(x / splat(softcap)); }
 
-// Turns one row of scores into weights; updates the row's maximum and sum, and how its old output decays.
-// Keys low .. high of the block (inclusive, may be none) are visible; scores lie for `page_count` pages.
-static void soften_row(float* scores, int page_count, int low, int high, float softcap, float* top, float* sum,
-                       float* decay) {
+// Caps and masks one row of scores and raises the row's maximum. Keys low .. high of the block (inclusive,
+// may be none) are visible; scores lie for `vectors` vectors.
+static inline float mask_row(float* scores, int vectors, int low, int high, float softcap, float top) {
   const F minus_infinity = splat(-INFINITY);
-  const int vectors = page_count * kPageVectors;
-  I lane;
-  for (int i = 0; i < kWidth; ++i) lane[i] = i;
+  const bool all_visible = low <= 0 && high >= vectors * kWidth - 1;
+  I key;
+  for (int i = 0; i < kWidth; ++i) key[i] = i;
   F highest = minus_infinity;
   for (int v = 0; v < vectors; ++v) {
     F s = load(scores + v * kWidth);
     if (softcap > 0) s = cap(s, softcap);
-    const I key = lane + splat_int(v * kWidth);
-    s = (key < splat_int(low)) | (key > splat_int(high)) ? minus_infinity : s;
-    store(scores + v * kWidth, s);
+    if (!all_visible) {
+      s = ((key < splat_int(low)) | (key > splat_int(high))) ? minus_infinity : s;
+      key += splat_int(kWidth);
+    }
+    if (softcap > 0 || !all_visible) store(scores + v * kWidth, s);
     highest = max(highest, s);
   }
   const float block_top = reduce_max(highest);
-  const float new_top = *top < block_top ? block_top : *top;
-  const float shift = new_top == -INFINITY ? 0.0f : new_top;  // nothing seen yet: every weight is e^-inf
-  F total = {};
-  for (int v = 0; v < vectors; ++v) {
-    const F w = exp(load(scores + v * kWidth) - splat(shift));
-    store(scores + v * kWidth, w);
-    total += w;
+  return top < block_top ? block_top : top;
+}
+
+// Scores become weights e^(score - top of the row), row by row; decay is what the old output and sum are
+// worth under the new top.
+static inline void soften(const Tile& tile, const Scratch& s, int page_count, int begin) {
+  const AttendArgs& args = *tile.args;
+  const int vectors = page_count * kPageVectors;
+  for (int row = 0; row < tile.rows; ++row) {
+    const int position = tile.positions[row / tile.group];
+    const float top = mask_row(s.scores + row * kBlock, vectors, first_visible(args, position) - begin,
+                               position - begin, args.softcap, s.top[row]);
+    const float shift = top == -INFINITY ? 0.0f : top;  // nothing seen yet: every weight is e^-inf
+    s.decay[row] = s.top[row] - shift;
+    s.top[row] = top;
   }
-  *decay = exp(splat(*top - shift))[0];
-  *top = new_top;
-  *sum = *sum * *decay + reduce_add(total);
+  for (int row = 0; row < tile.rows; row += kWidth) store(s.decay + row, exp(load(s.decay + row)));
+  for (int row = 0; row < tile.rows; ++row) {
+    float* scores = s.scores + row * kBlock;
+    const F shift = splat(s.top[row] == -INFINITY ? 0.0f : s.top[row]);
+    F total = {};
+    for (int v = 0; v < vectors; ++v) {
+      const F w = exp(load(scores + v * kWidth) - shift);
+      store(scores + v * kWidth, w);
+      total += w;
+    }
+    s.sum[row] = s.sum[row] * s.decay[row] + reduce_add(total);
+  }
+}
+
+// One block of keys: page_count pages of K and V, keys key0 .. key1 (exclusive) for some row visible.
+struct Block {
+  int begin, page_count, key0, key1;
+};
+
+template <typename T>
+static inline void compute_block(const Tile& tile, const Scratch& s, const Block& block, const T* const* keys,
+                                 const T* const* values) {
+  const int dim = tile.args->kv.head_dim, stride = padded_dim(dim);
+  over_rows<kScoreRows>(tile.rows, [&]<int Rows>(int row) {
+    score_rows<T, Rows>(s.q + row * stride, stride, keys, block.page_count, dim, s.scores + row * kBlock);
+  });
+  soften(tile, s, block.page_count, block.begin);
+  over_rows<kOutRows>(tile.rows, [&]<int Rows>(int row) {
+    out_rows<T, Rows>(s.scores + row * kBlock, s.decay + row, values, block.key0, block.key1, dim,
+                      s.out + row * stride, stride);
+  });
+}
+
+static inline void widen(const uint16_t* from, int count, float* to) {  // count: a multiple of 16
+  for (int i = 0; i < count; i += kWidth) store(to + i, load_bf16(from + i));
 }
 
 template <typename T>
-static void attend_block(const Tile& tile, const Scratch& s, int block) {
+static void attend_block(const Tile& tile, const Scratch& s, int index) {
   const AttendArgs& args = *tile.args;
-  const int dim = args.kv.head_dim, stride = padded_dim(dim);
-  const int begin = block * kBlock;
-  const int key0 = larger(tile.first_key - begin, 0);
-  const int key1 = smaller(tile.last_key + 1 - begin, kBlock);  // exclusive
-  const int page_count = (key1 + kPageTokens - 1) / kPageTokens;
+  const int dim = args.kv.head_dim, page_numbers = kPageTokens * dim;
+  Block block;
+  block.begin = index * kBlock;
+  block.key0 = larger(tile.first_key - block.begin, 0);
+  block.key1 = smaller(tile.last_key + 1 - block.begin, kBlock);
+  block.page_count = (block.key1 + kPageTokens - 1) / kPageTokens;
   const T *keys[kBlockPages] = {}, *values[kBlockPages] = {};
-  for (int p = 0; p < page_count; ++p) {
-    const int64_t page = tile.block_table[block * kBlockPages + p];
-    const int64_t at = (page * args.kv.kv_heads + tile.head) * kPageTokens * dim;
+  for (int p = 0; p < block.page_count; ++p) {
+    const int64_t page = tile.block_table[index * kBlockPages + p];
+    const int64_t at = (page * args.kv.kv_heads + tile.head) * page_numbers;
     keys[p] = reinterpret_cast<const T*>(args.kv.k) + at;
     values[p] = reinterpret_cast<const T*>(args.kv.v) + at;
   }
-  over_rows<kScoreRows>(tile.rows, [&]<int Rows>(int row) {
-    score_rows<T, Rows>(s.q + row * stride, stride, keys, page_count, dim, s.scores + row * kBlock);
-  });
-  for (int row = 0; row < tile.rows; ++row) {
-    const int position = tile.positions[row / tile.group];
-    soften_row(s.scores + row * kBlock, page_count, first_visible(args, position) - begin, position - begin,
-               args.softcap, s.top + row, s.sum + row, s.decay + row);
+  if constexpr (sizeof(T) == sizeof(uint16_t)) {
+    if (tile.rows > 2 * kScoreRows) {  // many register tiles: convert once for all of them
+      const float *wide_keys[kBlockPages] = {}, *wide_values[kBlockPages] = {};
+      for (int p = 0; p < block.page_count; ++p) {
+        float* wide = s.wide + 2 * p * page_numbers;
+        widen(keys[p], page_numbers, wide);
+        widen(values[p], page_numbers, wide + page_numbers);
+        wide_keys[p] = wide;
+        wide_values[p] = wide + page_numbers;
+      }
+      return compute_block(tile, s, block, wide_keys, wide_values);
+    }
   }
-  over_rows<kOutRows>(tile.rows, [&]<int Rows>(int row) {
-    out_rows<T, Rows>(s.scores + row * kBlock, s.decay + row, values, key0, key1, dim, s.out + row * stride, stride);
-  });
+  compute_block(tile, s, block, keys, values);
 }
 
 // q and y point at the tile's first token.

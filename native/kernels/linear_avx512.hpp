@@ -14,8 +14,6 @@ constexpr int kMaxRows = 12;
 constexpr int kDirectRows = 10;  // int4: up to here unpacked in registers, beyond once into L1
 constexpr int32_t kWeightZero = 128;  // vpdpbusd multiplies by the stored byte, weight + 128
 
-#define HEADRACE_ROTATES_16 1
-
 inline void prefetch_step(const Prefetch& ahead, int64_t step) {
   const char* at = reinterpret_cast<const char*>(ahead.base + step * ahead.stride);
   _mm_prefetch(at, _MM_HINT_T0);
@@ -208,20 +206,51 @@ inline void unpack_groups(const uint8_t* from, int64_t groups, uint8_t* out) {
   }
 }
 
-// a + b in the lanes whose bit is clear, a - b in the others, where a is the lower of each pair.
+// a + b in the lanes whose bit is clear, a - b in the others, where a is the lower of each pair. The product with
+// one or minus one is exact, so this rounds once, like the sum.
 inline __m512 butterfly(__m512 x, __m512 partner, int negative) {
-  const __m512i sign = _mm512_maskz_set1_epi32(static_cast<__mmask16>(negative), static_cast<int>(0x80000000u));
-  return _mm512_add_ps(partner, _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(x), sign)));
+  const __m512 ones = _mm512_set1_ps(1.0f);
+  const __m512 sign = _mm512_mask_blend_ps(static_cast<__mmask16>(negative), ones, _mm512_set1_ps(-1.0f));
+  return _mm512_fmadd_ps(x, sign, partner);
 }
-// Butterflies of distance 1, 2, 4, 8.
-inline void rotate_16(float* at, int64_t count) {
-  for (int64_t i = 0; i < count; i += 16) {
-    __m512 x = _mm512_loadu_ps(at + i);
+
+// Rotates one block of 16 * kVectors values in registers, in the order of butterflies that strip.hpp defines.
+template <int kVectors>
+void rotate_block(float* at) {
+  __m512 v[kVectors];
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors; ++i) {
+    __m512 x = _mm512_loadu_ps(at + 16 * i);
     x = butterfly(x, _mm512_permute_ps(x, 0xb1), 0xaaaa);
     x = butterfly(x, _mm512_permute_ps(x, 0x4e), 0xcccc);
     x = butterfly(x, _mm512_shuffle_f32x4(x, x, 0xb1), 0xf0f0);
-    x = butterfly(x, _mm512_shuffle_f32x4(x, x, 0x4e), 0xff00);
-    _mm512_storeu_ps(at + i, x);
+    v[i] = butterfly(x, _mm512_shuffle_f32x4(x, x, 0x4e), 0xff00);
+  }
+#pragma GCC unroll 3
+  for (int distance = 1; distance < kVectors; distance *= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kVectors; ++i) {
+      if (i & distance) continue;
+      const __m512 a = v[i], b = v[i + distance];
+      v[i] = _mm512_add_ps(a, b);
+      v[i + distance] = _mm512_sub_ps(a, b);
+    }
+  }
+  const __m512 scale = _mm512_set1_ps(rotation_scale(16 * kVectors));
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors; ++i) _mm512_storeu_ps(at + 16 * i, _mm512_mul_ps(v[i], scale));
+}
+
+// Rotates a whole row of `count` values, a multiple of `block`, in place.
+inline void rotate_row(float* x, int64_t count, int64_t block) {
+  for (int64_t start = 0; start < count; start += block) {
+    if (block == 128) {
+      rotate_block<8>(x + start);
+    } else if (block == 64) {
+      rotate_block<4>(x + start);
+    } else {
+      rotate_block<2>(x + start);
+    }
   }
 }
 

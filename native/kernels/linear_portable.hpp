@@ -70,4 +70,4 @@ HEADRACE_LEAF void tile_int8(const uint8_t* w, const uint32_t* x, int64_t steps,
 }  // namespace
 }  // namespace headrace
 
-#include "linear_unpack.hpp"
+#include "linear_plain.hpp"

@@ -27,38 +27,6 @@ inline void norm_row(const float* x, const float* weight, float eps, int64_t k, 
   for (int64_t i = 0; i < k; ++i) out[i] = x[i] * inverse * weight[i];
 }
 
-template <int kDistance>
-void butterflies(float* x, int64_t count) {
-  for (int64_t start = 0; start < count; start += 2 * kDistance) {
-    for (int i = 0; i < kDistance; ++i) {
-      const float a = x[start + i];
-      const float b = x[start + i + kDistance];
-      x[start + i] = a + b;
-      x[start + i + kDistance] = a - b;
-    }
-  }
-}
-
-// Rotates a whole row of `count` values, a multiple of `block`, in place.
-inline void rotate_row(float* x, int64_t count, int64_t block) {
-  const float scale = rotation_scale(block);
-  for (int64_t start = 0; start < count; start += block) {
-    float* at = x + start;
-#if defined(HEADRACE_ROTATES_16)
-    rotate_16(at, block);
-#else
-    butterflies<1>(at, block);
-    butterflies<2>(at, block);
-    butterflies<4>(at, block);
-    butterflies<8>(at, block);
-#endif
-    butterflies<16>(at, block);
-    if (block >= 64) butterflies<32>(at, block);
-    if (block >= 128) butterflies<64>(at, block);
-    for (int64_t i = 0; i < block; ++i) at[i] *= scale;
-  }
-}
-
 // Quantises a row in place: q = nearest(x * 127 / largest), four to a word. A row with a NaN or an infinity gets
 // scale NaN, so that its outputs are NaN.
 inline void quantise_row(float* x, int64_t count, float* scale, int32_t* sum) {

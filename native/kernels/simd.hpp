@@ -79,22 +79,38 @@ static inline uint16_t to_bf16(float x) {  // to nearest, ties to even; NaN stay
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// Sum and maximum of the lanes, halves folded onto each other: one fixed order.
-static inline float reduce_add(F v) {
-  float lanes[kWidth];
-  store(lanes, v);
-  for (int half = kWidth / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  return lanes[0];
+// Lane i becomes lane (i + Half) % kWidth.
+template <int Half>
+static inline F rotate(F v) {
+#if defined(HEADRACE_ISA_avx512)
+  return __builtin_shufflevector(v, v, Half, (1 + Half) % 16, (2 + Half) % 16, (3 + Half) % 16, (4 + Half) % 16,
+                                 (5 + Half) % 16, (6 + Half) % 16, (7 + Half) % 16, (8 + Half) % 16, (9 + Half) % 16,
+                                 (10 + Half) % 16, (11 + Half) % 16, (12 + Half) % 16, (13 + Half) % 16,
+                                 (14 + Half) % 16, (15 + Half) % 16);
+#elif defined(HEADRACE_ISA_avx2)
+  return __builtin_shufflevector(v, v, Half, (1 + Half) % 8, (2 + Half) % 8, (3 + Half) % 8, (4 + Half) % 8,
+                                 (5 + Half) % 8, (6 + Half) % 8, (7 + Half) % 8);
+#else
+  return __builtin_shufflevector(v, v, Half, (1 + Half) % 4, (2 + Half) % 4, (3 + Half) % 4);
+#endif
 }
-static inline float reduce_max(F v) {
-  float lanes[kWidth];
-  store(lanes, v);
-  for (int half = kWidth / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] = lanes[i] < lanes[i + half] ? lanes[i + half] : lanes[i];
+
+// Sum and maximum of the lanes, halves folded onto each other: one fixed order.
+template <int Half = kWidth / 2>
+static inline float reduce_add(F v) {
+  if constexpr (Half == 0) {
+    return v[0];
+  } else {
+    return reduce_add<Half / 2>(v + rotate<Half>(v));
   }
-  return lanes[0];
+}
+template <int Half = kWidth / 2>
+static inline float reduce_max(F v) {
+  if constexpr (Half == 0) {
+    return v[0];
+  } else {
+    return reduce_max<Half / 2>(max(v, rotate<Half>(v)));
+  }
 }
 
 // e^x, relative error below 2^-22.5 for results in the normal range (tested); exp(0) = 1 and

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from headrace.chat.messages import messages_from_openai
+from headrace.chat.template import missing_template
 from headrace.engine.load import LoadedModel, Progress, load_model
 from headrace.engine.options import EngineOptions
 from headrace.engine.request import (
@@ -26,7 +27,7 @@ from headrace.engine.request import (
     TokenLogprob,
     Usage,
 )
-from headrace.errors import InvalidRequest, TemplateMissing
+from headrace.errors import InvalidRequest
 from headrace.sample.params import SamplingParams
 
 Prompt = str | Sequence[int]
@@ -120,7 +121,7 @@ class LLM:
 
     def stream_chat(self, messages: Messages, **sampling: Any) -> Iterator[Piece]:
         """Like chat, piece by piece."""
-        return self.stream(self._chat_prompt(messages), **sampling)
+        return iter(_Stream(self.model, self._chat_request(messages, sampling)))
 
     async def agenerate(self, prompt: Prompt, **sampling: Any) -> Completion:
         """`generate` for asyncio."""
@@ -136,7 +137,7 @@ class LLM:
 
     def astream_chat(self, messages: Messages, **sampling: Any) -> AsyncIterator[Piece]:
         """`stream_chat` for asyncio."""
-        return self.astream(self._chat_prompt(messages), **sampling)
+        return _astream(self.model, self._chat_request(messages, sampling))
 
     def close(self) -> None:
         """Stop the engine and free its memory."""
@@ -151,25 +152,26 @@ class LLM:
         self.close()
 
     def _request(self, prompt: Prompt, sampling: dict[str, Any]) -> Request:
+        ids = self.model.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else prompt
+        return Request(prompt=tuple(ids), params=self._params(sampling), continues=len(prompt) > 0)
+
+    def _chat_request(self, messages: Messages, sampling: dict[str, Any]) -> Request:
+        template = self.model.template
+        if template is None:
+            raise missing_template(self.model.name)
+        text = template.render(messages_from_openai(list(messages)))
+        # The template writes the special tokens itself, the tokenizer must not add them again.
+        ids = self.model.tokenizer.encode(text, add_special=False)
+        return Request(prompt=tuple(ids), params=self._params(sampling))
+
+    def _params(self, sampling: dict[str, Any]) -> SamplingParams:
         _known("generate", sampling, _PARAMS)
         if isinstance(sampling.get("stop"), str):
             sampling = {**sampling, "stop": (sampling["stop"],)}
         for name in ("stop", "stop_token_ids"):
             if name in sampling:
                 sampling = {**sampling, name: tuple(sampling[name])}
-        ids = self.model.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else prompt
-        return Request(prompt=tuple(ids), params=replace(self.model.defaults, **sampling))
-
-    def _chat_prompt(self, messages: Messages) -> list[int]:
-        template = self.model.template
-        if template is None:
-            raise TemplateMissing(
-                f"{self.model.name} has no chat template: use generate() with a plain prompt, or add "
-                "chat_template.jinja to its folder"
-            )
-        text = template.render(messages_from_openai(list(messages)))
-        # The template writes the special tokens itself, the tokenizer must not add them again.
-        return self.model.tokenizer.encode(text, add_special=False, parse_special=True)
+        return replace(self.model.defaults, **sampling)
 
 
 class _Stream:

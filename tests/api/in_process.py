@@ -60,7 +60,7 @@ def running_server(model: Any, **flags: Any) -> Iterator[Running]:
     settings: Settings = load_settings({"port": 0, "drain_s": 5, **flags}, environ={}, folders=[])
     listener = bind(settings)
     port = listener.getsockname()[1]
-    server = Server(create_app(model, settings), settings)
+    server = Server(create_app(model, settings), settings, lambda: None)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:

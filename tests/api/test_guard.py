@@ -12,6 +12,8 @@ from in_process import Running, raw
 
 import headrace.api.protocol
 import headrace.api.sse
+from headrace.api.guard import exposed
+from headrace.config import load_settings
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -58,6 +60,15 @@ def test_pages_of_others_are_refused(server: Running) -> None:
     assert get("/health", headers={"origin": "https://evil.example"}).status_code == 403
     assert get("/health", headers={"origin": "null"}).status_code == 403
     assert get("/health", headers={"origin": "http://localhost:3000"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "warned"),
+    [("0.0.0.0", None, True), ("0.0.0.0", "k", False), ("::", None, True), ("127.0.0.1", None, False)],
+)
+def test_serving_everyone_without_a_key_is_warned_of(host: str, key: str | None, warned: bool) -> None:
+    settings = load_settings({"host": host, "api_key": key}, environ={}, folders=[])
+    assert bool(exposed(settings)) == warned
 
 
 def test_allowed_hosts(serve) -> None:

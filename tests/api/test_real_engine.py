@@ -59,8 +59,16 @@ def test_chat_streams(server: Running) -> None:
     assert sum(bool(c.choices and c.choices[0].finish_reason) for c in chunks) == 1
 
 
-def test_closing_a_stream_frees_its_pages_within_a_step(server: Running) -> None:
+def test_closing_a_stream_frees_its_pages_within_a_step(server: Running, monkeypatch) -> None:
     engine = server.model.engine
+    steps_at_cancel: list[int] = []
+    cancel = engine._cancel
+
+    def cancel_and_note(request_id: str) -> None:
+        steps_at_cancel.append(engine.status().steps)
+        cancel(request_id)
+
+    monkeypatch.setattr(engine, "_cancel", cancel_and_note)
     before = engine.status()
     # No end before the context is full: without the cancel this would run for hundreds of steps.
     stream = server.openai().completions.create(
@@ -73,6 +81,7 @@ def test_closing_a_stream_frees_its_pages_within_a_step(server: Running) -> None
         pass
     after = engine.status()
     assert after.available_pages == before.available_pages
+    assert after.steps - steps_at_cancel[0] <= 1  # the step that was under way
     assert after.steps - before.steps < 400, "the request ran to its end: closing did not cancel it"
 
 

@@ -263,6 +263,11 @@ def test_output_built_piece_by_piece_stays_within_the_limits() -> None:
     assert render(source, messages) == "word " * 180_000
 
 
+def test_a_long_text_counts_once_however_often_it_passes() -> None:
+    source = "{% for i in range(2000) %}{% set x = messages[0].content | trim %}{% endfor %}ok"
+    assert render(source, [Message("user", "w" * 900_000)]) == "ok"
+
+
 class TestLoading:
     def config(self, folder: Path, **entries: object) -> None:
         (folder / "tokenizer_config.json").write_text(json.dumps(entries))

@@ -72,6 +72,15 @@ def test_a_more_important_newcomer_is_prefilled_before_a_running_one():
     assert step(engine) == [(1, 0, 6, True), (0, 8, 2, False)]
 
 
+def test_running_prefills_go_in_the_order_of_importance():
+    engine = scheduler(budget=8)
+    engine.add(sequence(5, 30))
+    step(engine)
+    engine.add(sequence(1, 12))
+    assert step(engine) == [(1, 0, 8, False)]
+    assert step(engine) == [(1, 8, 4, True), (5, 8, 4, False)]
+
+
 def test_slots_bound_the_running_sequences():
     engine = scheduler(slots=2)
     for id in range(3):
@@ -150,6 +159,18 @@ def test_in_flight_when_the_prefix_is_being_computed():
     assert reasons[3] == (4, None)
     assert reasons[4] == (0, "cold")
     assert reasons[2][1] == "diverged"
+
+
+def test_not_in_flight_when_only_the_missing_page_is_alike():
+    engine = scheduler(budget=8)
+    engine.add(sequence(0, range(4)))
+    step(engine)
+    engine.add(sequence(1, [*range(50, 54), *range(4, 40)]))
+    step(engine)
+    engine.add(sequence(2, range(12), priority=-1))
+    step(engine)
+    assert engine.running[0].miss_reason == "partial_page"
+    assert engine.running[0].cached_tokens == 4
 
 
 def test_without_cache_nothing_is_read_or_fed():

@@ -170,7 +170,7 @@ def test_wrong_step_is_refused(name: str, value: np.ndarray, message: str) -> No
 
 def test_steps_above_the_size_are_refused() -> None:
     executor = Tiny(max_tokens=4).build()
-    with pytest.raises(ValueError, match="number of tokens 5 is not in 1 .. 4"):
+    with pytest.raises(ValueError, match=r"number of tokens 5 is not in 1 \.\. 4"):
         executor.run(**step(TOKENS, 0, 5, TABLE))
     with pytest.raises(TypeError):
         executor.run(**{**step(TOKENS, 0, 3, TABLE), "tokens": np.zeros(3, dtype=np.int64)})
@@ -182,7 +182,7 @@ def test_steps_above_the_size_are_refused() -> None:
         (5, ("scatter", [6], [7], [], [], [], []), "no such instruction"),
         (5, ("gather", [6, 6], [7], [], [], [], []), "needs 1 inputs, has 2"),
         (5, ("gather", [9], [7], [], [], [], []), "input id 9 is not in 0 .. 8"),
-        (5, ("gather", [5], [8], [], [], [], []), "32 columns where 40 are needed|columns"),
+        (5, ("gather", [5], [8], [], [], [], []), "40 columns where 32 are needed"),
         (3, ("attend", [4], [5], [], [], [1, HEADS, 0], [0.3, 0.0]), "no KV layer 1"),
         (3, ("attend", [4], [5], [], [], [0, 3, 0], [0.3, 0.0]), "3 query heads"),
         (4, ("fused_linear", [5, 0], [5], [4], [-1, -1], [0], [0.0]), "lies over input"),
@@ -203,7 +203,7 @@ def test_wrong_memory_is_refused() -> None:
     tiny = Tiny()
     with pytest.raises(ValueError, match="value 8 ends at byte"):
         tiny.build(arena=tiny.arguments["arena"][:-4])
-    with pytest.raises(ValueError, match="weight 4 has .* bytes where its format needs"):
+    with pytest.raises(ValueError, match=r"weight 4 has \d+ bytes where its format needs"):
         tiny.build(weights=[*tiny.arguments["weights"][:4], ("f32", D, D, _native.allocate(D * D * 4 - 1))])
     with pytest.raises(ValueError, match="KV layer 0"):
         tiny.build(kv=[(tiny.kv[0], tiny.kv[1][:-4], KV_HEADS, HEAD_DIM)])

@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -38,7 +38,7 @@ def bind(settings: Settings) -> socket.socket:
 class Server(uvicorn.Server):
     """uvicorn with a drain: listening goes on with 503 until all replies have ended or `drain_s` is over."""
 
-    def __init__(self, app: FastAPI, settings: Settings) -> None:
+    def __init__(self, app: FastAPI, settings: Settings, on_started: Callable[[], None]) -> None:
         config = uvicorn.Config(
             app,
             http=BoundedProtocol,
@@ -54,6 +54,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._service: Service = app.state.service
         self._drain_s = settings.drain_s
+        self._on_started = on_started
         self.stopped_by: int | None = None
 
     @contextmanager
@@ -77,6 +78,11 @@ class Server(uvicorn.Server):
 
     force_drain = False
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, then say so."""
+        await super().startup(sockets)
+        self._on_started()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, then close. Requests still under way after `drain_s` end with an error event."""
         self._service.draining = True
@@ -92,9 +98,11 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(app: FastAPI, settings: Settings, listener: socket.socket) -> int | None:
-    """Serve until SIGINT or SIGTERM; returns the signal."""
-    server = Server(app, settings)
+def serve(
+    app: FastAPI, settings: Settings, listener: socket.socket, on_started: Callable[[], None]
+) -> int | None:
+    """Serve until SIGINT or SIGTERM; returns the signal. `on_started` is called when requests are taken."""
+    server = Server(app, settings, on_started)
     server.run(sockets=[listener])
     return server.stopped_by
 

@@ -120,16 +120,15 @@ class EventStream(Response):
     async def _write(self, send: Send) -> None:
         """Pass pending bytes on; raises TimeoutError when the reader takes none for STALL_S."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        while True:
-            await self._wake.wait()
+        more = True
+        while more:
+            if not self._pending and not self._complete:
+                await self._wake.wait()
             self._wake.clear()
-            while self._pending:
-                part = bytes(self._pending[:SLICE_BYTES])
-                del self._pending[:SLICE_BYTES]
-                self._sending = True
-                async with asyncio.timeout(STALL_S):
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
-                self._sending = False
-            if self._complete:
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-                return
+            part = bytes(self._pending[:SLICE_BYTES])
+            del self._pending[:SLICE_BYTES]
+            more = bool(self._pending) or not self._complete
+            self._sending = True
+            async with asyncio.timeout(STALL_S):
+                await send({"type": "http.response.body", "body": part, "more_body": more})
+            self._sending = False

@@ -40,7 +40,9 @@ class Budget:
         self._ticks = 0
         self._spent_bytes = 0
         self._sweep_at_bytes = _SWEEP_BYTES
-        self._long_texts = ["-" * _LONG_TEXT_BYTES]  # the first is held by this list alone: the measure
+        # By id; held here, so that an id stays with its text. The first has no other holder: the measure.
+        measure = "-" * _LONG_TEXT_BYTES
+        self._long_texts = {id(measure): measure}
         self._known: dict[int, int] = {}  # id of a container of the inputs, which live as long -> its bytes
         for value in inputs:
             self._learn(value, depth=0)
@@ -60,7 +62,9 @@ class Budget:
             size_bytes = sys.getsizeof(value)
             self.check(size_bytes)
             if size_bytes >= _LONG_TEXT_BYTES:
-                self._long_texts.append(value)
+                if id(value) in self._long_texts:
+                    return cast(_Value, value)
+                self._long_texts[id(value)] = value
             self._spend(size_bytes)
         elif isinstance(value, _CONTAINERS):
             self.weigh(cast(object, value))
@@ -110,14 +114,11 @@ class Budget:
     def _sweep(self) -> None:
         """Give back what long texts took that nothing but this budget refers to any more: templates that
         build their output piece by piece make many and keep one."""
-        counts = [sys.getrefcount(text) for text in self._long_texts]
-        held = [count > counts[0] for count in counts]
-        self._spent_bytes -= sum(
-            sys.getsizeof(text) for text, kept in zip(self._long_texts[1:], held[1:], strict=True) if not kept
-        )
-        self._long_texts[1:] = [
-            text for text, kept in zip(self._long_texts[1:], held[1:], strict=True) if kept
-        ]
+        counts = [sys.getrefcount(text) for text in self._long_texts.values()]
+        for (key, text), count in list(zip(self._long_texts.items(), counts, strict=True))[1:]:
+            if count <= counts[0]:
+                self._spent_bytes -= sys.getsizeof(text)
+                del self._long_texts[key]
 
     def _learn(self, value: object, depth: int) -> int:
         """Note the bytes of every container of the inputs."""

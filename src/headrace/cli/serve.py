@@ -42,8 +42,8 @@ def command(
         for warning in exposed(settings):
             note(f"warning: {warning}")
         host, port = listener.getsockname()[:2]
-        _greet(running, settings, host, port)
-        stopped_by = serve(create_app(running, settings), settings, listener)
+        app = create_app(running, settings)
+        stopped_by = serve(app, settings, listener, lambda: _greet(running, settings, host, port))
     if stopped_by == signal.SIGINT:
         sys.exit(130)
 

@@ -168,7 +168,7 @@ class Engine:
         return Choice(
             sequence,
             RowState(params, generation.seed, index, request.prompt, stop_ids),
-            Detokenizer(self._tokenizer),
+            Detokenizer(self._tokenizer, continues=request.continues),
             StopMatcher(params.stop, params.include_stop_str_in_output),
             stop_ids,
             generation,

@@ -17,7 +17,9 @@ class Request:
     """One prompt with its parameters; `params.n` choices come back.
 
     `salt` separates prefix caches (one per API key); `cache` False neither reads nor feeds the prefix
-    cache. Lower `priority` runs sooner. `deadline_s` counts from submission.
+    cache. Lower `priority` runs sooner. `deadline_s` counts from submission. `continues` says that the output
+    goes on with the prompt's text (a completion) and so may begin with a space, rather than being a text of
+    its own (an answer).
     """
 
     prompt: tuple[int, ...]
@@ -27,6 +29,7 @@ class Request:
     cache: bool = True
     priority: int = 0
     deadline_s: float | None = None
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,6 @@ class Scheduler:
             leader.cache_salt == sequence.cache_salt
             and leader.tokens[start:end] == sequence.tokens[start:end]
             and leader.tokens[:start] == sequence.tokens[:start]
-            and end <= self._shareable(leader)
             for leader in self._leaders.values()
         )
 

@@ -1,0 +1,1 @@
+"""Logits to tokens: penalties, truncation, and draws from counter-based random numbers."""

@@ -36,6 +36,8 @@ class RowState:
         prompt_ids: Sequence[int],
         eos_ids: Collection[int],
     ) -> None:
+        # Converting a long prompt takes milliseconds, and only this penalty looks at it.
+        counted = prompt_ids if params.repetition_penalty != 1.0 else ()
         ends = {*params.stop_token_ids, *(() if params.ignore_eos else eos_ids)}
         self.native = _native.SampleRow(
             temperature=params.temperature,
@@ -51,7 +53,7 @@ class RowState:
             logprobs=-1 if params.logprobs is None else params.logprobs,
             seed=seed % 2**64,
             choice=choice,
-            prompt=np.array(prompt_ids, dtype=np.int32),
+            prompt=np.array(counted, dtype=np.int32),
         )
 
     @property

@@ -1,0 +1,1 @@
+"""Bytes to ids and back, as they arrive, up to a stop string."""

@@ -1,0 +1,57 @@
+// Unpacking int4 groups into int8's layout and rotating rows, in plain C++, for the ISAs that have no better way.
+#pragma once
+#include "linear_layout.hpp"
+
+namespace headrace {
+namespace {
+
+// `groups` groups of 576 bytes into [8 groups][32][4] bytes.
+inline void unpack_groups(const uint8_t* from, int64_t groups, uint8_t* out) {
+  for (int64_t g = 0; g < groups; ++g, from += kGroupBytes, out += kGroup * kStrip) {
+    uint8_t multiplier[kStrip * 4], offset[kStrip * 4];
+    for (int c = 0; c < kStrip * 4; ++c) {
+      multiplier[c] = from[c / 4];
+      offset[c] = from[kStrip + c / 4];
+    }
+    for (int line = 0; line < 8; ++line) {
+      const uint8_t* codes = from + 64 + line * 64;
+      const int half = line % 2 * 64;
+      uint8_t* low = out + line / 2 * 256 + half;
+      for (int b = 0; b < 64; ++b) {
+        low[b] = static_cast<uint8_t>((codes[b] & 15) * multiplier[half + b] + offset[half + b]);
+        low[128 + b] = static_cast<uint8_t>((codes[b] >> 4) * multiplier[half + b] + offset[half + b]);
+      }
+    }
+  }
+}
+
+template <int kDistance>
+void butterflies(float* x, int64_t count) {
+  for (int64_t start = 0; start < count; start += 2 * kDistance) {
+    for (int i = 0; i < kDistance; ++i) {
+      const float a = x[start + i];
+      const float b = x[start + i + kDistance];
+      x[start + i] = a + b;
+      x[start + i + kDistance] = a - b;
+    }
+  }
+}
+
+// Rotates a whole row of `count` values, a multiple of `block`, in place.
+inline void rotate_row(float* x, int64_t count, int64_t block) {
+  const float scale = rotation_scale(block);
+  for (int64_t start = 0; start < count; start += block) {
+    float* at = x + start;
+    butterflies<1>(at, block);
+    butterflies<2>(at, block);
+    butterflies<4>(at, block);
+    butterflies<8>(at, block);
+    butterflies<16>(at, block);
+    if (block >= 64) butterflies<32>(at, block);
+    if (block >= 128) butterflies<64>(at, block);
+    for (int64_t i = 0; i < block; ++i) at[i] *= scale;
+  }
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,282 @@
+"""The command line as its users meet it: bytes on stdout, messages on stderr, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from conftest import Headrace
+
+COMMANDS = ("run", "serve", "list", "show", "rm", "pull", "doctor")
+
+
+def test_version_and_help_are_fast_to_load(environment: dict[str, str]) -> None:
+    code = (
+        "import sys; from headrace.cli.main import main\n"
+        "try: main([sys.argv[1]])\n"
+        "except SystemExit as stop: assert not stop.code\n"
+        "heavy = {'numpy', 'fastapi', 'tokenizers', 'rich', 'prompt_toolkit', 'huggingface_hub'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    for flag, expected in (("--version", "headrace 0."), ("--help", "Show what a model is")):
+        result = subprocess.run(
+            [sys.executable, "-c", code, flag], capture_output=True, text=True, env=environment, check=False
+        )
+        assert result.returncode == 0, result.stderr
+        assert expected in result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_teaches_with_an_example(command: str, headrace: Headrace) -> None:
+    result = headrace(command, "--help")
+    assert result.returncode == 0
+    assert re.search(rb"Examples?:\n\s+headrace " + command.encode(), result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["frobnicate"], "frobnicate"),
+        (["run", "--frobnicate"], "--frobnicate"),
+        (["run", "--max-tokens", "many", "x"], "--max-tokens"),
+        (["run", "--weights", "int3", "x"], "one of keep, bf16, int8, int4"),
+        (["run", "--raw", "--system", "be kind", "x"], "--system needs the chat template"),
+        (["run"], "stdin is empty"),
+        (["run", "--raw", "--logit-bias", "a=b", "x"], "ID=X"),
+        (["run", "--raw", "--token-budget", "4", "x"], "token_budget is 4"),
+        (["rm", "novelette"], "ships inside the package"),
+        (["rm"], "model"),
+        (["pull", "--offline", "a/b"], "offline is set"),
+        ([], "Usage"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_exit_2(headrace: Headrace, arguments: list[str], message: str) -> None:
+    result = headrace(*arguments)
+    assert result.returncode == 2, result
+    assert message in (result.stderr + result.stdout).decode()
+    assert b"Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "./nowhere", "x"], "nowhere"),
+        (["run", "nobody/nothing", "x", "--offline"], "nobody/nothing"),
+        (["run", "--raw", "--temperature", "-1", "x"], "temperature is -1.0"),
+        (["run", "--raw", "--max-tokens", "100000", "x"], "the limit is"),
+        (["show", "./nowhere"], "nowhere"),
+        (["rm", "nobody/nothing"], "nobody/nothing"),
+    ],
+    ids=" ".join,
+)
+def test_failure_is_exit_1_and_one_line(headrace: Headrace, arguments: list[str], message: str) -> None:
+    result = headrace(*arguments)
+    assert result.returncode == 1, result
+    assert result.stdout == b""
+    lines = result.stderr.decode().splitlines()
+    assert lines[-1].startswith("error: ")
+    assert message in lines[-1]
+    assert b"Traceback" not in result.stderr
+
+
+def test_a_variable_that_is_unknown_is_exit_2(headrace: Headrace) -> None:
+    result = headrace("doctor", HEADRACE_THREDS="2")
+    assert result.returncode == 2
+    assert b"did you mean 'HEADRACE_THREADS'?" in result.stderr
+
+
+def test_the_documented_text_byte_for_byte(headrace: Headrace, shared_data: Path) -> None:
+    folder = shared_data / "stories260K"
+    result = headrace("run", str(folder / "hf"), "", "--raw", "--temperature", "0", "--max-tokens", "200")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == (folder / "expected_greedy_200.txt").read_bytes()
+    line = (
+        r"first token after \d+ ms · [\d.,]+ tokens/s · [\d.]+% of .* · 200 tokens · prompt 1 \(0 cached\)\n"
+    )
+    assert re.fullmatch(line, result.stderr.decode())
+
+
+def test_a_prompt_from_stdin_and_json(headrace: Headrace) -> None:
+    arguments = ("--raw", "--seed", "5", "--max-tokens", "8")
+    texts = {
+        headrace("run", *arguments, "--no-stats", "The sea").stdout,
+        headrace("run", *arguments, "--no-stats", "-", stdin=b"The sea").stdout,
+        headrace("run", *arguments, "--no-stats", stdin=b"The sea").stdout,
+        headrace("run", "novelette", "The sea", *arguments, "--no-stats").stdout,
+    }
+    assert len(texts) == 1
+    report = json.loads(headrace("run", *arguments, "--json", "The sea").stdout)
+    assert report["text"].encode() in texts
+    assert report["finish_reason"] == "length"
+    assert report["usage"]["completion_tokens"] == 8
+    assert report["statistics"]["bandwidth_bytes_per_s"] > 0
+    assert report["seed"] == 5
+
+
+def test_sampling_flags_take_effect(headrace: Headrace) -> None:
+    result = headrace(
+        "run", "--raw", "--json", "--stop-token-ids", "7", "--logit-bias", "7=100", "--temperature", "0", "Hi"
+    )
+    report = json.loads(result.stdout)
+    assert (report["finish_reason"], report["stop"]) == ("stop", 7)
+
+
+def test_reports_as_json(headrace: Headrace) -> None:
+    [shipped] = json.loads(headrace("list", "--json").stdout)
+    assert shipped["name"] == "novelette"
+    shown = json.loads(headrace("show", "--plan", "--json").stdout)
+    assert shown["architecture"] == "llama"
+    assert shown["parameters"] == sum(shown["types"].values())
+    plan = shown["plan"]
+    parts = ("weights_bytes", "kv_bytes", "activation_bytes", "base_bytes")
+    assert plan["total_bytes"] == sum(plan[part] for part in parts)
+    findings = json.loads(headrace("doctor", "--json").stdout)
+    assert {"kernels", "threads", "read bandwidth", "free memory", "cache"} <= {f["name"] for f in findings}
+
+
+def test_tables_for_people(headrace: Headrace) -> None:
+    assert headrace("list").stdout.splitlines()[0].split() == [b"NAME", b"FROM", b"SIZE", b"REVISION"]
+    assert re.search(rb"total +[\d.]+ MB", headrace("show", "--plan").stdout)
+    assert re.search(rb"kernels +\w+ \(usable: ", headrace("doctor").stdout)
+
+
+def test_a_closed_pipe_is_no_error(environment: dict[str, str]) -> None:
+    command = f"{sys.executable} -m headrace run --raw --max-tokens 60 'The sea' | head -c 1"
+    result = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, env=environment, check=False
+    )
+    assert len(result.stdout) == 1
+    assert b"Traceback" not in result.stderr
+
+
+def start(environment: dict[str, str], *arguments: str, **options: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "headrace", *arguments],
+        env=environment,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_serve_says_where_it_is_and_stops_on_signals(
+    environment: dict[str, str], number: signal.Signals, code: int
+) -> None:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start(environment, "serve", "--port", "0", **pipes) as process:
+        assert process.stdout is not None and process.stderr is not None
+        first = process.stdout.readline().decode()
+        found = re.search(r"serving novelette .* on (http://127\.0\.0\.1:\d+)", first)
+        assert found, first
+        assert f"curl {found[1]}/v1/chat/completions" in process.stdout.readline().decode()
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(found[1] + "/ready") as reply:
+            assert json.load(reply)["status"] == "ready"
+        process.send_signal(number)
+        assert process.wait(30) == code
+        assert process.stderr.read() == b""
+
+
+def test_the_curl_line_of_a_server_with_a_key(environment: dict[str, str]) -> None:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start(environment, "serve", "--port", "0", "--api-key", "secret", **pipes) as process:
+        assert process.stdout is not None
+        lines = process.stdout.readline() + process.stdout.readline()
+        assert b"authorization: Bearer KEY" in lines
+        assert b"secret" not in lines
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_a_port_that_is_taken_is_wrong_usage(headrace: Headrace) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = headrace("serve", "--port", str(taken.getsockname()[1]))
+    assert result.returncode == 2
+    assert b"cannot listen on" in result.stderr
+
+
+class Terminal:
+    """A process on a pseudo-terminal, and what it has written so far."""
+
+    def __init__(self, environment: dict[str, str], *arguments: str) -> None:
+        self.master, slave = pty.openpty()
+        options = {"stdin": slave, "stdout": slave, "stderr": slave, "start_new_session": True}
+        self.process = start(environment | {"TERM": "xterm"}, *arguments, **options)
+        os.close(slave)
+        self._seen = b""
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        try:
+            while part := os.read(self.master, 65536):
+                with self._changed:
+                    self._seen += part
+                    self._changed.notify_all()
+                if b"\x1b[6n" in part:
+                    os.write(self.master, b"\x1b[1;1R")  # the cursor's place, which prompt_toolkit asks for
+        except OSError:
+            pass  # the process has ended
+
+    def expect(self, text: bytes) -> None:
+        """Wait until `text` has been written, and forget all up to it."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: text in self._seen, 60), (text, self._seen)
+            self._seen = self._seen.partition(text)[2]
+
+    def send(self, data: bytes) -> None:
+        os.write(self.master, data)
+
+    def say(self, line: bytes, answer: bytes) -> None:
+        """Type a line at the prompt (before it, what is typed may be lost), then wait for `answer`."""
+        self.expect(b">>> ")
+        self.send(line)
+        self.expect(answer)
+
+    def close(self) -> int:
+        code = self.process.wait(30)
+        self._reader.join(10)
+        os.close(self.master)
+        return code
+
+
+def test_a_chat_in_the_terminal(environment: dict[str, str]) -> None:
+    terminal = Terminal(environment, "run", "--max-tokens", "12", "--seed", "1")
+    terminal.expect(b"/help for help")
+    terminal.say(b"/help\r", b"forget the conversation")
+    terminal.say(b"Hello\r", b"tokens/s")
+    terminal.say(b"/set temperature 0\r", b"temperature = 0.0")
+    terminal.say(b"/set temperature -1\r", b"temperature is -1.0")
+    terminal.say(b"/nonsense\r", b"unknown command /nonsense")
+    terminal.say(b"one \\\rtwo\r", b"tokens/s")
+    terminal.expect(b">>> ")
+    terminal.send(b"\x04")
+    assert terminal.close() == 0
+    history = Path(environment["HOME"], ".local", "state", "headrace", "history").read_text()
+    assert "+Hello" in history
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(environment: dict[str, str]) -> None:
+    terminal = Terminal(
+        environment, "run", "--ignore-eos", "--executor", "reference", "--max-tokens", "400", "--no-stats"
+    )
+    terminal.expect(b"/help for help")
+    terminal.say(b"Hello\r", b"the")
+    os.kill(terminal.process.pid, signal.SIGINT)
+    terminal.expect(b"[stopped]")
+    terminal.expect(b">>> ")
+    terminal.send(b"/quit\r")
+    assert terminal.close() == 0

@@ -1,0 +1,105 @@
+"""Settings: precedence, typed values, unknown names."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.flags import MODEL_SETTINGS, SERVER_SETTINGS
+from headrace.config import SETTINGS, Settings, load_settings, settings_table
+from headrace.errors import UsageError
+
+
+def write(folder: Path, text: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "headrace.toml").write_text(text)
+    return folder
+
+
+def test_flags_win_over_variables_over_the_near_file_over_the_far_one(tmp_path: Path) -> None:
+    near = write(tmp_path / "near", "port = 3\nthreads = 3\nmax_sequences = 3\n")
+    far = write(tmp_path / "far", "port = 4\nthreads = 4\nmax_sequences = 4\ntoken_budget = 4\n")
+    settings = load_settings(
+        {"port": "1", "threads": None},
+        environ={"HEADRACE_PORT": "2", "HEADRACE_THREADS": "2"},
+        folders=[near, far],
+    )
+    assert (settings.port, settings.threads, settings.max_sequences, settings.token_budget) == (1, 2, 3, 4)
+    assert settings.host == "127.0.0.1"
+
+
+def test_every_setting_parses_from_text_as_from_toml(tmp_path: Path) -> None:
+    text = {
+        "HEADRACE_KV_MEMORY": "1.5GiB",
+        "HEADRACE_OFFLINE": "yes",
+        "HEADRACE_API_KEY": "a, b",
+        "HEADRACE_CACHE_DIR": "/x",
+        "HEADRACE_DRAIN_S": "2.5",
+        "HEADRACE_WEIGHTS": "int4",
+    }
+    folder = write(
+        tmp_path,
+        'kv_memory = 1610612736\noffline = true\napi_key = ["a", "b"]\ncache_dir = "/x"\n'
+        'drain_s = 2.5\nweights = "int4"\n',
+    )
+    from_text = load_settings(environ=text, folders=[])
+    assert from_text == load_settings(environ={}, folders=[folder])
+    assert from_text.kv_memory == 3 * 2**29
+    assert from_text.api_key == ("a", "b")
+    assert from_text.cache_dir == Path("/x")
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"HEADRACE_PROT": "1"}, "unknown environment variable HEADRACE_PROT: did you mean 'HEADRACE_PORT'"),
+        ({"HEADRACE_PORT": "x"}, "HEADRACE_PORT is 'x', which is not an integer from 0 to 65,535"),
+        ({"HEADRACE_PORT": "70000"}, "HEADRACE_PORT is '70000'"),
+        ({"HEADRACE_WEIGHTS": "int3"}, "one of keep, bf16, int8, int4"),
+        ({"HEADRACE_OFFLINE": "maybe"}, "true or false"),
+        ({"HEADRACE_KV_MEMORY": "lots"}, "a size such as 4GiB"),
+        ({"HEADRACE_DRAIN_S": "nan"}, "a number of seconds"),
+    ],
+)
+def test_what_is_wrong_in_the_environment_is_named(environ: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_settings(environ=environ, folders=[])
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prot = 1", "unknown setting 'prot': did you mean 'port'?"),
+        ("zzz = 1", "valid are weights, "),
+        ("port = '", "cannot be read"),
+        ("port = 1.5", "port is 1.5, which is not an integer"),
+        ("port = true", "which is not an integer"),
+        ("[port]\nx = 1", "which is not an integer"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_settings(environ={}, folders=[write(tmp_path, text)])
+    assert message in caught.value.message
+    assert "headrace.toml" in caught.value.message
+
+
+def test_keys_are_not_repeated_in_messages() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_settings(environ={"HEADRACE_API_KEY": "secret,,x"}, folders=[])
+    assert "secret" not in caught.value.message
+
+
+def test_variables_of_tests_and_kernels_are_known() -> None:
+    load_settings(environ={"HEADRACE_ISA": "avx2", "HEADRACE_SHARED_DATA": "/x", "OTHER": "1"}, folders=[])
+
+
+def test_every_setting_is_described_and_is_a_flag_of_a_command() -> None:
+    assert list(SETTINGS) == [field.name for field in fields(Settings)]
+    assert set(SETTINGS) == {*MODEL_SETTINGS, *SERVER_SETTINGS}
+    for setting in SETTINGS.values():
+        assert setting.help
+        assert f"`{setting.flag}` | `{setting.variable}` | `{setting.name}`" in settings_table()
