@@ -19,6 +19,16 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+# The C++ tests under ASan+UBSan and TSan, then, where qemu-user is, built for ARM and run there.
+test-native: $(VENV)/.installed
+	scripts/test_native.sh $(BIN)
+
+bench: $(VENV)/.installed
+	$(BIN)/python bench/engine_step.py
+	$(BIN)/python bench/scheduler.py
+	$(BIN)/python bench/sampling.py
+	$(BIN)/python bench/kernels/linear.py
+
 soak: $(VENV)/.test
 	$(BIN)/python -m pytest -m soak
 

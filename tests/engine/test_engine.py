@@ -124,6 +124,7 @@ def test_errors_at_the_door(model: LoadedModel) -> None:
     refused(InvalidRequest, "logit_bias: token 999", params=SamplingParams(logit_bias={999: 1.0}))
     refused(InvalidRequest, "stop_token_ids: token 500", params=SamplingParams(stop_token_ids=(500,)))
     refused(InvalidRequest, "deadline_s is -1", deadline_s=-1)
+    refused(InvalidRequest, "priority is 101", priority=101)
     refused(ContextLengthExceeded, r"prompt has 512 tokens, the limit is 512", prompt=(5,) * 512)
     refused(ContextLengthExceeded, "max_tokens is 511", params=SamplingParams(max_tokens=511))
     assert model.engine.status().steps == 0

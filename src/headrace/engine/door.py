@@ -8,6 +8,9 @@ from headrace.engine.request import Request
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 
 
+MAX_PRIORITY = 100  # classes on either side of 0
+
+
 def check_request(request: Request, *, vocabulary: int, longest: int) -> None:
     """Raise a typed error unless the request can run to its end: `longest` is prompt and output in tokens."""
     count = len(request.prompt)
@@ -19,6 +22,11 @@ def check_request(request: Request, *, vocabulary: int, longest: int) -> None:
     if request.deadline_s is not None and not request.deadline_s > 0:
         raise InvalidRequest(
             f"deadline_s is {request.deadline_s}, it must be more than 0 seconds", param="deadline_s"
+        )
+    if abs(request.priority) > MAX_PRIORITY:
+        raise InvalidRequest(
+            f"priority is {request.priority}, it must be from -{MAX_PRIORITY} to {MAX_PRIORITY}",
+            param="priority",
         )
     asked = request.params.max_tokens
     if count + (asked or 1) > longest:
