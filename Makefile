@@ -12,6 +12,8 @@ run: $(VENV)/.installed
 	  "It was a cold evening, and the old house at the end of the lane"
 
 test: $(VENV)/.test
+	$(BIN)/python -m pytest tests/kv tests/engine/test_schedule.py \
+	  --cov=headrace.kv --cov=headrace.engine.schedule --cov-branch --cov-fail-under=100
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.lint

@@ -140,6 +140,38 @@ void tile_int8(const uint8_t* w, const uint32_t* x, int64_t steps, void* sums, P
   tile<StepInt8, kRows>(w, x, steps, sums, ahead);
 }
 
+// One group's metadata spread over 8 columns: multipliers to both 16-bit halves, offsets to all four bytes.
+struct GroupMeta {
+  __m256i multiplier, offset;
+};
+inline GroupMeta group_meta(const uint8_t* group, int column) {
+  const __m128i m = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(group + column));
+  const __m128i o = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(group + kStrip + column));
+  return {_mm256_mullo_epi32(_mm256_cvtepu8_epi32(m), _mm256_set1_epi32(0x00010001)),
+          _mm256_mullo_epi32(_mm256_cvtepu8_epi32(o), _mm256_set1_epi32(0x01010101))};
+}
+// Two codes at once: their products with the multiplier fit a byte each, so one 16-bit product holds both.
+inline __m256i weights_of(__m256i codes, const GroupMeta& meta) {
+  const __m256i nibbles = _mm256_and_si256(codes, _mm256_set1_epi8(15));
+  return _mm256_add_epi8(_mm256_mullo_epi16(nibbles, meta.multiplier), meta.offset);
+}
+
+// `groups` groups of 576 bytes into [8 groups][32][4] bytes.
+inline void unpack_groups(const uint8_t* from, int64_t groups, uint8_t* out) {
+  for (int64_t g = 0; g < groups; ++g, from += kGroupBytes, out += kGroup * kStrip) {
+    for (int column = 0; column < kStrip; column += 8) {
+      const GroupMeta meta = group_meta(from, column);
+      const uint8_t* codes = from + 64 + column * 4;
+      for (int pair = 0; pair < 4; ++pair) {
+        const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + pair * 128));
+        uint8_t* to = out + pair * 256 + column * 4;
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), weights_of(both, meta));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 128), weights_of(_mm256_srli_epi16(both, 4), meta));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace headrace
 
