@@ -34,7 +34,7 @@ using Indices = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device
 using Result = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 using PackedWeight = std::tuple<std::string, int64_t, int64_t, Bytes>;
 
-constexpr int64_t kMaxSide = int64_t{1} << 31;
+constexpr int64_t kMaxWeights = int64_t{1} << 40;  // far beyond any memory, far below where sizes overflow
 
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
@@ -55,7 +55,7 @@ SourceType source_type_of(const std::string& name) {
 }
 
 size_t checked_packed_bytes(Format format, int64_t n, int64_t k) {
-  if (n < 1 || k < 1 || n > kMaxSide || k > kMaxSide) {
+  if (n < 1 || k < 1 || n > kMaxWeights / k) {
     refuse("a weight of shape [" + std::to_string(n) + ", " + std::to_string(k) + "] cannot be packed");
   }
   const bool integer = format == Format::int8 || format == Format::int4;
@@ -103,8 +103,8 @@ void pack(headrace::Pool& pool, const std::string& format_name, Bytes source, co
     });
   }
   if (bad.load() != INT64_MAX) {
-    refuse("row " + std::to_string(bad.load()) + " of the weight (or one of the 31 after it) holds a NaN, an infinity or "
-           "a value too large for " + format_name);
+    refuse("row " + std::to_string(bad.load()) + " of the weight holds a NaN or an infinity, or it or one of the 31 rows "
+           "after it a value too large for " + format_name);
   }
 }
 

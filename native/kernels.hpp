@@ -1,4 +1,4 @@
-// The table of kernels of one ISA. Each file in isa/ fills one; dispatch picks one at run time.
+// What the executor hands to kernels, one struct per kind of work.
 //
 // Every kernel is called by all threads of the pool with (part, parts) and does its slice. Slices
 // split outputs, never a reduction, so results do not depend on the thread count.

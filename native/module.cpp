@@ -26,13 +26,7 @@ NB_MODULE(_native, m) {
     }
     return names;
   }, "The instruction sets that are compiled in and that this CPU has.");
-#ifndef HEADRACE_WITHOUT_executor
   bind_executor(m);
-#endif
-#ifndef HEADRACE_WITHOUT_formats
   bind_formats(m);
-#endif
-#ifndef HEADRACE_WITHOUT_sample
   bind_sample(m);
-#endif
 }

@@ -98,3 +98,18 @@ def test_a_refused_prompt_cancels_its_neighbours(server: Running) -> None:
         server.openai().completions.create(model=MODEL, prompt=["a", "x" * 5000], max_tokens=1)
     server.model.engine.held.set()
     assert server.model.engine.cancelled == [server.model.engine.submitted[0].request_id]
+
+
+@pytest.mark.parametrize("prompt", ["x" * 5000, "x" * 3_000_000, [5] * 4097, [[5], [5] * 4097]])
+def test_a_prompt_that_is_too_long(server: Running, prompt) -> None:
+    reply = server.http().post("/v1/completions", json={"prompt": prompt, "stream": True})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["code"] == "context_length_exceeded"
+    assert "4,096" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("prompt", [[True], [-1], [1, "a"], [[1], []], [2**31], 5, {}, [1.0], [[[1]]]])
+def test_a_prompt_of_another_type(server: Running, prompt) -> None:
+    reply = server.http().post("/v1/completions", json={"prompt": prompt})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == "prompt"

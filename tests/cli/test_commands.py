@@ -207,6 +207,10 @@ def test_a_port_that_is_taken_is_wrong_usage(headrace: Headrace) -> None:
     assert b"cannot listen on" in result.stderr
 
 
+# "bracketed paste on", which prompt_toolkit writes once for each prompt, when the terminal is its own.
+PROMPT = b"\x1b[?2004h"
+
+
 class Terminal:
     """A process on a pseudo-terminal, and what it has written so far."""
 
@@ -242,7 +246,7 @@ class Terminal:
 
     def say(self, line: bytes, answer: bytes) -> None:
         """Type a line at the prompt (before it, what is typed may be lost), then wait for `answer`."""
-        self.expect(b">>> ")
+        self.expect(PROMPT)
         self.send(line)
         self.expect(answer)
 
@@ -262,7 +266,7 @@ def test_a_chat_in_the_terminal(environment: dict[str, str]) -> None:
     terminal.say(b"/set temperature -1\r", b"temperature is -1.0")
     terminal.say(b"/nonsense\r", b"unknown command /nonsense")
     terminal.say(b"one \\\rtwo\r", b"tokens/s")
-    terminal.expect(b">>> ")
+    terminal.expect(PROMPT)
     terminal.send(b"\x04")
     assert terminal.close() == 0
     history = Path(environment["HOME"], ".local", "state", "headrace", "history").read_text()
@@ -277,6 +281,6 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(environment: dict[str, str]
     terminal.say(b"Hello\r", b"the")
     os.kill(terminal.process.pid, signal.SIGINT)
     terminal.expect(b"[stopped]")
-    terminal.expect(b">>> ")
+    terminal.expect(PROMPT)
     terminal.send(b"/quit\r")
     assert terminal.close() == 0

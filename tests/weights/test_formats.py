@@ -235,6 +235,11 @@ def test_refusals() -> None:
             _native.packed_nbytes("int4", 32, k)
         with pytest.raises(ValueError):
             formats.packed_nbytes("int4", 32, k)
+    for n, k in ((1 << 40, 2), (-1, 8), (1 << 62, 1 << 62)):
+        with pytest.raises((ValueError, TypeError)):
+            _native.packed_nbytes("f32", n, k)
+        with pytest.raises(ValueError):
+            formats.packed_nbytes("f32", n, k)
     with pytest.raises(ValueError):
         formats.packed_nbytes("int5", 32, 32)
     with pytest.raises(ValueError):

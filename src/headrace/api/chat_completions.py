@@ -10,7 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.logprobs import chat_logprobs
-from headrace.api.parameters import GenerationBody, json_schema, read_parameters
+from headrace.api.parameters import GenerationBody, check_characters, json_schema, read_parameters
 from headrace.api.reply import Collected, Head, respond
 from headrace.api.service import get_service, key_salt, new_id
 from headrace.api.wire import ChatChoice, ChatChunkChoice, ChatDelta, ChatLogprobs, ChatMessage
@@ -72,6 +72,7 @@ def render_chat(model: LoadedModel, body: ChatBody) -> list[int]:
         continue_final_message=continues,
         variables=body.chat_template_kwargs,
     )
+    check_characters(text, model.context_length, "messages")
     return model.tokenizer.encode(text, add_special=False)
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.logprobs import text_logprobs
-from headrace.api.parameters import GenerationBody, json_schema, read_parameters
+from headrace.api.parameters import GenerationBody, check_characters, json_schema, read_parameters
 from headrace.api.reply import Collected, Head, respond
 from headrace.api.service import get_service, key_salt, new_id
 from headrace.api.wire import TextChoice, TextLogprobs
 from headrace.engine.request import ChoiceDone, Delta, Request, TokenLogprob
-from headrace.errors import InvalidRequest
+from headrace.errors import ContextLengthExceeded, InvalidRequest
 
 if TYPE_CHECKING:
     from headrace.engine.load import LoadedModel
@@ -27,31 +27,40 @@ MAX_PROMPTS = 2048
 MAX_BEST_OF = 20
 DEFAULT_MAX_TOKENS = 16  # as OpenAI's endpoint
 
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+PROMPT_SCHEMA = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "array", "items": {"type": "integer"}},
+        {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+    ]
+}
 
 
 class CompletionBody(GenerationBody):
     """The body of a completion."""
 
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    # Checked by `prompts`, which looks at tokens only when there are not too many of them.
+    prompt: Annotated[Any, WithJsonSchema(PROMPT_SCHEMA)]
     logprobs: int | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_BEST_OF)] | None = None
     echo: bool | None = None
 
-    def prompts(self) -> list[str] | list[list[int]]:
-        """The prompts, each a text or token ids."""
-        prompt = self.prompt
+    def prompts(self, context_length: int) -> list[str | list[int]]:
+        """The prompts, each a text or token ids; raises ContextLengthExceeded where ids are too many."""
+        prompt: object = self.prompt
         if isinstance(prompt, str):
             return [prompt]
-        if not prompt:
-            raise InvalidRequest("prompt is an empty list: send a text or token ids", param="prompt")
-        if len(prompt) > MAX_PROMPTS and not isinstance(prompt[0], int):
+        entries = _list(prompt)
+        if all(isinstance(entry, int) for entry in entries[:1]):
+            return [_checked_ids(entries, context_length)]
+        if len(entries) > MAX_PROMPTS:
             raise InvalidRequest(
-                f"prompt has {len(prompt):,} prompts, at most {MAX_PROMPTS:,} are allowed", param="prompt"
+                f"prompt has {len(entries):,} prompts, at most {MAX_PROMPTS:,} are allowed", param="prompt"
             )
-        if isinstance(prompt[0], int):
-            return [prompt]  # pyright: ignore[reportReturnType]
-        return prompt  # pyright: ignore[reportReturnType]
+        if all(isinstance(entry, str) for entry in entries):
+            return cast("list[str | list[int]]", entries)
+        return [_checked_ids(_list(entry), context_length) for entry in entries]
 
     def requests(self, model: LoadedModel, request_id: str, salt: str) -> list[Request]:
         """An engine request for each prompt. Tokenises: not for the event loop."""
@@ -59,14 +68,14 @@ class CompletionBody(GenerationBody):
         params = self.sampling(model.defaults, max_tokens=max_tokens, **self._choices())
         return [
             Request(
-                prompt=tuple(model.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else prompt),
+                prompt=tuple(_prompt_ids(model, prompt)),
                 params=params,
                 request_id=f"{request_id}-{index}",
                 salt=salt,
                 priority=self.priority,
                 deadline_s=self.deadline_s,
             )
-            for index, prompt in enumerate(self.prompts())
+            for index, prompt in enumerate(self.prompts(model.context_length))
         ]
 
     def _choices(self) -> dict[str, Any]:
@@ -90,6 +99,34 @@ class CompletionBody(GenerationBody):
         return {"logprobs": 0, **more, "n": self.best_of}
 
 
+def _prompt_ids(model: LoadedModel, prompt: str | list[int]) -> list[int]:
+    if not isinstance(prompt, str):
+        return prompt
+    check_characters(prompt, model.context_length, "prompt")
+    return model.tokenizer.encode_prompt(prompt)
+
+
+def _list(value: object) -> list[object]:
+    if not isinstance(value, list) or not value:
+        raise InvalidRequest(
+            "prompt is a text, token ids, or a list of several texts or of several lists of ids",
+            param="prompt",
+        )
+    return cast("list[object]", value)
+
+
+def _checked_ids(ids: list[object], context_length: int) -> list[int]:
+    if len(ids) > context_length:
+        raise ContextLengthExceeded(
+            f"prompt has {len(ids):,} tokens, the model's limit is {context_length:,}: shorten it",
+            param="prompt",
+        )
+    for token in ids:
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < 2**31:
+            raise InvalidRequest("prompt has an entry that is no token id among token ids", param="prompt")
+    return cast("list[int]", ids)
+
+
 class TextShape:
     """Choices of completions."""
 
@@ -105,7 +142,7 @@ class TextShape:
         if body.echo:
             self._echoed = [
                 prompt if isinstance(prompt, str) else model.tokenizer.decode(list(prompt))
-                for prompt in body.prompts()
+                for prompt in body.prompts(model.context_length)
             ]
 
     def _prompt(self, index: int) -> str:

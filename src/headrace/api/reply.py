@@ -18,11 +18,11 @@ from headrace.api.wire import (
     ChatChoice,
     ChatChunkChoice,
     Chunk,
+    ParameterWarning,
     PromptDetails,
     Reply,
     TextChoice,
     UsageBody,
-    Warning,
 )
 from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request, TokenLogprob, Usage
 
@@ -74,7 +74,7 @@ class Head:
 
     id: str
     model: str
-    warnings: list[Warning]
+    warnings: list[ParameterWarning]
     include_usage: bool
     created: int = field(default_factory=now_s)
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 
-class Warning(msgspec.Struct, frozen=True):
+class ParameterWarning(msgspec.Struct, frozen=True):
     """A parameter that was accepted and has no effect."""
 
     param: str
@@ -110,7 +110,7 @@ class Chunk(msgspec.Struct, frozen=True):
     choices: list[ChatChunkChoice | TextChoice]
     usage: UsageBody | UnsetType | None = UNSET
     seed: int | UnsetType = UNSET
-    warnings: list[Warning] | UnsetType = UNSET
+    warnings: list[ParameterWarning] | UnsetType = UNSET
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -141,7 +141,7 @@ class Reply(msgspec.Struct, frozen=True):
     choices: list[ChatChoice | TextChoice]
     usage: UsageBody
     seed: int
-    warnings: list[Warning] | UnsetType = UNSET
+    warnings: list[ParameterWarning] | UnsetType = UNSET
 
 
 class ModelCard(msgspec.Struct, frozen=True):

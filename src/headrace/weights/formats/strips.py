@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+MAX_WEIGHTS = 1 << 40  # far beyond any memory, far below where native sizes overflow
 STRIP = 32  # outputs in a strip; native/types.hpp kStrip
 
 Floats = npt.NDArray[np.float32]
@@ -20,7 +21,7 @@ def round_up(value: int, multiple: int) -> int:
 
 
 def check_shape(n: int, k: int) -> None:
-    if not (1 <= n <= 1 << 31 and 1 <= k <= 1 << 31):
+    if n < 1 or k < 1 or n * k > MAX_WEIGHTS:
         raise ValueError(f"a weight of shape [{n}, {k}] cannot be packed")
 
 

@@ -1,0 +1,53 @@
+"""The way from the engine's thread to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from headrace.api.bridge import Mailbox
+from headrace.engine.request import Delta, Event
+
+
+def test_one_wake_up_for_the_events_of_many_requests(monkeypatch) -> None:
+    async def scene() -> tuple[int, list[str]]:
+        loop = asyncio.get_running_loop()
+        wake_ups: list[object] = []
+        original = loop.call_soon_threadsafe
+
+        def counted(callback, *arguments):
+            wake_ups.append(callback)
+            return original(callback, *arguments)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+        mailbox = Mailbox(loop)
+        seen: list[str] = []
+        sinks = [
+            mailbox.sink(lambda events, n=n: seen.extend(f"{n}{event.text}" for event in events))
+            for n in range(32)
+        ]
+
+        def step(text: str) -> None:
+            for sink in sinks:
+                sink([Delta(0, text, ())])
+
+        # The loop stands still while the engine hands out a step, as when it holds the interpreter lock.
+        for text in "ab":
+            engine = threading.Thread(target=step, args=(text,))
+            engine.start()
+            engine.join()
+            await asyncio.sleep(0)
+        return len(wake_ups), seen
+
+    wake_ups, seen = asyncio.run(scene())
+    assert wake_ups == 2
+    assert seen == [f"{n}{text}" for text in "ab" for n in range(32)]
+
+
+def test_events_after_the_loop_has_closed_are_dropped() -> None:
+    loop = asyncio.new_event_loop()
+    sink = Mailbox(loop).sink(lambda events: None)
+    loop.close()
+    events: list[Event] = [Delta(0, "x", ())]
+    sink(events)
+    sink(events)
