@@ -88,6 +88,7 @@ def test_allowed_hosts(serve) -> None:
 def test_headers_over_64_kb(server: Running, data: bytes) -> None:
     head, _, body = raw(server, data).partition(b"\r\n\r\n")
     assert b" 431 " in head
+    assert b"x-request-id: req_" in head
     assert json.loads(body)["error"]["code"] == "headers_too_large"
 
 

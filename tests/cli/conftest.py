@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -9,8 +10,30 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from outcome import Headrace, Outcome
 
-Headrace = Callable[..., "subprocess.CompletedProcess[bytes]"]
+from headrace.cli.main import main
+
+
+@pytest.fixture
+def inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
+    """Run `headrace ARGUMENTS` in this process, with nothing on stdin: quicker than `headrace`."""
+    for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "stdin", io.StringIO())
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert isinstance(stop.value.code, int)
+        return Outcome(stop.value.code, *capsys.readouterr())
+
+    return call
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 
 import msgspec
@@ -12,8 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
-
-LOG = logging.getLogger("headrace.api")
 
 
 class Unauthorized(InvalidRequest):

@@ -37,7 +37,7 @@ class Guard:
             return
         headers = Headers(scope=scope)
         sent = headers.get("x-request-id", "")
-        request_id = sent if _CLIENT_ID.fullmatch(sent) else f"req_{uuid.uuid4().hex}"
+        request_id = sent if _CLIENT_ID.fullmatch(sent) else new_request_id()
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -82,6 +82,11 @@ class Guard:
             said = "is not valid" if sent else "is missing: send 'Authorization: Bearer KEY'"
             raise Unauthorized(f"the API key {said}")
         return hashlib.sha256(sent).hexdigest()[:16]
+
+
+def new_request_id() -> str:
+    """An id for a request whose client gave none."""
+    return f"req_{uuid.uuid4().hex}"
 
 
 def is_loopback(host: str) -> bool:

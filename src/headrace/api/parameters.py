@@ -185,8 +185,8 @@ def check_characters(text: str, context_length: int, param: str) -> None:
     """Refuse a text that cannot fit whatever its tokens are, before time is spent on finding them."""
     if len(text) > context_length * TOKEN_CHARACTERS:
         raise ContextLengthExceeded(
-            f"prompt has {len(text):,} characters, far more than the model's limit of {context_length:,} tokens "
-            "can hold: shorten it",
+            f"prompt has {len(text):,} characters, far more than fit the model's limit of "
+            f"{context_length:,} tokens: shorten it",
             param=param,
         )
 

@@ -9,6 +9,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from headrace.api.errors import error_body
+from headrace.api.guard import new_request_id
 from headrace.errors import HeadraceError, InvalidRequest
 
 HEADER_LIMIT_BYTES = 64 * 1024
@@ -113,7 +114,7 @@ class BoundedProtocol(HttpToolsProtocol):
         body = msgspec.json.encode(error_body(error))
         head = (
             f"HTTP/1.1 {error.status} {_REASONS[error.status]}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nx-request-id: refused\r\nconnection: close\r\n\r\n"
+            f"content-length: {len(body)}\r\nx-request-id: {new_request_id()}\r\nconnection: close\r\n\r\n"
         )
         if self._idle():
             self.transport.write(head.encode() + body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -26,6 +27,7 @@ from headrace.api.wire import (
 )
 from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request, TokenLogprob, Usage
 
+LOG = logging.getLogger("headrace.api")
 CLIENT_GONE = 499  # never sent, only logged
 
 
@@ -99,6 +101,7 @@ async def respond(
     collector = Collector(requests)
     generation = await service.start(requests, collector.feed)
     if not await wait_for_end(http, generation):
+        LOG.info("%s: the client left before the reply", head.id)
         return Response(status_code=CLIENT_GONE)
     choices = [choice for choices in collector.choices for choice in _best(choices, shape.keep)]
     return json_response(

@@ -58,7 +58,10 @@ class Generation:
         def submit_all() -> HeadraceError | None:
             try:
                 for request, sink in zip(requests, sinks, strict=True):
-                    self._tickets.append(engine.submit(request, sink))
+                    ticket = engine.submit(request, sink)
+                    self._tickets.append(ticket)
+                    if self._cancelled:  # meanwhile, on the event loop
+                        ticket.cancel()
             except HeadraceError as error:
                 return error
             return None
