@@ -2,8 +2,8 @@
 
     python bench/engine_step.py [--sequences 32] [--length 1000] [--steps 500]
 
-Prints the microseconds between two runs of the executor: scheduling, pages, building the step, sampling over a
-small vocabulary, and turning tokens into text and events.
+Prints the microseconds between two runs of the executor: scheduling, pages, building the step, sampling over
+a small vocabulary, and turning tokens into text and events.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_base_install_is_small() -> None:
-    """Every file that `pip install headrace` brings; the byte code that pip compiles afterwards is printed."""
+    """Every file that `pip install headrace` brings; pip's byte code is printed beside it."""
     todo, seen, files = ["headrace"], set[str](), list[Path]()
     while todo:
         name = todo.pop().lower().replace("_", "-")

@@ -77,7 +77,10 @@ class Sampler:
         rows: list[SampleRow],
         allowed: Sequence[NDArray[np.uint32] | None] | None,
     ) -> tuple[
-        NDArray[np.int32], NDArray[np.float32], tuple[tuple[tuple[int, float], ...], ...], list[tuple[int, int]]
+        NDArray[np.int32],
+        NDArray[np.float32],
+        tuple[tuple[tuple[int, float], ...], ...],
+        list[tuple[int, int]],
     ]: ...
 
 # formats

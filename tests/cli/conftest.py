@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from outcome import Headrace, Outcome
+from invocation import Headrace, Outcome
 
 from headrace.cli.main import main
 

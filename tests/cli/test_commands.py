@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from outcome import Headrace, Outcome
+from invocation import Headrace, Outcome
 
 COMMANDS = ("run", "serve", "list", "show", "rm", "pull", "doctor")
 

@@ -27,7 +27,8 @@ model = load_model(sys.argv[1], EngineOptions(weights=sys.argv[2], max_sequences
 events = queue.SimpleQueue()
 for number in range(4):
     prompt = tuple((7 * number + i) % 1000 for i in range(model.context_length - 2))
-    model.engine.submit(Request(prompt=prompt, params=SamplingParams(max_tokens=2, ignore_eos=True)), events.put)
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    model.engine.submit(Request(prompt=prompt, params=params), events.put)
 ended = 0
 while ended < 4:
     ended += isinstance(events.get()[-1], Done)

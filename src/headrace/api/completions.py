@@ -74,6 +74,7 @@ class CompletionBody(GenerationBody):
                 salt=salt,
                 priority=self.priority,
                 deadline_s=self.deadline_s,
+                continues=len(prompt) > 0,
             )
             for index, prompt in enumerate(self.prompts(model.context_length))
         ]

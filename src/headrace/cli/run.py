@@ -69,7 +69,8 @@ def command(
             chat(running, sampling, system=system, show_statistics=stats, threads=settings.threads)
             return
         ids = _prompt_ids(running, prompt, raw=raw, system=system)
-        request = Request(prompt=tuple(ids), params=dataclasses.replace(running.defaults, **sampling))
+        params = dataclasses.replace(running.defaults, **sampling)
+        request = Request(prompt=tuple(ids), params=params, continues=raw and prompt != "")
         answer = _stream(running, request, echo=not json)
         if json:
             print_json(_report(running, answer, settings.threads))

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from headrace.engine.request import Request
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 
-
 MAX_PRIORITY = 100  # classes on either side of 0
 
 
@@ -16,6 +15,13 @@ def check_request(request: Request, *, vocabulary: int, longest: int) -> None:
     count = len(request.prompt)
     if count == 0:
         raise InvalidRequest("the prompt has no tokens: give some text", param="prompt")
+    asked = request.params.max_tokens
+    if count + (asked or 1) > longest:
+        wanted = f"prompt has {count:,} tokens" + (f" and max_tokens is {asked:,}" if asked else "")
+        raise ContextLengthExceeded(
+            f"{wanted}, the limit is {longest:,}: shorten it or load with a larger --context",
+            param="max_tokens" if asked and count < longest else "prompt",
+        )
     _check_ids("prompt", request.prompt, vocabulary)
     _check_ids("logit_bias", request.params.logit_bias, vocabulary)
     _check_ids("stop_token_ids", request.params.stop_token_ids, vocabulary)
@@ -27,13 +33,6 @@ def check_request(request: Request, *, vocabulary: int, longest: int) -> None:
         raise InvalidRequest(
             f"priority is {request.priority}, it must be from -{MAX_PRIORITY} to {MAX_PRIORITY}",
             param="priority",
-        )
-    asked = request.params.max_tokens
-    if count + (asked or 1) > longest:
-        wanted = f"prompt has {count:,} tokens" + (f" and max_tokens is {asked:,}" if asked else "")
-        raise ContextLengthExceeded(
-            f"{wanted}, the limit is {longest:,}: shorten it or load with a larger --context",
-            param="max_tokens" if asked and count < longest else "messages",
         )
 
 

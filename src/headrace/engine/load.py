@@ -107,7 +107,7 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
         checkpoint.close()
         raise
     return Prepared(
-        name=name or SHIPPED_DEFAULT,
+        name=public_name(name or SHIPPED_DEFAULT, folder),
         folder=folder,
         checkpoint=checkpoint,
         model=model,
@@ -117,6 +117,11 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
         template=load_template(folder),
         plan=plan,
     )
+
+
+def public_name(name: str, folder: Path) -> str:
+    """The name that clients see: a path of this machine is not theirs to know, its last part is."""
+    return folder.resolve().name if Path(name).exists() else name
 
 
 def wanted_weights(program: Program, checkpoint: Checkpoint, options: EngineOptions) -> tuple[Wanted, ...]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
-from headrace.weights.packed import PackedWeight
 
 from headrace import _native
 from headrace.errors import ProgramError
@@ -16,6 +15,7 @@ from headrace.program.plan import plan_arena
 from headrace.program.program import Instruction, Program
 from headrace.program.step import Step
 from headrace.run.executor import Capacity
+from headrace.weights.packed import PackedWeight
 
 KvType = Literal["f32", "bf16"]
 KV_BYTES: dict[KvType, int] = {"f32": 4, "bf16": 2}
