@@ -1,8 +1,8 @@
 """Headrace runs language models on the machines people have, fast on a plain CPU.
 
-    from headrace import LLM
-    llm = LLM()
-    print(llm.generate("It was a dark and stormy night", max_tokens=60).text)
+from headrace import LLM
+llm = LLM()
+print(llm.generate("It was a dark and stormy night", max_tokens=60).text)
 """
 
 from __future__ import annotations
