@@ -207,10 +207,8 @@ std::vector<Result> linear(headrace::Pool& pool, Matrix x, const std::vector<Pac
   const headrace::LinearKernels& kernels = headrace::linear_kernels(headrace::active_isa());
   const Aligned scratch(kernels.scratch_bytes(args.rows, args.k));
   args.scratch = scratch.memory;
-  pool.run([&](int part, int parts) {
-    kernels.prepare(args, part, parts);
-    pool.barrier();
-    kernels.product(args, part, parts);
+  pool.run_phases(2, [&](int phase, int part, int parts) {
+    (phase == 0 ? kernels.prepare : kernels.product)(args, part, parts);
   });
   return results;
 }

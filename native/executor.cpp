@@ -17,6 +17,7 @@ Executor::Executor(Pool& pool, Program program, bool poison)
   if (poison) dead_ = dead_ranges(program_);
   plan_scratch();
   plan_rope_tables();
+  plan_stages();
 }
 
 void Executor::plan_scratch() {
@@ -70,19 +71,29 @@ float* Executor::value(int id) const {
 void Executor::run(const Step& step) {
   check_step(program_, step);
   const std::lock_guard<std::mutex> turn(turn_);
-  pool_.run([&](int part, int parts) { walk(step, part, parts); });
+  pool_.run_phases(static_cast<int>(stages_.size()), [&](int i, int part, int parts) {
+    run_stage(stages_[static_cast<size_t>(i)], step, part, parts);
+  });
 }
 
-void Executor::walk(const Step& step, int part, int parts) {
-  if (!dead_.empty() && part == 0) poison({{0, program_.arena_bytes}});
-  fill_rope_tables(step, part, parts);
-  pool_.barrier();
+void Executor::plan_stages() {
+  stages_.push_back({Stage::Kind::start});
   for (size_t i = 0; i < program_.instructions.size(); ++i) {
-    execute(program_.instructions[i], step, part, parts);
-    pool_.barrier();
-    if (dead_.empty()) continue;
-    if (part == 0) poison(dead_[i]);
-    pool_.barrier();
+    const int phases = program_.instructions[i].op == Op::fused_linear ? 2 : 1;
+    for (int phase = 0; phase < phases; ++phase) stages_.push_back({Stage::Kind::execute, i, phase});
+    if (!dead_.empty()) stages_.push_back({Stage::Kind::poison, i});
+  }
+}
+
+void Executor::run_stage(const Stage& stage, const Step& step, int part, int parts) {
+  switch (stage.kind) {
+    case Stage::Kind::start:
+      if (!dead_.empty() && part == 0) poison({{0, program_.arena_bytes}});
+      return fill_rope_tables(step, part, parts);
+    case Stage::Kind::execute:
+      return execute(program_.instructions[stage.instruction], stage.phase, step, part, parts);
+    case Stage::Kind::poison:
+      if (part == 0) poison(dead_[stage.instruction]);
   }
 }
 
@@ -99,21 +110,29 @@ void Executor::fill_rope_tables(const Step& step, int part, int parts) {
   }
 }
 
-void Executor::execute(const Instruction& it, const Step& step, int part, int parts) {
+void Executor::execute(const Instruction& it, int phase, const Step& step, int part, int parts) {
+  if (it.op == Op::kv_write) return kv_write(it, step, part, parts);  // the one without an output
   const Value& y = program_.values[static_cast<size_t>(it.outputs[0])];
   const int64_t rows = y.of_output_rows ? step.R : step.T;
-  if (rows == 0) return;  // the same for all threads
+  if (rows == 0) return;
   const auto in = [&](size_t i) { return value(it.inputs[i]); };
   float* out = value(it.outputs[0]);
   switch (it.op) {
     case Op::embed:
-      return embed(it, step, part, parts);
+      return embed(it, step.tokens, rows, part, parts);
+    case Op::embed_positions:
+      return embed(it, step.positions, rows, part, parts);
     case Op::fused_linear:
-      return fused_linear(it, rows, part, parts);
+      return fused_linear(it, phase, rows, part, parts);
     case Op::rms_norm: {
       const Constant& w = program_.constants[static_cast<size_t>(it.constants[0])];
       return rows_.rms_norm(in(0), w.data, it.floats[0], rows * (y.columns / w.size), w.size, out, part, parts);
     }
+    case Op::layer_norm:
+      return rows_.layer_norm(in(0), constant(it.constants[0]), constant(it.constants[1]), it.floats[0], rows,
+                              y.columns, out, part, parts);
+    case Op::kv_write:
+      return;  // done above
     case Op::rope_kv_write:
       return rope_kv_write(it, step, part, parts);
     case Op::attend:
@@ -122,6 +141,10 @@ void Executor::execute(const Instruction& it, const Step& step, int part, int pa
       return rows_.gather(in(0), step.rows, rows, y.columns, out, part, parts);
     case Op::add:
       return rows_.add(in(0), in(1), rows * y.columns, out, part, parts);
+    case Op::scale:
+      return rows_.scale(in(0), it.floats[0], rows * y.columns, out, part, parts);
+    case Op::softcap:
+      return rows_.softcap(in(0), it.floats[0], rows * y.columns, out, part, parts);
     case Op::gated_act:
       return rows_.gated_act(static_cast<Act>(it.ints[0]), in(0), in(1), rows * y.columns, out, part, parts);
     case Op::act:
@@ -129,16 +152,15 @@ void Executor::execute(const Instruction& it, const Step& step, int part, int pa
   }
 }
 
-void Executor::embed(const Instruction& it, const Step& step, int part, int parts) {
+void Executor::embed(const Instruction& it, const int32_t* ids, int64_t rows, int part, int parts) {
   const Weight& weight = program_.weights[static_cast<size_t>(it.weights[0])];
   float* out = value(it.outputs[0]);
-  const int64_t T = step.T;
-  for (int64_t t = T * part / parts; t < T * (part + 1) / parts; ++t) {
-    linear_.unpack_row(weight, step.tokens[t], out + t * weight.k);
+  for (int64_t t = rows * part / parts; t < rows * (part + 1) / parts; ++t) {
+    linear_.unpack_row(weight, ids[t], out + t * weight.k);
   }
 }
 
-void Executor::fused_linear(const Instruction& it, int64_t rows, int part, int parts) {
+void Executor::fused_linear(const Instruction& it, int phase, int64_t rows, int part, int parts) {
   FusedLinearArgs args;
   args.x = value(it.inputs[0]);
   args.rows = rows;
@@ -154,9 +176,7 @@ void Executor::fused_linear(const Instruction& it, int64_t rows, int part, int p
   args.act = static_cast<Act>(it.ints[0]);
   args.residual = it.inputs[1] < 0 ? nullptr : value(it.inputs[1]);
   args.scratch = linear_scratch_.data();
-  linear_.prepare(args, part, parts);
-  pool_.barrier();
-  linear_.product(args, part, parts);
+  (phase == 0 ? linear_.prepare : linear_.product)(args, part, parts);
 }
 
 void Executor::rope_kv_write(const Instruction& it, const Step& step, int part, int parts) {
@@ -173,6 +193,15 @@ void Executor::rope_kv_write(const Instruction& it, const Step& step, int part, 
   args.cos = table.cos;
   args.sin = table.sin;
   args.rotary_dim = it.ints[2];
+  args.kv = program_.kv[static_cast<size_t>(it.ints[0])];
+  args.step = &step;
+  rows_.rope_kv_write(args, part, parts);
+}
+
+void Executor::kv_write(const Instruction& it, const Step& step, int part, int parts) {
+  RopeKvWriteArgs args;  // without queries and without a rotation
+  args.k = value(it.inputs[0]);
+  args.v = value(it.inputs[1]);
   args.kv = program_.kv[static_cast<size_t>(it.ints[0])];
   args.step = &step;
   rows_.rope_kv_write(args, part, parts);

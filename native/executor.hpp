@@ -1,4 +1,4 @@
-// Walks a program for one step: one call, one run of the pool, a barrier after each phase.
+// Walks a program for one step: one call, one run of the pool, a phase or two per instruction.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -38,15 +38,24 @@ class Executor {
     float* sin = nullptr;
   };
 
+  // What the pool does in one phase.
+  struct Stage {
+    enum class Kind { start, execute, poison } kind = Kind::start;
+    size_t instruction = 0;
+    int phase = 0;  // of the instruction
+  };
+
   void plan_scratch();
   void plan_rope_tables();
   const RopeTable& rope_table(const Instruction& instruction) const;
-  void walk(const Step& step, int part, int parts);
+  void plan_stages();
+  void run_stage(const Stage& stage, const Step& step, int part, int parts);
   void fill_rope_tables(const Step& step, int part, int parts);
-  void execute(const Instruction& instruction, const Step& step, int part, int parts);
-  void embed(const Instruction& instruction, const Step& step, int part, int parts);
-  void fused_linear(const Instruction& instruction, int64_t rows, int part, int parts);
+  void execute(const Instruction& instruction, int phase, const Step& step, int part, int parts);
+  void embed(const Instruction& instruction, const int32_t* ids, int64_t rows, int part, int parts);
+  void fused_linear(const Instruction& instruction, int phase, int64_t rows, int part, int parts);
   void rope_kv_write(const Instruction& instruction, const Step& step, int part, int parts);
+  void kv_write(const Instruction& instruction, const Step& step, int part, int parts);
   void attend(const Instruction& instruction, const Step& step, int part, int parts);
   void poison(const std::vector<std::pair<int64_t, int64_t>>& ranges);
 
@@ -60,6 +69,7 @@ class Executor {
   const AttendKernels& attend_;
   Buffer linear_scratch_, attend_scratch_, rope_memory_;
   std::vector<RopeTable> rope_tables_;
+  std::vector<Stage> stages_;
   std::mutex turn_;
 };
 

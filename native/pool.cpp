@@ -39,61 +39,76 @@ Pool::Pool(int threads) : threads_(threads) {
     throw std::invalid_argument("a pool has 1 to " + std::to_string(kMaxThreads) + " threads, not " +
                                 std::to_string(threads));
   }
+  claims_ = std::make_unique<Claim[]>(static_cast<size_t>(threads));
   spins_ = threads <= available_cores() ? kSpins : kSpinsOversubscribed;
   workers_.reserve(static_cast<size_t>(threads - 1));
-  for (int part = 1; part < threads; ++part) workers_.emplace_back([this, part] { work(part); });
+  for (int thread = 1; thread < threads; ++thread) workers_.emplace_back([this, thread] { work(thread); });
 }
 
 Pool::~Pool() {
-  job_ = nullptr;
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
+  stopping_.store(true, std::memory_order_relaxed);
+  phase_.fetch_add(2, std::memory_order_release);  // stays even: no work
+  phase_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
-void Pool::wait_for_change(const std::atomic<uint32_t>& word, uint32_t old) const {
-  for (int spin = 0; spin < spins_; ++spin) {
-    if (word.load(std::memory_order_acquire) != old) return;
-    pause_briefly();
-  }
-  word.wait(old, std::memory_order_acquire);
-}
-
-void Pool::run_job(Job job, void* context) {
+void Pool::run_job(Job job, void* context, int phases) {
   const std::lock_guard<std::mutex> turn(turn_);
+  if (phases < 1) return;
   if (threads_ == 1) {
-    job(context, 0, 1);
+    for (int phase = 0; phase < phases; ++phase) job(context, phase, 0, 1);
     return;
   }
   job_ = job;
   context_ = context;
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
-  job(context, 0, threads_);
-  barrier();
-}
-
-void Pool::work(int part) {
-  uint32_t seen = 0;
-  while (true) {
-    wait_for_change(epoch_, seen);
-    ++seen;  // the next job starts only after this thread has reached this one's last barrier
-    if (job_ == nullptr) return;
-    job_(context_, part, threads_);
-    barrier();
+  first_ = phase_.load(std::memory_order_relaxed) + 1;
+  last_ = first_ + 2 * (static_cast<uint32_t>(phases) - 1);
+  phase_.store(first_, std::memory_order_release);
+  phase_.notify_all();
+  for (uint32_t phase = first_; phase & 1; phase = phase_.load(std::memory_order_acquire)) {
+    if (!take_parts(0, phase)) wait_for_change(phase);
   }
 }
 
-void Pool::barrier() {
-  if (threads_ == 1) return;
-  const uint32_t generation = generation_.load(std::memory_order_relaxed);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(threads_)) {
-    arrived_.store(0, std::memory_order_relaxed);
-    generation_.fetch_add(1, std::memory_order_release);
-    generation_.notify_all();
-  } else {
-    wait_for_change(generation_, generation);
+void Pool::work(int thread) {
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    const uint32_t phase = phase_.load(std::memory_order_acquire);
+    if (!(phase & 1) || !take_parts(thread, phase)) wait_for_change(phase);
   }
+}
+
+// Does its own part and then others' that nobody has begun; false if there was none.
+bool Pool::take_parts(int thread, uint32_t phase) {
+  bool found = false;
+  for (int i = 0; i < threads_; ++i) {
+    const int part = (thread + i) % threads_;
+    std::atomic<uint32_t>& claim = claims_[static_cast<size_t>(part)].phase;
+    uint32_t before = claim.load(std::memory_order_relaxed);
+    // A phase ends only after every part of it was claimed. So a claim that is still older than `phase` says
+    // that the phase is open, and taking it keeps the phase, and with it the job, open until the part is done.
+    if (static_cast<int32_t>(before - phase) >= 0) continue;
+    if (!claim.compare_exchange_strong(before, phase, std::memory_order_acq_rel)) continue;
+    job_(context_, static_cast<int>((phase - first_) / 2), part, threads_);
+    finish_part(phase);
+    found = true;
+  }
+  return found;
+}
+
+void Pool::finish_part(uint32_t phase) {
+  const bool is_last_phase = phase == last_;  // read before the last part ends, and with it perhaps the job
+  if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 != static_cast<uint32_t>(threads_)) return;
+  done_.store(0, std::memory_order_relaxed);
+  phase_.store(phase + (is_last_phase ? 1 : 2), std::memory_order_release);
+  phase_.notify_all();
+}
+
+void Pool::wait_for_change(uint32_t old) const {
+  for (int spin = 0; spin < spins_; ++spin) {
+    if (phase_.load(std::memory_order_acquire) != old) return;
+    pause_briefly();
+  }
+  phase_.wait(old, std::memory_order_acquire);
 }
 
 }  // namespace headrace

@@ -22,7 +22,8 @@ def main() -> int:
     compiler = environment.get("CXX") or next((name for name in MINIMUM if usable(name)), None)
     if compiler is None:
         print("no C++ compiler (g++ >= 12 or clang++ >= 15) here: using the one of the PyPI package ziglang")
-        compiler, environment["CC"] = zig_compilers()
+        compiler, archiver = zig_tools()
+        environment["CMAKE_ARGS"] = f"-DCMAKE_AR={archiver} -DCMAKE_RANLIB={archiver}-index"
     environment["CXX"] = compiler
     environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
     print(f"building with {compiler}")
@@ -43,17 +44,16 @@ def is_clang(name: str) -> bool:
     return "clang" in subprocess.run([name, "--version"], capture_output=True, text=True).stdout
 
 
-def zig_compilers() -> tuple[str, str]:
-    """Wrappers named as CMake expects compilers, around `python -m ziglang c++` and `cc`."""
+def zig_tools() -> tuple[str, str]:
+    """Wrappers around ziglang's compiler and archiver, since CMake wants each tool to be one program."""
     if pip("install", "ziglang") != 0:
         sys.exit("could not install ziglang: install g++ 12 or newer (Debian: apt install g++) and try again")
-    paths: list[str] = []
-    for command in ("c++", "cc"):
-        path = Path(sys.executable).parent / f"zig-{command}"
+    folder = Path(sys.executable).parent
+    for name, command in {"zig-c++": "c++", "zig-ar": "ar", "zig-ar-index": "ranlib"}.items():
+        path = folder / name
         path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang {command} "$@"\n')
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
-        paths.append(str(path))
-    return paths[0], paths[1]
+    return str(folder / "zig-c++"), str(folder / "zig-ar")
 
 
 def pip(*arguments: str, environment: dict[str, str] | None = None) -> int:

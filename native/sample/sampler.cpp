@@ -79,33 +79,32 @@ void Sampler::sample_split_rows(float* logits, int64_t count, const SampleRow* c
   const size_t threads = static_cast<size_t>(pool_.threads());
   std::vector<uint8_t> finite(static_cast<size_t>(count) * threads);
   std::vector<Winner> winners(static_cast<size_t>(count) * threads);
-  pool_.run([&](int part, int parts) {
+  const auto slot = [&](int64_t r, int part) { return static_cast<size_t>(r) * threads + static_cast<size_t>(part); };
+  const auto gather = [&](int part, int parts) {  // one row each
+    Work& work = works_[static_cast<size_t>(part)];
+    work.finite = true;
+    for (int p = 0; p < parts; ++p) work.finite = work.finite && finite[slot(part, p)];
+    prepare(work, logits + part * vocabulary_, *rows[part], allowed[part], results[part]);
+  };
+  const auto decide = [&](int part, int parts) {
+    const Work& work = works_[static_cast<size_t>(part)];
+    if (work.drawing) {
+      Winner winner = work.start;
+      for (int p = 0; p < parts; ++p) winner.take(winners[slot(part, p)].score, winners[slot(part, p)].id);
+      results[part].token = winner.id;
+    }
+    finish(work, logits + part * vocabulary_, *rows[part], results[part]);
+  };
+  pool_.run_phases(4, [&](int phase, int part, int parts) {
+    if (phase == 1 && part < count) gather(part, parts);
+    if (phase == 3 && part < count) decide(part, parts);
+    if (phase == 1 || phase == 3) return;
     const int64_t first = blocks_ * part / parts, last = blocks_ * (part + 1) / parts;
-    const auto slot = [&](int64_t r, int p) { return static_cast<size_t>(r * parts + p); };
     for (int64_t r = 0; r < count; ++r) {
-      finite[slot(r, part)] = scan(works_[static_cast<size_t>(r)], logits + r * vocabulary_, first, last);
-    }
-    pool_.barrier();
-    if (part < count) {
-      Work& work = works_[static_cast<size_t>(part)];
-      work.finite = true;
-      for (int p = 0; p < parts; ++p) work.finite = work.finite && finite[slot(part, p)];
-      prepare(work, logits + part * vocabulary_, *rows[part], allowed[part], results[part]);
-    }
-    pool_.barrier();
-    for (int64_t r = 0; r < count; ++r) {
-      const Work& work = works_[static_cast<size_t>(r)];
-      if (work.drawing) winners[slot(r, part)] = draw(work, logits + r * vocabulary_, first, last);
-    }
-    pool_.barrier();
-    if (part < count) {
-      const Work& work = works_[static_cast<size_t>(part)];
-      if (work.drawing) {
-        Winner winner = work.start;
-        for (int p = 0; p < parts; ++p) winner.take(winners[slot(part, p)].score, winners[slot(part, p)].id);
-        results[part].token = winner.id;
-      }
-      finish(work, logits + part * vocabulary_, *rows[part], results[part]);
+      const float* x = logits + r * vocabulary_;
+      Work& work = works_[static_cast<size_t>(r)];
+      if (phase == 0) finite[slot(r, part)] = scan(work, x, first, last);
+      if (phase == 2 && work.drawing) winners[slot(r, part)] = draw(work, x, first, last);
     }
   });
 }

@@ -1,4 +1,4 @@
-// The pool: every part runs once, barriers order memory, many short runs, more threads than cores.
+// The pool: every part runs once, phases order memory, many short runs, more threads than cores.
 #include "../pool.hpp"
 
 #include <atomic>
@@ -24,22 +24,35 @@ static void every_part_runs_once(int threads) {
   for (const int count : counts) CHECK(count == runs);
 }
 
-static void barriers_order_memory(int threads) {
+static void phases_order_memory(int threads) {
   Pool pool(threads);
   std::vector<int> values(static_cast<size_t>(threads), 0);
   std::vector<int> wrong(static_cast<size_t>(threads), 0);
-  const int rounds = threads > 8 ? 50 : 500;
+  const int phases = threads > 8 ? 100 : 1000;
   for (int run = 0; run < 3; ++run) {
-    pool.run([&](int part, int parts) {
-      for (int round = 0; round < rounds; ++round) {
-        values[static_cast<size_t>(part)] = run * rounds + round;
-        pool.barrier();
-        if (values[static_cast<size_t>((part + 1) % parts)] != run * rounds + round) ++wrong[static_cast<size_t>(part)];
-        pool.barrier();
-      }
+    pool.run_phases(phases, [&](int phase, int part, int parts) {
+      const size_t mine = static_cast<size_t>(part), next = static_cast<size_t>((part + 1) % parts);
+      if (phase % 2 == 0) values[mine] = run * phases + phase;
+      if (phase % 2 == 1 && values[next] != run * phases + phase - 1) ++wrong[mine];
     });
   }
   for (const int count : wrong) CHECK(count == 0);
+}
+
+// Nobody waits for a thread that does not come: while one is kept busy in a part, the others do all the rest.
+static void a_late_thread_holds_nobody_up() {
+  Pool pool(3);
+  for (int i = 0; i < 50; ++i) {
+    std::atomic<int> others{0};
+    pool.run([&](int part, int) {
+      if (part != 1) {
+        others.fetch_add(1);
+        return;
+      }
+      while (others.load() < 2) std::this_thread::yield();  // ends only if the other parts go on without it
+    });
+    CHECK(others.load() == 2);
+  }
 }
 
 static void callers_take_turns() {
@@ -83,8 +96,9 @@ static void refuses_bad_sizes() {
 int main() {
   for (const int threads : {1, 2, 3, 16}) {
     every_part_runs_once(threads);
-    barriers_order_memory(threads);
+    phases_order_memory(threads);
   }
+  a_late_thread_holds_nobody_up();
   callers_take_turns();
   wakes_after_sleep();
   refuses_bad_sizes();
