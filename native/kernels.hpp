@@ -51,7 +51,7 @@ struct RopeTableArgs {
   const Step* step = nullptr;
 };
 
-// Optional head norms of q and k, rotary embedding of both, then k and v into their slots.
+// Optional head norms of q and k, rotary embedding of both, then k and v into their slots. heads may be 0.
 struct RopeKvWriteArgs {
   const float* q = nullptr;  // [T, heads * head_dim]
   const float* k = nullptr;  // [T, kv_heads * head_dim]

@@ -21,12 +21,17 @@ struct Form {
 };
 constexpr Form kForms[] = {
     {"embed", Op::embed, 0, 1, 1, 0, 0, 0},
+    {"embed_positions", Op::embed_positions, 0, 1, 1, 0, 0, 0},
     {"fused_linear", Op::fused_linear, 2, -1, -1, -1, 1, 1},
     {"rms_norm", Op::rms_norm, 1, 1, 0, 1, 0, 1},
+    {"layer_norm", Op::layer_norm, 1, 1, 0, 2, 0, 1},
     {"rope_kv_write", Op::rope_kv_write, 3, 1, 0, 3, 3, 2},
+    {"kv_write", Op::kv_write, 2, 0, 0, 0, 1, 0},
     {"attend", Op::attend, 1, 1, 0, 0, 3, 2},
     {"gather", Op::gather, 1, 1, 0, 0, 0, 0},
     {"add", Op::add, 2, 1, 0, 0, 0, 0},
+    {"scale", Op::scale, 1, 1, 0, 0, 0, 1},
+    {"softcap", Op::softcap, 1, 1, 0, 0, 0, 1},
     {"gated_act", Op::gated_act, 2, 1, 0, 0, 1, 0},
     {"act", Op::act, 1, 1, 0, 0, 1, 0},
 };
@@ -42,6 +47,7 @@ class Checker {
     check_ids();
     switch (it_.op) {
       case Op::embed:
+      case Op::embed_positions:
         expect(!out(0).of_output_rows, "embeds tokens: its output must have rows 'T'");
         expect_columns(out(0), program_.weights[id(it_.weights[0])].k);
         break;
@@ -53,8 +59,18 @@ class Checker {
         expect_columns(out(0), in(0).columns);
         check_norm_width();
         break;
+      case Op::layer_norm:
+        expect_same_rows(in(0), out(0));
+        expect_columns(out(0), in(0).columns);
+        for (const int constant : it_.constants) expect_constant(constant, in(0).columns);
+        break;
       case Op::rope_kv_write:
         check_rope();
+        break;
+      case Op::kv_write:
+        check_kv_index();
+        expect_tokens();
+        for (size_t i = 0; i < 2; ++i) expect_columns(in(i), kv_columns());
         break;
       case Op::attend:
         check_layer();
@@ -71,6 +87,8 @@ class Checker {
       case Op::act:
         check_act();
         [[fallthrough]];
+      case Op::scale:
+      case Op::softcap:
       case Op::add:
         for (size_t i = 0; i < it_.inputs.size(); ++i) {
           expect_same_rows(in(i), out(0));
@@ -102,7 +120,7 @@ class Checker {
   }
   void expect_tokens() const {
     for (size_t i = 0; i < it_.inputs.size(); ++i) expect(!in(i).of_output_rows, "works on rows 'T' only");
-    expect(!out(0).of_output_rows, "works on rows 'T' only");
+    for (size_t i = 0; i < it_.outputs.size(); ++i) expect(!out(i).of_output_rows, "works on rows 'T' only");
   }
   void expect_constant(int constant, int64_t size) const {
     if (constant < 0) return;
@@ -136,7 +154,9 @@ class Checker {
     check_table("output", it_.outputs, program_.values.size(), never);
     check_table("weight", it_.weights, program_.weights.size(), never);
     check_table("constant", it_.constants, program_.constants.size(),
-                [](Op op, size_t) { return op == Op::fused_linear || op == Op::rope_kv_write; });
+                [](Op op, size_t i) {
+                  return op == Op::fused_linear || op == Op::rope_kv_write || (op == Op::layer_norm && i == 1);
+                });
   }
 
   void check_act() const {
@@ -176,9 +196,13 @@ class Checker {
 
   const KvLayer& layer() const { return program_.kv[id(it_.ints[0])]; }
   int64_t query_columns() const { return static_cast<int64_t>(it_.ints[1]) * layer().head_dim; }
-  void check_layer() const {
+  int64_t kv_columns() const { return static_cast<int64_t>(layer().kv_heads) * layer().head_dim; }
+  void check_kv_index() const {
     const int count = static_cast<int>(program_.kv.size());
     expect(it_.ints[0] >= 0 && it_.ints[0] < count, "there is no KV layer " + text(it_.ints[0]));
+  }
+  void check_layer() const {
+    check_kv_index();
     expect(it_.ints[1] > 0 && it_.ints[1] % layer().kv_heads == 0,
            text(it_.ints[1]) + " query heads are no multiple of " + text(layer().kv_heads) + " KV heads");
   }
@@ -186,10 +210,9 @@ class Checker {
   void check_rope() const {
     check_layer();
     expect_tokens();
-    const int64_t kv_columns = static_cast<int64_t>(layer().kv_heads) * layer().head_dim;
     expect_columns(in(0), query_columns());
-    expect_columns(in(1), kv_columns);
-    expect_columns(in(2), kv_columns);
+    expect_columns(in(1), kv_columns());
+    expect_columns(in(2), kv_columns());
     expect_columns(out(0), query_columns());
     const int rotary = it_.ints[2];
     expect(rotary >= 0 && rotary % 2 == 0 && rotary <= layer().head_dim,
@@ -335,9 +358,11 @@ void check_step(const Program& program, const Step& step) {
   check_range("number of tokens", step.T, 1, program.max_tokens);
   check_range("number of output rows", step.R, 0, program.max_rows);
   for (const Instruction& instruction : program.instructions) {
-    if (instruction.op != Op::embed) continue;
-    const int64_t vocabulary = program.weights[static_cast<size_t>(instruction.weights[0])].n;
-    for (int t = 0; t < step.T; ++t) check_range("token", step.tokens[t], 0, vocabulary - 1);
+    if (instruction.op != Op::embed && instruction.op != Op::embed_positions) continue;
+    const bool tokens = instruction.op == Op::embed;
+    const int32_t* ids = tokens ? step.tokens : step.positions;
+    const int64_t rows = program.weights[static_cast<size_t>(instruction.weights[0])].n;
+    for (int t = 0; t < step.T; ++t) check_range(tokens ? "token" : "position", ids[t], 0, rows - 1);
   }
   for (int r = 0; r < step.R; ++r) check_range("output row", step.rows[r], 0, step.T - 1);
   if (program.kv.empty()) return;

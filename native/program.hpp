@@ -11,7 +11,10 @@
 
 namespace headrace {
 
-enum class Op { embed, fused_linear, rms_norm, rope_kv_write, attend, gather, add, gated_act, act };
+enum class Op {
+  embed, embed_positions, fused_linear, rms_norm, layer_norm, rope_kv_write, kv_write, attend, gather, add, scale,
+  softcap, gated_act, act
+};
 
 // float32 [rows, columns] at `offset` bytes of the arena; rows: tokens of the step, or its output rows.
 struct Value {
@@ -28,12 +31,17 @@ struct Constant {
 // Ids index the program's tables; -1 stands for "none" where an operand is optional.
 //   op             inputs                 outputs   weights  constants                 ints                    floats
 //   embed                                 y         w
+//   embed_positions                       y         w
 //   fused_linear   x, residual|-1         y...      w...     norm|-1, bias_i|-1...     act                     eps
 //   rms_norm       x                      y                  w                                                 eps
+//   layer_norm     x                      y                  w, bias|-1                                        eps
 //   rope_kv_write  q, k, v                q'                 inv_freq, q_norm, k_norm  layer, heads, rotary    eps, scale
+//   kv_write       k, v                                                                layer
 //   attend         q                      y                                            layer, heads, window    scale, softcap
 //   gather         x                      y
 //   add            a, b                   y
+//   scale          x                      y                                                                    by
+//   softcap        x                      y                                                                    cap
 //   gated_act      gate, up               y                                            act
 //   act            x                      y                                            act
 struct Instruction {

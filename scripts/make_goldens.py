@@ -54,6 +54,55 @@ QWEN3 = LLAMA | {
     "head_dim": 16,
     "attention_bias": False,
 }
+STARCODER2 = LLAMA | {
+    "intermediate_size": 64,
+    "architectures": ["Starcoder2ForCausalLM"],
+    "model_type": "starcoder2",
+    "norm_epsilon": 1e-5,
+    "hidden_act": "gelu_pytorch_tanh",
+    "use_bias": True,
+    "rope_theta": 1e5,
+}
+GEMMA2 = LLAMA | {
+    "architectures": ["Gemma2ForCausalLM"],
+    "model_type": "gemma2",
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "head_dim": 16,
+    "tie_word_embeddings": True,
+    "rope_theta": 1e4,
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 8,
+    "attn_logit_softcapping": 5.0,
+    "final_logit_softcapping": 30.0,
+}
+GEMMA3 = GEMMA2 | {
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "num_key_value_heads": 1,
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+}
+GPT_NEOX: Settings = {
+    "architectures": ["GPTNeoXForCausalLM"],
+    "model_type": "gpt_neox",
+    "vocab_size": 128,
+    "hidden_size": 32,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 512,
+    "layer_norm_eps": 1e-5,
+    "hidden_act": "gelu",
+    "rotary_pct": 0.25,
+    "rotary_emb_base": 10000,
+    "use_parallel_residual": True,
+    "tie_word_embeddings": False,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "dtype": "float32",
+}
 
 # Lengths are such that a prompt with its 64 tokens passes the original context.
 LLAMA3_ROPE: Settings = {
@@ -102,11 +151,139 @@ CONFIGS: dict[str, Settings] = {
         "max_position_embeddings": 256,
         "rope_scaling": YARN_ROPE,
     },
+    "granite": LLAMA
+    | {
+        "architectures": ["GraniteForCausalLM"],
+        "model_type": "granite",
+        "rope_theta": 1e4,
+        "embedding_multiplier": 1.5,
+        "attention_multiplier": 0.25,
+        "residual_multiplier": 0.5,
+        "logits_scaling": 4.0,
+    },
+    "smollm3": LLAMA
+    | {
+        "architectures": ["SmolLM3ForCausalLM"],
+        "model_type": "smollm3",
+        "num_hidden_layers": 3,
+        "intermediate_size": 48,
+        "tie_word_embeddings": True,
+        "no_rope_layers": [1, 0, 1],
+        "rope_theta": 2e6,
+        "pad_token_id": None,
+    },
+    "smollm3_window": LLAMA
+    | {
+        "architectures": ["SmolLM3ForCausalLM"],
+        "model_type": "smollm3",
+        "num_hidden_layers": 4,
+        "intermediate_size": 32,
+        "use_sliding_window": True,
+        "sliding_window": 8,
+        "rope_theta": 1e4,
+        "pad_token_id": None,
+    },
+    "olmo2": LLAMA
+    | {
+        "architectures": ["Olmo2ForCausalLM"],
+        "model_type": "olmo2",
+        "rope_theta": 5e5,
+        "rms_norm_eps": 1e-6,
+        "pad_token_id": None,
+    },
+    "olmo2_mqa": LLAMA
+    | {
+        "architectures": ["Olmo2ForCausalLM"],
+        "model_type": "olmo2",
+        "num_key_value_heads": 1,
+        "rope_theta": 5e5,
+        "pad_token_id": None,
+    },
+    "phi3": LLAMA
+    | {
+        "architectures": ["Phi3ForCausalLM"],
+        "model_type": "phi3",
+        "num_key_value_heads": 4,
+        "rope_theta": 1e4,
+        "sliding_window": 8,
+        "original_max_position_embeddings": 512,
+        "pad_token_id": None,
+    },
+    "phi3_partial": LLAMA
+    | {
+        "architectures": ["Phi3ForCausalLM"],
+        "model_type": "phi3",
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "partial_rotary_factor": 0.75,
+        "tie_word_embeddings": True,
+        "rope_theta": 1e4,
+        "original_max_position_embeddings": 512,
+        "pad_token_id": None,
+    },
+    "gemma2": GEMMA2,
+    "gemma3": GEMMA3
+    | {
+        "num_hidden_layers": 3,
+        "intermediate_size": 48,
+        "sliding_window_pattern": 3,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    },
+    "gemma3_nested": GEMMA3
+    | {
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        },
+    },
+    "starcoder2": STARCODER2,
+    "starcoder2_window": STARCODER2 | {"sliding_window": 8, "use_bias": False},
+    "gpt_neox": GPT_NEOX,
+    "gpt_neox_serial": GPT_NEOX
+    | {"use_parallel_residual": False, "rotary_pct": 1.0, "hidden_act": "gelu_new", "attention_bias": False},
+    "gpt2": {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": 128,
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 128,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "dtype": "float32",
+    },
+    "falcon": {
+        "architectures": ["FalconForCausalLM"],
+        "model_type": "falcon",
+        "vocab_size": 128,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "layer_norm_epsilon": 1e-5,
+        "alibi": False,
+        "bias": False,
+        "multi_query": True,
+        "new_decoder_architecture": False,
+        "parallel_attn": True,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "dtype": "float32",
+    },
 }
+# Where `transformers` has come to call a tensor otherwise than checkpoints do: its name, theirs.
+NAMES_IN_FILES = {"gpt_neox": ("lm_head.", "embed_out.")}
+TABLES = ("word_embeddings", "wte", "embed_in")
 
 
 def fill(model: PreTrainedModel, generator: torch.Generator) -> None:
     """Random weights that keep activations near 1 and make every part matter, biases and norm scales too."""
+    table_scale = float(getattr(model.get_input_embeddings(), "embed_scale", 1.0))  # Gemma multiplies by it
     for name, parameter in model.named_parameters():
         draw = torch.randn(parameter.shape, generator=generator)
         if name.endswith("bias"):
@@ -114,8 +291,12 @@ def fill(model: PreTrainedModel, generator: torch.Generator) -> None:
         elif parameter.dim() == 1:
             value = 1 + 0.2 * draw
         elif "embed_tokens" in name:
-            value = draw
-        elif "lm_head" in name:
+            value = draw / table_scale
+        elif "wpe" in name:  # what keeps GPT-2 from repeating itself
+            value = 3 * draw
+        elif any(table in name for table in TABLES):  # small, as the tied ones are also output matrices
+            value = 0.1 * draw
+        elif "lm_head" in name or "embed_out" in name:
             value = 3 * draw / parameter.shape[1] ** 0.5
         else:
             value = 1.5 * draw / parameter.shape[1] ** 0.5
@@ -145,6 +326,7 @@ def make(folder: Path, settings: Settings) -> str:
     stored = {"float32": torch.float32, "bfloat16": torch.bfloat16}[str(settings["dtype"])]
     config = AutoConfig.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    model.eval()
     for seed in range(MOST_SEEDS):
         generator = torch.Generator().manual_seed(seed)
         fill(model, generator)
@@ -157,7 +339,10 @@ def make(folder: Path, settings: Settings) -> str:
             break
     else:
         raise SystemExit(f"{folder.name}: no seed below {MOST_SEEDS} gave well-separated greedy tokens")
-    weights = {name: parameter.detach().to(stored) for name, parameter in model.named_parameters()}
+    new, old = NAMES_IN_FILES.get(str(settings["model_type"]), ("", ""))
+    weights = {
+        name.replace(new, old): parameter.detach().to(stored) for name, parameter in model.named_parameters()
+    }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     golden = {"prompt": prompt.int(), "logits": logits.contiguous(), "greedy": tokens.int()}
     # One entry: the order of several in the file would change from run to run.

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
+from headrace.engine.parts import PartsOf
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.models.registry import find_model
 from headrace.ops.value import Array, Ints
@@ -38,7 +39,8 @@ class Golden:
 def load_golden(name: str) -> Golden:
     with open_checkpoint(FOLDER / name) as checkpoint:
         program = verify(record(find_model(checkpoint.config).define))
-        weights = {name: checkpoint.float32(name) for name in program.weights}
+        parts = PartsOf(checkpoint, program)
+        weights = {name: parts.float32(name) for name in program.weights}
     truth = load_file(FOLDER / name / "golden.safetensors")
     return Golden(program, weights, truth["prompt"], truth["logits"], truth["greedy"])
 

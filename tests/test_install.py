@@ -63,6 +63,15 @@ def test_the_python_example_runs(tmp_path: Path) -> None:
     assert len(run.stdout.split()) > 5
 
 
+def test_quoted_code_is_the_packages() -> None:
+    """The developer section quotes a model file; every line of it still stands there."""
+    _, *quotes = blocks("python")
+    source = "\n".join(path.read_text() for path in (ROOT / "src" / "headrace").rglob("*.py"))
+    for quote in quotes:
+        for line in quote.splitlines():
+            assert line.strip().removesuffix("...)").removesuffix("...") in source, line
+
+
 def test_the_shell_examples_run(tmp_path: Path) -> None:
     [commands] = [block for block in blocks("sh") if "headrace run" in block]
     for command in commands.strip().splitlines():

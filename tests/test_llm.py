@@ -9,12 +9,21 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from headrace import LLM
-from headrace.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, TemplateMissing
+from headrace.errors import (
+    ContextLengthExceeded,
+    InvalidRequest,
+    ModelNotFound,
+    TemplateMissing,
+    UsageError,
+)
+from headrace.run.native import NativeExecutor
 from tiny import tiny_model
 
 OPENING = "It was a cold evening, and the old house"
@@ -83,6 +92,62 @@ def test_leaving_a_stream_early_cancels(llm: LLM) -> None:
     assert status.available_pages == status.page_count
 
 
+def test_a_stream_that_is_never_read_cancels(llm: LLM) -> None:
+    llm.stream(OPENING, max_tokens=400, ignore_eos=True)
+    closed = llm.stream(OPENING, max_tokens=400, ignore_eos=True)
+    closed.close()
+    assert list(closed) == []
+    llm.generate(OPENING, max_tokens=2)
+    assert llm.model.engine.status().running == 0
+
+
+def test_a_stream_keeps_its_model() -> None:
+    pieces = list(LLM().stream(OPENING, max_tokens=5))
+    assert pieces[-1].completion is not None
+
+
+def test_a_batch_larger_than_the_queue(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(llm.model.engine.limits, max_waiting=0)
+    monkeypatch.setattr(llm.model.engine, "limits", small)
+    prompts = [f"{OPENING} {i}" for i in range(13)]
+    batch = llm.generate_batch(prompts, n=3, max_tokens=2, seed=5)
+    assert [c.text for c in batch] == [llm.generate(p, n=3, max_tokens=2, seed=5).text for p in prompts]
+
+
+def test_a_batch_with_a_prompt_that_cannot_run_leaves_nothing_running(llm: LLM) -> None:
+    with pytest.raises(ContextLengthExceeded):
+        llm.generate_batch([OPENING, OPENING, "word " * 600], max_tokens=300, ignore_eos=True)
+    llm.generate(OPENING, max_tokens=2)
+    assert llm.model.engine.status().running == 0
+
+
+@pytest.mark.parametrize("prompt", [None, 5, [1.5, 2], ["a"], b"abc"])
+def test_what_is_no_prompt(llm: LLM, prompt: object) -> None:
+    with pytest.raises(InvalidRequest, match="neither a text nor a sequence of token ids"):
+        llm.generate(prompt, max_tokens=2)  # type: ignore[arg-type]
+
+
+def test_token_ids_of_any_sequence(llm: LLM) -> None:
+    texts = [llm.generate(ids, max_tokens=4, seed=1).text for ids in ([5, 6], (5, 6), np.array([5, 6]))]
+    assert texts == texts[:1] * 3
+
+
+def test_options_of_the_wrong_type(tmp_path: Path) -> None:
+    for options in (
+        {"threads": "2"},
+        {"threads": 1.5},
+        {"threads": 5000},
+        {"context": True},
+        {"kv_memory_bytes": "4G"},
+    ):
+        with pytest.raises(UsageError, match=next(iter(options))):
+            LLM(**options)
+    with pytest.raises(ModelNotFound):
+        LLM("")
+    LLM(weights="int8", cache_dir=str(tmp_path / "cache")).close()
+    assert list((tmp_path / "cache").rglob("*"))
+
+
 def test_arguments_that_do_nothing_are_refused(llm: LLM) -> None:
     with pytest.raises(InvalidRequest, match="unknown 'temperatur'; known: frequency_penalty"):
         llm.generate(OPENING, temperatur=0.5)
@@ -120,6 +185,18 @@ def test_a_dropped_model_stops_its_engine() -> None:
     del llm
     gc.collect()
     assert engine() is None
+
+
+def test_a_closed_model_has_freed_its_memory() -> None:
+    def executors() -> int:
+        gc.collect()
+        return sum(isinstance(thing, NativeExecutor) for thing in gc.get_objects())
+
+    before = executors()
+    with LLM() as llm:
+        assert executors() == before + 1
+    assert executors() == before
+    assert not llm.model.engine.status().alive
 
 
 def test_a_script_that_never_closes_ends_quietly() -> None:

@@ -1,4 +1,4 @@
-// Row operations: RMS norm, add, activations, gather, rotary embedding with head norms and KV write.
+// Row operations: norms, add, multiplication by a number, soft-cap, activations, gather, rotary embedding with head norms and KV write.
 //
 // Layout: rows are dense, [rows, d] float32. KV pages: see KvLayer in types.hpp.
 // Determinism: outputs are independent of each other except inside one norm, whose sum runs over
@@ -42,6 +42,22 @@ static inline float sum_of_squares(const float* x, int64_t d) {
   return reduce_add((s0 + s1) + (s2 + s3));
 }
 
+static inline float sum(const float* x, int64_t d) {
+  F s0 = {}, s1 = {}, s2 = {}, s3 = {};
+  int64_t i = 0;
+  for (; i + 4 * kWidth <= d; i += 4 * kWidth) {
+    s0 += load(x + i);
+    s1 += load(x + i + kWidth);
+    s2 += load(x + i + 2 * kWidth);
+    s3 += load(x + i + 3 * kWidth);
+  }
+  F* const sums[4] = {&s0, &s1, &s2, &s3};
+  for (int lane = 0; i < d; i += kWidth, ++lane) {
+    *sums[lane] += d - i >= kWidth ? load(x + i) : load_partial(x + i, static_cast<int>(d - i));
+  }
+  return reduce_add((s0 + s1) + (s2 + s3));
+}
+
 static inline void norm_row(const float* x, const float* w, float eps, int64_t d, float* y) {
   const float inverse = 1.0f / sqrtf(sum_of_squares(x, d) / static_cast<float>(d) + eps);
   int64_t i = 0;
@@ -53,6 +69,35 @@ static void rms_norm(const float* x, const float* w, float eps, int64_t rows, in
                      int parts) {
   const Slice s = slice(rows, 1, part, parts);
   for (int64_t r = s.begin; r < s.end; ++r) norm_row(x + r * d, w, eps, d, y + r * d);
+}
+
+// Centres into y first: the sum of squares then loses nothing to a large mean.
+static void layer_norm(const float* x, const float* w, const float* bias, float eps, int64_t rows, int64_t d, float* y,
+                       int part, int parts) {
+  const Slice s = slice(rows, 1, part, parts);
+  for (int64_t r = s.begin; r < s.end; ++r) {
+    const float* in = x + r * d;
+    float* out = y + r * d;
+    const float mean = sum(in, d) / static_cast<float>(d);
+    for (int64_t i = 0; i < d; ++i) out[i] = in[i] - mean;
+    norm_row(out, w, eps, d, out);
+    if (bias == nullptr) continue;
+    for (int64_t i = 0; i < d; ++i) out[i] += bias[i];
+  }
+}
+
+static void scale(const float* x, float by, int64_t count, float* y, int part, int parts) {
+  const Slice s = slice(count, 64, part, parts);
+  for (int64_t i = s.begin; i < s.end; ++i) y[i] = x[i] * by;
+}
+
+static void softcap(const float* x, float cap, int64_t count, float* y, int part, int parts) {
+  const Slice s = slice(count, 64, part, parts);
+  const auto capped = [cap](F v) { return splat(cap) * tanh(v / splat(cap)); };
+  int64_t i = s.begin;
+  for (; i + kWidth <= s.end; i += kWidth) store(y + i, capped(load(x + i)));
+  const int rest = static_cast<int>(s.end - i);
+  if (rest > 0) store_partial(y + i, capped(load_partial(x + i, rest)), rest);
 }
 
 static void add(const float* a, const float* b, int64_t count, float* y, int part, int parts) {
@@ -217,7 +262,7 @@ namespace headrace {
 
 namespace k = HEADRACE_NAMESPACE;
 extern const RowsKernels HEADRACE_TABLE(rows);
-const RowsKernels HEADRACE_TABLE(rows) = {k::rms_norm,   k::add,           k::gated_act, k::act, k::gather,
-                                          k::rope_table, k::rope_kv_write, k::read};
+const RowsKernels HEADRACE_TABLE(rows) = {k::rms_norm,  k::layer_norm, k::add,        k::scale,         k::softcap, k::gated_act,
+                                          k::act,       k::gather,     k::rope_table, k::rope_kv_write, k::read};
 
 }  // namespace headrace

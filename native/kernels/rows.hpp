@@ -8,8 +8,13 @@ namespace headrace {
 struct RowsKernels {
   // y = x / sqrt(mean(x^2) + eps) * w for each of `rows` rows of `d`; y may be x. Split over rows.
   void (*rms_norm)(const float* x, const float* w, float eps, int64_t rows, int64_t d, float* y, int part, int parts);
-  // The next three work on `count` numbers; the output may be an input. Split over numbers.
+  // y = (x - mean(x)) / sqrt(variance(x) + eps) * w + bias, likewise; bias may be null.
+  void (*layer_norm)(const float* x, const float* w, const float* bias, float eps, int64_t rows, int64_t d, float* y,
+                     int part, int parts);
+  // The next five work on `count` numbers; the output may be an input. Split over numbers.
   void (*add)(const float* a, const float* b, int64_t count, float* y, int part, int parts);
+  void (*scale)(const float* x, float by, int64_t count, float* y, int part, int parts);     // x * by
+  void (*softcap)(const float* x, float cap, int64_t count, float* y, int part, int parts);  // cap * tanh(x / cap)
   void (*gated_act)(Act act, const float* gate, const float* up, int64_t count, float* y, int part, int parts);
   void (*act)(Act act, const float* x, int64_t count, float* y, int part, int parts);
   // y[r] = x[rows[r]]. Split over rows.

@@ -43,6 +43,47 @@ static void norm_matches_double(const RowsKernels& kernels) {
   }
 }
 
+static void layer_norm_matches_double(const RowsKernels& kernels) {
+  for (const int64_t d : {2, 7, 16, 63, 64, 65, 130, 2048}) {
+    const int64_t rows = 3;
+    Floats x = random_floats(static_cast<size_t>(rows * d), 1);
+    for (float& number : x) number += 10;  // a mean that dwarfs the variance
+    const Floats w = random_floats(static_cast<size_t>(d), 2), bias = random_floats(static_cast<size_t>(d), 3);
+    Floats y(x.size()), plain(x.size());
+    all_parts(2, [&](int p, int n) { kernels.layer_norm(x.data(), w.data(), bias.data(), 1e-5f, rows, d, y.data(), p, n); });
+    all_parts(3, [&](int p, int n) { kernels.layer_norm(x.data(), w.data(), nullptr, 1e-5f, rows, d, plain.data(), p, n); });
+    for (int64_t r = 0; r < rows; ++r) {
+      double mean = 0, variance = 0;
+      for (int64_t i = 0; i < d; ++i) mean += x[r * d + i] / static_cast<double>(d);
+      for (int64_t i = 0; i < d; ++i) variance += (x[r * d + i] - mean) * (x[r * d + i] - mean) / static_cast<double>(d);
+      for (int64_t i = 0; i < d; ++i) {
+        const double expected = (x[r * d + i] - mean) / std::sqrt(variance + 1e-5) * w[i];
+        CHECK_NEAR(plain[r * d + i], expected, 1e-5);
+        CHECK_NEAR(y[r * d + i], expected + bias[i], 1e-5);
+      }
+    }
+    Floats one(x.begin() + d, x.begin() + 2 * d);  // a row alone, in place
+    kernels.layer_norm(one.data(), w.data(), bias.data(), 1e-5f, 1, d, one.data(), 0, 1);
+    CHECK(test::same_bits(one.data(), y.data() + d, static_cast<size_t>(d)));
+  }
+}
+
+static void scales_and_caps(const RowsKernels& kernels) {
+  for (const int64_t count : {1, 15, 64, 1000}) {
+    const Floats x = random_floats(static_cast<size_t>(count), 4, 20.0f);
+    Floats scaled(x), capped(x);
+    all_parts(3, [&](int p, int n) { kernels.scale(scaled.data(), 0.3f, count, scaled.data(), p, n); });
+    all_parts(3, [&](int p, int n) { kernels.softcap(capped.data(), 30.0f, count, capped.data(), p, n); });
+    bool good = true;
+    for (size_t i = 0; i < x.size(); ++i) good = good && scaled[i] == x[i] * 0.3f;
+    CHECK(good);
+    for (size_t i = 0; i < x.size(); ++i) CHECK_NEAR(capped[i], 30 * std::tanh(x[i] / 30.0), 1e-5);
+    Floats alone(1);  // in a tail or in a vector: the same
+    kernels.softcap(&x[0], 30.0f, 1, alone.data(), 0, 1);
+    CHECK(test::same_bits(alone.data(), capped.data(), 1));
+  }
+}
+
 static double expected_act(Act act, double x) {
   switch (act) {
     case Act::silu:
@@ -280,6 +321,8 @@ int main() {
   test::for_each_isa([](Isa isa) {
     const RowsKernels& kernels = rows_kernels(isa);
     norm_matches_double(kernels);
+    layer_norm_matches_double(kernels);
+    scales_and_caps(kernels);
     activations_match_double(kernels);
     adds_and_gathers(kernels);
     rope_table_is_accurate(kernels);

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import queue
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex, cast
 
 from headrace.chat.messages import messages_from_openai
 from headrace.chat.template import missing_template
@@ -96,6 +98,8 @@ class LLM:
         self, model: str | Path | None = None, *, progress: Progress | None = None, **options: Any
     ) -> None:
         _known("LLM", options, frozenset(field.name for field in fields(EngineOptions)))
+        if isinstance(options.get("cache_dir"), str):
+            options["cache_dir"] = Path(options["cache_dir"]).expanduser()
         name = None if model is None else str(model)
         self.model: LoadedModel = load_model(name, EngineOptions(**options), progress=progress)
         # The engine's thread would keep the model alive: stop it with the last reference, or at exit.
@@ -106,14 +110,28 @@ class LLM:
         return _last(self.stream(prompt, **sampling))
 
     def generate_batch(self, prompts: Sequence[Prompt], **sampling: Any) -> list[Completion]:
-        """Continue many prompts at once; answers come in the order of the prompts."""
+        """Continue any number of prompts at once; answers come in the order of the prompts.
+
+        Where one cannot be run its error is raised and the others are cancelled.
+        """
         requests = [self._request(prompt, sampling) for prompt in prompts]
-        streams = [_Stream(self.model, request) for request in requests]
-        return [_last(stream) for stream in streams]
+        streams: deque[_Stream] = deque()
+        done: list[Completion] = []
+        try:
+            for request in requests:
+                if (len(streams) + 1) * request.params.n > self.model.engine.limits.max_choices:
+                    done.append(_last(streams.popleft()))
+                streams.append(_Stream(self, request))
+            while streams:
+                done.append(_last(streams.popleft()))
+        finally:
+            for stream in streams:
+                stream.close()
+        return done
 
     def stream(self, prompt: Prompt, **sampling: Any) -> Iterator[Piece]:
         """Like generate, piece by piece. Leaving the loop early cancels the request."""
-        return iter(_Stream(self.model, self._request(prompt, sampling)))
+        return _Stream(self, self._request(prompt, sampling))
 
     def chat(self, messages: Messages, **sampling: Any) -> Completion:
         """Answer a conversation: dicts with `role` and `content`, rendered by the model's chat template."""
@@ -121,7 +139,7 @@ class LLM:
 
     def stream_chat(self, messages: Messages, **sampling: Any) -> Iterator[Piece]:
         """Like chat, piece by piece."""
-        return iter(_Stream(self.model, self._chat_request(messages, sampling)))
+        return _Stream(self, self._chat_request(messages, sampling))
 
     async def agenerate(self, prompt: Prompt, **sampling: Any) -> Completion:
         """`generate` for asyncio."""
@@ -129,7 +147,7 @@ class LLM:
 
     def astream(self, prompt: Prompt, **sampling: Any) -> AsyncIterator[Piece]:
         """`stream` for asyncio; closing the iterator cancels the request."""
-        return _astream(self.model, self._request(prompt, sampling))
+        return _astream(self, self._request(prompt, sampling))
 
     async def achat(self, messages: Messages, **sampling: Any) -> Completion:
         """`chat` for asyncio."""
@@ -137,7 +155,7 @@ class LLM:
 
     def astream_chat(self, messages: Messages, **sampling: Any) -> AsyncIterator[Piece]:
         """`stream_chat` for asyncio."""
-        return _astream(self.model, self._chat_request(messages, sampling))
+        return _astream(self, self._chat_request(messages, sampling))
 
     def close(self) -> None:
         """Stop the engine and free its memory."""
@@ -152,8 +170,11 @@ class LLM:
         self.close()
 
     def _request(self, prompt: Prompt, sampling: dict[str, Any]) -> Request:
-        ids = self.model.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else prompt
-        return Request(prompt=tuple(ids), params=self._params(sampling), continues=len(prompt) > 0)
+        if isinstance(prompt, str):
+            ids, continues = tuple(self.model.tokenizer.encode_prompt(prompt)), prompt != ""
+        else:
+            ids, continues = _token_ids(prompt), True
+        return Request(prompt=ids, params=self._params(sampling), continues=continues)
 
     def _chat_request(self, messages: Messages, sampling: dict[str, Any]) -> Request:
         template = self.model.template
@@ -169,33 +190,51 @@ class LLM:
         if isinstance(sampling.get("stop"), str):
             sampling = {**sampling, "stop": (sampling["stop"],)}
         for name in ("stop", "stop_token_ids"):
-            if name in sampling:
+            if isinstance(sampling.get(name), list | set | frozenset):
                 sampling = {**sampling, name: tuple(sampling[name])}
         return replace(self.model.defaults, **sampling)
 
 
 class _Stream:
-    """A running request as an iterator of pieces; leaving it early cancels."""
+    """A running request as an iterator of pieces; closing or dropping it before its end cancels."""
 
-    def __init__(self, model: LoadedModel, request: Request) -> None:
+    def __init__(self, llm: LLM, request: Request) -> None:
+        self._llm = llm  # its engine would stop with its last reference
         self._events: queue.SimpleQueue[list[Event]] = queue.SimpleQueue()
         self._collector = _Collector(request.params.n)
-        self._ticket = model.engine.submit(request, self._events.put)
+        self._pieces: deque[Piece] = deque()
+        self._open = False
+        self._ticket = llm.model.engine.submit(request, self._events.put)
+        self._open = True
 
-    def __iter__(self) -> Iterator[Piece]:
-        try:
-            while self._collector.completion is None:
-                yield from self._collector.take(self._events.get())
-        finally:
-            if self._collector.completion is None:
-                self._ticket.cancel()
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Piece:
+        while self._open and not self._pieces:
+            events = self._events.get()
+            self._open = not isinstance(events[-1], Done | Failed)
+            self._pieces += self._collector.take(events)
+        if not self._pieces:
+            raise StopIteration
+        return self._pieces.popleft()
+
+    def close(self) -> None:
+        """Cancel what has not ended; no further piece comes."""
+        self._pieces.clear()
+        if self._open:
+            self._open = False
+            self._ticket.cancel()
+
+    def __del__(self) -> None:
+        self.close()
 
 
-async def _astream(model: LoadedModel, request: Request) -> AsyncIterator[Piece]:
+async def _astream(llm: LLM, request: Request) -> AsyncIterator[Piece]:
     loop = asyncio.get_running_loop()
     events: asyncio.Queue[list[Event]] = asyncio.Queue()
     collector = _Collector(request.params.n)
-    ticket: Ticket = model.engine.submit(request, _on_loop(loop, events.put_nowait))
+    ticket: Ticket = llm.model.engine.submit(request, _on_loop(loop, events.put_nowait))
     try:
         while collector.completion is None:
             for piece in collector.take(await events.get()):
@@ -258,7 +297,7 @@ class _Collector:
         return Completion(choices, done.usage, done.timing, done.seed)
 
 
-def _last(pieces: Iterator[Piece] | _Stream) -> Completion:
+def _last(pieces: Iterator[Piece]) -> Completion:
     completion = None
     for piece in pieces:
         completion = piece.completion
@@ -272,6 +311,16 @@ async def _alast(pieces: AsyncIterator[Piece]) -> Completion:
         completion = piece.completion
     assert completion is not None
     return completion
+
+
+def _token_ids(prompt: object) -> tuple[int, ...]:
+    """Token ids of any sequence of integers, NumPy's too."""
+    try:
+        if not isinstance(prompt, bytes | bytearray):
+            return tuple(operator.index(token) for token in cast("Sequence[SupportsIndex]", prompt))
+    except TypeError:
+        pass
+    raise InvalidRequest("the prompt is neither a text nor a sequence of token ids", param="prompt")
 
 
 def _known(where: str, given: Mapping[str, object], known: frozenset[str]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.engine.engine import EngineLimits
 from headrace.engine.request import (
     ChoiceDone,
     Delta,
@@ -104,6 +105,7 @@ class FakeEngine:
         self.cancelled: list[str] = []
         self.cancelled_event = threading.Event()
         self.alive = True
+        self.limits = EngineLimits(context_length=CONTEXT_LENGTH, max_sequences=32)
         self._steps = 0
         self._running: dict[str, _Running] = {}
         self._wake = threading.Condition()

@@ -6,6 +6,8 @@ import openai
 import pytest
 from in_process import Running
 
+from headrace.api.completions import TextShape
+
 MODEL = "fake/model"
 
 
@@ -113,3 +115,29 @@ def test_a_prompt_of_another_type(server: Running, prompt) -> None:
     reply = server.http().post("/v1/completions", json={"prompt": prompt})
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == "prompt"
+
+
+def test_more_choices_than_are_ever_computed_at_a_time(server: Running) -> None:
+    reply = server.http().post("/v1/completions", json={"prompt": ["a"] * 100, "n": 100, "max_tokens": 1})
+    assert reply.status_code == 400  # a 503 would be sent again and again
+    assert "10,000 choices" in reply.json()["error"]["message"]
+    assert server.model.engine.submitted == []
+
+
+def test_a_reply_that_cannot_be_written_ends_alone(server: Running, monkeypatch) -> None:
+    delta = TextShape.delta
+    monkeypatch.setattr(
+        TextShape,
+        "delta",
+        lambda shape, index, event: delta(shape, index, event) if shape.keep == 1 else 1 / 0,
+    )
+    client = server.openai()
+    with pytest.raises(openai.APIError, match="the server failed"):
+        list(client.completions.create(model=MODEL, prompt="a", n=2, stream=True))
+    assert (
+        "".join(
+            chunk.choices[0].text
+            for chunk in client.completions.create(model=MODEL, prompt="a", max_tokens=3, stream=True)
+        )
+        == "a b"
+    )

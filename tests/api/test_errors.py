@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import openai
 import pytest
 from in_process import Running, raw
+from starlette.requests import Request as HttpRequest
 
+from headrace.api.errors import ClientGone
+from headrace.api.service import read_body
 from headrace.errors import (
     ContextLengthExceeded,
     EngineStopped,
@@ -26,6 +31,15 @@ def check_shape(reply) -> dict:
     return error
 
 
+def test_a_client_that_leaves_while_it_sends_is_no_failure_of_the_server() -> None:
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    request = HttpRequest({"type": "http", "method": "POST", "headers": []}, receive)
+    with pytest.raises(ClientGone):
+        asyncio.run(read_body(request))
+
+
 @pytest.mark.parametrize(
     ("body", "param", "code"),
     [
@@ -40,8 +54,10 @@ def check_shape(reply) -> dict:
         ({"n": 0}, "n", "invalid_type"),
         ({"n": 1.5}, "n", "invalid_type"),
         ({"top_logprobs": 3}, "top_logprobs", None),
-        ({"logprobs": True, "top_logprobs": 21}, "logprobs", None),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", None),
         ({"max_tokens": 0}, "max_tokens", None),
+        ({"max_tokens": 10**400}, "max_tokens", None),
+        ({"stop": "x" * 100_000, "n": 128}, "stop", None),
         ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens", None),
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens", None),
         ({"logit_bias": {"a": 1}}, "logit_bias", None),

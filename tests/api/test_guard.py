@@ -36,6 +36,13 @@ def test_every_route_but_health_needs_the_key(serve) -> None:
         assert reply.headers["x-request-id"]
 
 
+def test_a_key_beyond_ascii(serve) -> None:
+    key = "schlüssel"
+    http = serve(api_key=key).http()
+    assert http.get("/v1/models", headers={"x-api-key": key.encode()}).status_code == 200
+    assert http.get("/v1/models", headers={"x-api-key": "schl"}).status_code == 401
+
+
 def test_the_official_client_raises_its_own_class(serve) -> None:
     server = serve(api_key="secret")
     with pytest.raises(openai.AuthenticationError):
@@ -59,6 +66,7 @@ def test_pages_of_others_are_refused(server: Running) -> None:
     get = server.http().get
     assert get("/health", headers={"origin": "https://evil.example"}).status_code == 403
     assert get("/health", headers={"origin": "null"}).status_code == 403
+    assert get("/health", headers={"origin": "http://["}).status_code == 403
     assert get("/health", headers={"origin": "http://localhost:3000"}).status_code == 200
 
 

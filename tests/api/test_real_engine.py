@@ -122,3 +122,13 @@ def test_health_is_that_of_the_engine(server: Running) -> None:
     body = server.http().get("/health").json()
     assert body["status"] == "ok"
     assert body["page_count"] == server.model.engine.status().page_count
+
+
+def test_the_reported_seed_is_that_of_every_prompt(server: Running) -> None:
+    def seed(**body: object) -> int | None:
+        reply = server.http().post("/v1/completions", json={"max_tokens": 1, **body})
+        return reply.json().get("seed")
+
+    assert seed(prompt="a") is not None
+    assert seed(prompt=["a", "b"], seed=7) == 7
+    assert seed(prompt=["a", "b"]) is None  # each has drawn its own

@@ -55,6 +55,8 @@ def test_every_command_teaches_with_an_example(command: str, inside: Callable[..
         (["run"], "stdin is empty"),
         (["run", "--raw", "--logit-bias", "a=b", "x"], "ID=X"),
         (["run", "--raw", "--token-budget", "4", "x"], "token_budget is 4"),
+        (["run", "--raw", "--temperature", "-1", "x"], "temperature is -1.0"),
+        (["run", "--raw", "--stop", "", "x"], "stop takes up to 16 non-empty strings"),
         (["rm", "novelette"], "ships inside the package"),
         (["rm"], "model"),
         (["pull", "--offline", "a/b"], "offline is set"),
@@ -73,7 +75,7 @@ def test_wrong_usage_is_exit_2(inside: Callable[..., Outcome], arguments: list[s
     [
         (["run", "./nowhere", "x"], "nowhere"),
         (["run", "nobody/nothing", "x", "--offline"], "nobody/nothing"),
-        (["run", "--raw", "--temperature", "-1", "x"], "temperature is -1.0"),
+        (["run", "", "x"], "neither a shipped model nor org/name"),
         (["run", "--raw", "--max-tokens", "100000", "x"], "the limit is"),
         (["show", "./nowhere"], "nowhere"),
         (["rm", "nobody/nothing"], "nobody/nothing"),
@@ -95,6 +97,12 @@ def test_a_variable_that_is_unknown_is_exit_2(headrace: Headrace) -> None:
     result = headrace("doctor", HEADRACE_THREDS="2")
     assert result.returncode == 2
     assert b"did you mean 'HEADRACE_THREADS'?" in result.stderr
+
+
+def test_kernels_that_this_machine_lacks_are_exit_2(headrace: Headrace) -> None:
+    result = headrace("run", "--raw", "x", HEADRACE_ISA="abacus")
+    assert result.returncode == 2
+    assert result.stderr.startswith(b"error: HEADRACE_ISA=abacus is not usable")
 
 
 def test_the_documented_text_byte_for_byte(headrace: Headrace, shared_data: Path) -> None:
@@ -158,7 +166,26 @@ def test_a_closed_pipe_is_no_error(environment: dict[str, str]) -> None:
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, env=environment, check=False
     )
     assert len(result.stdout) == 1
-    assert b"Traceback" not in result.stderr
+    assert result.returncode == 0
+    assert result.stderr == b""
+
+
+FULL_DISK = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL_DISK.exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [("run", "--raw", "--max-tokens", "9", "The sea"), ("list",)])
+def test_a_full_disk_is_one_line(environment: dict[str, str], arguments: tuple[str, ...]) -> None:
+    with (
+        FULL_DISK.open("wb") as full,
+        start(environment, *arguments, stdout=full, stderr=subprocess.PIPE) as process,
+    ):
+        assert process.stderr is not None
+        message = process.stderr.read()
+        assert process.wait(30) == 1
+    assert message.startswith(b"error: ")
+    assert b"No space left" in message
+    assert message.count(b"\n") == 1
 
 
 def start(environment: dict[str, str], *arguments: str, **options: object) -> subprocess.Popen[bytes]:

@@ -229,7 +229,7 @@ def test_checkpoints_that_cannot_work(tmp_path: Path) -> None:
     folder = tiny_model(tmp_path)
     config = (folder / "config.json").read_text()
     (folder / "config.json").write_text(config.replace('"llama"', '"gpt9"'))
-    with pytest.raises(UnsupportedModel, match=r"model_type 'gpt9' is not supported; known: llama, mistral"):
+    with pytest.raises(UnsupportedModel, match=r"'gpt9' is not supported; known: .*llama, mistral"):
         load_model(str(folder), EngineOptions())
     (folder / "config.json").write_text(config.replace('"hidden_size": 32', '"hidden_size": 64'))
     with pytest.raises(CorruptFile, match=r"config\.json implies"):

@@ -39,7 +39,8 @@ def test_every_model_has_a_golden() -> None:
     assert covered == set(known_model_types())
 
 
-@pytest.mark.parametrize("name", ["llama3", "llama_bias", "mistral_window", "qwen3"])
+# Not GPT-2: without a rotation, a bias of the keys changes all scores of a row alike, and so nothing.
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "gpt2"])
 def test_a_wrong_weight_is_noticed(name: str) -> None:
     golden = load_golden(name)
     for weight in golden.weights:

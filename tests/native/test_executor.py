@@ -176,6 +176,15 @@ def test_steps_above_the_size_are_refused() -> None:
         executor.run(**{**step(TOKENS, 0, 3, TABLE), "tokens": np.zeros(3, dtype=np.int64)})
 
 
+def test_a_position_beyond_its_table_is_refused() -> None:
+    tiny = Tiny()
+    positions = ("embed_positions", [], [0], [0], [], [], [])
+    executor = tiny.build(instructions=[positions, *tiny.arguments["instructions"][1:]])
+    executor.run(**step(TOKENS, 0, VOCABULARY, TABLE))
+    with pytest.raises(ValueError, match=r"position 40 is not in 0 \.\. 39"):
+        executor.run(**step(TOKENS, VOCABULARY, VOCABULARY + 1, TABLE))
+
+
 @pytest.mark.parametrize(
     ("index", "instruction", "message"),
     [
@@ -189,6 +198,12 @@ def test_steps_above_the_size_are_refused() -> None:
         (4, ("fused_linear", [5, 0], [6], [4], [1, -1], [0], [0.0]), "constant 1 has 4 numbers"),
         (4, ("fused_linear", [6, -1], [5], [4], [-1, -1], [0], [0.0]), "read before it is made"),
         (4, ("act", [5], [6], [], [], [9], []), "no activation 9"),
+        (4, ("layer_norm", [5], [6], [], [1, -1], [], [1e-5]), "constant 1 has 4 numbers"),
+        (4, ("layer_norm", [5], [6], [], [-1, -1], [], [1e-5]), "constant id -1"),
+        (4, ("scale", [8], [6], [], [], [], [2.0]), "mixes rows 'T' and 'R'"),
+        (4, ("softcap", [1], [2], [], [], [], [2.0]), "32 columns where 16 are needed"),
+        (2, ("kv_write", [1, 2], [], [], [], [0], []), "32 columns where 16 are needed"),
+        (2, ("kv_write", [2, 3], [], [], [], [1], []), "no KV layer 1"),
     ],
 )
 def test_wrong_instruction_is_refused(index: int, instruction: tuple[object, ...], message: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ProgramError
-from headrace.models.registry import find_model, known_model_types
+from headrace.models.registry import find_model
 from headrace.ops.add import add
 from headrace.ops.attend import attend
 from headrace.ops.builder import Builder
@@ -42,7 +42,7 @@ def program_of(model_type: str) -> Program:
     return record(find_model({**CONFIG, "model_type": model_type}).define)
 
 
-@pytest.mark.parametrize("model_type", known_model_types())
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "phi3", "qwen2", "qwen3"])
 def test_a_layer_becomes_six_native_instructions(model_type: str) -> None:
     program = verify(program_of(model_type))
     fused = fuse(program)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import pytest
 
 from golden import (
@@ -72,8 +73,20 @@ def test_float32_equals_transformers_and_64_greedy_tokens(name: str) -> None:
     assert tokens == golden.greedy.tolist()
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_chunks_change_no_bit(name: str) -> None:
+    golden = load_golden(name)
+    matrices, _ = pack_all(golden, "f32")
+    whole = native(golden, matrices).run(make_step(Chunk(golden.prompt, 0, scattered_pages(0)))).copy()
+    executor = native(golden, matrices)
+    for start in range(0, len(golden.prompt), 5):
+        chunk = golden.prompt[start : start + 5]
+        logits = executor.run(make_step(Chunk(chunk, start, scattered_pages(0))))
+        assert np.array_equal(logits, whole[start : start + 5])
+
+
 @pytest.mark.parametrize("weight_format", FORMATS)
-@pytest.mark.parametrize("name", ["llama3", "llama_odd", "qwen2", "qwen3"])
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "llama3", "llama_odd", "qwen2", "qwen3"])
 def test_each_format_equals_numpy_on_the_same_weights(name: str, weight_format: str) -> None:
     matrices, golden = pack_all(load_golden(name), weight_format)
     step = make_step(Chunk(golden.prompt, 0, scattered_pages(0)))
@@ -91,7 +104,24 @@ def test_bf16_keys_and_values_stay_close(name: str) -> None:
     assert relative_error(got, golden.logits) <= 0.02
 
 
-@pytest.mark.parametrize("name", ["llama3", "llama_bias", "mistral_window", "qwen3"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "falcon",
+        "gemma2",
+        "gemma3",
+        "gpt2",
+        "gpt_neox",
+        "granite",
+        "llama3",
+        "llama_bias",
+        "mistral_window",
+        "olmo2",
+        "qwen3",
+        "smollm3",
+        "starcoder2",
+    ],
+)
 def test_every_instruction_equals_its_definition(name: str) -> None:
     """Cuts the program after each instruction: the first that differs is the bug."""
     golden = load_golden(name)

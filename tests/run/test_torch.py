@@ -23,6 +23,7 @@ from golden import (
     scattered_pages,
 )
 from headrace.errors import ProgramError, UsageError
+from headrace.ops.act import FUNCTIONS
 from headrace.ops.kv_write import KvCache
 from headrace.ops.op import Op
 from headrace.ops.value import Array
@@ -54,7 +55,7 @@ def test_equals_transformers(name: str, device: str) -> None:
     assert tokens == golden.greedy.tolist()
 
 
-@pytest.mark.parametrize("name", ["llama3", "mistral_window", "qwen3_yarn"])
+@pytest.mark.parametrize("name", ["gemma2", "gpt2", "llama3", "mistral_window", "qwen3_yarn"])
 def test_equals_numpy_after_every_instruction_of_a_ragged_step(name: str, device: str) -> None:
     golden = load_golden(name)
     executors = (
@@ -99,7 +100,7 @@ def test_softcap_follows_the_definition(torch: object, window: int) -> None:
     assert relative_error(got.numpy(), expected) <= _ops()["attend"].tolerance
 
 
-@pytest.mark.parametrize("kind", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("kind", FUNCTIONS)
 def test_act_follows_the_definition(torch: object, kind: str) -> None:
     x = np.linspace(-20, 20, 101, dtype=np.float32)[None]
     got = OPERATIONS["act"](torch, torch.tensor(x), kind=kind)

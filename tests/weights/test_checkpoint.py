@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save, save_file
 
-from headrace.errors import CorruptFile, ModelNotFound, UnsupportedModel
+from headrace.errors import CorruptFile, ModelNotFound
 from headrace.weights import config_json
 from headrace.weights.checkpoint import INDEX, SINGLE, Checkpoint, is_complete, open_checkpoint
 
@@ -235,7 +235,7 @@ def test_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match=r"no config\.json"):
         open_checkpoint(tmp_path)
     (tmp_path / "x.gguf").write_bytes(b"GGUF")
-    with pytest.raises(UnsupportedModel, match="GGUF"):
+    with pytest.raises(ModelNotFound, match=r"the path of one, as x\.gguf"):
         open_checkpoint(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelNotFound, match=r"neither model\.safetensors nor"):

@@ -274,7 +274,7 @@ def test_list_and_remove(cache: Path, local_models: Path) -> None:
     assert [model.name for model in hub.list_local()] == ["tiny", "org/other"]
     with pytest.raises(ModelNotFound, match="no model 'org/name' to remove; here are tiny, org/other"):
         hub.remove("org/name")
-    with pytest.raises(UsageError, match="folder of yours"):
+    with pytest.raises(UsageError, match="path of yours"):
         hub.remove("./tiny")
 
 

@@ -18,6 +18,7 @@ from headrace.chat.messages import messages_from_openai
 from headrace.chat.template import missing_template
 from headrace.engine.request import ChoiceDone, Delta, Request, TokenLogprob
 from headrace.errors import InvalidRequest
+from headrace.sample.params import MAX_TOP_LOGPROBS
 
 if TYPE_CHECKING:
     from headrace.engine.load import LoadedModel
@@ -48,6 +49,11 @@ class ChatBody(GenerationBody):
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
         more: dict[str, Any] = {"max_tokens": limits.pop()} if limits else {}
+        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
+            raise InvalidRequest(
+                f"top_logprobs is {self.top_logprobs}, it must be in [0, {MAX_TOP_LOGPROBS}]",
+                param="top_logprobs",
+            )
         if self.logprobs:
             more["logprobs"] = self.top_logprobs or 0
         return Request(

@@ -41,6 +41,12 @@ class BodyTooSlow(InvalidRequest):
     code = "request_timeout"
 
 
+class ClientGone(InvalidRequest):
+    """The client left before its request was complete; nobody reads this."""
+
+    status = 499
+
+
 class ErrorDetail(msgspec.Struct, frozen=True):
     """The inside of an error reply."""
 

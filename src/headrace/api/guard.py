@@ -63,7 +63,7 @@ class Guard:
                 "start it with --allowed-hosts for other names"
             )
         origin = headers.get("origin")
-        if origin is not None and not self._is_ours(urlsplit(origin).hostname or ""):
+        if origin is not None and not self._is_ours(_host_name(origin.partition("//")[2])):
             raise Forbidden(
                 f"pages of {origin[:80]!r} may not call this server: start it with --allowed-hosts for them"
             )
@@ -76,7 +76,9 @@ class Guard:
         if not self._keys or path in OPEN_PATHS:
             return ""
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        sent = (token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode()
+        sent = (token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode(
+            "latin-1"
+        )
         matches = [hmac.compare_digest(sent, key) for key in self._keys]
         if not any(matches):
             said = "is not valid" if sent else "is missing: send 'Authorization: Bearer KEY'"
@@ -100,7 +102,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _host_name(header: str) -> str:
-    """The Host header without its port, in lower case."""
+    """The Host header (or what follows the scheme in Origin) without its port, in lower case."""
     try:
         return (urlsplit("//" + header).hostname or "").lower()
     except ValueError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -90,6 +90,12 @@ def usage_body(usages: Sequence[Usage]) -> UsageBody:
     return UsageBody(prompt, completion, prompt + completion, details)
 
 
+def _seed(done: Sequence[Done]) -> int | UnsetType:
+    """The seed that repeats the reply; none where each of several prompts drew its own."""
+    seeds = {one.seed for one in done}
+    return seeds.pop() if len(seeds) == 1 else UNSET
+
+
 async def respond(
     http: HttpRequest, service: Service, requests: list[Request], shape: Shape, head: Head, *, stream: bool
 ) -> Response:
@@ -112,7 +118,7 @@ async def respond(
             model=head.model,
             choices=[shape.whole(index, choice) for index, choice in enumerate(choices)],
             usage=usage_body([done.usage for done in collector.done]),
-            seed=collector.done[0].seed,
+            seed=_seed(collector.done),
             warnings=head.warnings or UNSET,
         )
     )
@@ -197,6 +203,6 @@ class StreamChunks:
                 model=self._head.model,
                 choices=[],
                 usage=usage_body([done.usage for done in self._done]),
-                seed=self._done[0].seed,
+                seed=_seed(self._done),
             )
         ]

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.types import Receive
 
 from headrace.api.bridge import Mailbox
-from headrace.api.errors import BodyTooLarge, BodyTooSlow
+from headrace.api.errors import BodyTooLarge, BodyTooSlow, ClientGone
 from headrace.config import Settings
 from headrace.engine.request import Done, Event, Failed, Request, Ticket
-from headrace.errors import HeadraceError, ModelNotFound, Overloaded
+from headrace.errors import HeadraceError, InvalidRequest, ModelNotFound, Overloaded
 
 if TYPE_CHECKING:
     from headrace.engine.load import LoadedModel
+
+LOG = logging.getLogger("headrace.api")
 
 BODY_LIMIT_BYTES = 32 * 2**20
 BODY_DEADLINE_S = 60.0
@@ -96,7 +100,11 @@ class Generation:
     def _receive(self, index: int, events: list[Event]) -> None:
         last = events[-1]
         if not self._cancelled:
-            self._on_events(index, events)
+            try:
+                self._on_events(index, events)
+            except Exception:  # it must end this reply only: other requests' events come after these
+                LOG.exception("a reply cannot be written")
+                self.fail(HeadraceError("the server failed; its log has the details"))
         if isinstance(last, Failed):
             self.fail(last.error)
         if isinstance(last, Done | Failed):
@@ -135,6 +143,13 @@ class Service:
         """Submit; raises what the engine refuses at the door, or Overloaded while draining."""
         if self.draining:
             raise Overloaded("the server is shutting down: send the request elsewhere", retry_after_s=5.0)
+        asked, limit = sum(request.params.n for request in requests), self.model.engine.limits.max_choices
+        if asked > limit:  # not Overloaded: it would be so on every retry
+            raise InvalidRequest(
+                f"the request asks for {asked:,} choices (prompts times n), at most {limit:,} are computed "
+                "at a time: split it",
+                param="n",
+            )
         generation = Generation(self, on_events)
         await generation.submit(requests)
         return generation
@@ -189,6 +204,8 @@ async def read_body(request: HttpRequest) -> bytes:
                 body += part
                 if len(body) > limit:
                     raise BodyTooLarge(refusal)
+    except ClientDisconnect:
+        raise ClientGone("the client left before its body had arrived") from None
     except TimeoutError:
         raise BodyTooSlow(
             f"the body did not arrive within {BODY_DEADLINE_S:g} s ({len(body):,} bytes came): send it again"

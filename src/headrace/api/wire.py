@@ -132,7 +132,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The whole reply of either endpoint; `seed` repeats it."""
+    """The whole reply of either endpoint; `seed` repeats it, where its prompts have one in common."""
 
     id: str
     object: str
@@ -140,7 +140,7 @@ class Reply(msgspec.Struct, frozen=True):
     model: str
     choices: list[ChatChoice | TextChoice]
     usage: UsageBody
-    seed: int
+    seed: int | UnsetType = UNSET
     warnings: list[ParameterWarning] | UnsetType = UNSET
 
 

@@ -83,7 +83,8 @@ class Conversation:
             parsed: Any = SETTABLE[name](value.strip())
             self.params = dataclasses.replace(self.params, **{name: parsed})
         except ValueError:
-            return f"{value.strip()!r} is not a number"
+            kind = "whole number" if SETTABLE[name] is int else "number"
+            return f"{value.strip()!r} is not a {kind}"
         except HeadraceError as error:
             return error.message
         return f"{name} = {parsed}"

@@ -32,7 +32,7 @@ Reaches no network unless --online. Exit code 1 when something is broken.
 Example:
   headrace doctor --json
 """
-LIBRARIES = ("numpy", "tokenizers", "safetensors", "huggingface-hub", "fastapi", "uvicorn", "uvloop")
+LIBRARIES = ("numpy", "tokenizers", "huggingface-hub", "fastapi", "uvicorn", "uvloop")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 LOW_SPACE_BYTES = 2_000_000_000
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from headrace.config import SETTINGS, load_settings
-from headrace.errors import UsageError
+from headrace.errors import InvalidRequest, UsageError
+from headrace.sample.params import SamplingParams
 
 MODEL_SETTINGS = (
     "weights",
@@ -111,13 +112,17 @@ SAMPLING_FLAGS = (
 
 
 def sampling_values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, as fields of SamplingParams."""
+    """What was given, as fields of SamplingParams; UsageError for a value that these refuse."""
     values = {name: value for name, value in given.items() if value not in (None, [])}
     for name in ("stop", "stop_token_ids"):
         if name in values:
             values[name] = tuple(values[name])
     if "logit_bias" in values:
         values["logit_bias"] = dict(_bias(text) for text in values["logit_bias"])
+    try:
+        SamplingParams(**values)
+    except InvalidRequest as error:
+        raise UsageError(error.message, param=error.param) from None
     return values
 
 

@@ -35,17 +35,17 @@ def engine_options(settings: Settings) -> EngineOptions:
 
 
 def names_a_model(word: str) -> bool:
-    """Whether a lone argument is MODEL: a folder that exists, OWNER/NAME, a shipped model's name, ./x, /x."""
+    """Whether a lone argument is MODEL: a folder here, x.gguf, OWNER/NAME, a shipped name, ./x, /x."""
     if not word or any(space in word for space in " \n\t"):
         return False
     if word in list_shipped() or _HUB_NAME.fullmatch(word) or word.startswith(("./", "../", "/", "~/")):
         return True
-    return Path(word).is_dir()
+    return word.endswith(".gguf") or Path(word).is_dir()
 
 
 def fetch(name: str, settings: Settings) -> None:
     """Fetch a hub model that is not here yet, with a progress bar."""
-    if settings.offline or _HUB_NAME.fullmatch(name) is None:
+    if settings.offline or _HUB_NAME.fullmatch(name) is None or name.endswith(".gguf"):
         return
     try:
         resolve(name, offline=True)

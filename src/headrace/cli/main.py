@@ -77,13 +77,22 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if isinstance(stop.__context__, BrokenPipeError):
+            _discard_output()
+            code = 0  # whoever read our output has left (`| head`): not a failure, which typer makes of it
     except HeadraceError as error:
         print(f"error: {error.message}", file=sys.stderr)
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
-    except BrokenPipeError:
-        # Whoever read our output has left (`| head`): not a failure, and nothing more can be written.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+    except OSError as error:
+        # Such as a full disk under stdout.
+        print(f"error: {error}", file=sys.stderr)
+        _discard_output()
+        code = 1
     sys.exit(code)
+
+
+def _discard_output() -> None:
+    """Nothing more can be written to stdout, and Python would try again on its way out."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 
 from headrace.engine.door import check_request
@@ -43,6 +44,11 @@ class EngineLimits:
     max_waiting: int = 4096
     ageing_s: float = 5.0
 
+    @property
+    def max_choices(self) -> int:
+        """Most choices that may be queued or running."""
+        return self.max_waiting + self.max_sequences
+
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
@@ -71,7 +77,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits
-        self._executor, self._sampler, self._tokenizer, self._clock = executor, sampler, tokenizer, clock
+        self._sampler, self._tokenizer, self._clock = sampler, tokenizer, clock
         capacity = executor.capacity
         self._page_count = capacity.page_count
         self._longest = min(limits.context_length, capacity.page_count * PAGE_TOKENS)
@@ -92,7 +98,10 @@ class Engine:
         self._stopping = False
         self._failure: HeadraceError | None = None
         self._steps, self._last_step_s = 0, clock()
-        self._thread = threading.Thread(target=self._run, name="headrace-engine", daemon=True)
+        # The thread alone holds the executor, so that its memory is free when the loop has ended.
+        self._thread = threading.Thread(
+            target=self._run, args=(executor,), name="headrace-engine", daemon=True
+        )
         self._thread.start()
 
     # -- from any thread ------------------------------------------------------------------------------
@@ -104,16 +113,17 @@ class Engine:
         params = request.params
         seed = secrets.randbits(63) if params.seed is None else params.seed % (1 << 64)
         generation = Generation(request_id, request, sink, seed, self._clock())
-        generation.choices = [self._choice(generation, index) for index in range(params.n)]
+        stops = StopMatcher(params.stop, params.include_stop_str_in_output)
+        generation.choices = [self._choice(generation, index, copy(stops)) for index in range(params.n)]
         with self._wake:
             if self._failure is not None or self._stopping:
                 raise self._failure or EngineStopped("the engine is shutting down: start it again")
             if request_id in self._accepted:
                 raise InvalidRequest(f"request_id '{request_id}' is in use", param="request_id")
-            if self._pending_choices + params.n > self.limits.max_waiting + self.limits.max_sequences:
+            if self._pending_choices + params.n > self.limits.max_choices:
                 raise Overloaded(
-                    f"{self._pending_choices} sequences are queued or running, at most "
-                    f"{self.limits.max_waiting + self.limits.max_sequences} are allowed: try again later"
+                    f"{self._pending_choices:,} sequences are queued or running, at most "
+                    f"{self.limits.max_choices:,} are allowed: try again later"
                 )
             self._pending_choices += params.n
             self._accepted[request_id] = generation
@@ -147,7 +157,7 @@ class Engine:
             self._inbox.append(request_id)
             self._wake.notify()
 
-    def _choice(self, generation: Generation, index: int) -> Choice:
+    def _choice(self, generation: Generation, index: int, stops: StopMatcher) -> Choice:
         request, params = generation.request, generation.request.params
         prompt = list(request.prompt)
         asked = params.max_tokens or self._longest
@@ -169,17 +179,17 @@ class Engine:
             sequence,
             RowState(params, generation.seed, index, request.prompt, stop_ids),
             Detokenizer(self._tokenizer, continues=request.continues),
-            StopMatcher(params.stop, params.include_stop_str_in_output),
+            stops,
             stop_ids,
             generation,
         )
 
     # -- on the engine's thread -----------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, executor: Executor) -> None:
         try:
             while self._take_inbox():
-                self._step()
+                self._step(executor)
         except BaseException as error:
             log.exception("the engine's loop failed")
             self._failure = EngineStopped(f"the engine failed: {type(error).__name__}; see the log")
@@ -206,7 +216,7 @@ class Engine:
         self._check_deadlines()
         return True
 
-    def _step(self) -> None:
+    def _step(self, executor: Executor) -> None:
         chunks = self._scheduler.schedule()
         if not chunks:
             return
@@ -216,7 +226,7 @@ class Engine:
             generation = self._choices[chunk.sequence.id].generation
             if generation.scheduled_s is None:
                 generation.scheduled_s = now
-        logits = self._executor.run(step)
+        logits = executor.run(step)
         sampling = [chunk for chunk in chunks if chunk.samples]
         choices = [self._choices[chunk.sequence.id] for chunk in sampling]
         sampled = self._sampler.sample(logits, [choice.row for choice in choices]) if choices else None

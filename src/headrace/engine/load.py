@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace import _native
+from headrace.chat.gguf_template import gguf_template
 from headrace.chat.template import ChatTemplate, load_template
 from headrace.engine.engine import Engine, EngineLimits
 from headrace.engine.options import EngineOptions
+from headrace.engine.parts import PartsOf
 from headrace.engine.plan import MemoryPlan, capacity_of, plan_memory
-from headrace.errors import CorruptFile
+from headrace.errors import CorruptFile, UsageError
 from headrace.models.registry import Model, find_model
 from headrace.ops.value import Array
 from headrace.program.program import Program
@@ -25,12 +27,14 @@ from headrace.run.reference import ReferenceExecutor
 from headrace.run.torch import TorchExecutor
 from headrace.sample.params import SamplingParams
 from headrace.sample.sampler import Sampler
+from headrace.text.gguf_tokenizer import gguf_tokenizer
 from headrace.text.tokenizer import Tokenizer, load_tokenizer
-from headrace.weights.checkpoint import Checkpoint, open_checkpoint
+from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.config_json import Config, find
 from headrace.weights.hub import resolve
 from headrace.weights.packed import Wanted, format_of, load_packed
 from headrace.weights.shipped import SHIPPED_DEFAULT
+from headrace.weights.source import Source, Tensors
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while weights are packed."""
@@ -42,7 +46,7 @@ class Prepared:
 
     name: str
     folder: Path
-    checkpoint: Checkpoint
+    checkpoint: Source
     model: Model
     program: Program
     wanted: tuple[Wanted, ...]
@@ -95,26 +99,31 @@ def load_model(name: str | None, options: EngineOptions, *, progress: Progress |
 
 def prepare(name: str | None, options: EngineOptions) -> Prepared:
     """Everything up to the memory plan; the caller closes the checkpoint."""
-    folder = resolve(name or SHIPPED_DEFAULT, offline=options.offline)
+    name = SHIPPED_DEFAULT if name is None else name
+    try:
+        _native.isa()
+    except RuntimeError as error:  # HEADRACE_ISA names one that this machine lacks
+        raise UsageError(str(error)) from None
+    folder = resolve(name, offline=options.offline)
     checkpoint = open_checkpoint(folder)
     try:
         model = find_model(checkpoint.config)
         program = verify(record(model.define))
-        wanted = wanted_weights(program, checkpoint, options)
-        tokenizer = load_tokenizer(folder)
+        wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
+        tokenizer, template = _text_side(folder, checkpoint.metadata)
         plan = plan_memory(program, wanted, options, context=model.config.context)
     except BaseException:
         checkpoint.close()
         raise
     return Prepared(
-        name=public_name(name or SHIPPED_DEFAULT, folder),
+        name=public_name(name, folder),
         folder=folder,
         checkpoint=checkpoint,
         model=model,
         program=program,
         wanted=wanted,
         tokenizer=tokenizer,
-        template=load_template(folder),
+        template=template,
         plan=plan,
     )
 
@@ -124,7 +133,14 @@ def public_name(name: str, folder: Path) -> str:
     return folder.resolve().name if Path(name).exists() else name
 
 
-def wanted_weights(program: Program, checkpoint: Checkpoint, options: EngineOptions) -> tuple[Wanted, ...]:
+def _text_side(path: Path, metadata: Mapping[str, object] | None) -> tuple[Tokenizer, ChatTemplate | None]:
+    if metadata is None:
+        return load_tokenizer(path), load_template(path)
+    tokenizer = gguf_tokenizer(metadata)
+    return tokenizer, gguf_template(metadata, tokenizer)
+
+
+def wanted_weights(program: Program, checkpoint: Tensors, options: EngineOptions) -> tuple[Wanted, ...]:
     """The matrices to pack, in the program's order; CorruptFile where a tensor has another shape."""
     wanted: list[Wanted] = []
     for name, value in program.weights.items():
@@ -166,7 +182,8 @@ def _executor(
     pool: _native.Pool,
     progress: Progress | None,
 ) -> Executor:
-    program, checkpoint = prepared.program, prepared.checkpoint
+    program = prepared.program
+    checkpoint = PartsOf(prepared.checkpoint, program)
     if options.executor == "reference":
         return ReferenceExecutor(program, _floats(program, checkpoint), capacity)
     if options.executor == "torch":
@@ -176,5 +193,5 @@ def _executor(
     return NativeExecutor(program, matrices, vectors, capacity, pool=pool, kv_type=prepared.plan.kv_type)
 
 
-def _floats(program: Program, checkpoint: Checkpoint) -> Mapping[str, Array]:
+def _floats(program: Program, checkpoint: Tensors) -> Mapping[str, Array]:
     return {name: checkpoint.float32(name) for name in program.weights}

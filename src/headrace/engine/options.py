@@ -12,6 +12,8 @@ Weights = Literal["keep", "bf16", "int8", "int4"]
 KvDtype = Literal["auto", "f32", "bf16"]
 ExecutorName = Literal["native", "reference", "torch"]
 
+MAX_THREADS = 1024  # as the native pool
+
 _CHOICES: dict[str, tuple[str, ...]] = {
     "weights": ("keep", "bf16", "int8", "int4"),
     "kv_dtype": ("auto", "f32", "bf16"),
@@ -46,8 +48,12 @@ class EngineOptions:
                 raise UsageError(f"{name} is '{value}', it must be one of {', '.join(choices)}", param=name)
         for name in ("context", "threads", "max_sequences", "token_budget", "kv_memory_bytes"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}, it must be at least 1", param=name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise UsageError(f"{name} is {value!r}, it must be a whole number, at least 1", param=name)
+        if self.threads is not None and self.threads > MAX_THREADS:
+            raise UsageError(
+                f"threads is {self.threads:,}, at most {MAX_THREADS:,} are used", param="threads"
+            )
         if self.token_budget < self.max_sequences:
             raise UsageError(
                 f"token_budget is {self.token_budget} and max_sequences {self.max_sequences}: every running"

@@ -1,19 +1,24 @@
-"""The facts that decoder-only transformers of the Llama family share, read from config.json."""
+"""The facts that decoder-only transformers share, read from config.json."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.errors import UnsupportedModel
 from headrace.models.rope import Rope, read_rope
-from headrace.weights.config_json import Config, boolean, integer, number, text
+from headrace.weights.config_json import Config, boolean, integer, number, text, texts
 
-_ACTS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+_ACTS = {"silu": "silu", "gelu": "gelu"} | dict.fromkeys(
+    ("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecoderConfig:
-    """Sizes in entries; `windows[i]` is layer i's sliding window in tokens (0: full attention)."""
+    """Sizes in entries. Of layer i, `ropes[i]` is the rotation of queries and keys (None: none), `windows[i]`
+    the sliding window in tokens (0: full attention). A softcap of 0 is none. `parallel`: attention and MLP
+    read the same rows."""
 
     hidden: int
     layers: int
@@ -26,15 +31,28 @@ class DecoderConfig:
     eps: float
     act: str
     tied: bool
-    rope: Rope
+    ropes: tuple[Rope | None, ...]
     windows: tuple[int, ...]
+    attention_scale: float
+    attention_softcap: float = 0.0
+    logits_softcap: float = 0.0
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logits_scale: float = 1.0
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
+    parallel: bool = False
 
 
-def read_decoder(config: Config, *, window: int = 0) -> DecoderConfig:
-    """The common fields; a model file adds what is its own. `window` applies to every layer."""
+def read_decoder(
+    config: Config, *, window: int = 0, tied: bool = False, rotary_share: float = 1.0
+) -> DecoderConfig:
+    """The common fields; a model file adds what is its own.
+
+    `window` and a rotation of the first `rotary_share` of each head apply to every layer; `tied` is what
+    the absence of `tie_word_embeddings` means.
+    """
     hidden, heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
     kv_heads = integer(config, "num_key_value_heads", heads)
     head_dim = integer(config, "head_dim", max(hidden // heads, 1))
@@ -43,9 +61,6 @@ def read_decoder(config: Config, *, window: int = 0) -> DecoderConfig:
             f"config.json: {heads} heads over {kv_heads} key/value heads of {head_dim} entries: heads must be"
             " a multiple of key/value heads, and a head must have an even size"
         )
-    act = text(config, "hidden_act", "silu")
-    if act not in _ACTS:
-        raise UnsupportedModel(f"config.json: hidden_act '{act}' is not supported; known: {', '.join(_ACTS)}")
     layers = integer(config, "num_hidden_layers", maximum=4096)
     return DecoderConfig(
         hidden=hidden,
@@ -57,8 +72,27 @@ def read_decoder(config: Config, *, window: int = 0) -> DecoderConfig:
         vocabulary=integer(config, "vocab_size"),
         context=integer(config, "max_position_embeddings", maximum=1 << 30),
         eps=number(config, "rms_norm_eps", 1e-6),
-        act=_ACTS[act],
-        tied=boolean(config, "tie_word_embeddings", False),
-        rope=read_rope(config, head_dim),
+        act=read_act(config, "hidden_act"),
+        tied=boolean(config, "tie_word_embeddings", tied),
+        ropes=(read_rope(config, head_dim, rotary_share),) * layers,
         windows=(window,) * layers,
+        attention_scale=head_dim**-0.5,
     )
+
+
+def read_act(config: Config, field: str, default: str = "silu") -> str:
+    """The activation that a field names, by the name of ops/act.py."""
+    act = text(config, field, default)
+    if act not in _ACTS:
+        raise UnsupportedModel(f"config.json: {field} '{act}' is not supported; known: {', '.join(_ACTS)}")
+    return _ACTS[act]
+
+
+def read_windows(config: Config, layers: int, window: int, slides: Callable[[int], bool]) -> tuple[int, ...]:
+    """Sliding windows by layer: `layer_types` where they are listed, else where `slides(layer)`."""
+    types = texts(config, "layer_types")
+    if types is None:
+        return tuple(window if slides(layer) else 0 for layer in range(layers))
+    if len(types) != layers or not set(types) <= {"full_attention", "sliding_attention"}:
+        raise UnsupportedModel(f"config.json: 'layer_types' is {types!r:.120}, expected {layers} known types")
+    return tuple(window if kind == "sliding_attention" else 0 for kind in types)

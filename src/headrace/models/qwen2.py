@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.errors import UnsupportedModel
-from headrace.models.decoder_config import DecoderConfig, read_decoder
+from headrace.models.decoder_config import DecoderConfig, read_decoder, read_windows
 from headrace.models.llama import define
-from headrace.weights.config_json import Config, boolean, integer, texts
+from headrace.weights.config_json import Config, boolean, integer
 
-__all__ = ["define", "layer_windows", "read_config"]
+__all__ = ["define", "read_config", "upper_windows"]
 
 
 def read_config(config: Config) -> DecoderConfig:
     decoder = read_decoder(config)
-    return replace(decoder, qkv_bias=True, windows=layer_windows(config, decoder.layers))
+    return replace(decoder, qkv_bias=True, windows=upper_windows(config, decoder.layers))
 
 
-def layer_windows(config: Config, layers: int) -> tuple[int, ...]:
+def upper_windows(config: Config, layers: int) -> tuple[int, ...]:
     """Sliding windows by layer: `layer_types` where they are listed, else from `max_window_layers` up."""
     if not boolean(config, "use_sliding_window", False):
         return (0,) * layers
-    window = integer(config, "sliding_window")
-    types = texts(config, "layer_types")
-    if types is None:
-        first = integer(config, "max_window_layers", layers, minimum=0)
-        return tuple(window if layer >= first else 0 for layer in range(layers))
-    if len(types) != layers or not set(types) <= {"full_attention", "sliding_attention"}:
-        raise UnsupportedModel(f"config.json: 'layer_types' is {types!r:.120}, expected {layers} known types")
-    return tuple(window if kind == "sliding_attention" else 0 for kind in types)
+    first = integer(config, "max_window_layers", layers, minimum=0)
+    return read_windows(config, layers, integer(config, "sliding_window"), lambda layer: layer >= first)

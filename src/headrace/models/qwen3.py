@@ -5,26 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.models import llama
+from headrace.models.blocks import norm
 from headrace.models.decoder_config import DecoderConfig, read_decoder
-from headrace.models.qwen2 import layer_windows
+from headrace.models.qwen2 import upper_windows
 from headrace.ops.builder import Builder
-from headrace.ops.rms_norm import rms_norm
 from headrace.ops.value import Value
-from headrace.weights.config_json import Config, boolean
+from headrace.weights.config_json import Config
 
 
 def read_config(config: Config) -> DecoderConfig:
-    decoder = read_decoder(config)
-    bias = boolean(config, "attention_bias", False)
-    windows = layer_windows(config, decoder.layers)
-    return replace(decoder, qkv_bias=bias, output_bias=bias, windows=windows)
+    decoder = llama.with_biases(config, read_decoder(config))
+    return replace(decoder, windows=upper_windows(config, decoder.layers))
 
 
 def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
     q, k, v = llama.project_qkv(m, c, layer, x)
     at = f"model.layers.{layer}.self_attn"
-    q = rms_norm(q, m.weight(f"{at}.q_norm.weight", c.head_dim), eps=c.eps)
-    k = rms_norm(k, m.weight(f"{at}.k_norm.weight", c.head_dim), eps=c.eps)
+    q = norm(m, c, q, f"{at}.q_norm", c.head_dim)
+    k = norm(m, c, k, f"{at}.k_norm", c.head_dim)
     return llama.attend_and_project(m, c, layer, q, k, v)
 
 

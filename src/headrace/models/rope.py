@@ -1,4 +1,4 @@
-"""Rotary frequencies from a config: plain, linear, llama3 and YaRN scaling."""
+"""Rotary frequencies from a config: plain, linear, llama3, YaRN and explicit scaling."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.errors import UnsupportedModel
 from headrace.ops.value import Array
-from headrace.weights.config_json import Config, boolean, find, integer, number, text
+from headrace.weights.config_json import Config, boolean, find, integer, number, numbers, text
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,12 +22,20 @@ class Rope:
     scale: float = 1.0
 
 
-def read_rope(config: Config, head_dim: int) -> Rope:
-    """The frequencies of a config: `rope_parameters`, or the older `rope_theta` and `rope_scaling`."""
+def read_rope(config: Config, head_dim: int, share: float = 1.0) -> Rope:
+    """The frequencies of a config: `rope_parameters`, or the older `rope_theta` and `rope_scaling`.
+
+    The first `share` of each head rotates, or what `rope_parameters.partial_rotary_factor` says.
+    """
     table = _table(config)
-    theta = number(table, "rope_theta", number(config, "rope_theta", 10000.0))
+    rotary_dim = int(head_dim * min(number(table, "partial_rotary_factor", share), 2.0))
+    if not 0 < rotary_dim <= head_dim or rotary_dim % 2:
+        raise UnsupportedModel(
+            f"config.json: {rotary_dim} of a head's {head_dim} entries would rotate; it must be even"
+        )
+    theta = number(table, "rope_theta", number(config, "rope_theta", 10000.0), minimum=1.0)
     kind = text(table, "rope_type", text(table, "type", "default"))
-    exponent = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    exponent = np.arange(0, rotary_dim, 2, dtype=np.float32) / np.float32(rotary_dim)
     plain = (np.float32(1.0) / np.power(np.float32(theta), exponent)).astype(np.float32)
     if kind == "default":
         return Rope(plain)
@@ -35,8 +43,10 @@ def read_rope(config: Config, head_dim: int) -> Rope:
         return Rope(plain / np.float32(number(table, "factor")))
     if kind == "llama3":
         return Rope(_llama3(plain, table))
+    if kind == "divided":  # only from GGUF: one divisor per frequency
+        return Rope(plain / np.array(numbers(table, "divisors", plain.size, above=0), np.float32))
     if kind == "yarn":
-        return _yarn(plain, table, config, theta, head_dim)
+        return _yarn(plain, table, config, theta)
     raise UnsupportedModel(f"rope scaling '{kind}' is not supported; known: default, linear, llama3, yarn")
 
 
@@ -62,14 +72,14 @@ def _llama3(plain: Array, table: Config) -> Array:
     return np.where(is_middle, middle, scaled).astype(np.float32)
 
 
-def _yarn(plain: Array, table: Config, config: Config, theta: float, head_dim: int) -> Rope:
+def _yarn(plain: Array, table: Config, config: Config, theta: float) -> Rope:
     """YaRN (Peng et al. 2023): interpolate slow frequencies, keep fast ones, scale attention."""
-    factor = number(table, "factor")
+    factor, rotary_dim = number(table, "factor"), 2 * len(plain)
     longest = integer(config, "max_position_embeddings", maximum=1 << 30)
     context = integer(table, "original_max_position_embeddings", longest, maximum=1 << 30)
 
     def rotations_to_dim(rotations: float) -> float:
-        return head_dim * math.log(context / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+        return rotary_dim * math.log(context / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
     low, high = (
         rotations_to_dim(number(table, "beta_fast", 32.0)),
@@ -77,8 +87,8 @@ def _yarn(plain: Array, table: Config, config: Config, theta: float, head_dim: i
     )
     if boolean(table, "truncate", True):
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
-    ramp = np.clip((np.arange(head_dim // 2) - low) / max(high - low, 0.001), 0, 1)
+    low, high = max(low, 0), min(high, rotary_dim - 1)
+    ramp = np.clip((np.arange(len(plain)) - low) / max(high - low, 0.001), 0, 1)
     inv_freq = plain / factor * ramp + plain * (1 - ramp)
     scale = number(table, "attention_factor", 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0)
     return Rope(inv_freq.astype(np.float32), scale)

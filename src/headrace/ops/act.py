@@ -1,5 +1,6 @@
 """Activation functions by the names that checkpoints use."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -14,13 +15,20 @@ def _silu(x: Array) -> Array:
         return x / (np.float32(1) + np.exp(-x))
 
 
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _gelu(x: Array) -> Array:
+    return (x * 0.5 * (1 + _erf(x / math.sqrt(2)))).astype(np.float32)
+
+
 def _gelu_tanh(x: Array) -> Array:
     inner = np.float32(0.7978845608028654) * (x + np.float32(0.044715) * x * x * x)
     y = np.float32(0.5) * x * (1 + np.tanh(inner))
     return y.astype(np.float32, copy=False)
 
 
-FUNCTIONS: dict[str, Callable[[Array], Array]] = {"silu": _silu, "gelu_tanh": _gelu_tanh}
+FUNCTIONS: dict[str, Callable[[Array], Array]] = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
 
 
 @op("T D -> T D", tolerance=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from headrace.ops.tensor_part import TensorPart
 from headrace.ops.value import Array, Value
 
 
@@ -18,8 +19,8 @@ class Builder(Protocol):
     block_tables: Value  # B P
     rows: Value  # R
 
-    def weight(self, name: str, *shape: int) -> Value:
-        """A checkpoint tensor by name; asking twice gives the same value (tied weights)."""
+    def weight(self, name: str, *shape: int, part: TensorPart | None = None) -> Value:
+        """A checkpoint tensor by name, or a part of it; asking twice gives the same value (tied weights)."""
         ...
 
     def constant(self, name: str, data: Array) -> Value:

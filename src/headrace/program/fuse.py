@@ -8,6 +8,8 @@ Pure parts may move up to the first part's place, but never across an effect.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headrace.ops.value import Value
 from headrace.program.program import Instruction, Program
 from headrace.program.verify import verify
@@ -117,15 +119,15 @@ def _rope_group(write: Instruction, uses: _Uses) -> list[Instruction] | None:
     k, q = write.inputs[0], attends[0].inputs[0] if len(attends) == 1 else None
     if k is None or q is None:
         return None
-    chains = [_rope_chain(q, uses), _rope_chain(k, uses)]
-    if chains[0] is None or chains[1] is None:
+    q_chain, k_chain = _rope_chain(q, uses), _rope_chain(k, uses)
+    if q_chain is None or k_chain is None:
         return None
-    rope_q, rope_k = chains[0][-1], chains[1][-1]
+    rope_q, rope_k = q_chain[-1], k_chain[-1]
     if rope_q.inputs[1:] != rope_k.inputs[1:] or rope_q.attrs != rope_k.attrs:
         return None
-    if len(chains[0]) != len(chains[1]) or chains[0][0].attrs != chains[1][0].attrs:
-        return None
-    parts = [*chains[0], *chains[1], write]
+    if len(q_chain) != len(k_chain) or q_chain[0].attrs != k_chain[0].attrs:
+        q_chain, k_chain = [rope_q], [rope_k]  # head norms that are not alike stay outside
+    parts = [*q_chain, *k_chain, write]
     first = min(parts, key=lambda part: uses.place[id(part)])
     earlier_effects = [e for e in uses.effects if uses.place[id(first)] <= e < uses.place[id(write)]]
     return None if earlier_effects else parts
@@ -164,4 +166,4 @@ def _rebuilt(program: Program, groups: dict[int, Instruction], taken: set[int]) 
             instructions.append(groups[place])
         elif id(instruction) not in taken:
             instructions.append(instruction)
-    return Program(tuple(instructions), program.weights, program.constants, program.caches, program.output)
+    return replace(program, instructions=tuple(instructions))

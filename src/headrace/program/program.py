@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.ops.op import Op
+from headrace.ops.tensor_part import TensorPart
 from headrace.ops.value import Array, Attr, Value
 
 
@@ -41,13 +42,15 @@ class Instruction:
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """A model as a flat list. `weights` are checkpoint tensors by name, `constants` come from the config,
-    `caches` are the KV states in layer order, `output` is the logits, [R, V]."""
+    `caches` are the KV states in layer order, `output` is the logits, [R, V]. `parts` says of weights that
+    are no whole tensor which tensor they are part of, and which part."""
 
     instructions: tuple[Instruction, ...]
     weights: dict[str, Value]
     constants: dict[Value, Array]
     caches: tuple[Value, ...]
     output: Value
+    parts: dict[str, tuple[str, TensorPart]]
 
     def expanded(self) -> tuple[Instruction, ...]:
         """The instruction list with every fused instruction replaced by its parts."""

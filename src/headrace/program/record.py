@@ -8,6 +8,7 @@ from typing import Any
 from headrace.errors import ProgramError
 from headrace.ops.builder import Builder
 from headrace.ops.op import Op
+from headrace.ops.tensor_part import TensorPart
 from headrace.ops.value import Array, Attr, Value
 from headrace.program.program import Instruction, Program
 from headrace.program.step import INPUT_SHAPES
@@ -19,6 +20,7 @@ class Recorder:
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.weights: dict[str, Value] = {}
+        self.parts: dict[str, tuple[str, TensorPart]] = {}
         self.constants: dict[Value, Array] = {}
         self.caches: dict[int, Value] = {}
         self.tokens = self._input("tokens")
@@ -32,7 +34,10 @@ class Recorder:
     def _input(self, name: str) -> Value:
         return Value(name, INPUT_SHAPES[name], "input", self)
 
-    def weight(self, name: str, *shape: int) -> Value:
+    def weight(self, name: str, *shape: int, part: TensorPart | None = None) -> Value:
+        if part is not None:
+            tensor, name = name, f"{name}{part}"
+            self.parts[name] = tensor, part
         value = self.weights.setdefault(name, Value(name, shape, "weight", self))
         if value.shape != shape:
             raise ProgramError(f"weight {name} is used as {value.shape} and as {shape}")
@@ -62,4 +67,6 @@ def record(definition: Callable[[Builder], Value]) -> Program:
     recorder = Recorder()
     output = definition(recorder)
     caches = tuple(recorder.caches[layer] for layer in sorted(recorder.caches))
-    return Program(tuple(recorder.instructions), recorder.weights, recorder.constants, caches, output)
+    return Program(
+        tuple(recorder.instructions), recorder.weights, recorder.constants, caches, output, recorder.parts
+    )

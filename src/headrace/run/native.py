@@ -147,12 +147,16 @@ class _Lowering:
         lower = {
             "embed": self._embed,
             "rms_norm": self._rms_norm,
+            "layer_norm": self._layer_norm,
             "linear": self._fused_linear,
             "fused_linear": self._fused_linear,
             "rope_kv_write": self._rope_kv_write,
+            "kv_write": self._kv_write,
             "attend": self._attend,
             "gather": self._plain,
             "add": self._plain,
+            "scale": self._scale,
+            "softcap": self._softcap,
             "gated_act": self._act,
             "act": self._act,
         }.get(instruction.name)
@@ -184,12 +188,24 @@ class _Lowering:
         )
 
     def _embed(self, embed: Instruction) -> None:
-        assert embed.inputs[1] is not None
-        self._emit("embed", [], embed.outputs, matrices=[embed.inputs[1]])
+        ids, table = embed.inputs
+        assert ids is not None and table is not None
+        name = "embed_positions" if ids.name == "positions" else "embed"
+        self._emit(name, [], embed.outputs, matrices=[table])
 
     def _rms_norm(self, norm: Instruction) -> None:
         x, weight = norm.inputs
         self._emit("rms_norm", [x], norm.outputs, constants=[weight], floats=[norm.attr("eps")])
+
+    def _layer_norm(self, norm: Instruction) -> None:
+        x, *vectors = norm.inputs
+        self._emit("layer_norm", [x], norm.outputs, constants=vectors, floats=[norm.attr("eps")])
+
+    def _scale(self, scale: Instruction) -> None:
+        self._emit("scale", list(scale.inputs), scale.outputs, floats=[scale.attr("by")])
+
+    def _softcap(self, softcap: Instruction) -> None:
+        self._emit("softcap", list(softcap.inputs), softcap.outputs, floats=[softcap.attr("cap")])
 
     def _plain(self, instruction: Instruction) -> None:
         inputs = [value for value in instruction.inputs if value is not None and value.kind == "temp"]
@@ -233,6 +249,11 @@ class _Lowering:
             ints=[self._caches[cache], int(q_rope.outputs[0].shape[1]) // head_dim, 2 * _size(frequencies)],
             floats=[q_norm.attr("eps") if q_norm else 0.0, q_rope.attr("scale")],
         )
+
+    def _kv_write(self, write: Instruction) -> None:
+        k, v, _, cache = write.inputs
+        assert cache is not None
+        self._emit("kv_write", [k, v], (), ints=[self._caches[cache]])
 
     def _attend(self, attend: Instruction) -> None:
         q, cache = attend.inputs[0], attend.inputs[1]

@@ -141,6 +141,11 @@ def _rms_norm(torch: Torch, x: Tensor, w: Tensor, *, eps: float) -> Tensor:
     return (normed * w.float()).view(x.shape).to(x.dtype)
 
 
+def _layer_norm(torch: Torch, x: Tensor, w: Tensor, bias: Tensor | None, *, eps: float) -> Tensor:
+    bias = None if bias is None else bias.float()
+    return torch.nn.functional.layer_norm(x.float(), w.shape, w.float(), bias, eps).to(x.dtype)
+
+
 def _rope(
     torch: Torch, x: Tensor, positions: Tensor, inv_freq: Tensor, *, head_dim: int, scale: float
 ) -> Tensor:
@@ -209,6 +214,7 @@ def _act(torch: Torch, x: Tensor, *, kind: str) -> Tensor:
     functional = torch.nn.functional
     calls: dict[str, Callable[[Tensor], Tensor]] = {
         "silu": functional.silu,
+        "gelu": functional.gelu,
         "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     }
     return calls[kind](x)
@@ -222,6 +228,14 @@ def _add(torch: Torch, a: Tensor, b: Tensor) -> Tensor:
     return a + b
 
 
+def _scale(torch: Torch, x: Tensor, *, by: float) -> Tensor:
+    return x * by
+
+
+def _softcap(torch: Torch, x: Tensor, *, cap: float) -> Tensor:
+    return torch.tanh(x / cap) * cap
+
+
 def _gather(torch: Torch, x: Tensor, rows: Tensor) -> Tensor:
     return x[rows]
 
@@ -230,11 +244,14 @@ OPERATIONS: dict[str, Callable[..., Tensor | None]] = {
     "embed": _embed,
     "linear": _linear,
     "rms_norm": _rms_norm,
+    "layer_norm": _layer_norm,
     "rope": _rope,
     "kv_write": _kv_write,
     "attend": _attend,
     "act": _act,
     "gated_act": _gated_act,
     "add": _add,
+    "scale": _scale,
+    "softcap": _softcap,
     "gather": _gather,
 }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from headrace.errors import InvalidRequest
 
@@ -12,6 +12,8 @@ MAX_LOGIT_BIAS = 1024
 MAX_TOP_LOGPROBS = 20
 MAX_N = 128
 MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 2048  # of all stop strings together: each costs memory for every request in the queue
+MAX_STOP_TOKEN_IDS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,12 @@ class SamplingParams:
     logprobs: int | None = None  # None: off; 0..20: the chosen token's, and that many alternatives
 
     def __post_init__(self) -> None:
+        self._check_numbers()
+        self._check_collections()
+        for name in ("include_stop_str_in_output", "ignore_eos"):
+            _type(name, getattr(self, name), bool)
+
+    def _check_numbers(self) -> None:
         _range("temperature", self.temperature, 0.0, 100.0)
         _range("top_p", self.top_p, 0.0, 1.0, open_low=True)
         _range("min_p", self.min_p, 0.0, 1.0)
@@ -61,25 +69,70 @@ class SamplingParams:
             _range("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
         if self.seed is not None:
             _range("seed", self.seed, -(2**63), 2**64 - 1)
+
+    def _check_collections(self) -> None:
+        _type("logit_bias", self.logit_bias, Mapping)
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
             raise InvalidRequest(
                 f"logit_bias has {len(self.logit_bias)} entries, at most {MAX_LOGIT_BIAS} are allowed",
                 param="logit_bias",
             )
         for token, bias in self.logit_bias.items():
+            _type("logit_bias", token, int)
+            _type("logit_bias", bias, float)
             if token < 0 or not -100.0 <= bias <= 100.0:
                 raise InvalidRequest(
                     f"logit_bias[{token}] = {bias}: ids are >= 0 and biases between -100 and 100",
                     param="logit_bias",
                 )
-        if len(self.stop) > MAX_STOPS or any(s == "" for s in self.stop):
+        _entries("stop", self.stop, str)
+        _entries("stop_token_ids", self.stop_token_ids, int)
+        if len(self.stop) > MAX_STOPS or "" in self.stop:
             raise InvalidRequest(
                 f"stop takes up to {MAX_STOPS} non-empty strings, got {len(self.stop)}", param="stop"
             )
+        if sum(map(len, self.stop)) > MAX_STOP_CHARACTERS:
+            raise InvalidRequest(
+                f"stop has {sum(map(len, self.stop)):,} characters, at most {MAX_STOP_CHARACTERS:,} are "
+                "allowed",
+                param="stop",
+            )
+        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+            raise InvalidRequest(
+                f"stop_token_ids has {len(self.stop_token_ids):,} entries, "
+                f"at most {MAX_STOP_TOKEN_IDS:,} are allowed",
+                param="stop_token_ids",
+            )
+
+
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "a text",
+    Mapping: "a mapping",
+}
+
+
+def _type(name: str, value: object, kind: type) -> None:
+    """Refuse a value of another type, for which only the kernels would find an error; True is no number."""
+    accepted = (int, float) if kind is float else kind
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise InvalidRequest(f"{name} is {str(value)[:80]!r}, it must be {_WORDS[kind]}", param=name)
+
+
+def _entries(name: str, values: object, kind: type) -> None:
+    if not isinstance(values, tuple):
+        raise InvalidRequest(f"{name} is {str(values)[:80]!r}, it must be a tuple", param=name)
+    for value in cast("tuple[object, ...]", values):
+        _type(name, value, kind)
 
 
 def _range(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
-    """Refuse values outside [low, high] (or (low, high]) and NaN, naming the parameter."""
-    if math.isnan(value) or value > high or value < low or (open_low and value == low):
+    """Refuse values outside [low, high] (or (low, high]) and NaN; whole numbers where `low` is one."""
+    _type(name, value, type(low))
+    if not low <= value <= high or (open_low and value == low):
         bracket = "(" if open_low else "["
-        raise InvalidRequest(f"{name} is {value}, it must be in {bracket}{low}, {high}]", param=name)
+        raise InvalidRequest(
+            f"{name} is {str(value)[:40]}, it must be in {bracket}{low}, {high}]", param=name
+        )

@@ -14,7 +14,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import tokenizers
 
-from headrace.errors import CorruptFile, InvalidRequest, UnsupportedModel
+from headrace.errors import CorruptFile, HeadraceError, InvalidRequest, UnsupportedModel
 from headrace.text.pieces import Pieces, pieces_of
 from headrace.text.token_config import read_object, token_ids, token_text
 
@@ -67,7 +67,7 @@ class Tokenizer:
         # one that releases the interpreter lock.
         with self._lock:
             self._backend.encode_special_tokens = not parse_special
-            [encoding] = _guarded(
+            [encoding] = guarded(
                 lambda: self._backend.encode_batch_fast([text], add_special_tokens=add_special),
                 InvalidRequest,
                 f"the tokenizer cannot encode this text of {len(text):,} characters",
@@ -145,19 +145,21 @@ def _load_backend(path: Path) -> tokenizers.Tokenizer:
             "that format (transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...)) "
             "and put the file into the folder"
         )
-    return _guarded(
+    return guarded(
         lambda: tokenizers.Tokenizer.from_buffer(path.read_bytes()),
         CorruptFile,
         f"{path.parent.name}/tokenizer.json cannot be read; fetch the file again",
     )
 
 
-def _guarded(
+def guarded(
     work: Callable[[], _Result], error_type: type[CorruptFile] | type[InvalidRequest], message: str
 ) -> _Result:
     """Run a call into the library; its errors become ours, its Rust panics too (they are no Exception)."""
     try:
         return work()
+    except HeadraceError:
+        raise
     except BaseException as error:
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             raise error_type(f"{message} ({str(error)[:200]})") from error

@@ -12,9 +12,11 @@ from typing import Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import CorruptFile, ModelNotFound, UnsupportedModel
+from headrace.errors import CorruptFile, ModelNotFound
 from headrace.weights import strict_json
-from headrace.weights.safetensors import SafetensorsFile, TensorInfo
+from headrace.weights.gguf_checkpoint import GgufCheckpoint
+from headrace.weights.safetensors import SafetensorsFile, TensorInfo, element_bytes
+from headrace.weights.source import Source
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -23,7 +25,9 @@ MAX_INDEX_BYTES = 32 << 20  # 140,000 tensors of the largest public model need 1
 
 
 class Checkpoint:
-    """An open checkpoint. `tensors` lists what the files hold; nothing is read until asked for."""
+    """An open folder, a `Source`. `tensors` lists what the files hold; nothing is read until asked for."""
+
+    metadata: None = None
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,18 +51,26 @@ class Checkpoint:
         return digest.hexdigest()
 
     def info(self, name: str) -> TensorInfo:
-        """The tensor of that name, or CorruptFile."""
-        if name not in self.tensors:
+        """The tensor of that name, or CorruptFile. Some checkpoints (openai-community/gpt2) leave out the
+        first part of all names, so a name is also looked for without it."""
+        found = self.tensors.get(name) or self.tensors.get(name.partition(".")[2])
+        if found is None:
             raise CorruptFile(
                 f"the checkpoint {self.folder.name} has no tensor {name!r} among its {len(self.tensors):,}: "
                 "its weights do not belong to its config.json"
             )
-        return self.tensors[name]
+        return found
 
     def float32(self, name: str) -> NDArray[np.float32]:
         """A copy of the tensor in its own shape; F16 and BF16 are widened, others UnsupportedModel."""
         info = self.info(name)
         return self._files[info.file].float32(info)
+
+    def row_dtype(self, name: str) -> str:
+        """The stored type. Raises UnsupportedModel where it is not one that read_rows may give."""
+        info = self.info(name)
+        element_bytes(info)
+        return info.dtype
 
     def read_rows(self, name: str, start_row: int, row_count: int, out: memoryview) -> None:
         """Rows of the first dimension as stored, into the start of `out`, a flat view of bytes.
@@ -116,14 +128,18 @@ class Checkpoint:
         return file
 
 
-def open_checkpoint(folder: Path) -> Checkpoint:
-    """Opens the checkpoint in `folder`.
+def open_checkpoint(path: Path) -> Source:
+    """Opens the checkpoint in a folder, or the GGUF file (any part of one that was split).
 
     Raises ModelNotFound (no such folder, no model in it), CorruptFile, UnsupportedModel.
     """
-    if not folder.is_dir():
-        raise ModelNotFound(f"{str(folder)!r} is not a folder: give the folder that holds config.json")
-    return Checkpoint(folder.resolve())
+    if path.suffix == ".gguf" and not path.is_dir():
+        return GgufCheckpoint(path)
+    if not path.is_dir():
+        raise ModelNotFound(
+            f"{str(path)!r} is not a folder: give the folder that holds config.json, or a .gguf file"
+        )
+    return Checkpoint(path.resolve())
 
 
 def is_complete(folder: Path) -> bool:
@@ -164,9 +180,10 @@ def _required_config(folder: Path) -> dict[str, object]:
     if config is not None:
         return config
     names = sorted(path.name for path in folder.iterdir())
-    if any(name.endswith(".gguf") for name in names):
-        raise UnsupportedModel(
-            f"{folder.name} holds GGUF files, which this version cannot read: use safetensors"
+    gguf = next((name for name in names if name.endswith(".gguf")), None)
+    if gguf is not None:
+        raise ModelNotFound(
+            f"{folder.name} has no config.json but GGUF files: give the path of one, as {gguf}"
         )
     raise ModelNotFound(f"{folder.name} has no config.json: give the folder of a Hugging Face checkpoint")
 

@@ -67,6 +67,28 @@ def texts(config: Config, field: str) -> tuple[str, ...] | None:
     return found
 
 
+def numbers(config: Config, field: str, count: int, *, above: float) -> tuple[float, ...]:
+    """A list of exactly `count` finite numbers, each greater than `above`."""
+    value = find(config, field)
+    entries = cast("list[object]", value) if isinstance(value, list) else []
+    found = tuple(float(entry) for entry in entries if isinstance(entry, int | float))
+    if len(entries) != count or len(found) != count or not all(above < entry <= _LARGEST for entry in found):
+        raise _refused(field, entries or None, f"a list of {count:,} numbers greater than {above}")
+    return found
+
+
+def integers(config: Config, field: str) -> tuple[int, ...] | None:
+    """A list of integers, or None where it is absent."""
+    value = find(config, field)
+    if value is None:
+        return None
+    entries = cast("list[object]", value) if isinstance(value, list) else [None]
+    found = tuple(entry for entry in entries if isinstance(entry, int))
+    if len(found) != len(entries):
+        raise _refused(field, entries, "a list of integers")
+    return found
+
+
 def find(config: Config, field: str) -> object:
     """The raw value of a (dotted) field, None where it is absent."""
     first, _, rest = field.partition(".")

@@ -1,4 +1,4 @@
-"""From a model's name to a folder: shipped models, local folders, and the hub with its cache."""
+"""From a model's name to a folder or file: shipped models, local ones, and the hub with its cache."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class LocalModel:
 
 
 def resolve(name: str | Path, *, offline: bool | None = None, revision: str | None = None) -> Path:
-    """The folder of a model: a path, the name of a shipped model, or org/name on the hub.
+    """The folder or .gguf file of a model: a path, the name of a shipped model, or org/name on the hub.
 
-    What looks like a path (a Path; ./x, ../x, /x, ~/x, a/b/c, a/) is only a path, a/b is only on the hub,
-    and a word is a shipped model or else a folder. A hub model is fetched
-    when it is not in the cache; `offline=True` forbids it, None leaves that to HF_HUB_OFFLINE.
+    What looks like a path (a Path; ./x, ../x, /x, ~/x, a/b/c, a/, x.gguf) is only a path, a/b is only on
+    the hub, and a word is a shipped model or else a folder. A hub model is fetched when it is not in the
+    cache; `offline=True` forbids it, None leaves that to HF_HUB_OFFLINE.
     `revision` is a branch, tag or commit of a hub model. Raises ModelNotFound, UsageError.
     """
     if isinstance(name, Path) or _looks_like_path(name):
         _refuse_revision(name, revision)
-        return _local_folder(name)
+        return _local(name)
     if _SHIPPED_NAME.fullmatch(name):
         _refuse_revision(name, revision)
         shipped = list_shipped()
@@ -101,7 +101,7 @@ def remove(name: str) -> int:
     Raises UsageError for a shipped model or a path, ModelNotFound.
     """
     if _looks_like_path(name):
-        raise UsageError(f"{name!r} is a folder of yours: headrace does not delete it")
+        raise UsageError(f"{name!r} is a path of yours: headrace does not delete it")
     if name in list_shipped():
         raise UsageError(f"{name!r} ships inside the package and goes only with it")
     cache = _scan()
@@ -117,19 +117,21 @@ def remove(name: str) -> int:
 
 
 def _looks_like_path(name: str) -> bool:
-    return name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1 or "\\" in name
+    marked = name.startswith((".", "/", "~")) or name.endswith(("/", ".gguf")) or "\\" in name
+    return marked or name.count("/") > 1
 
 
-def _local_folder(name: str | Path) -> Path:
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder
-    if folder.is_file():
+def _local(name: str | Path) -> Path:
+    path = Path(name).expanduser()
+    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+        return path
+    if path.is_file():
         raise ModelNotFound(
-            f"{str(name)!r} is a file: give the folder that holds config.json and safetensors"
+            f"{str(name)!r} is a file: give a .gguf file or the folder that holds config.json and safetensors"
         )
+    kind = "file" if path.suffix == ".gguf" else "folder"
     raise ModelNotFound(
-        f"there is no folder {str(name)!r}: check the path, or give a name; {_what_is_here()}"
+        f"there is no {kind} {str(name)!r}: check the path, or give a name; {_what_is_here()}"
     )
 
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from headrace import _native
 from headrace.errors import CorruptFile, ProgramError, UnsupportedModel, UsageError
 from headrace.weights import packed_cache
-from headrace.weights.checkpoint import Checkpoint
 from headrace.weights.formats import FORMATS
 from headrace.weights.formats.strips import STRIP, strip_count
-from headrace.weights.safetensors import element_bytes
+from headrace.weights.safetensors import READABLE
+from headrace.weights.source import Tensors
 
 # Part of every cache file's name and header. Raise it whenever a packed layout or a quantiser changes.
 LAYOUT_VERSION = 1
@@ -69,13 +69,16 @@ class _Block:
 def format_of(choice: str, dtype: str) -> str:
     """The format for a tensor stored as `dtype` when the user chose `choice` (`keep`, or a format).
 
-    Raises UsageError.
+    Raises UsageError, and UnsupportedModel where `dtype` cannot be kept.
     """
+    format = dtype.lower() if choice == "keep" else choice
+    if format in FORMATS:
+        return format
     if choice == "keep":
-        return dtype.lower()
-    if choice not in FORMATS:
-        raise UsageError(f"there is no weight format {choice!r}: use keep, {', '.join(FORMATS)}")
-    return choice
+        raise UnsupportedModel(
+            f"weights of the type {dtype} cannot be kept as they are: choose --weights int8, int4 or bf16"
+        )
+    raise UsageError(f"there is no weight format {choice!r}: use keep, {', '.join(FORMATS)}")
 
 
 def predicted_bytes(wanted: Sequence[Wanted]) -> int:
@@ -84,7 +87,7 @@ def predicted_bytes(wanted: Sequence[Wanted]) -> int:
 
 
 def load_packed(
-    checkpoint: Checkpoint,
+    checkpoint: Tensors,
     wanted: Sequence[Wanted],
     pool: _native.Pool,
     *,
@@ -145,14 +148,14 @@ def _total(places: list[_Place]) -> int:
     return -(-(places[-1].offset + places[-1].nbytes) // _ALIGNMENT) * _ALIGNMENT if places else 0
 
 
-def _check_tensor(checkpoint: Checkpoint, wanted: Wanted) -> None:
+def _check_tensor(checkpoint: Tensors, wanted: Wanted) -> None:
     info = checkpoint.info(wanted.name)
     if info.shape != (wanted.n, wanted.k):
         raise CorruptFile(
             f"tensor {wanted.name!r} has the shape {list(info.shape)}, config.json asks for "
             f"{[wanted.n, wanted.k]}: the two files do not belong together"
         )
-    element_bytes(info)
+    checkpoint.row_dtype(wanted.name)
 
 
 def _header(fingerprint: str, places: list[_Place]) -> bytes:
@@ -177,10 +180,10 @@ def _header(fingerprint: str, places: list[_Place]) -> bytes:
     return (start + text).ljust(length, b"\0")
 
 
-def _blocks(checkpoint: Checkpoint, places: list[_Place]) -> Iterator[_Block]:
+def _blocks(checkpoint: Tensors, places: list[_Place]) -> Iterator[_Block]:
     for place in places:
         n, k = place.wanted.n, place.wanted.k
-        row_bytes = k * element_bytes(checkpoint.info(place.wanted.name))
+        row_bytes = k * READABLE[checkpoint.row_dtype(place.wanted.name)]
         step = max(_BLOCK_BYTES // max(row_bytes, 1) // STRIP, 1) * STRIP
         for start in range(0, n, step):
             rows = min(step, n - start)
@@ -188,7 +191,7 @@ def _blocks(checkpoint: Checkpoint, places: list[_Place]) -> Iterator[_Block]:
 
 
 def _pack(
-    checkpoint: Checkpoint,
+    checkpoint: Tensors,
     places: list[_Place],
     pool: _native.Pool,
     packed: NDArray[np.uint8],
@@ -217,7 +220,7 @@ def _pack(
 
 
 def _pack_block(
-    checkpoint: Checkpoint,
+    checkpoint: Tensors,
     block: _Block,
     pool: _native.Pool,
     source: NDArray[np.uint8],
@@ -226,7 +229,7 @@ def _pack_block(
     place, wanted = block.place, block.place.wanted
     strips = block.start_row // STRIP, strip_count(block.start_row + block.rows)
     target = packed[place.offset : place.offset + place.nbytes]
-    dtype = checkpoint.info(wanted.name).dtype
+    dtype = checkpoint.row_dtype(wanted.name)
     try:
         _native.pack(pool, wanted.format, source, dtype, wanted.n, wanted.k, *strips, target)
     except ValueError as error:

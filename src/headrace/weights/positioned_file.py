@@ -1,4 +1,8 @@
-"""A regular file that is read by position, and never mapped (docs/decisions/0001)."""
+"""A regular file that is read by position, and never mapped (docs/decisions/0001).
+
+A page of a mapping that lies beyond the end of a file cut short meanwhile kills the process with SIGBUS, and
+no check before the access closes that window. Every weight is repacked anyway: a mapping would save no copy.
+"""
 
 from __future__ import annotations
 

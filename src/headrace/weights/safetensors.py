@@ -3,16 +3,12 @@
 Format: https://github.com/huggingface/safetensors#format (8 bytes of header length, a JSON header, one
 byte buffer that the tensors cover without gap or overlap).
 
-The file is read with pread and never mapped: a page of a mapping that lies beyond the end of a file cut
-short meanwhile kills the process with SIGBUS, and no check before the access closes that window. Every
-weight is repacked anyway, so a mapping would save no copy.
+The file is read by position and never mapped, see PositionedFile.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +20,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights import strict_json
+from headrace.weights.positioned_file import PositionedFile
 
 # Room for 40,000 tensors in one file; the largest public checkpoints, in shards, have 1,000 in each.
 MAX_HEADER_BYTES = 4 << 20
@@ -77,26 +74,18 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # O_NONBLOCK: a named pipe must not hang the open.
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._file = PositionedFile(path)
+        self.stamp = self._file.stamp
         try:
-            status = os.fstat(self._fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise CorruptFile(
-                    f"{path.name} is not a regular file: point to a folder of safetensors files"
-                )
-            self.stamp = (status.st_size, status.st_mtime_ns)
-            header = self._read_header(status.st_size)
+            header = self._read_header(self._file.size)
             self.header_sha256 = hashlib.sha256(header).hexdigest()
-            self.tensors = _tensors(path, header, status.st_size)
+            self.tensors = _tensors(path, header, self._file.size)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -125,14 +114,14 @@ class SafetensorsFile:
         """
         if start < 0 or start + out.nbytes > info.nbytes:
             raise ValueError(f"bytes {start}..{start + out.nbytes} of {info.name}, which has {info.nbytes}")
-        self._read_exactly(info.offset + start, out, f"tensor {info.name!r}")
+        self._file.read_into(info.offset + start, out, f"tensor {info.name!r}")
 
     def _read_header(self, size: int) -> bytes:
         name = self.path.name
         if size < 8:
             raise CorruptFile(f"{name} has {size} bytes; a safetensors file has at least 8: fetch it again")
         prefix = bytearray(8)
-        self._read_exactly(0, memoryview(prefix), "the header length")
+        self._file.read_into(0, memoryview(prefix), "the header length")
         length = int.from_bytes(prefix, "little")
         if length > size - 8:
             raise CorruptFile(
@@ -145,27 +134,10 @@ class SafetensorsFile:
                 "save the checkpoint in several files"
             )
         header = bytearray(length)
-        self._read_exactly(8, memoryview(header), "the header")
+        self._file.read_into(8, memoryview(header), "the header")
         if header[0:1] != bytearray(b"{"):
             raise CorruptFile(f"{name} has no '{{' at the start of its header: fetch the file again")
         return bytes(header)
-
-    def _read_exactly(self, offset: int, out: memoryview, what: str) -> None:
-        done = 0
-        while done < out.nbytes:
-            # One call reads at most 2 GiB on Linux, so a short read alone is no error.
-            try:
-                count = os.preadv(self._fd, [out[done:]], offset + done)
-            except OSError as error:
-                raise CorruptFile(
-                    f"{self.path.name} cannot be read ({error.strerror}): check the disk"
-                ) from None
-            if count == 0:
-                raise CorruptFile(
-                    f"{self.path.name} ends at byte {offset + done:,} while {what} reaches to byte "
-                    f"{offset + out.nbytes:,}: the file was cut short after it was opened; fetch it again"
-                )
-            done += count
 
 
 def element_bytes(info: TensorInfo) -> int:

@@ -1,0 +1,97 @@
+"""A checkpoint as a program reads it: parts of stored tensors are tensors of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from headrace.errors import CorruptFile
+from headrace.ops.value import Array, Ints
+from headrace.program.program import Program
+from headrace.weights.safetensors import READABLE, TensorInfo
+from headrace.weights.source import Tensors
+
+_BLOCK_BYTES = 4 << 20  # of a transposed tensor in memory at once
+
+
+class PartsOf:
+    """Reads a checkpoint as the checkpoint itself does, and the parts that a program wants by their names."""
+
+    def __init__(self, checkpoint: Tensors, program: Program) -> None:
+        self._checkpoint = checkpoint
+        self._program = program
+
+    @property
+    def fingerprint(self) -> str:
+        """The checkpoint's own: the name of a part says which part it is."""
+        return self._checkpoint.fingerprint
+
+    def info(self, name: str) -> TensorInfo:
+        """As if the part were stored alone; CorruptFile where the whole tensor has an unexpected shape."""
+        if name not in self._program.parts:
+            return self._checkpoint.info(name)
+        tensor, part = self._program.parts[name]
+        info = self._checkpoint.info(tensor)
+        shape = tuple(int(size) for size in self._program.weights[name].shape)
+        whole = (part.of, *shape[1:])
+        whole = whole[::-1] if part.transposed else whole
+        if info.shape != whole:
+            raise CorruptFile(
+                f"tensor {tensor} has shape {info.shape}, config.json implies {whole}: "
+                "the weights do not belong to this config"
+            )
+        return replace(info, name=name, shape=shape, nbytes=info.nbytes // part.of * shape[0])
+
+    def float32(self, name: str) -> Array:
+        """A copy of the tensor or the part."""
+        if name not in self._program.parts:
+            return self._checkpoint.float32(name)
+        count = self.info(name).shape[0]
+        tensor, part = self._program.parts[name]
+        whole = self._checkpoint.float32(tensor)
+        return (whole.T if part.transposed else whole)[part.rows(0, count)] + np.float32(part.plus)
+
+    def row_dtype(self, name: str) -> str:
+        """Element type of what `read_rows` gives."""
+        tensor, _ = self._program.parts.get(name, (name, None))
+        return self._checkpoint.row_dtype(tensor)
+
+    def read_rows(self, name: str, start_row: int, row_count: int, out: memoryview) -> None:
+        """Rows as row_dtype, into the start of `out`, a flat view of bytes."""
+        if name not in self._program.parts:
+            self._checkpoint.read_rows(name, start_row, row_count, out)
+            return
+        tensor, part = self._program.parts[name]
+        rows = part.rows(start_row, row_count)
+        if part.transposed:
+            self._read_columns(tensor, rows, out)
+        else:
+            self._read_runs(tensor, rows, self.info(name).shape[1] * READABLE[self.row_dtype(name)], out)
+
+    def _read_runs(self, tensor: str, rows: Ints, row_bytes: int, out: memoryview) -> None:
+        done = 0
+        for first, count in _runs(rows):
+            end = done + count * row_bytes
+            self._checkpoint.read_rows(tensor, first, count, out.cast("B")[done:end])
+            done = end
+
+    def _read_columns(self, tensor: str, columns: Ints, out: memoryview) -> None:
+        """Columns of a stored matrix as rows; all of the matrix is read, block by block."""
+        k, n = self._checkpoint.info(tensor).shape
+        width = READABLE[self._checkpoint.row_dtype(tensor)]
+        target = np.frombuffer(out, np.uint8, len(columns) * k * width).view(f"V{width}")
+        target = target.reshape(len(columns), k)
+        step = max(_BLOCK_BYTES // (n * width), 1)
+        for start in range(0, k, step):
+            count = min(step, k - start)
+            block = np.empty((count, n), f"V{width}")
+            self._checkpoint.read_rows(tensor, start, count, block.reshape(-1).view(np.uint8).data)
+            target[:, start : start + count] = block.T[columns]
+
+
+def _runs(rows: Ints) -> Iterator[tuple[int, int]]:
+    """(first, count) of every run of consecutive rows."""
+    for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
+        yield int(run[0]), len(run)

@@ -1,0 +1,87 @@
+"""Blocks that decoder definitions share: the two ends, norms, projections, attention, a plain MLP."""
+
+from __future__ import annotations
+
+from headrace.kv.pages import PAGE_TOKENS
+from headrace.models.decoder_config import DecoderConfig
+from headrace.ops import layer_norm as layer_norms
+from headrace.ops.act import act
+from headrace.ops.attend import attend
+from headrace.ops.builder import Builder
+from headrace.ops.embed import embed
+from headrace.ops.kv_write import kv_write
+from headrace.ops.linear import linear
+from headrace.ops.rms_norm import rms_norm
+from headrace.ops.rope import rope
+from headrace.ops.scale import scale
+from headrace.ops.softcap import softcap
+from headrace.ops.tensor_part import TensorPart
+from headrace.ops.value import Value
+
+
+def embed_tokens(m: Builder, c: DecoderConfig, name: str = "model.embed_tokens") -> Value:
+    """The step's tokens as rows [T, hidden]."""
+    x = embed(m.tokens, m.weight(f"{name}.weight", c.vocabulary, c.hidden))
+    return x if c.embedding_scale == 1 else scale(x, by=c.embedding_scale)
+
+
+def logits(
+    m: Builder, c: DecoderConfig, x: Value, name: str = "lm_head", tied: str = "model.embed_tokens"
+) -> Value:
+    """Logits [R, V] of normed rows by the output matrix `name`, or by the token table where that is tied."""
+    y = project(m, x, tied if c.tied else name, c.vocabulary)
+    if c.logits_scale != 1:
+        y = scale(y, by=c.logits_scale)
+    return softcap(y, cap=c.logits_softcap) if c.logits_softcap else y
+
+
+def project(
+    m: Builder, x: Value, name: str, size: int, *, bias: bool = False, part: TensorPart | None = None
+) -> Value:
+    """`size` outputs of the linear layer `name`, of which they may be a part."""
+    w = m.weight(f"{name}.weight", size, int(x.shape[1]), part=part)
+    return linear(x, w, m.weight(f"{name}.bias", size, part=part) if bias else None)
+
+
+def norm(m: Builder, c: DecoderConfig, x: Value, name: str, size: int = 0, *, plus: float = 0.0) -> Value:
+    """RMS norm over groups of `size` entries (0: the whole row); `plus` is added to its stored weight."""
+    size = size or int(x.shape[1])
+    part = TensorPart(of=size, plus=plus) if plus else None
+    return rms_norm(x, m.weight(f"{name}.weight", size, part=part), eps=c.eps)
+
+
+def layer_norm(m: Builder, c: DecoderConfig, x: Value, name: str) -> Value:
+    """Layer norm with a bias over the whole row."""
+    size = int(x.shape[1])
+    w, bias = m.weight(f"{name}.weight", size), m.weight(f"{name}.bias", size)
+    return layer_norms.layer_norm(x, w, bias, eps=c.eps)
+
+
+def attention(m: Builder, c: DecoderConfig, layer: int, q: Value, k: Value, v: Value) -> Value:
+    """Rotate q and k where the layer does, write the cache, attend: [T, heads * head_dim]."""
+    rotation = c.ropes[layer]
+    if rotation is not None:
+        inv_freq = m.constant("inv_freq", rotation.inv_freq)
+        q = rope(q, m.positions, inv_freq, head_dim=c.head_dim, scale=rotation.scale)
+        k = rope(k, m.positions, inv_freq, head_dim=c.head_dim, scale=rotation.scale)
+    cache = m.cache(layer, c.kv_heads * c.head_dim)
+    kv_write(k, v, m.slots, cache)
+    return attend(
+        q,
+        cache,
+        m.query_starts,
+        m.lengths,
+        m.block_tables,
+        head_dim=c.head_dim,
+        page_tokens=PAGE_TOKENS,
+        scale=c.attention_scale,
+        window=c.windows[layer],
+        softcap=c.attention_softcap,
+    )
+
+
+def mlp(m: Builder, c: DecoderConfig, x: Value, up: str, down: str, *, transposed: bool = False) -> Value:
+    """Up, activation, down, without a gate; `transposed` where the matrices are stored so."""
+    parts = [TensorPart(of=n, transposed=True) if transposed else None for n in (c.intermediate, c.hidden)]
+    x = act(project(m, x, up, c.intermediate, bias=c.mlp_bias, part=parts[0]), kind=c.act)
+    return project(m, x, down, c.hidden, bias=c.mlp_bias, part=parts[1])

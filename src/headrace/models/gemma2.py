@@ -1,0 +1,56 @@
+"""Gemma 2: norms on both sides of attention and MLP, soft-capped scores and logits, windows on every other
+layer. Norm weights are stored less one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace.errors import UnsupportedModel
+from headrace.models import blocks, llama
+from headrace.models.decoder_config import DecoderConfig, read_act, read_decoder, read_windows
+from headrace.models.llama import Branch
+from headrace.ops.add import add
+from headrace.ops.builder import Builder
+from headrace.ops.gather import gather
+from headrace.ops.value import Value
+from headrace.weights.config_json import Config, boolean, integer, number
+
+
+def read_config(config: Config) -> DecoderConfig:
+    # Older files leave out what is the same in every released model.
+    config = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, **config}
+    return read_gemma(config, window_interval=2)
+
+
+def read_gemma(config: Config, *, window_interval: int) -> DecoderConfig:
+    """Gemma 2 and 3; without `layer_types` all layers but every `window_interval`-th have a window."""
+    if boolean(config, "use_bidirectional_attention", False):
+        raise UnsupportedModel(
+            "config.json: use_bidirectional_attention is not supported; a decoder has none"
+        )
+    c = llama.with_biases(config, read_decoder({"head_dim": 256, **config}, tied=True))
+    window = integer(config, "sliding_window", 4096)
+    return replace(
+        c,
+        act=read_act(config, "hidden_activation", "gelu_pytorch_tanh"),
+        windows=read_windows(config, c.layers, window, lambda layer: (layer + 1) % window_interval != 0),
+        attention_scale=number(config, "query_pre_attn_scalar", 256.0, minimum=1e-6) ** -0.5,
+        attention_softcap=number(config, "attn_logit_softcapping", 0.0, minimum=0.0),
+        logits_softcap=number(config, "final_logit_softcapping", 0.0, minimum=0.0),
+        embedding_scale=c.hidden**0.5,
+    )
+
+
+def norm(m: Builder, c: DecoderConfig, x: Value, name: str, size: int = 0) -> Value:
+    return blocks.norm(m, c, x, name, size, plus=1.0)
+
+
+def define(m: Builder, c: DecoderConfig, attention: Branch = llama.attention) -> Value:
+    x = blocks.embed_tokens(m, c)
+    for layer in range(c.layers):
+        at = f"model.layers.{layer}"
+        y = attention(m, c, layer, norm(m, c, x, f"{at}.input_layernorm"))
+        x = add(x, norm(m, c, y, f"{at}.post_attention_layernorm"))
+        y = llama.mlp(m, c, layer, norm(m, c, x, f"{at}.pre_feedforward_layernorm"))
+        x = add(x, norm(m, c, y, f"{at}.post_feedforward_layernorm"))
+    return blocks.logits(m, c, norm(m, c, gather(x, m.rows), "model.norm"))

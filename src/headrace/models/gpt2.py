@@ -1,0 +1,68 @@
+"""GPT-2: learned positions instead of rotation, matrices stored as [inputs, outputs], q, k and v in one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace.errors import UnsupportedModel
+from headrace.models import blocks
+from headrace.models.blocks import layer_norm, project
+from headrace.models.decoder_config import DecoderConfig, read_decoder
+from headrace.ops.add import add
+from headrace.ops.builder import Builder
+from headrace.ops.embed import embed
+from headrace.ops.gather import gather
+from headrace.ops.tensor_part import TensorPart
+from headrace.ops.value import Value
+from headrace.weights.config_json import Config, boolean, find, integer, number
+
+_NAMES = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings",
+    "n_inner": "intermediate_size",
+    "activation_function": "hidden_act",
+}
+
+
+def read_config(config: Config) -> DecoderConfig:
+    if boolean(config, "scale_attn_by_inverse_layer_idx", False):
+        raise UnsupportedModel(
+            "config.json: scale_attn_by_inverse_layer_idx is not supported; set in no GPT-2"
+        )
+    named = {_NAMES.get(field, field): value for field, value in config.items()}
+    if find(named, "intermediate_size") is None:
+        named["intermediate_size"] = 4 * integer(named, "hidden_size")
+    c = read_decoder({"hidden_act": "gelu_new", **named}, tied=True)
+    return replace(
+        c,
+        eps=number(config, "layer_norm_epsilon", 1e-5),
+        ropes=(None,) * c.layers,
+        attention_scale=c.attention_scale if boolean(config, "scale_attn_weights", True) else 1.0,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+    )
+
+
+def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
+    at, n = f"transformer.h.{layer}.attn", c.hidden
+    q, k, v = (
+        project(m, x, f"{at}.c_attn", n, bias=True, part=TensorPart(of=3 * n, first=i * n, transposed=True))
+        for i in range(3)
+    )
+    y = blocks.attention(m, c, layer, q, k, v)
+    return project(m, y, f"{at}.c_proj", n, bias=True, part=TensorPart(of=n, transposed=True))
+
+
+def define(m: Builder, c: DecoderConfig) -> Value:
+    positions = embed(m.positions, m.weight("transformer.wpe.weight", c.context, c.hidden))
+    x = add(blocks.embed_tokens(m, c, "transformer.wte"), positions)
+    for layer in range(c.layers):
+        at = f"transformer.h.{layer}"
+        x = add(x, attention(m, c, layer, layer_norm(m, c, x, f"{at}.ln_1")))
+        y = layer_norm(m, c, x, f"{at}.ln_2")
+        x = add(x, blocks.mlp(m, c, y, f"{at}.mlp.c_fc", f"{at}.mlp.c_proj", transposed=True))
+    x = layer_norm(m, c, gather(x, m.rows), "transformer.ln_f")
+    return blocks.logits(m, c, x, tied="transformer.wte")

@@ -1,0 +1,122 @@
+"""Parts of stored tensors, read for the packers, against the same parts of the whole tensor in NumPy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from golden import FOLDER, NAMES
+from headrace.engine.load import load_model
+from headrace.engine.options import EngineOptions
+from headrace.engine.parts import PartsOf
+from headrace.engine.request import Request
+from headrace.errors import CorruptFile
+from headrace.models.registry import find_model
+from headrace.ops.builder import Builder
+from headrace.ops.embed import embed
+from headrace.ops.gather import gather
+from headrace.ops.linear import linear
+from headrace.ops.tensor_part import TensorPart
+from headrace.ops.value import Value
+from headrace.program.program import Program
+from headrace.program.record import record
+from headrace.sample.params import SamplingParams
+from headrace.weights.checkpoint import open_checkpoint
+from tiny import Running, tiny_model
+
+ROWS, INPUTS = 24, 8
+WHOLE = np.random.default_rng(3).standard_normal((ROWS, INPUTS), dtype=np.float32)
+PARTS = {
+    "whole": (TensorPart(of=ROWS), np.arange(ROWS)),
+    "one piece": (TensorPart(of=ROWS, first=5), np.arange(5, 5 + 11)),
+    "blocks": (TensorPart(of=ROWS, first=2, block=2, stride=6), np.array([2, 3, 8, 9, 14, 15, 20, 21])),
+}
+
+
+def program_of(part: TensorPart, count: int) -> Program:
+    def define(m: Builder) -> Value:
+        x = gather(embed(m.tokens, m.weight("table", 10, INPUTS)), m.rows)
+        return linear(x, m.weight("w", count, INPUTS, part=part))
+
+    return record(define)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("case", PARTS)
+def test_rows_of_a_part(tmp_path: Path, case: str, transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.engine.parts._BLOCK_BYTES", 300)  # several blocks of a transposed tensor
+    shape, rows = PARTS[case]
+    part = TensorPart(
+        of=ROWS, first=shape.first, block=shape.block, stride=shape.stride, transposed=transposed
+    )
+    (tmp_path / "config.json").write_text("{}")
+    stored = np.ascontiguousarray(WHOLE.T) if transposed else WHOLE
+    save_file({"w": stored.astype(np.float16)}, tmp_path / "model.safetensors")
+    with open_checkpoint(tmp_path) as checkpoint:
+        source = PartsOf(checkpoint, program_of(part, len(rows)))
+        name = f"w{part}"
+        expected = WHOLE.astype(np.float16)[rows]
+        assert source.info(name).shape == expected.shape
+        assert source.info(name).nbytes == expected.nbytes
+        assert np.array_equal(source.float32(name), expected.astype(np.float32))
+        for start, count in ((0, len(rows)), (1, 5), (len(rows) - 1, 1)):
+            got = np.zeros(count * INPUTS * 2 + 6, np.uint8)
+            source.read_rows(name, start, count, got.data)
+            assert np.array_equal(
+                got[:-6].view(np.float16).reshape(count, INPUTS), expected[start : start + count]
+            )
+            assert not got[-6:].any()
+
+
+def test_a_tensor_of_another_size_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    save_file({"w": WHOLE}, tmp_path / "model.safetensors")
+    part = TensorPart(of=ROWS + 1)
+    with open_checkpoint(tmp_path) as checkpoint:
+        source = PartsOf(checkpoint, program_of(part, 4))
+        with pytest.raises(CorruptFile, match=r"w has shape \(24, 8\), config.json implies \(25, 8\)"):
+            source.info(f"w{part}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_stored_number_is_used_once(name: str) -> None:
+    """The parts of a tensor cover it, and no two of them overlap."""
+    with open_checkpoint(FOLDER / name) as checkpoint:
+        program = record(find_model(checkpoint.config).define)
+        source = PartsOf(checkpoint, program)
+        used = sum(int(np.prod(source.info(weight).shape)) for weight in program.weights)
+        assert used == sum(int(np.prod(info.shape)) for info in checkpoint.tensors.values())
+        for weight, (tensor, part) in program.parts.items():
+            count = source.info(weight).shape[0]
+            for other, (same, another) in program.parts.items():
+                if other != weight and same == tensor:
+                    shared = np.intersect1d(part.rows(0, count), another.rows(0, source.info(other).shape[0]))
+                    assert not shared.size, (weight, other)
+
+
+@pytest.mark.parametrize("name", ["falcon", "gemma3", "gpt2", "gpt_neox", "phi3"])
+def test_a_loaded_model_gives_the_golden_tokens(tmp_path: Path, name: str) -> None:
+    """Parts are packed by the native code here, block by block, where the tests of models read them whole."""
+    truth = load_file(FOLDER / name / "golden.safetensors")
+    model = load_model(str(tiny_model(tmp_path, name)), EngineOptions(max_sequences=2, token_budget=16))
+    prompt, greedy = truth["prompt"].tolist(), truth["greedy"].tolist()
+    params = SamplingParams(temperature=0, max_tokens=len(greedy), ignore_eos=True)
+    outcome = Running(model.engine, Request(prompt=tuple(prompt), params=params)).finish()
+    model.close()
+    assert outcome.tokens[0] == greedy
+
+
+def test_names_without_their_first_part(tmp_path: Path) -> None:
+    """openai-community/gpt2 stores transformer.wte.weight as wte.weight."""
+    folder = tiny_model(tmp_path, "gpt2")
+    stored = load_file(folder / "model.safetensors")
+    save_file(
+        {name.removeprefix("transformer."): data for name, data in stored.items()},
+        folder / "model.safetensors",
+    )
+    with open_checkpoint(folder) as checkpoint:
+        source = PartsOf(checkpoint, record(find_model(checkpoint.config).define))
+        assert np.array_equal(source.float32("transformer.wte.weight"), stored["transformer.wte.weight"])
