@@ -50,7 +50,7 @@ def test_the_base_install_is_small() -> None:
 
 
 def test_the_python_example_runs(tmp_path: Path) -> None:
-    [example] = blocks("python")
+    example, *_ = blocks("python")
     assert len(example.strip().splitlines()) == 3
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", example],
@@ -69,7 +69,7 @@ def test_quoted_code_is_the_packages() -> None:
     source = "\n".join(path.read_text() for path in (ROOT / "src" / "headrace").rglob("*.py"))
     for quote in quotes:
         for line in quote.splitlines():
-            assert line.strip().removesuffix("...)").removesuffix("...") in source, line
+            assert line.strip() == "..." or line.strip() in source, line
 
 
 def test_the_shell_examples_run(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_a_dropped_model_stops_its_engine() -> None:
 def test_a_closed_model_has_freed_its_memory() -> None:
     def executors() -> int:
         gc.collect()
-        return sum(isinstance(thing, NativeExecutor) for thing in gc.get_objects())
+        return sum(type(thing) is NativeExecutor for thing in gc.get_objects())
 
     before = executors()
     with LLM() as llm:

@@ -164,7 +164,7 @@ def usable_cores() -> int:
 
 
 def default_params(generation: Config | None) -> SamplingParams:
-    """Sampling defaults of generation_config.json, as transformers reads them: greedy unless do_sample."""
+    """Sampling defaults of generation_config.json; greedy where it says `do_sample: false`."""
     if not generation:
         return SamplingParams()
     names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
