@@ -19,8 +19,14 @@ from headrace.engine.request import Request
 from headrace.sample.params import SamplingParams
 from tiny import Running, tiny_model
 
-TRIALS = 2000
-CASES = [("llama3", "keep"), ("qwen3", "bf16"), ("mistral_window", "int8"), ("llama_odd", "int4")]
+TRIALS = 2500
+CASES = [
+    ("llama3", "keep"),
+    ("qwen3", "bf16"),
+    ("mistral_window", "int8"),
+    ("llama_odd", "int4"),
+    ("gemma2", "int8"),
+]
 VOCABULARY = 90  # of the smallest of these models
 REQUESTS = 40
 
