@@ -9,12 +9,13 @@ from safetensors.torch import save_file
 from stream import BEGIN, BEGIN_ID, END, END_ID
 from tokenizers import Tokenizer
 
-# A story continuer has no roles: whatever the messages say is, one after another, how the text begins.
+# A story continuer has no roles: whatever the messages say is, one after another, how the text begins. An
+# answer goes on where the user's text ends, so nothing stands between them and the prefix cache finds both.
 CHAT_TEMPLATE = """\
 {{- bos_token -}}
 {%- for message in messages -%}
     {{- message['content'] -}}
-    {%- if not loop.last -%}{{- '\\n\\n' -}}{%- endif -%}
+    {%- if message['role'] != 'user' and not loop.last -%}{{- '\\n\\n' -}}{%- endif -%}
 {%- endfor -%}
 """
 

@@ -138,7 +138,8 @@ def _one_of(default: str, help: str, *choices: str) -> Any:
     return _setting(default, _choice(*choices), "|".join(choices), help, choices=choices)
 
 
-def _default_cache_dir() -> Path:
+def default_cache_dir() -> Path:
+    """Where packed weights are kept unless told otherwise."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "headrace"
 
@@ -205,7 +206,7 @@ class Settings:
     @property
     def cache_folder(self) -> Path:
         """`cache_dir`, or its default under the user's cache folder."""
-        return self.cache_dir if self.cache_dir is not None else _default_cache_dir()
+        return self.cache_dir if self.cache_dir is not None else default_cache_dir()
 
 
 def _table() -> dict[str, Setting]:

@@ -15,6 +15,7 @@ from typing import Any, Self, SupportsIndex, cast
 
 from headrace.chat.messages import messages_from_openai
 from headrace.chat.template import missing_template
+from headrace.config import default_cache_dir
 from headrace.engine.load import LoadedModel, Progress, load_model
 from headrace.engine.options import EngineOptions
 from headrace.engine.request import (
@@ -85,7 +86,8 @@ class LLM:
     """A loaded model.
 
     `model` is a folder, a hub name or a shipped model's name; None loads the shipped default. Options are
-    those of `EngineOptions` (weights, kv_dtype, context, threads, max_sequences, token_budget, ...). Sampling
+    those of `EngineOptions` (weights, kv_dtype, context, threads, max_sequences, token_budget, ...); packed
+    weights are kept in the user's cache folder unless `cache_dir` says otherwise (None: nowhere). Sampling
     parameters are keywords of each call (those of `SamplingParams`); what is not given comes from the model's
     generation_config.json. An unknown keyword raises.
 
@@ -98,6 +100,7 @@ class LLM:
         self, model: str | Path | None = None, *, progress: Progress | None = None, **options: Any
     ) -> None:
         _known("LLM", options, frozenset(field.name for field in fields(EngineOptions)))
+        options.setdefault("cache_dir", default_cache_dir())
         if isinstance(options.get("cache_dir"), str):
             options["cache_dir"] = Path(options["cache_dir"]).expanduser()
         name = None if model is None else str(model)
