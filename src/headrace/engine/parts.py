@@ -10,8 +10,9 @@ import numpy as np
 from headrace.errors import CorruptFile
 from headrace.ops.value import Array, Ints
 from headrace.program.program import Program
-from headrace.weights.safetensors import READABLE, TensorInfo
+from headrace.weights.safetensors import READABLE
 from headrace.weights.source import Tensors
+from headrace.weights.tensor_file import TensorInfo
 
 _BLOCK_BYTES = 4 << 20  # of a transposed tensor in memory at once
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from headrace.errors import CorruptFile, ModelNotFound
 from headrace.weights import strict_json
 from headrace.weights.gguf_checkpoint import GgufCheckpoint
-from headrace.weights.safetensors import SafetensorsFile, TensorInfo, element_bytes
+from headrace.weights.safetensors import SafetensorsFile, element_bytes
 from headrace.weights.source import Source
+from headrace.weights.tensor_file import TensorInfo
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

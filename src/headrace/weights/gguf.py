@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +19,7 @@ from headrace.weights.ggml_types import BY_ID, BY_NAME, dequantise
 from headrace.weights.ggml_types.blocks import GgmlType
 from headrace.weights.gguf_values import HeaderReader, Metadata
 from headrace.weights.positioned_file import PositionedFile
-from headrace.weights.safetensors import TensorInfo
+from headrace.weights.tensor_file import TensorFile, TensorInfo
 
 MAGIC = b"GGUF"
 # Checked before anything is read. Public files have 100 keys and, experts being merged, 2,000 tensors.
@@ -35,13 +33,12 @@ _LARGEST = 2**63 - 1
 _CHUNK_BYTES = 256 << 10  # dequantised at once: what NumPy makes on the way stays in the processor's cache
 
 
-class GgufFile:
+class GgufFile(TensorFile):
     """An open file. Every violation of the format raises CorruptFile, at once and before any tensor is
     read. `tensors` have the row-major shape, their `dtype` is the name of the ggml type."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = PositionedFile(path)
+        super().__init__(path)
         try:
             reader = HeaderReader(self._file)
             self.version, tensor_count, key_count = _start(reader, path.name)
@@ -52,34 +49,9 @@ class GgufFile:
             self.close()
             raise
 
-    @property
-    def stamp(self) -> tuple[int, int]:
-        """(size, mtime_ns) when it was opened."""
-        return self._file.stamp
-
     @cached_property
     def header_sha256(self) -> str:
         return hashlib.sha256(self._header).hexdigest()
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def read_into(self, info: TensorInfo, start: int, out: memoryview) -> None:
-        """Bytes [start, start + len(out)) of the tensor into `out`, a flat view of bytes.
-
-        A file that became shorter raises CorruptFile.
-        """
-        if start < 0 or start + out.nbytes > info.nbytes:
-            raise ValueError(f"bytes {start}..{start + out.nbytes} of {info.name}, which has {info.nbytes}")
-        self._file.read_into(info.offset + start, out, f"tensor {info.name!r}")
 
     def float32(self, info: TensorInfo) -> NDArray[np.float32]:
         """The tensor dequantised. Raises UnsupportedModel for types without dequantisation."""

@@ -23,7 +23,8 @@ from headrace.weights.gguf_config import (
     rope_with_factors,
 )
 from headrace.weights.gguf_split import open_parts
-from headrace.weights.safetensors import READABLE, TensorInfo
+from headrace.weights.safetensors import READABLE
+from headrace.weights.tensor_file import TensorInfo
 
 
 class GgufCheckpoint:

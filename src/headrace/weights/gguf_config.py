@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.gguf import corrupt_metadata
-from headrace.weights.safetensors import TensorInfo
+from headrace.weights.tensor_file import TensorInfo
 
 ROPE_FACTORS = "rope_freqs.weight"
 

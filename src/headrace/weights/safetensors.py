@@ -3,16 +3,14 @@
 Format: https://github.com/huggingface/safetensors#format (8 bytes of header length, a JSON header, one
 byte buffer that the tensors cover without gap or overlap).
 
-The file is read by position and never mapped, see PositionedFile.
+The file is read by position and never mapped, see positioned_file.py.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Self
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -20,7 +18,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights import strict_json
-from headrace.weights.positioned_file import PositionedFile
+from headrace.weights.tensor_file import TensorFile, TensorInfo
 
 # Room for 40,000 tensors in one file; the largest public checkpoints, in shards, have 1,000 in each.
 MAX_HEADER_BYTES = 4 << 20
@@ -56,26 +54,12 @@ _METADATA = msgspec.json.Decoder(dict[str, str] | None)
 _HEADER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One tensor of a file; `offset` counts from the start of the file."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-    file: Path
-    offset: int
-
-
-class SafetensorsFile:
+class SafetensorsFile(TensorFile):
     """An open file. Every violation of the format raises CorruptFile, at once and before any tensor is
     read; `header_sha256` and `stamp` (size, mtime_ns) identify the content."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = PositionedFile(path)
-        self.stamp = self._file.stamp
+        super().__init__(path)
         try:
             header = self._read_header(self._file.size)
             self.header_sha256 = hashlib.sha256(header).hexdigest()
@@ -83,17 +67,6 @@ class SafetensorsFile:
         except BaseException:
             self.close()
             raise
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def float32(self, info: TensorInfo) -> NDArray[np.float32]:
         """A copy of the tensor, widened exactly. Raises UnsupportedModel for other element types."""
@@ -106,15 +79,6 @@ class SafetensorsFile:
             self.read_into(info, start, part.data)
             flat[start // item : (start + part.size) // item] = _widened(part, info.dtype)
         return result
-
-    def read_into(self, info: TensorInfo, start: int, out: memoryview) -> None:
-        """Bytes [start, start + len(out)) of the tensor into `out`, a flat view of bytes.
-
-        A file that became shorter raises CorruptFile.
-        """
-        if start < 0 or start + out.nbytes > info.nbytes:
-            raise ValueError(f"bytes {start}..{start + out.nbytes} of {info.name}, which has {info.nbytes}")
-        self._file.read_into(info.offset + start, out, f"tensor {info.name!r}")
 
     def _read_header(self, size: int) -> bytes:
         name = self.path.name

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.weights.safetensors import TensorInfo
+from headrace.weights.tensor_file import TensorInfo
 
 
 class Tensors(Protocol):
