@@ -1,4 +1,4 @@
-"""A checkpoint as a program reads it: parts of stored tensors are tensors of their own."""
+"""A checkpoint as a program reads it: parts of stored tensors, and stacks of them, are tensors of their own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.errors import CorruptFile
+from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.ops.value import Array, Ints
 from headrace.program.program import Program
 from headrace.weights.safetensors import READABLE
@@ -18,7 +18,7 @@ _BLOCK_BYTES = 4 << 20  # of a transposed tensor in memory at once
 
 
 class PartsOf:
-    """Reads a checkpoint as the checkpoint itself does, and the parts that a program wants by their names."""
+    """Reads a checkpoint as the checkpoint itself does, and the parts and stacks that a program wants by name."""
 
     def __init__(self, checkpoint: Tensors, program: Program) -> None:
         self._checkpoint = checkpoint
@@ -26,11 +26,14 @@ class PartsOf:
 
     @property
     def fingerprint(self) -> str:
-        """The checkpoint's own: the name of a part says which part it is."""
+        """The checkpoint's own: the name of a part or a stack says what it is."""
         return self._checkpoint.fingerprint
 
     def info(self, name: str) -> TensorInfo:
-        """As if the part were stored alone; CorruptFile where the whole tensor has an unexpected shape."""
+        """As if the part or stack were one stored tensor; CorruptFile where the stored ones have unexpected shapes,
+        UnsupportedModel where those of a stack differ in type."""
+        if name in self._program.stacks:
+            return self._stack_info(name)
         if name not in self._program.parts:
             return self._checkpoint.info(name)
         tensor, part = self._program.parts[name]
@@ -45,8 +48,28 @@ class PartsOf:
             )
         return replace(info, name=name, shape=shape, nbytes=info.nbytes // part.of * shape[0])
 
+    def _stack_info(self, name: str) -> TensorInfo:
+        tensors = self._program.stacks[name]
+        rows, *rest = (int(size) for size in self._program.weights[name].shape)
+        shape = (rows // len(tensors), *rest)
+        infos = [self._checkpoint.info(tensor) for tensor in tensors]
+        for info in infos:
+            if info.shape != shape:
+                raise CorruptFile(
+                    f"tensor {info.name} has shape {info.shape}, config.json implies {shape}: "
+                    "the weights do not belong to this config"
+                )
+            if info.dtype != infos[0].dtype:
+                raise UnsupportedModel(
+                    f"tensor {info.name} is stored as {info.dtype}, {infos[0].name} as {infos[0].dtype}: "
+                    "experts of one layer must have one type"
+                )
+        return replace(infos[0], name=name, shape=(rows, *rest), nbytes=sum(info.nbytes for info in infos))
+
     def float32(self, name: str) -> Array:
-        """A copy of the tensor or the part."""
+        """A copy of the tensor, the part or the stack."""
+        if name in self._program.stacks:
+            return np.concatenate([self._checkpoint.float32(tensor) for tensor in self._program.stacks[name]])
         if name not in self._program.parts:
             return self._checkpoint.float32(name)
         count = self.info(name).shape[0]
@@ -56,11 +79,15 @@ class PartsOf:
 
     def row_dtype(self, name: str) -> str:
         """Element type of what `read_rows` gives."""
-        tensor, _ = self._program.parts.get(name, (name, None))
+        stack = self._program.stacks.get(name)
+        tensor, _ = self._program.parts.get(name, (stack[0] if stack else name, None))
         return self._checkpoint.row_dtype(tensor)
 
     def read_rows(self, name: str, start_row: int, row_count: int, out: memoryview) -> None:
         """Rows as row_dtype, into the start of `out`, a flat view of bytes."""
+        if name in self._program.stacks:
+            self._read_stack(name, start_row, row_count, out)
+            return
         if name not in self._program.parts:
             self._checkpoint.read_rows(name, start_row, row_count, out)
             return
@@ -70,6 +97,17 @@ class PartsOf:
             self._read_columns(tensor, rows, out)
         else:
             self._read_runs(tensor, rows, self.info(name).shape[1] * READABLE[self.row_dtype(name)], out)
+
+    def _read_stack(self, name: str, start_row: int, row_count: int, out: memoryview) -> None:
+        info, tensors, done = self.info(name), self._program.stacks[name], 0
+        rows = info.shape[0] // len(tensors)  # of each tensor
+        row_bytes = info.shape[1] * READABLE[self.row_dtype(name)]
+        while done < row_count:
+            tensor, first = divmod(start_row + done, rows)
+            count = min(rows - first, row_count - done)
+            part = out.cast("B")[done * row_bytes : (done + count) * row_bytes]
+            self._checkpoint.read_rows(tensors[tensor], first, count, part)
+            done += count
 
     def _read_runs(self, tensor: str, rows: Ints, row_bytes: int, out: memoryview) -> None:
         done = 0

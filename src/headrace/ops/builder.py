@@ -19,8 +19,11 @@ class Builder(Protocol):
     block_tables: Value  # B P
     rows: Value  # R
 
-    def weight(self, name: str, *shape: int, part: TensorPart | None = None) -> Value:
-        """A checkpoint tensor by name, or a part of it; asking twice gives the same value (tied weights)."""
+    def weight(self, name: str, *shape: int, part: TensorPart | None = None, stack: int = 0) -> Value:
+        """A checkpoint tensor by name, or a part of it; asking twice gives the same value (tied weights).
+
+        With `stack` that many tensors of one shape, one below the other: the `*` in the name counts them from 0.
+        """
         ...
 
     def constant(self, name: str, data: Array) -> Value:

@@ -43,7 +43,8 @@ class Instruction:
 class Program:
     """A model as a flat list. `weights` are checkpoint tensors by name, `constants` come from the config,
     `caches` are the KV states in layer order, `output` is the logits, [R, V]. `parts` says of weights that
-    are no whole tensor which tensor they are part of, and which part."""
+    are no whole tensor which tensor they are part of, and which part; `stacks` names the tensors of weights
+    that are several tensors, one below the other."""
 
     instructions: tuple[Instruction, ...]
     weights: dict[str, Value]
@@ -51,6 +52,7 @@ class Program:
     caches: tuple[Value, ...]
     output: Value
     parts: dict[str, tuple[str, TensorPart]]
+    stacks: dict[str, tuple[str, ...]]
 
     def expanded(self) -> tuple[Instruction, ...]:
         """The instruction list with every fused instruction replaced by its parts."""

@@ -21,6 +21,7 @@ class Recorder:
         self.instructions: list[Instruction] = []
         self.weights: dict[str, Value] = {}
         self.parts: dict[str, tuple[str, TensorPart]] = {}
+        self.stacks: dict[str, tuple[str, ...]] = {}
         self.constants: dict[Value, Array] = {}
         self.caches: dict[int, Value] = {}
         self.tokens = self._input("tokens")
@@ -34,10 +35,12 @@ class Recorder:
     def _input(self, name: str) -> Value:
         return Value(name, INPUT_SHAPES[name], "input", self)
 
-    def weight(self, name: str, *shape: int, part: TensorPart | None = None) -> Value:
+    def weight(self, name: str, *shape: int, part: TensorPart | None = None, stack: int = 0) -> Value:
         if part is not None:
             tensor, name = name, f"{name}{part}"
             self.parts[name] = tensor, part
+        if stack:
+            self.stacks[name] = tuple(name.replace("*", str(i)) for i in range(stack))
         value = self.weights.setdefault(name, Value(name, shape, "weight", self))
         if value.shape != shape:
             raise ProgramError(f"weight {name} is used as {value.shape} and as {shape}")
@@ -68,5 +71,11 @@ def record(definition: Callable[[Builder], Value]) -> Program:
     output = definition(recorder)
     caches = tuple(recorder.caches[layer] for layer in sorted(recorder.caches))
     return Program(
-        tuple(recorder.instructions), recorder.weights, recorder.constants, caches, output, recorder.parts
+        tuple(recorder.instructions),
+        recorder.weights,
+        recorder.constants,
+        caches,
+        output,
+        recorder.parts,
+        recorder.stacks,
     )

@@ -224,6 +224,64 @@ def _gated_act(torch: Torch, gate: Tensor, up: Tensor, *, kind: str) -> Tensor:
     return _act(torch, gate, kind=kind) * up
 
 
+def _route(
+    torch: Torch,
+    logits: Tensor,
+    bias: Tensor | None,
+    *,
+    kind: str,
+    top_k: int,
+    groups: int,
+    top_groups: int,
+    normalise: int,
+    scale: float,
+) -> Tensor:
+    logits = logits.float()
+    shares = torch.sigmoid(logits) if kind == "sigmoid" else torch.softmax(logits, dim=-1)
+    choice = shares if kind == "sigmoid" else logits
+    choice = choice if bias is None else choice + bias
+    if groups > 1:
+        grouped = choice.unflatten(1, (groups, -1))
+        scores = grouped.topk(min(2, grouped.shape[-1])).values.sum(-1)
+        outside = ~_best(torch, scores, top_groups)
+        choice = grouped.masked_fill(outside[..., None], -np.inf).flatten(1)
+    gates = shares.masked_fill(~_best(torch, choice, top_k), 0)
+    if normalise:
+        gates = gates / (gates.sum(-1, keepdim=True) + 1e-20)
+    return gates * scale
+
+
+def _best(torch: Torch, values: Tensor, count: int) -> Tensor:
+    """True for the `count` largest of each row, the first of equals first."""
+    order = values.argsort(dim=-1, descending=True, stable=True)[:, :count]
+    return torch.zeros_like(values, dtype=torch.bool).scatter(1, order, True)
+
+
+def _moe(
+    torch: Torch,
+    x: Tensor,
+    gates: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    down: Tensor,
+    *biases: Tensor | None,
+    kind: str,
+) -> Tensor:
+    stacks = [None if stack is None else stack.unflatten(0, (gates.shape[1], -1)) for stack in (gate, up, down, *biases)]
+    linear, y = torch.nn.functional.linear, torch.zeros_like(x)
+    for e in gates.any(0).nonzero().flatten().tolist():
+        w_gate, w_up, w_down, *b = (None if stack is None else stack[e] for stack in stacks)
+        rows = gates[:, e].nonzero().flatten()
+        pre_gate, pre_up = linear(x[rows], w_gate, b[0]), linear(x[rows], w_up, b[1])
+        if kind == "swiglu_clamped":
+            clamped = pre_gate.clamp(max=7)
+            h = (pre_up.clamp(-7, 7) + 1) * clamped * torch.sigmoid(1.702 * clamped)
+        else:
+            h = _gated_act(torch, pre_gate, pre_up, kind=kind)
+        y[rows] += (gates[rows, e, None] * linear(h, w_down, b[2])).to(x.dtype)
+    return y
+
+
 def _add(torch: Torch, a: Tensor, b: Tensor) -> Tensor:
     return a + b
 
@@ -250,6 +308,8 @@ OPERATIONS: dict[str, Callable[..., Tensor | None]] = {
     "attend": _attend,
     "act": _act,
     "gated_act": _gated_act,
+    "route": _route,
+    "moe": _moe,
     "add": _add,
     "scale": _scale,
     "softcap": _softcap,

@@ -1,0 +1,55 @@
+"""Which experts a token is sent to, and how much each one counts."""
+
+import numpy as np
+
+from headrace.ops.op import op
+from headrace.ops.value import Array
+
+
+@op("T E, E? -> T E", tolerance=1e-5)
+def route(
+    logits: Array,
+    bias: Array | None,
+    *,
+    kind: str,
+    top_k: int,
+    groups: int,
+    top_groups: int,
+    normalise: int,
+    scale: float,
+) -> Array:
+    """Gates [T, E], exactly 0 for all but the `top_k` chosen experts of a row; the lowest of equals first.
+
+    `softmax` (Mixtral, Qwen 3; with `normalise` it is the softmax over the chosen alone, as in gpt-oss): shares
+    of all experts, chosen by logit. `sigmoid` (DeepSeek-V3, arXiv:2412.19437): chosen by sigmoid + bias, where
+    `groups` > 1 only in the `top_groups` groups whose two best sum highest; the bias does not enter the gates.
+    `normalise`: the chosen gates of a row are made to sum to 1. All gates are multiplied by `scale`.
+    """
+    with np.errstate(over="ignore"):  # 1 / inf is the right limit
+        sigmoid = np.float32(1) / (1 + np.exp(-logits))
+    choice = sigmoid if kind == "sigmoid" else logits
+    choice = choice if bias is None else choice + bias
+    if groups > 1:
+        choice = _within_best_groups(choice, groups, top_groups)
+    chosen = _best(choice, top_k)
+    exponentials = np.exp(logits - logits.max(-1, keepdims=True))
+    shares = sigmoid if kind == "sigmoid" else exponentials / exponentials.sum(-1, keepdims=True)
+    gates = np.where(chosen, shares, np.float32(0))
+    if normalise:
+        gates = gates / (gates.sum(-1, keepdims=True) + np.float32(1e-20))
+    return gates * np.float32(scale)
+
+
+def _best(values: Array, count: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """True for the `count` largest of each row."""
+    order = np.argsort(-values, axis=-1, kind="stable")
+    best = np.zeros(values.shape, bool)
+    np.put_along_axis(best, order[:, :count], True, axis=-1)
+    return best
+
+
+def _within_best_groups(choice: Array, groups: int, top_groups: int) -> Array:
+    grouped = choice.reshape(len(choice), groups, -1)
+    scores = np.sort(grouped, axis=-1)[..., -2:].sum(-1)
+    inside = _best(scores, top_groups)[..., None]
+    return np.where(inside, grouped, np.float32(-np.inf)).reshape(choice.shape)
