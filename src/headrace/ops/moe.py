@@ -30,7 +30,11 @@ def moe(
         rows = np.flatnonzero(gates[:, e])
         pre_gate = _product(x[rows], gate, gate_bias, e, experts)
         pre_up = _product(x[rows], up, up_bias, e, experts)
-        h = _clamped(pre_gate, pre_up) if kind == "swiglu_clamped" else gated_act.body(pre_gate, pre_up, kind=kind)
+        h = (
+            _clamped(pre_gate, pre_up)
+            if kind == "swiglu_clamped"
+            else gated_act.body(pre_gate, pre_up, kind=kind)
+        )
         y[rows] += gates[rows, e, None] * _product(h, down, down_bias, e, experts)
     return y
 

@@ -267,7 +267,10 @@ def _moe(
     *biases: Tensor | None,
     kind: str,
 ) -> Tensor:
-    stacks = [None if stack is None else stack.unflatten(0, (gates.shape[1], -1)) for stack in (gate, up, down, *biases)]
+    stacks = [
+        None if stack is None else stack.unflatten(0, (gates.shape[1], -1))
+        for stack in (gate, up, down, *biases)
+    ]
     linear, y = torch.nn.functional.linear, torch.zeros_like(x)
     for e in gates.any(0).nonzero().flatten().tolist():
         w_gate, w_up, w_down, *b = (None if stack is None else stack[e] for stack in stacks)
