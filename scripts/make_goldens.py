@@ -6,6 +6,7 @@ Needs torch and transformers (`pip install headrace[train]`); the tests that rea
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -53,6 +54,24 @@ QWEN3 = LLAMA | {
     "rope_theta": 1e6,
     "head_dim": 16,
     "attention_bias": False,
+}
+MIXTRAL = LLAMA | {
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "intermediate_size": 24,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "rope_theta": 1e4,
+}
+QWEN3_MOE = QWEN3 | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "intermediate_size": 48,
+    "moe_intermediate_size": 20,
+    "num_experts": 12,
+    "num_experts_per_tok": 3,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
 }
 STARCODER2 = LLAMA | {
     "intermediate_size": 64,
@@ -151,6 +170,11 @@ CONFIGS: dict[str, Settings] = {
         "max_position_embeddings": 256,
         "rope_scaling": YARN_ROPE,
     },
+    "mixtral": MIXTRAL | {"sliding_window": None},
+    "mixtral_window": MIXTRAL | {"sliding_window": 8, "num_local_experts": 4, "intermediate_size": 40},
+    "qwen3_moe": QWEN3_MOE | {"norm_topk_prob": True},
+    "qwen3_moe_mixed": QWEN3_MOE
+    | {"norm_topk_prob": False, "num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
     "granite": LLAMA
     | {
         "architectures": ["GraniteForCausalLM"],
@@ -278,6 +302,11 @@ CONFIGS: dict[str, Settings] = {
 }
 # Where `transformers` has come to call a tensor otherwise than checkpoints do: its name, theirs.
 NAMES_IN_FILES = {"gpt_neox": ("lm_head.", "embed_out.")}
+# An expert's gate, up and down projections as checkpoints name them; `transformers` holds all experts in two.
+EXPERTS = {
+    "mixtral": ("mlp.", "block_sparse_moe.", ("w1", "w3", "w2")),
+    "qwen3_moe": ("mlp.", "mlp.", ("gate_proj", "up_proj", "down_proj")),
+}
 TABLES = ("word_embeddings", "wte", "embed_in")
 
 
@@ -298,8 +327,10 @@ def fill(model: PreTrainedModel, generator: torch.Generator) -> None:
             value = 0.1 * draw
         elif "lm_head" in name or "embed_out" in name:
             value = 3 * draw / parameter.shape[1] ** 0.5
+        elif name.endswith("mlp.gate.weight"):  # a router: its choices are clear
+            value = 4 * draw / parameter.shape[1] ** 0.5
         else:
-            value = 1.5 * draw / parameter.shape[1] ** 0.5
+            value = 1.5 * draw / parameter.shape[-1] ** 0.5
         parameter.data.copy_(value)
 
 
@@ -317,6 +348,26 @@ def greedy(model: PreTrainedModel, prompt: torch.Tensor) -> tuple[torch.Tensor, 
         smallest_gap = min(smallest_gap, ((best[0] - best[1]) / last.abs().max()).item())
         tokens = torch.cat([tokens, last.argmax()[None]])
     return prompt_logits, tokens[len(prompt) :], smallest_gap
+
+
+def stored_tensors(model: PreTrainedModel, model_type: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """The model's parameters as checkpoints of its type name them and cut them up."""
+    new, old = NAMES_IN_FILES.get(model_type, ("", ""))
+    block, block_in_files, (gate, up, down) = EXPERTS.get(model_type, ("", "", ("", "", "")))
+    for name, parameter in model.named_parameters():
+        tensor, name = parameter.detach(), name.replace(new, old)
+        at, fused, kind = name.partition("experts.")
+        if not fused:
+            is_router = name.endswith("mlp.gate.weight")
+            yield name.replace(block, block_in_files) if is_router else name, tensor
+            continue
+        at = at.replace(block, block_in_files)
+        for e, expert in enumerate(tensor):
+            if kind == "down_proj":
+                yield f"{at}experts.{e}.{down}.weight", expert
+            else:
+                for part, rows in zip((gate, up), expert.chunk(2), strict=True):
+                    yield f"{at}experts.{e}.{part}.weight", rows
 
 
 def make(folder: Path, settings: Settings) -> str:
@@ -339,9 +390,9 @@ def make(folder: Path, settings: Settings) -> str:
             break
     else:
         raise SystemExit(f"{folder.name}: no seed below {MOST_SEEDS} gave well-separated greedy tokens")
-    new, old = NAMES_IN_FILES.get(str(settings["model_type"]), ("", ""))
     weights = {
-        name.replace(new, old): parameter.detach().to(stored) for name, parameter in model.named_parameters()
+        name: tensor.to(stored).contiguous()
+        for name, tensor in stored_tensors(model, str(settings["model_type"]))
     }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     golden = {"prompt": prompt.int(), "logits": logits.contiguous(), "greedy": tokens.int()}

@@ -1,4 +1,4 @@
-"""A checkpoint as a program reads it: parts of stored tensors, and stacks of them, are tensors of their own."""
+"""A checkpoint as a program reads it: parts and stacks of stored tensors are tensors of their own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCK_BYTES = 4 << 20  # of a transposed tensor in memory at once
 
 
 class PartsOf:
-    """Reads a checkpoint as the checkpoint itself does, and the parts and stacks that a program wants by name."""
+    """Reads a checkpoint as the checkpoint itself does, and the parts and stacks that a program wants."""
 
     def __init__(self, checkpoint: Tensors, program: Program) -> None:
         self._checkpoint = checkpoint
@@ -30,8 +30,8 @@ class PartsOf:
         return self._checkpoint.fingerprint
 
     def info(self, name: str) -> TensorInfo:
-        """As if the part or stack were one stored tensor; CorruptFile where the stored ones have unexpected shapes,
-        UnsupportedModel where those of a stack differ in type."""
+        """As if the part or stack were stored alone; CorruptFile where what is stored has another shape,
+        UnsupportedModel where the tensors of a stack differ in type."""
         if name in self._program.stacks:
             return self._stack_info(name)
         if name not in self._program.parts:

@@ -11,8 +11,10 @@ from headrace.ops.builder import Builder
 from headrace.ops.embed import embed
 from headrace.ops.kv_write import kv_write
 from headrace.ops.linear import linear
+from headrace.ops.moe import moe
 from headrace.ops.rms_norm import rms_norm
 from headrace.ops.rope import rope
+from headrace.ops.route import route
 from headrace.ops.scale import scale
 from headrace.ops.softcap import softcap
 from headrace.ops.tensor_part import TensorPart
@@ -85,3 +87,33 @@ def mlp(m: Builder, c: DecoderConfig, x: Value, up: str, down: str, *, transpose
     parts = [TensorPart(of=n, transposed=True) if transposed else None for n in (c.intermediate, c.hidden)]
     x = act(project(m, x, up, c.intermediate, bias=c.mlp_bias, part=parts[0]), kind=c.act)
     return project(m, x, down, c.hidden, bias=c.mlp_bias, part=parts[1])
+
+
+def softmax_experts(m: Builder, c: DecoderConfig, x: Value, at: str, names: tuple[str, str, str]) -> Value:
+    """A mixture of experts with a softmax router; `names` are an expert's gate, up and down projections."""
+    e = c.experts
+    assert e is not None
+    gates = route(
+        project(m, x, f"{at}.gate", e.count),
+        None,
+        kind="softmax",
+        top_k=e.top_k,
+        groups=1,
+        top_groups=1,
+        normalise=int(e.normalise),
+        scale=1.0,
+    )
+    return experts(m, c, x, gates, f"{at}.experts", names)
+
+
+def experts(
+    m: Builder, c: DecoderConfig, x: Value, gates: Value, at: str, names: tuple[str, str, str]
+) -> Value:
+    """What the experts that the gates [T, E] choose make of x; one tensor per expert and projection."""
+    assert c.experts is not None
+    count, size = c.experts.count, c.experts.intermediate
+    gate, up, down = (
+        m.weight(f"{at}.*.{name}.weight", count * n, k, stack=count)
+        for name, n, k in zip(names, (size, size, c.hidden), (c.hidden, c.hidden, size), strict=True)
+    )
+    return moe(x, gates, gate, up, down, None, None, None, kind=c.act)

@@ -14,6 +14,18 @@ _ACTS = {"silu": "silu", "gelu": "gelu"} | dict.fromkeys(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """A mixture of `count` MLPs of `intermediate` entries, of which each token uses `top_k`, with shares that
+    sum to 1 where they are `normalise`d. `layers[i]` says whether layer i is one, or a plain MLP."""
+
+    count: int
+    top_k: int
+    intermediate: int
+    normalise: bool
+    layers: tuple[bool, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecoderConfig:
     """Sizes in entries. Of layer i, `ropes[i]` is the rotation of queries and keys (None: none), `windows[i]`
@@ -43,6 +55,7 @@ class DecoderConfig:
     output_bias: bool = False
     mlp_bias: bool = False
     parallel: bool = False
+    experts: Experts | None = None
 
 
 def read_decoder(
@@ -96,3 +109,14 @@ def read_windows(config: Config, layers: int, window: int, slides: Callable[[int
     if len(types) != layers or not set(types) <= {"full_attention", "sliding_attention"}:
         raise UnsupportedModel(f"config.json: 'layer_types' is {types!r:.120}, expected {layers} known types")
     return tuple(window if kind == "sliding_attention" else 0 for kind in types)
+
+
+def read_experts(
+    config: Config, count_field: str, intermediate: int, layers: tuple[bool, ...], *, normalise: bool
+) -> Experts:
+    """The mixture of experts whose number a field names."""
+    count = integer(config, count_field, maximum=4096)
+    top_k = integer(config, "num_experts_per_tok")
+    if top_k > count:
+        raise UnsupportedModel(f"config.json: num_experts_per_tok {top_k} is more than {count_field} {count}")
+    return Experts(count=count, top_k=top_k, intermediate=intermediate, normalise=normalise, layers=layers)

@@ -22,7 +22,7 @@ class Builder(Protocol):
     def weight(self, name: str, *shape: int, part: TensorPart | None = None, stack: int = 0) -> Value:
         """A checkpoint tensor by name, or a part of it; asking twice gives the same value (tied weights).
 
-        With `stack` that many tensors of one shape, one below the other: the `*` in the name counts them from 0.
+        With `stack` that many tensors of one shape, one below the other: `*` in the name counts them from 0.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""A mixture of experts: gated MLPs of which every row uses the few that `route` chose (Shazeer et al. 2017)."""
+"""A mixture of experts (Shazeer et al. 2017): gated MLPs, of which a row uses those that `route` chose."""
 
 import numpy as np
 
@@ -49,4 +49,4 @@ def _clamped(gate: Array, up: Array) -> Array:
     gate = np.minimum(gate, np.float32(7))
     up = np.clip(up, np.float32(-7), np.float32(7))
     with np.errstate(over="ignore"):
-        return (up + 1) * gate / (1 + np.exp(np.float32(-1.702) * gate))
+        return (up + np.float32(1)) * gate / (np.float32(1) + np.exp(np.float32(-1.702) * gate))

@@ -1,6 +1,7 @@
 """Which experts a token is sent to, and how much each one counts."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.ops.op import op
 from headrace.ops.value import Array
@@ -20,9 +21,9 @@ def route(
 ) -> Array:
     """Gates [T, E], exactly 0 for all but the `top_k` chosen experts of a row; the lowest of equals first.
 
-    `softmax` (Mixtral, Qwen 3; with `normalise` it is the softmax over the chosen alone, as in gpt-oss): shares
-    of all experts, chosen by logit. `sigmoid` (DeepSeek-V3, arXiv:2412.19437): chosen by sigmoid + bias, where
-    `groups` > 1 only in the `top_groups` groups whose two best sum highest; the bias does not enter the gates.
+    `softmax` (Mixtral, Qwen 3; with `normalise` the softmax over the chosen alone, as in gpt-oss): shares of
+    all experts, chosen by logit. `sigmoid` (DeepSeek-V3, arXiv:2412.19437): chosen by sigmoid + bias, with
+    `groups` > 1 only in the `top_groups` groups whose two best sum highest; gates are without the bias.
     `normalise`: the chosen gates of a row are made to sum to 1. All gates are multiplied by `scale`.
     """
     with np.errstate(over="ignore"):  # 1 / inf is the right limit
@@ -40,10 +41,10 @@ def route(
     return gates * np.float32(scale)
 
 
-def _best(values: Array, count: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def _best(values: Array, count: int) -> NDArray[np.bool_]:
     """True for the `count` largest of each row."""
     order = np.argsort(-values, axis=-1, kind="stable")
-    best = np.zeros(values.shape, bool)
+    best = np.zeros_like(values, dtype=np.bool_)
     np.put_along_axis(best, order[:, :count], True, axis=-1)
     return best
 

@@ -1,0 +1,34 @@
+"""Qwen 3 MoE: Qwen 3 with a mixture of experts in all layers but those that the config names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace.models import llama, qwen3
+from headrace.models.blocks import softmax_experts
+from headrace.models.decoder_config import DecoderConfig, read_experts
+from headrace.ops.builder import Builder
+from headrace.ops.value import Value
+from headrace.weights.config_json import Config, boolean, integer, integers
+
+
+def read_config(config: Config) -> DecoderConfig:
+    decoder = qwen3.read_config(config)
+    plain = integers(config, "mlp_only_layers") or ()
+    every = integer(config, "decoder_sparse_step", 1)
+    layers = tuple(layer not in plain and (layer + 1) % every == 0 for layer in range(decoder.layers))
+    intermediate = integer(config, "moe_intermediate_size")
+    normalise = boolean(config, "norm_topk_prob", False)
+    experts = read_experts(config, "num_experts", intermediate, layers, normalise=normalise)
+    return replace(decoder, experts=experts)
+
+
+def mlp(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
+    assert c.experts is not None
+    if not c.experts.layers[layer]:
+        return llama.mlp(m, c, layer, x)
+    return softmax_experts(m, c, x, f"model.layers.{layer}.mlp", ("gate_proj", "up_proj", "down_proj"))
+
+
+def define(m: Builder, c: DecoderConfig) -> Value:
+    return llama.define(m, c, qwen3.attention, mlp)
