@@ -17,6 +17,7 @@
 
 #include "isa.hpp"
 #include "kernels/linear.hpp"
+#include "moe.hpp"
 #include "pool.hpp"
 
 namespace nb = nanobind;
@@ -222,6 +223,11 @@ void bind_formats(nb::module_& m) {
   m.def("linear_scratch_bytes",
         [](int64_t rows, int64_t k) { return headrace::linear_kernels(headrace::active_isa()).scratch_bytes(rows, k); },
         "rows"_a, "k"_a, "Bytes that the executor keeps for inputs made ready for the products.");
+  m.def("moe_scratch_bytes",
+        [](int64_t rows, int experts, int top_k, int64_t outer, int64_t inner) {
+          return headrace::Moe(headrace::active_isa()).scratch_bytes({rows, experts, top_k, outer, inner});
+        },
+        "rows"_a, "experts"_a, "top_k"_a, "outer"_a, "inner"_a, "Bytes that the executor keeps for a mixture of experts.");
   m.def("pack", &pack, "pool"_a, "format"_a, "source"_a, "source_type"_a, "n"_a, "k"_a, "strip0"_a, "strip1"_a,
         "packed"_a, "Packs rows 32 * strip0 up to 32 * strip1 (or n) of a [n, k] weight, whose bytes are `source`.");
   m.def("unpack_rows", &unpack_rows, "format"_a, "packed"_a, "n"_a, "k"_a, "rows"_a,

@@ -12,7 +12,8 @@ Executor::Executor(Pool& pool, Program program, bool poison)
       program_(std::move(program)),
       linear_(linear_kernels(active_isa())),
       rows_(rows_kernels(active_isa())),
-      attend_(attend_kernels(active_isa())) {
+      attend_(attend_kernels(active_isa())),
+      moe_(active_isa()) {
   check_program(program_);
   if (poison) dead_ = dead_ranges(program_);
   plan_scratch();
@@ -21,7 +22,7 @@ Executor::Executor(Pool& pool, Program program, bool poison)
 }
 
 void Executor::plan_scratch() {
-  size_t linear = 0, attend = 0;
+  size_t linear = 0, attend = 0, moe = 0;
   for (const Instruction& it : program_.instructions) {
     if (it.op == Op::fused_linear) {
       const Value& x = program_.values[static_cast<size_t>(it.inputs[0])];
@@ -29,10 +30,13 @@ void Executor::plan_scratch() {
     } else if (it.op == Op::attend) {
       const KvLayer& kv = program_.kv[static_cast<size_t>(it.ints[0])];
       attend = std::max(attend, attend_.scratch_bytes(pool_.threads(), it.ints[1], kv.kv_heads, kv.head_dim));
+    } else if (it.op == Op::moe) {
+      moe = std::max(moe, moe_.scratch_bytes(moe_shape(it)));
     }
   }
   linear_scratch_ = Buffer(linear);
   attend_scratch_ = Buffer(attend);
+  moe_scratch_ = Buffer(moe);
 }
 
 const Executor::RopeTable& Executor::rope_table(const Instruction& it) const {
@@ -79,7 +83,8 @@ void Executor::run(const Step& step) {
 void Executor::plan_stages() {
   stages_.push_back({Stage::Kind::start});
   for (size_t i = 0; i < program_.instructions.size(); ++i) {
-    const int phases = program_.instructions[i].op == Op::fused_linear ? 2 : 1;
+    const Op op = program_.instructions[i].op;
+    const int phases = op == Op::moe ? Moe::kPhases : (op == Op::fused_linear ? 2 : 1);
     for (int phase = 0; phase < phases; ++phase) stages_.push_back({Stage::Kind::execute, i, phase});
     if (!dead_.empty()) stages_.push_back({Stage::Kind::poison, i});
   }
@@ -147,6 +152,10 @@ void Executor::execute(const Instruction& it, int phase, const Step& step, int p
       return rows_.softcap(in(0), it.floats[0], rows * y.columns, out, part, parts);
     case Op::gated_act:
       return rows_.gated_act(static_cast<Act>(it.ints[0]), in(0), in(1), rows * y.columns, out, part, parts);
+    case Op::route:
+      return route(it, rows, part, parts);
+    case Op::moe:
+      return moe(it, phase, rows, part, parts);
     case Op::act:
       return rows_.act(static_cast<Act>(it.ints[0]), in(0), rows * y.columns, out, part, parts);
   }
@@ -219,6 +228,47 @@ void Executor::attend(const Instruction& it, const Step& step, int part, int par
   args.step = &step;
   args.scratch = attend_scratch_.data();
   attend_.attend(args, part, parts);
+}
+
+void Executor::route(const Instruction& it, int64_t rows, int part, int parts) {
+  RouteArgs args;
+  args.logits = value(it.inputs[0]);
+  args.bias = constant(it.constants[0]);
+  args.gates = value(it.outputs[0]);
+  args.rows = rows;
+  args.experts = static_cast<int32_t>(program_.values[static_cast<size_t>(it.inputs[0])].columns);
+  args.sigmoid = it.ints[0] != 0;
+  args.top_k = it.ints[1];
+  args.groups = it.ints[2];
+  args.top_groups = it.ints[3];
+  args.normalise = it.ints[4] != 0;
+  args.scale = it.floats[0];
+  moe_kernels(active_isa()).route(args, part, parts);
+}
+
+MoeShape Executor::moe_shape(const Instruction& it) const {
+  const Value& x = program_.values[static_cast<size_t>(it.inputs[0])];
+  const Value& gates = program_.values[static_cast<size_t>(it.inputs[1])];
+  const Weight& down = program_.weights[static_cast<size_t>(it.weights[2])];
+  return {program_.most_rows(x), static_cast<int32_t>(gates.columns), it.ints[1], x.columns, down.k};
+}
+
+void Executor::moe(const Instruction& it, int phase, int64_t rows, int part, int parts) {
+  MoeArgs args;
+  args.shape = moe_shape(it);
+  args.rows = rows;
+  args.x = value(it.inputs[0]);
+  args.gates = value(it.inputs[1]);
+  args.y = value(it.outputs[0]);
+  args.gate = program_.weights[static_cast<size_t>(it.weights[0])];
+  args.up = program_.weights[static_cast<size_t>(it.weights[1])];
+  args.down = program_.weights[static_cast<size_t>(it.weights[2])];
+  args.gate_bias = constant(it.constants[0]);
+  args.up_bias = constant(it.constants[1]);
+  args.down_bias = constant(it.constants[2]);
+  args.act = static_cast<Act>(it.ints[0]);
+  args.scratch = moe_scratch_.data();
+  moe_.run(args, phase, part, parts);
 }
 
 void Executor::poison(const std::vector<std::pair<int64_t, int64_t>>& ranges) {

@@ -10,6 +10,7 @@
 #include "kernels/linear.hpp"
 #include "kernels/rows.hpp"
 #include "memory.hpp"
+#include "moe.hpp"
 #include "pool.hpp"
 #include "program.hpp"
 
@@ -57,6 +58,9 @@ class Executor {
   void rope_kv_write(const Instruction& instruction, const Step& step, int part, int parts);
   void kv_write(const Instruction& instruction, const Step& step, int part, int parts);
   void attend(const Instruction& instruction, const Step& step, int part, int parts);
+  void route(const Instruction& instruction, int64_t rows, int part, int parts);
+  MoeShape moe_shape(const Instruction& instruction) const;
+  void moe(const Instruction& instruction, int phase, int64_t rows, int part, int parts);
   void poison(const std::vector<std::pair<int64_t, int64_t>>& ranges);
 
   const float* constant(int id) const { return id < 0 ? nullptr : program_.constants[static_cast<size_t>(id)].data; }
@@ -67,7 +71,8 @@ class Executor {
   const LinearKernels& linear_;
   const RowsKernels& rows_;
   const AttendKernels& attend_;
-  Buffer linear_scratch_, attend_scratch_, rope_memory_;
+  const Moe moe_;
+  Buffer linear_scratch_, attend_scratch_, moe_scratch_, rope_memory_;
   std::vector<RopeTable> rope_tables_;
   std::vector<Stage> stages_;
   std::mutex turn_;

@@ -6,6 +6,7 @@
 #include "kernels.hpp"
 #include "kernels/attend.hpp"
 #include "kernels/linear.hpp"
+#include "moe.hpp"
 
 namespace headrace {
 namespace {
@@ -34,6 +35,8 @@ constexpr Form kForms[] = {
     {"softcap", Op::softcap, 1, 1, 0, 0, 0, 1},
     {"gated_act", Op::gated_act, 2, 1, 0, 0, 1, 0},
     {"act", Op::act, 1, 1, 0, 0, 1, 0},
+    {"route", Op::route, 1, 1, 0, 1, 5, 1},
+    {"moe", Op::moe, 2, 1, 3, 3, 2, 0},
 };
 
 // Checks one instruction; the members are what its checks have in common.
@@ -83,6 +86,12 @@ class Checker {
         expect(!in(0).of_output_rows && out(0).of_output_rows, "gathers from rows 'T' to rows 'R'");
         expect_columns(out(0), in(0).columns);
         break;
+      case Op::route:
+        expect_none(fault_of_route(program_, it_));
+        break;
+      case Op::moe:
+        expect_none(fault_of_moe(program_, it_));
+        break;
       case Op::gated_act:
       case Op::act:
         check_act();
@@ -107,6 +116,7 @@ class Checker {
   void expect(bool good, const std::string& message) const {
     if (!good) refuse(where_ + message);
   }
+  void expect_none(const std::string& fault) const { expect(fault.empty(), fault); }
   void expect_count(const char* what, size_t got, int expected) const {
     expect(expected < 0 || got == static_cast<size_t>(expected),
            "needs " + text(expected) + " " + what + ", has " + text(static_cast<int64_t>(got)));
@@ -155,7 +165,7 @@ class Checker {
     check_table("weight", it_.weights, program_.weights.size(), never);
     check_table("constant", it_.constants, program_.constants.size(),
                 [](Op op, size_t i) {
-                  return op == Op::fused_linear || op == Op::rope_kv_write || (op == Op::layer_norm && i == 1);
+                  return op == Op::fused_linear || op == Op::rope_kv_write || op == Op::route || op == Op::moe || (op == Op::layer_norm && i == 1);
                 });
   }
 
@@ -232,6 +242,8 @@ class Checker {
         return input == 0;
       case Op::embed:
       case Op::gather:
+      case Op::route:
+      case Op::moe:
         return false;
       default:
         return true;

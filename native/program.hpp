@@ -13,7 +13,7 @@ namespace headrace {
 
 enum class Op {
   embed, embed_positions, fused_linear, rms_norm, layer_norm, rope_kv_write, kv_write, attend, gather, add, scale,
-  softcap, gated_act, act
+  softcap, gated_act, act, route, moe
 };
 
 // float32 [rows, columns] at `offset` bytes of the arena; rows: tokens of the step, or its output rows.
@@ -44,6 +44,11 @@ struct Constant {
 //   softcap        x                      y                                                                    cap
 //   gated_act      gate, up               y                                            act
 //   act            x                      y                                            act
+//   route          logits                 gates              bias|-1                   sigmoid, top_k,         scale
+//                                                                                      groups, top_groups, normalise
+//   moe            x, gates               y         gate,    gate_bias|-1,             act, top_k
+//                                                   up,      up_bias|-1,
+//                                                   down     down_bias|-1
 struct Instruction {
   std::string name;
   std::vector<int> inputs, outputs, weights, constants, ints;

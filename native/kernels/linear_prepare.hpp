@@ -71,15 +71,16 @@ inline void spread(const float* words, int64_t steps, int64_t stride, uint32_t* 
 inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const bool* wanted,
                         int64_t row, float* buffer) {
   const int64_t k = args.k;
+  const float* x = args.x + (args.row_ids == nullptr ? row : args.row_ids[row]) * k;
   const int64_t tile = tiles.of_row(row);
   const int64_t stride = tiles.size(tile);
   const auto place = [&](Form form) {
     return scratch.words[static_cast<int>(form)] + tiles.begin(tile) * form_steps(form, k) + (row - tiles.begin(tile));
   };
   if (args.norm_weight != nullptr) {
-    norm_row(args.x + row * k, args.norm_weight, args.norm_eps, k, buffer);
+    norm_row(x, args.norm_weight, args.norm_eps, k, buffer);
   } else {
-    std::memcpy(buffer, args.x + row * k, static_cast<size_t>(k) * 4);
+    std::memcpy(buffer, x, static_cast<size_t>(k) * 4);
   }
   if (wanted[static_cast<int>(Form::f32)]) spread(buffer, k, stride, place(Form::f32));
   for (int64_t i = k; i < rotated_k(k); ++i) buffer[i] = 0;

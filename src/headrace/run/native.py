@@ -19,7 +19,8 @@ from headrace.weights.packed import PackedWeight
 
 KvType = Literal["f32", "bf16"]
 KV_BYTES: dict[KvType, int] = {"f32": 4, "bf16": 2}
-ACTS = {"none": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}  # Act in native/kernels.hpp
+ACTS = {"none": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_clamped": 4}  # Act in native/kernels.hpp
+ROUTES = {"softmax": 0, "sigmoid": 1}
 NONE = -1  # an absent input or constant
 
 Lowered = tuple[str, list[int], list[int], list[int], list[int], list[int], list[float]]
@@ -86,7 +87,16 @@ def kv_bytes_per_page(program: Program, kv_type: KvType, page_tokens: int) -> in
 def scratch_bytes(program: Program, max_tokens: int) -> int:
     """Bytes that the products need beside the arena, for inputs made ready for quantised weights."""
     widest = max(int(v.shape[1]) for v in program.weights.values() if len(v.shape) == 2)
-    return _native.linear_scratch_bytes(max_tokens, widest)
+    mixtures = (_moe_scratch_bytes(ins, program, max_tokens) for ins in program.expanded() if ins.name == "moe")
+    return _native.linear_scratch_bytes(max_tokens, widest) + max(mixtures, default=0)
+
+
+def _moe_scratch_bytes(moe: Instruction, program: Program, max_tokens: int) -> int:
+    _, gates, _, _, down, *_ = moe.inputs
+    assert gates is not None and down is not None
+    route = next(ins for ins in program.expanded() if gates in ins.outputs)
+    outer, inner = int(moe.outputs[0].shape[1]), int(down.shape[1])
+    return _native.moe_scratch_bytes(max_tokens, int(gates.shape[1]), route.attr("top_k"), outer, inner)
 
 
 def _weight(packed: PackedWeight) -> tuple[str, int, int, np.ndarray]:
@@ -117,6 +127,7 @@ class _Lowering:
         self.constants: list[Array] = []
         self.instructions: list[Lowered] = []
         self._value_ids: dict[Value, int] = {}
+        self._top_k: dict[Value, int] = {}  # by the gates of each route
         self._constant_ids: dict[Value, int] = {}
         self._caches = {cache: layer for layer, cache in enumerate(program.caches)}
         self._matrix_ids = {name: index for index, name in enumerate(self.matrices)}
@@ -159,6 +170,8 @@ class _Lowering:
             "softcap": self._softcap,
             "gated_act": self._act,
             "act": self._act,
+            "route": self._route,
+            "moe": self._moe,
         }.get(instruction.name)
         if lower is None:
             raise ProgramError(f"the native executor has no instruction '{instruction.name}'")
@@ -214,6 +227,21 @@ class _Lowering:
     def _act(self, instruction: Instruction) -> None:
         ints = [ACTS[instruction.attr("kind")]]
         self._emit(instruction.name, list(instruction.inputs), instruction.outputs, ints=ints)
+
+    def _route(self, route: Instruction) -> None:
+        logits, bias = route.inputs
+        attrs = [route.attr(name) for name in ("top_k", "groups", "top_groups", "normalise")]
+        self._top_k[route.outputs[0]] = route.attr("top_k")
+        ints, floats = [ROUTES[route.attr("kind")], *attrs], [route.attr("scale")]
+        self._emit("route", [logits], route.outputs, constants=[bias], ints=ints, floats=floats)
+
+    def _moe(self, moe: Instruction) -> None:
+        x, gates, gate, up, down, *biases = moe.inputs
+        assert gates is not None and gate is not None and up is not None and down is not None
+        if gates not in self._top_k:
+            raise ProgramError(f"{gates}: the native executor takes the gates of a mixture from a route only")
+        ints = [ACTS[moe.attr("kind")], self._top_k[gates]]
+        self._emit("moe", [x, gates], moe.outputs, matrices=[gate, up, down], constants=biases, ints=ints)
 
     def _fused_linear(self, instruction: Instruction) -> None:
         parts = instruction.expand()
