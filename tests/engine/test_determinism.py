@@ -26,6 +26,7 @@ CASES = [
     ("mistral_window", "int8"),
     ("llama_odd", "int4"),
     ("gemma2", "int8"),
+    ("qwen3_moe_mixed", "int4"),
 ]
 VOCABULARY = 90  # of the smallest of these models
 REQUESTS = 40

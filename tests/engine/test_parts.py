@@ -13,7 +13,7 @@ from headrace.engine.load import load_model
 from headrace.engine.options import EngineOptions
 from headrace.engine.parts import PartsOf
 from headrace.engine.request import Request
-from headrace.errors import CorruptFile
+from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.models.registry import find_model
 from headrace.ops.builder import Builder
 from headrace.ops.embed import embed
@@ -97,7 +97,9 @@ def test_every_stored_number_is_used_once(name: str) -> None:
                     assert not shared.size, (weight, other)
 
 
-@pytest.mark.parametrize("name", ["falcon", "gemma3", "gpt2", "gpt_neox", "phi3"])
+@pytest.mark.parametrize(
+    "name", ["falcon", "gemma3", "gpt2", "gpt_neox", "mixtral", "phi3", "qwen3_moe_mixed"]
+)
 def test_a_loaded_model_gives_the_golden_tokens(tmp_path: Path, name: str) -> None:
     """Parts are packed by the native code here, block by block, where the tests of models read them whole."""
     truth = load_file(FOLDER / name / "golden.safetensors")
@@ -107,6 +109,57 @@ def test_a_loaded_model_gives_the_golden_tokens(tmp_path: Path, name: str) -> No
     outcome = Running(model.engine, Request(prompt=tuple(prompt), params=params)).finish()
     model.close()
     assert outcome.tokens[0] == greedy
+
+
+def stack_program() -> Program:
+    def define(m: Builder) -> Value:
+        x = gather(embed(m.tokens, m.weight("table", 10, INPUTS)), m.rows)
+        return linear(x, m.weight("e.*.w", 3 * ROWS, INPUTS, stack=3), m.weight("e.*.b", 3 * ROWS, stack=3))
+
+    return record(define)
+
+
+def stored_stack(folder: Path, **changes: np.ndarray) -> None:
+    (folder / "config.json").write_text("{}")
+    tensors = {f"e.{i}.w": (WHOLE + i).astype(np.float16) for i in range(3)}
+    tensors |= {f"e.{i}.b": WHOLE[:, i].copy() for i in range(3)}
+    save_file(tensors | changes, folder / "model.safetensors")
+
+
+def test_rows_of_a_stack(tmp_path: Path) -> None:
+    stored_stack(tmp_path)
+    expected = np.concatenate([(WHOLE + i).astype(np.float16) for i in range(3)])
+    with open_checkpoint(tmp_path) as checkpoint:
+        source = PartsOf(checkpoint, stack_program())
+        assert source.info("e.*.w").shape == expected.shape
+        assert source.info("e.*.w").nbytes == expected.nbytes
+        assert source.row_dtype("e.*.w") == "F16"
+        assert np.array_equal(source.float32("e.*.w"), expected.astype(np.float32))
+        assert np.array_equal(source.float32("e.*.b"), WHOLE[:, :3].T.reshape(-1))
+        for start, count in ((0, 3 * ROWS), (ROWS - 1, 2), (5, ROWS), (ROWS, ROWS), (3 * ROWS - 1, 1)):
+            got = np.zeros(count * INPUTS * 2 + 6, np.uint8)
+            source.read_rows("e.*.w", start, count, got.data)
+            assert np.array_equal(got[:-6].view(np.float16).reshape(count, INPUTS), expected[start:][:count])
+            assert not got[-6:].any()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        (
+            WHOLE[1:].astype(np.float16),
+            CorruptFile,
+            r"e.1.w has shape \(23, 8\), config.json implies \(24, 8\)",
+        ),
+        (WHOLE, UnsupportedModel, "e.1.w is stored as F32, e.0.w as F16"),
+    ],
+)
+def test_a_stack_of_unequal_tensors_is_refused(
+    tmp_path: Path, wrong: np.ndarray, error: type[Exception], message: str
+) -> None:
+    stored_stack(tmp_path, **{"e.1.w": wrong})
+    with open_checkpoint(tmp_path) as checkpoint, pytest.raises(error, match=message):
+        PartsOf(checkpoint, stack_program()).info("e.*.w")
 
 
 def test_names_without_their_first_part(tmp_path: Path) -> None:

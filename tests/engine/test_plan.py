@@ -14,7 +14,9 @@ import pytest
 
 from headrace.engine.load import prepare
 from headrace.engine.options import EngineOptions
+from headrace.weights.packed import predicted_bytes
 from headrace.weights.shipped import SHIPPED_DEFAULT, list_shipped
+from tiny import tiny_model
 
 # Loads the model, fills every page of KV memory and runs full steps, then prints plan and resident bytes.
 MEASURE = """
@@ -103,3 +105,14 @@ def test_memory_for_keys_and_values_follows_the_options() -> None:
     one = prepare(None, EngineOptions(max_sequences=1))
     one.checkpoint.close()
     assert pages(EngineOptions(kv_memory_bytes=one.plan.kv_bytes // 2)) == 16
+
+
+def test_of_a_mixture_the_experts_of_one_token_count_and_routers_stay_fine(tmp_path: Path) -> None:
+    prepared = prepare(str(tiny_model(tmp_path, "mixtral")), EngineOptions(weights="int8"))
+    prepared.checkpoint.close()
+    nbytes = {weight.name: predicted_bytes([weight]) for weight in prepared.wanted}
+    experts = sum(size for name, size in nbytes.items() if "experts" in name)
+    others = sum(nbytes.values()) - experts - nbytes["model.embed_tokens.weight"]
+    assert prepared.plan.weight_bytes_per_token == others + experts * 2 // 8
+    assert {w.format for w in prepared.wanted if w.name.endswith("moe.gate.weight")} == {"bf16"}
+    assert {w.format for w in prepared.wanted if "experts" in w.name} == {"int8"}

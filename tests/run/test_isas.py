@@ -14,8 +14,8 @@ from headrace import _native
 
 @pytest.mark.parametrize("isa", [isa for isa in _native.usable_isas() if isa != _native.isa()])
 def test_native_executor_with_isa(isa: str) -> None:
-    tests = Path(__file__).with_name("test_native.py")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tests)]
+    tests = [str(Path(__file__).with_name(name)) for name in ("test_native.py", "test_experts.py")]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "HEADRACE_ISA": isa}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stdout

@@ -36,6 +36,9 @@ from headrace.weights.packed import Wanted, format_of, load_packed
 from headrace.weights.shipped import SHIPPED_DEFAULT
 from headrace.weights.source import Source, Tensors
 
+# A router is a thousandth of its layer, and a choice that rounding has changed changes everything after it.
+COARSE = ("int8", "int4")
+
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while weights are packed."""
 
@@ -143,6 +146,7 @@ def _text_side(path: Path, metadata: Mapping[str, object] | None) -> tuple[Token
 def wanted_weights(program: Program, checkpoint: Tensors, options: EngineOptions) -> tuple[Wanted, ...]:
     """The matrices to pack, in the program's order; CorruptFile where a tensor has another shape."""
     wanted: list[Wanted] = []
+    routers = _routers(program)
     for name, value in program.weights.items():
         info = checkpoint.info(name)
         if tuple(info.shape) != value.shape:
@@ -152,8 +156,16 @@ def wanted_weights(program: Program, checkpoint: Tensors, options: EngineOptions
             )
         if len(value.shape) == 2:
             n, k = int(value.shape[0]), int(value.shape[1])
-            wanted.append(Wanted(name, n, k, format_of(options.weights, info.dtype)))
+            format = format_of(options.weights, info.dtype)
+            wanted.append(Wanted(name, n, k, "bf16" if name in routers and format in COARSE else format))
     return tuple(wanted)
+
+
+def _routers(program: Program) -> set[str]:
+    """The matrices whose products choose experts."""
+    logits = {ins.inputs[0] for ins in program.expanded() if ins.name == "route"}
+    routers = {ins.inputs[1] for ins in program.expanded() if not logits.isdisjoint(ins.outputs)}
+    return {router.name for router in routers if router is not None}
 
 
 def usable_cores() -> int:

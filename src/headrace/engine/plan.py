@@ -27,7 +27,7 @@ class MemoryPlan:
     """Bytes, when every page is in use. `base_bytes` is the process before the model: Python and libraries.
 
     `weight_bytes_per_token` is what a decode step of one sequence reads; the token table is read by the row,
-    so it counts only where it is the output matrix too.
+    so it counts only where it is the output matrix too, and of a mixture only the experts of one token count.
     """
 
     context: int
@@ -132,14 +132,16 @@ def _vector_entries(program: Program) -> int:
 
 
 def _bytes_per_token(program: Program, wanted: Sequence[Wanted]) -> int:
-    products = {
-        value.name
-        for instruction in program.expanded()
-        if instruction.name == "linear"
-        for value in instruction.inputs
-        if value is not None
-    }
-    return predicted_bytes([weight for weight in wanted if weight.name in products])
+    shares: dict[str, float] = {}  # of each matrix in a product
+    for instruction in program.expanded():
+        if instruction.name in ("linear", "moe"):
+            share = 1.0
+            if instruction.name == "moe":
+                gates = instruction.inputs[1]
+                assert gates is not None
+                share = program.experts_per_row(instruction) / int(gates.shape[1])
+            shares |= {value.name: share for value in instruction.inputs if value is not None}
+    return sum(int(shares.get(weight.name, 0) * predicted_bytes([weight])) for weight in wanted)
 
 
 def _gb(nbytes: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.errors import ProgramError
 from headrace.ops.op import Op
 from headrace.ops.tensor_part import TensorPart
 from headrace.ops.value import Array, Attr, Value
@@ -57,3 +58,11 @@ class Program:
     def expanded(self) -> tuple[Instruction, ...]:
         """The instruction list with every fused instruction replaced by its parts."""
         return tuple(part for instruction in self.instructions for part in instruction.expand())
+
+    def experts_per_row(self, moe: Instruction) -> int:
+        """How many experts a row of a `moe` uses at most; ProgramError where no `route` made its gates."""
+        gates = moe.inputs[1]
+        for instruction in self.expanded():
+            if instruction.name == "route" and gates in instruction.outputs:
+                return instruction.attr("top_k")
+        raise ProgramError(f"the gates {gates} of a moe must come from a route")

@@ -87,16 +87,17 @@ def kv_bytes_per_page(program: Program, kv_type: KvType, page_tokens: int) -> in
 def scratch_bytes(program: Program, max_tokens: int) -> int:
     """Bytes that the products need beside the arena, for inputs made ready for quantised weights."""
     widest = max(int(v.shape[1]) for v in program.weights.values() if len(v.shape) == 2)
-    mixtures = (_moe_scratch_bytes(ins, program, max_tokens) for ins in program.expanded() if ins.name == "moe")
+    mixtures = (
+        _moe_scratch_bytes(ins, program, max_tokens) for ins in program.expanded() if ins.name == "moe"
+    )
     return _native.linear_scratch_bytes(max_tokens, widest) + max(mixtures, default=0)
 
 
 def _moe_scratch_bytes(moe: Instruction, program: Program, max_tokens: int) -> int:
     _, gates, _, _, down, *_ = moe.inputs
     assert gates is not None and down is not None
-    route = next(ins for ins in program.expanded() if gates in ins.outputs)
-    outer, inner = int(moe.outputs[0].shape[1]), int(down.shape[1])
-    return _native.moe_scratch_bytes(max_tokens, int(gates.shape[1]), route.attr("top_k"), outer, inner)
+    experts, outer, inner = int(gates.shape[1]), int(moe.outputs[0].shape[1]), int(down.shape[1])
+    return _native.moe_scratch_bytes(max_tokens, experts, program.experts_per_row(moe), outer, inner)
 
 
 def _weight(packed: PackedWeight) -> tuple[str, int, int, np.ndarray]:
@@ -122,12 +123,12 @@ class _Lowering:
     """Numbers the values, weights and constants of a fused program and encodes its instructions."""
 
     def __init__(self, program: Program, vectors: Mapping[str, Array]) -> None:
+        self._program = program
         self.values: list[Value] = []
         self.matrices = [name for name, value in program.weights.items() if len(value.shape) == 2]
         self.constants: list[Array] = []
         self.instructions: list[Lowered] = []
         self._value_ids: dict[Value, int] = {}
-        self._top_k: dict[Value, int] = {}  # by the gates of each route
         self._constant_ids: dict[Value, int] = {}
         self._caches = {cache: layer for layer, cache in enumerate(program.caches)}
         self._matrix_ids = {name: index for index, name in enumerate(self.matrices)}
@@ -231,16 +232,13 @@ class _Lowering:
     def _route(self, route: Instruction) -> None:
         logits, bias = route.inputs
         attrs = [route.attr(name) for name in ("top_k", "groups", "top_groups", "normalise")]
-        self._top_k[route.outputs[0]] = route.attr("top_k")
         ints, floats = [ROUTES[route.attr("kind")], *attrs], [route.attr("scale")]
         self._emit("route", [logits], route.outputs, constants=[bias], ints=ints, floats=floats)
 
     def _moe(self, moe: Instruction) -> None:
         x, gates, gate, up, down, *biases = moe.inputs
-        assert gates is not None and gate is not None and up is not None and down is not None
-        if gates not in self._top_k:
-            raise ProgramError(f"{gates}: the native executor takes the gates of a mixture from a route only")
-        ints = [ACTS[moe.attr("kind")], self._top_k[gates]]
+        assert gate is not None and up is not None and down is not None
+        ints = [ACTS[moe.attr("kind")], self._program.experts_per_row(moe)]
         self._emit("moe", [x, gates], moe.outputs, matrices=[gate, up, down], constants=biases, ints=ints)
 
     def _fused_linear(self, instruction: Instruction) -> None:
