@@ -15,10 +15,12 @@ from headrace.ops.add import add
 from headrace.ops.attend import attend
 from headrace.ops.builder import Builder
 from headrace.ops.embed import embed
+from headrace.ops.gated_act import gated_act
 from headrace.ops.gather import gather
 from headrace.ops.kv_write import kv_write
 from headrace.ops.linear import linear
 from headrace.ops.rms_norm import rms_norm
+from headrace.ops.route import route
 from headrace.ops.value import Value
 from headrace.program.fuse import fuse
 from headrace.program.plan import plan_arena
@@ -72,6 +74,19 @@ def test_a_value_that_others_read_is_not_swallowed() -> None:
 
     names = [i.name for i in fuse(verify(record(define))).instructions]
     assert names == ["embed", "rms_norm", "fused_linear", "add", "add", "gather", "fused_linear"]
+
+
+def test_a_router_does_not_join_the_shared_expert_beside_it() -> None:
+    def define(m: Builder) -> Value:
+        x = embed(m.tokens, m.weight("x", 10, 8))
+        logits = linear(x, m.weight("router", 4, 8), None)
+        route(logits, None, kind="softmax", top_k=2, groups=1, top_groups=1, normalise=1, scale=1.0)
+        gate, up = linear(x, m.weight("gate", 16, 8), None), linear(x, m.weight("up", 16, 8), None)
+        return gated_act(gate, up, kind="silu")
+
+    fused = fuse(record(define)).instructions
+    groups = [[part.name for part in instruction.parts] for instruction in fused if instruction.parts]
+    assert groups == [["linear"], ["linear", "linear", "gated_act"]]
 
 
 def test_fusion_does_not_cross_an_effect() -> None:

@@ -70,7 +70,10 @@ def _linear_group(first: Instruction, uses: _Uses, taken: set[int]) -> list[Inst
     linears = [
         reader
         for reader in uses.readers[x]
-        if reader.name == "linear" and id(reader) not in taken and not uses.crosses_effect(first, reader)
+        if reader.name == "linear"
+        and id(reader) not in taken
+        and not uses.crosses_effect(first, reader)
+        and _is_router(reader, uses) == _is_router(first, uses)
     ][:MAX_LINEARS]
     parts = list(linears)
     norm = uses.maker.get(x)
@@ -80,6 +83,12 @@ def _linear_group(first: Instruction, uses: _Uses, taken: set[int]) -> list[Inst
             parts.insert(0, norm)
     tail = _linear_tail(linears, uses)
     return [*parts, tail] if tail is not None else parts
+
+
+def _is_router(linear: Instruction, uses: _Uses) -> bool:
+    """Routers stay apart: shared experts read the same rows, and their pair keeps its fused activation."""
+    reader = uses.only_reader(linear.outputs[0])
+    return reader is not None and reader.name == "route"
 
 
 def _linear_tail(linears: list[Instruction], uses: _Uses) -> Instruction | None:
