@@ -35,6 +35,7 @@ using IntTable = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::devic
 using ValueRow = std::tuple<std::string, int64_t, int64_t>;
 using WeightRow = std::tuple<std::string, int64_t, int64_t, ConstBytes>;
 using KvRow = std::tuple<Bytes, Bytes, int, int>;
+using StateRow = std::tuple<Bytes, int64_t>;
 using InstructionRow = std::tuple<std::string, std::vector<int>, std::vector<int>, std::vector<int>, std::vector<int>,
                                   std::vector<int>, std::vector<float>>;
 
@@ -58,9 +59,11 @@ headrace::KvType kv_type_of(const std::string& name) {
 class BoundExecutor {
  public:
   BoundExecutor(Pool& pool, Bytes arena, const std::vector<ValueRow>& values, std::vector<WeightRow> weights,
-                std::vector<ConstFloats> constants, std::vector<KvRow> kv, const std::string& kv_type, int max_tokens,
-                int max_rows, const std::vector<InstructionRow>& instructions, bool poison)
-      : arena_(std::move(arena)), weights_(std::move(weights)), constants_(std::move(constants)), kv_(std::move(kv)) {
+                std::vector<ConstFloats> constants, std::vector<KvRow> kv, const std::string& kv_type,
+                std::vector<StateRow> states, int max_tokens, int max_rows,
+                const std::vector<InstructionRow>& instructions, bool poison)
+      : arena_(std::move(arena)), weights_(std::move(weights)), constants_(std::move(constants)), kv_(std::move(kv)),
+        states_(std::move(states)) {
     headrace::Program program;
     program.arena = arena_.data();
     program.arena_bytes = static_cast<int64_t>(arena_.size());
@@ -81,6 +84,9 @@ class BoundExecutor {
       program.kv.push_back({kv_type_of(kv_type), kv_heads, head_dim, k.data(), v.data()});
       program.kv_bytes.emplace_back(static_cast<int64_t>(k.size()), static_cast<int64_t>(v.size()));
     }
+    for (const auto& [data, width] : states_) {
+      program.states.push_back({reinterpret_cast<float*>(data.data()), width, static_cast<int64_t>(data.size())});
+    }
     for (const auto& [name, inputs, outputs, weight_ids, constant_ids, ints, floats] : instructions) {
       headrace::Instruction instruction;
       instruction.name = name;
@@ -96,7 +102,7 @@ class BoundExecutor {
   }
 
   void run(const Ints& tokens, const Ints& positions, const Ints& slots, const Ints& query_starts, const Ints& lengths,
-           const IntTable& block_tables, const Ints& rows) {
+           const IntTable& block_tables, const Ints& rows, const Ints& state_slots) {
     headrace::Step step;
     step.T = count(tokens);
     step.B = count(lengths);
@@ -105,6 +111,7 @@ class BoundExecutor {
     expect("positions", count(positions), step.T);
     expect("slots", count(slots), step.T);
     expect("query_starts", count(query_starts), step.B + 1);
+    expect("state_slots", count(state_slots), step.B);
     expect("block_tables", static_cast<int32_t>(block_tables.shape(0)), step.B);
     step.tokens = tokens.data();
     step.positions = positions.data();
@@ -113,6 +120,7 @@ class BoundExecutor {
     step.lengths = lengths.data();
     step.block_tables = block_tables.data();
     step.rows = rows.data();
+    step.state_slots = state_slots.data();
     const nb::gil_scoped_release released;
     executor_->run(step);
   }
@@ -145,6 +153,7 @@ class BoundExecutor {
   std::vector<WeightRow> weights_;
   std::vector<ConstFloats> constants_;
   std::vector<KvRow> kv_;
+  std::vector<StateRow> states_;
   std::unique_ptr<Executor> executor_;
 };
 
@@ -172,11 +181,13 @@ void bind_executor(nb::module_& m) {
       "pool"_a, "nbytes"_a = 256 << 20, "repeats"_a = 5, "Bytes per second that all threads read together (median).");
   nb::class_<BoundExecutor>(m, "Executor", "Runs a program; see native/program.hpp for the instructions.")
       .def(nb::init<Pool&, Bytes, const std::vector<ValueRow>&, std::vector<WeightRow>, std::vector<ConstFloats>,
-                    std::vector<KvRow>, const std::string&, int, int, const std::vector<InstructionRow>&, bool>(),
+                    std::vector<KvRow>, const std::string&, std::vector<StateRow>, int, int,
+                    const std::vector<InstructionRow>&, bool>(),
            "pool"_a, "arena"_a.noconvert(), "values"_a, "weights"_a.noconvert(), "constants"_a.noconvert(),
-           "kv"_a.noconvert(), "kv_type"_a, "max_tokens"_a, "max_rows"_a, "instructions"_a, "poison"_a = false,
+           "kv"_a.noconvert(), "kv_type"_a, "states"_a.noconvert(), "max_tokens"_a, "max_rows"_a, "instructions"_a, "poison"_a = false,
            nb::keep_alive<1, 2>())
       .def("run", &BoundExecutor::run, "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
-           "query_starts"_a.noconvert(), "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert())
+           "query_starts"_a.noconvert(), "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert(),
+           "state_slots"_a.noconvert())
       .def("value", &view_of_value, "id"_a, "rows"_a, nb::rv_policy::reference);
 }

@@ -13,7 +13,8 @@ Executor::Executor(Pool& pool, Program program, bool poison)
       linear_(linear_kernels(active_isa())),
       rows_(rows_kernels(active_isa())),
       attend_(attend_kernels(active_isa())),
-      moe_(active_isa()) {
+      moe_(active_isa()),
+      recurrence_(recurrence_kernels(active_isa())) {
   check_program(program_);
   if (poison) dead_ = dead_ranges(program_);
   plan_scratch();
@@ -131,7 +132,8 @@ void Executor::execute(const Instruction& it, int phase, const Step& step, int p
       return fused_linear(it, phase, rows, part, parts);
     case Op::rms_norm: {
       const Constant& w = program_.constants[static_cast<size_t>(it.constants[0])];
-      return rows_.rms_norm(in(0), w.data, it.floats[0], rows * (y.columns / w.size), w.size, out, part, parts);
+      const int64_t runs = it.ints[0], size = w.size / runs;
+      return rows_.rms_norm(in(0), w.data, runs, it.floats[0], rows * (y.columns / size), size, out, part, parts);
     }
     case Op::layer_norm:
       return rows_.layer_norm(in(0), constant(it.constants[0]), constant(it.constants[1]), it.floats[0], rows,
@@ -158,6 +160,10 @@ void Executor::execute(const Instruction& it, int phase, const Step& step, int p
       return moe(it, phase, rows, part, parts);
     case Op::act:
       return rows_.act(static_cast<Act>(it.ints[0]), in(0), rows * y.columns, out, part, parts);
+    case Op::causal_conv:
+      return causal_conv(it, step, part, parts);
+    case Op::selective_scan:
+      return selective_scan(it, step, part, parts);
   }
 }
 
@@ -269,6 +275,41 @@ void Executor::moe(const Instruction& it, int phase, int64_t rows, int part, int
   args.act = static_cast<Act>(it.ints[0]);
   args.scratch = moe_scratch_.data();
   moe_.run(args, phase, part, parts);
+}
+
+void Executor::causal_conv(const Instruction& it, const Step& step, int part, int parts) {
+  CausalConvArgs args;
+  args.x = value(it.inputs[0]);
+  args.y = value(it.outputs[0]);
+  args.channels = program_.values[static_cast<size_t>(it.inputs[0])].columns;
+  args.taps = it.ints[1];
+  args.w = constant(it.constants[0]);
+  args.bias = constant(it.constants[1]);
+  args.act = static_cast<Act>(it.ints[2]);
+  args.state = program_.states[static_cast<size_t>(it.ints[0])].data;
+  args.step = &step;
+  recurrence_.causal_conv(args, part, parts);
+}
+
+void Executor::selective_scan(const Instruction& it, const Step& step, int part, int parts) {
+  const auto columns = [&](size_t i) { return program_.values[static_cast<size_t>(it.inputs[i])].columns; };
+  SelectiveScanArgs args;
+  args.x = value(it.inputs[0]);
+  args.bc = value(it.inputs[1]);
+  args.dt = value(it.inputs[2]);
+  args.y = value(it.outputs[0]);
+  args.heads = columns(2);
+  args.head_dim = columns(0) / args.heads;
+  args.groups = it.ints[1];
+  args.entries = columns(1) / (2 * args.groups);
+  args.a_log = constant(it.constants[0]);
+  args.d = constant(it.constants[1]);
+  args.dt_bias = constant(it.constants[2]);
+  args.smallest_dt = it.floats[0];
+  args.largest_dt = it.floats[1];
+  args.state = program_.states[static_cast<size_t>(it.ints[0])].data;
+  args.step = &step;
+  recurrence_.selective_scan(args, part, parts);
 }
 
 void Executor::poison(const std::vector<std::pair<int64_t, int64_t>>& ranges) {

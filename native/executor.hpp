@@ -8,6 +8,7 @@
 #include "kernels.hpp"
 #include "kernels/attend.hpp"
 #include "kernels/linear.hpp"
+#include "kernels/recurrence.hpp"
 #include "kernels/rows.hpp"
 #include "memory.hpp"
 #include "moe.hpp"
@@ -61,6 +62,8 @@ class Executor {
   void route(const Instruction& instruction, int64_t rows, int part, int parts);
   MoeShape moe_shape(const Instruction& instruction) const;
   void moe(const Instruction& instruction, int phase, int64_t rows, int part, int parts);
+  void causal_conv(const Instruction& instruction, const Step& step, int part, int parts);
+  void selective_scan(const Instruction& instruction, const Step& step, int part, int parts);
   void poison(const std::vector<std::pair<int64_t, int64_t>>& ranges);
 
   const float* constant(int id) const { return id < 0 ? nullptr : program_.constants[static_cast<size_t>(id)].data; }
@@ -72,6 +75,7 @@ class Executor {
   const RowsKernels& rows_;
   const AttendKernels& attend_;
   const Moe moe_;
+  const RecurrenceKernels& recurrence_;
   Buffer linear_scratch_, attend_scratch_, moe_scratch_, rope_memory_;
   std::vector<RopeTable> rope_tables_;
   std::vector<Stage> stages_;

@@ -30,6 +30,37 @@ struct FusedLinearArgs {
   uint8_t* scratch = nullptr;       // linear_scratch_bytes(...), 64-byte aligned, shared by all threads
 };
 
+inline constexpr int kMaxTaps = 64;  // of a convolution over time
+
+// y = act(depthwise convolution of x over time), each sequence for itself. The rows before a sequence's
+// first are in its state slot, or zeros where all its keys are new (`lengths` equals its rows).
+struct CausalConvArgs {
+  const float* x = nullptr;  // [T, channels]
+  float* y = nullptr;        // [T, channels], not x
+  int64_t channels = 0;
+  int32_t taps = 0;
+  const float* w = nullptr;     // [taps, channels], the newest row's last
+  const float* bias = nullptr;  // [channels] or null
+  Act act = Act::none;
+  float* state = nullptr;  // [slots, taps - 1, channels]
+  const Step* step = nullptr;
+};
+
+// h = exp(dt A) h + dt x B, y = h C + D x with A = -exp(a_log), dt = softplus(dt + dt_bias) within limits.
+struct SelectiveScanArgs {
+  const float* x = nullptr;   // [T, heads, head_dim]
+  const float* bc = nullptr;  // [T, 2, groups, entries]: B, then C
+  const float* dt = nullptr;  // [T, heads]
+  float* y = nullptr;         // [T, heads, head_dim], not x
+  int64_t heads = 0, head_dim = 0, groups = 0, entries = 0;
+  const float* a_log = nullptr;  // [heads], as the next two
+  const float* d = nullptr;
+  const float* dt_bias = nullptr;
+  float smallest_dt = 0, largest_dt = 0;
+  float* state = nullptr;  // [slots, heads, entries, head_dim]
+  const Step* step = nullptr;
+};
+
 struct AttendArgs {
   const float* q = nullptr;  // [T, heads * head_dim]
   float* y = nullptr;        // [T, heads * head_dim]

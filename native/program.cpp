@@ -7,6 +7,7 @@
 #include "kernels/attend.hpp"
 #include "kernels/linear.hpp"
 #include "moe.hpp"
+#include "recurrence_check.hpp"
 
 namespace headrace {
 namespace {
@@ -24,7 +25,7 @@ constexpr Form kForms[] = {
     {"embed", Op::embed, 0, 1, 1, 0, 0, 0},
     {"embed_positions", Op::embed_positions, 0, 1, 1, 0, 0, 0},
     {"fused_linear", Op::fused_linear, 2, -1, -1, -1, 1, 1},
-    {"rms_norm", Op::rms_norm, 1, 1, 0, 1, 0, 1},
+    {"rms_norm", Op::rms_norm, 1, 1, 0, 1, 1, 1},
     {"layer_norm", Op::layer_norm, 1, 1, 0, 2, 0, 1},
     {"rope_kv_write", Op::rope_kv_write, 3, 1, 0, 3, 3, 2},
     {"kv_write", Op::kv_write, 2, 0, 0, 0, 1, 0},
@@ -37,6 +38,8 @@ constexpr Form kForms[] = {
     {"act", Op::act, 1, 1, 0, 0, 1, 0},
     {"route", Op::route, 1, 1, 0, 1, 5, 1},
     {"moe", Op::moe, 2, 1, 3, 3, 2, 0},
+    {"causal_conv", Op::causal_conv, 1, 1, 0, 2, 3, 0},
+    {"selective_scan", Op::selective_scan, 3, 1, 0, 3, 2, 2},
 };
 
 // Checks one instruction; the members are what its checks have in common.
@@ -91,6 +94,13 @@ class Checker {
         break;
       case Op::moe:
         expect_none(fault_of_moe(program_, it_));
+        break;
+      case Op::causal_conv:
+        check_act(2);
+        expect_none(fault_of_conv(program_, it_));
+        break;
+      case Op::selective_scan:
+        expect_none(fault_of_scan(program_, it_));
         break;
       case Op::gated_act:
       case Op::act:
@@ -165,13 +175,14 @@ class Checker {
     check_table("weight", it_.weights, program_.weights.size(), never);
     check_table("constant", it_.constants, program_.constants.size(),
                 [](Op op, size_t i) {
-                  return op == Op::fused_linear || op == Op::rope_kv_write || op == Op::route || op == Op::moe || (op == Op::layer_norm && i == 1);
+                  return op == Op::fused_linear || op == Op::rope_kv_write || op == Op::route || op == Op::moe ||
+                         ((op == Op::layer_norm || op == Op::causal_conv) && i == 1);
                 });
   }
 
-  void check_act() const {
-    expect(it_.ints[0] >= static_cast<int>(Act::none) && it_.ints[0] <= static_cast<int>(Act::gelu_tanh),
-           "there is no activation " + text(it_.ints[0]));
+  void check_act(size_t place = 0) const {
+    const int act = it_.ints[place];
+    expect(act >= static_cast<int>(Act::none) && act <= static_cast<int>(Act::gelu_tanh), "there is no activation " + text(act));
   }
 
   void check_linear() const {
@@ -202,6 +213,8 @@ class Checker {
     const int64_t width = program_.constants[id(it_.constants[0])].size;
     expect(width > 0 && in(0).columns % width == 0,
            "x has " + text(in(0).columns) + " columns, no multiple of the weight's " + text(width));
+    const int runs = it_.ints[0];
+    expect(runs > 0 && width % runs == 0, text(width) + " entries cannot be normed in " + text(runs) + " runs");
   }
 
   const KvLayer& layer() const { return program_.kv[id(it_.ints[0])]; }
@@ -244,6 +257,8 @@ class Checker {
       case Op::gather:
       case Op::route:
       case Op::moe:
+      case Op::causal_conv:
+      case Op::selective_scan:
         return false;
       default:
         return true;
@@ -345,6 +360,7 @@ void check_sequences(const Program& program, const Step& step) {
   check_range("last query start", step.query_starts[step.B], step.T, step.T);
   for (int b = 0; b < step.B; ++b) {
     check_range("query start", step.query_starts[b + 1], step.query_starts[b], step.T);
+    if (program.kv.empty()) continue;
     check_range("length", step.lengths[b], 1, static_cast<int64_t>(step.max_pages) * kPageTokens);
     const int used = (step.lengths[b] + kPageTokens - 1) / kPageTokens;
     for (int page = 0; page < used; ++page) {
@@ -363,6 +379,8 @@ void check_program(Program& program) {
   check_values(program);
   check_weights(program);
   check_kv(program);
+  const std::string fault = fault_of_states(program);
+  if (!fault.empty()) refuse(fault);
   for (size_t i = 0; i < program.instructions.size(); ++i) Checker(program, program.instructions[i], i).check();
   check_order(program);
 }
@@ -378,39 +396,14 @@ void check_step(const Program& program, const Step& step) {
     for (int t = 0; t < step.T; ++t) check_range(tokens ? "token" : "position", ids[t], 0, rows - 1);
   }
   for (int r = 0; r < step.R; ++r) check_range("output row", step.rows[r], 0, step.T - 1);
-  if (program.kv.empty()) return;
+  if (program.kv.empty() && program.states.empty()) return;
   check_sequences(program, step);
+  if (!program.states.empty()) {
+    const std::string fault = fault_of_state_slots(program, step);
+    if (!fault.empty()) refuse("step: " + fault);
+  }
+  if (program.kv.empty()) return;
   for (int t = 0; t < step.T; ++t) check_range("slot", step.slots[t], 0, program.pages * kPageTokens - 1);
-}
-
-std::vector<std::vector<std::pair<int64_t, int64_t>>> dead_ranges(const Program& program) {
-  constexpr int kUnused = -1;
-  const int count = static_cast<int>(program.instructions.size());
-  std::vector<int> made(program.values.size(), kUnused), last_read(program.values.size(), kUnused);
-  for (int i = 0; i < count; ++i) {
-    const Instruction& instruction = program.instructions[static_cast<size_t>(i)];
-    for (const int v : instruction.outputs) made[static_cast<size_t>(v)] = i;
-    for (const int v : instruction.inputs) {
-      if (v >= 0) last_read[static_cast<size_t>(v)] = i;
-    }
-  }
-  std::vector<std::vector<std::pair<int64_t, int64_t>>> dead(program.instructions.size());
-  for (int i = 0; i < count; ++i) {
-    std::vector<std::pair<int64_t, int64_t>> alive;
-    for (size_t v = 0; v < program.values.size(); ++v) {
-      const bool result = last_read[v] == kUnused;
-      if (made[v] == kUnused || made[v] > i || (!result && last_read[v] <= i)) continue;
-      alive.emplace_back(program.values[v].offset, program.end_of(program.values[v]));
-    }
-    std::sort(alive.begin(), alive.end());
-    int64_t free_from = 0;
-    for (const auto& [begin, end] : alive) {
-      if (begin > free_from) dead[static_cast<size_t>(i)].emplace_back(free_from, begin);
-      free_from = std::max(free_from, end);
-    }
-    if (free_from < program.arena_bytes) dead[static_cast<size_t>(i)].emplace_back(free_from, program.arena_bytes);
-  }
-  return dead;
 }
 
 }  // namespace headrace

@@ -13,7 +13,7 @@ namespace headrace {
 
 enum class Op {
   embed, embed_positions, fused_linear, rms_norm, layer_norm, rope_kv_write, kv_write, attend, gather, add, scale,
-  softcap, gated_act, act, route, moe
+  softcap, gated_act, act, route, moe, causal_conv, selective_scan
 };
 
 // float32 [rows, columns] at `offset` bytes of the arena; rows: tokens of the step, or its output rows.
@@ -21,6 +21,13 @@ struct Value {
   bool of_output_rows = false;  // 'R' instead of 'T'
   int64_t columns = 0;
   int64_t offset = 0;
+};
+
+// Recurrent memory: `width` numbers in each of the slots that `bytes` have room for.
+struct State {
+  float* data = nullptr;
+  int64_t width = 0;
+  int64_t bytes = 0;
 };
 
 struct Constant {
@@ -33,7 +40,7 @@ struct Constant {
 //   embed                                 y         w
 //   embed_positions                       y         w
 //   fused_linear   x, residual|-1         y...      w...     norm|-1, bias_i|-1...     act                     eps
-//   rms_norm       x                      y                  w                                                 eps
+//   rms_norm       x                      y                  w                         runs                    eps
 //   layer_norm     x                      y                  w, bias|-1                                        eps
 //   rope_kv_write  q, k, v                q'                 inv_freq, q_norm, k_norm  layer, heads, rotary    eps, scale
 //   kv_write       k, v                                                                layer
@@ -49,6 +56,8 @@ struct Constant {
 //   moe            x, gates               y         gate,    gate_bias|-1,             act, top_k
 //                                                   up,      up_bias|-1,
 //                                                   down     down_bias|-1
+//   causal_conv    x                      y                  w, bias|-1                state, taps, act
+//   selective_scan x, bc, dt              y                  a_log, d, dt_bias         state, groups           smallest, largest dt
 struct Instruction {
   std::string name;
   std::vector<int> inputs, outputs, weights, constants, ints;
@@ -65,10 +74,12 @@ struct Program {
   std::vector<Constant> constants;
   std::vector<KvLayer> kv;
   std::vector<std::pair<int64_t, int64_t>> kv_bytes;  // of k and v
+  std::vector<State> states;
   int32_t max_tokens = 0;
   int32_t max_rows = 0;
   std::vector<Instruction> instructions;
-  int64_t pages = 0;  // in every KV layer; set by check_program
+  int64_t pages = 0;        // in every KV layer; set by check_program, as is
+  int64_t state_slots = 0;  // of every state
 
   int64_t most_rows(const Value& value) const { return value.of_output_rows ? max_rows : max_tokens; }
   int64_t end_of(const Value& value) const {

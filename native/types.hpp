@@ -42,6 +42,7 @@ struct Step {
   const int32_t* lengths = nullptr;       // [B] keys of sequence b after this step's are written
   const int32_t* block_tables = nullptr;  // [B, max_pages] page ids
   const int32_t* rows = nullptr;          // [R] indices into T
+  const int32_t* state_slots = nullptr;   // [B] where the sequence's recurrent states are, no two in one
 };
 
 // KV memory of one layer. V is [pages][kv_heads][kPageTokens][head_dim] of `type`; K is transposed inside

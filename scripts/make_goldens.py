@@ -122,6 +122,27 @@ GPT_NEOX: Settings = {
     "eos_token_id": 0,
     "dtype": "float32",
 }
+MAMBA2: Settings = {
+    "architectures": ["Mamba2ForCausalLM"],
+    "model_type": "mamba2",
+    "vocab_size": 128,
+    "hidden_size": 32,
+    "expand": 2,
+    "num_heads": 4,
+    "head_dim": 16,
+    "state_size": 8,
+    "n_groups": 1,
+    "conv_kernel": 4,
+    "chunk_size": 8,
+    "num_hidden_layers": 2,
+    "layer_norm_epsilon": 1e-5,
+    "time_step_limit": [0.0, float("inf")],
+    "tie_word_embeddings": False,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": None,
+    "dtype": "float32",
+}
 
 # Lengths are such that a prompt with its 64 tokens passes the original context.
 LLAMA3_ROPE: Settings = {
@@ -268,6 +289,20 @@ CONFIGS: dict[str, Settings] = {
     "gpt_neox": GPT_NEOX,
     "gpt_neox_serial": GPT_NEOX
     | {"use_parallel_residual": False, "rotary_pct": 1.0, "hidden_act": "gelu_new", "attention_bias": False},
+    "mamba2": MAMBA2,
+    "mamba2_groups": MAMBA2
+    | {
+        "hidden_size": 40,
+        "num_heads": 8,
+        "head_dim": 10,
+        "state_size": 5,
+        "n_groups": 2,
+        "conv_kernel": 3,
+        "use_bias": True,
+        "use_conv_bias": False,
+        "time_step_limit": [0.25, 1.5],
+        "tie_word_embeddings": True,
+    },
     "gpt2": {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -317,6 +352,8 @@ def fill(model: PreTrainedModel, generator: torch.Generator) -> None:
         draw = torch.randn(parameter.shape, generator=generator)
         if name.endswith("bias"):
             value = 0.3 * draw
+        elif name.endswith("A_log"):  # some heads remember for long, some for a few tokens
+            value = draw - 2
         elif parameter.dim() == 1:
             value = 1 + 0.2 * draw
         elif "embed_tokens" in name:

@@ -22,7 +22,13 @@ from headrace.weights.checkpoint import open_checkpoint
 FOLDER = Path(__file__).parent / "goldens"
 NAMES = sorted(path.parent.name for path in FOLDER.glob("*/config.json"))
 PAGES_PER_SEQUENCE = 8
-CAPACITY = Capacity(max_tokens=64, max_rows=64, page_count=3 * PAGES_PER_SEQUENCE, page_tokens=PAGE_TOKENS)
+CAPACITY = Capacity(
+    max_tokens=64,
+    max_rows=64,
+    page_count=3 * PAGES_PER_SEQUENCE,
+    page_tokens=PAGE_TOKENS,
+    state_slots=3 * PAGES_PER_SEQUENCE,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +53,8 @@ def load_golden(name: str) -> Golden:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """New tokens of a sequence that has `cached` tokens already; `pages` are the sequence's own."""
+    """New tokens of a sequence that has `cached` tokens already; `pages` are the sequence's own, and
+    the lowest of them also numbers its state slot."""
 
     tokens: Ints
     cached: int
@@ -70,6 +77,7 @@ def make_step(*chunks: Chunk) -> Step:
         lengths=np.array([c.cached + n for c, n in zip(chunks, counts, strict=True)], np.int32),
         block_tables=np.stack([c.pages for c in chunks]).astype(np.int32),
         rows=np.arange(sum(counts), dtype=np.int32),
+        state_slots=np.array([c.pages.min() for c in chunks], np.int32),
     )
 
 

@@ -65,10 +65,10 @@ static inline void norm_row(const float* x, const float* w, float eps, int64_t d
   for (; i < d; ++i) y[i] = x[i] * inverse * w[i];
 }
 
-static void rms_norm(const float* x, const float* w, float eps, int64_t rows, int64_t d, float* y, int part,
-                     int parts) {
+static void rms_norm(const float* x, const float* w, int64_t weights, float eps, int64_t rows, int64_t d, float* y,
+                     int part, int parts) {
   const Slice s = slice(rows, 1, part, parts);
-  for (int64_t r = s.begin; r < s.end; ++r) norm_row(x + r * d, w, eps, d, y + r * d);
+  for (int64_t r = s.begin; r < s.end; ++r) norm_row(x + r * d, w + r % weights * d, eps, d, y + r * d);
 }
 
 // Centres into y first: the sum of squares then loses nothing to a large mean.

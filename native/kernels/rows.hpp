@@ -6,8 +6,10 @@
 namespace headrace {
 
 struct RowsKernels {
-  // y = x / sqrt(mean(x^2) + eps) * w for each of `rows` rows of `d`; y may be x. Split over rows.
-  void (*rms_norm)(const float* x, const float* w, float eps, int64_t rows, int64_t d, float* y, int part, int parts);
+  // y = x / sqrt(mean(x^2) + eps) * w for each of `rows` rows of `d`; y may be x. Split over rows. Each row in
+  // turn has one of `weights` weights.
+  void (*rms_norm)(const float* x, const float* w, int64_t weights, float eps, int64_t rows, int64_t d, float* y, int part,
+                   int parts);
   // y = (x - mean(x)) / sqrt(variance(x) + eps) * w + bias, likewise; bias may be null.
   void (*layer_norm)(const float* x, const float* w, const float* bias, float eps, int64_t rows, int64_t d, float* y,
                      int part, int parts);

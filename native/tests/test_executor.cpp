@@ -73,6 +73,7 @@ struct World {
 // Tokens [begin, end) of one sequence in pages 4, 1, 3.
 struct Input {
   std::vector<int32_t> tokens, positions, slots, starts, lengths, table{4, 1, 3}, rows;
+  int32_t slot = 0;
   Step step;
   Input(int32_t begin, int32_t end) : starts{0, end - begin}, lengths{end} {
     for (int32_t p = begin; p < end; ++p) {
@@ -81,7 +82,7 @@ struct Input {
       slots.push_back(table[static_cast<size_t>(p / kPageTokens)] * kPageTokens + p % kPageTokens);
       rows.push_back(p - begin);
     }
-    step = {end - begin, 1, end - begin, 3, tokens.data(), positions.data(), slots.data(), starts.data(), lengths.data(), table.data(), rows.data()};
+    step = {end - begin, 1, end - begin, 3, tokens.data(), positions.data(), slots.data(), starts.data(), lengths.data(), table.data(), rows.data(), &slot};
   }
 };
 

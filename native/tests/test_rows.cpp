@@ -26,7 +26,7 @@ static void norm_matches_double(const RowsKernels& kernels) {
     const int64_t rows = 3;
     const Floats x = random_floats(static_cast<size_t>(rows * d), 1), w = random_floats(static_cast<size_t>(d), 2);
     Floats y(x.size());
-    all_parts(2, [&](int p, int n) { kernels.rms_norm(x.data(), w.data(), 1e-5f, rows, d, y.data(), p, n); });
+    all_parts(2, [&](int p, int n) { kernels.rms_norm(x.data(), w.data(), 1, 1e-5f, rows, d, y.data(), p, n); });
     for (int64_t r = 0; r < rows; ++r) {
       double sum = 0;
       for (int64_t i = 0; i < d; ++i) sum += static_cast<double>(x[r * d + i]) * x[r * d + i];
@@ -38,7 +38,7 @@ static void norm_matches_double(const RowsKernels& kernels) {
     }
     Floats one(static_cast<size_t>(d));  // a row alone, in place
     std::copy(x.begin() + d, x.begin() + 2 * d, one.begin());
-    kernels.rms_norm(one.data(), w.data(), 1e-5f, 1, d, one.data(), 0, 1);
+    kernels.rms_norm(one.data(), w.data(), 1, 1e-5f, 1, d, one.data(), 0, 1);
     CHECK(test::same_bits(one.data(), y.data() + d, static_cast<size_t>(d)));
   }
 }

@@ -26,6 +26,7 @@ class Executor:
         constants: Sequence[NDArray[np.float32]],
         kv: Sequence[tuple[NDArray[np.uint8], NDArray[np.uint8], int, int]],
         kv_type: str,
+        states: Sequence[tuple[NDArray[np.uint8], int]],
         max_tokens: int,
         max_rows: int,
         instructions: Sequence[
@@ -42,6 +43,7 @@ class Executor:
         lengths: NDArray[np.int32],
         block_tables: NDArray[np.int32],
         rows: NDArray[np.int32],
+        state_slots: NDArray[np.int32],
     ) -> None: ...
     def value(self, id: int, rows: int) -> NDArray[np.float32]: ...
 

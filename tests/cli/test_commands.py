@@ -148,7 +148,7 @@ def test_reports_as_json(headrace: Headrace, inside: Callable[..., Outcome]) -> 
     assert shown["architecture"] == "llama"
     assert shown["parameters"] == sum(shown["types"].values())
     plan = shown["plan"]
-    parts = ("weights_bytes", "kv_bytes", "activation_bytes", "base_bytes")
+    parts = ("weights_bytes", "kv_bytes", "state_bytes", "activation_bytes", "base_bytes")
     assert plan["total_bytes"] == sum(plan[part] for part in parts)
     findings = json.loads(inside("doctor", "--json").stdout)
     assert {"kernels", "threads", "read bandwidth", "free memory", "cache"} <= {f["name"] for f in findings}

@@ -229,8 +229,33 @@ def test_checkpoints_that_cannot_work(tmp_path: Path) -> None:
     folder = tiny_model(tmp_path)
     config = (folder / "config.json").read_text()
     (folder / "config.json").write_text(config.replace('"llama"', '"gpt9"'))
-    with pytest.raises(UnsupportedModel, match=r"'gpt9' is not supported; known: .*llama, mistral"):
+    with pytest.raises(UnsupportedModel, match=r"'gpt9' is not supported; known: .*llama, .*mistral"):
         load_model(str(folder), EngineOptions())
     (folder / "config.json").write_text(config.replace('"hidden_size": 32', '"hidden_size": 64'))
     with pytest.raises(CorruptFile, match=r"config\.json implies"):
         load_model(str(folder), EngineOptions())
+
+
+def test_a_recurrent_model_needs_no_pages_and_computes_every_prompt(tmp_path: Path) -> None:
+    folder = str(tiny_model(tmp_path, "mamba2"))
+    with pytest.raises(UsageError, match="kv_memory_bytes has no effect on a model without keys and values"):
+        load_model(folder, EngineOptions(kv_memory_bytes=1 << 20))
+    with pytest.raises(UsageError, match="2,048 sequences of 1,048,576 tokens"):
+        load_model(folder, EngineOptions(max_sequences=2048, token_budget=2048))
+    model = load_model(folder, EngineOptions(max_sequences=4))
+    try:
+        plan = model.plan
+        assert (plan.kv_bytes, plan.page_count, model.context_length) == (0, 4, 1 << 20)
+        widths = 3 * (64 + 2 * 8) + 64 * 8  # of a layer: the rows of its convolutions, and its scan
+        assert plan.state_bytes == 4 * 2 * widths * 4
+        params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True, n=3)
+        request = Request(prompt=tuple(range(40)), params=params)
+        outcomes = [Running(model.engine, request).finish() for _ in range(2)]
+        for outcome in outcomes:
+            usage = outcome.done.usage
+            assert (usage.cached_tokens, usage.miss_reason) == (0, "recurrent_state")
+            assert outcome.tokens[0] == outcome.tokens[1] == outcome.tokens[2]
+        assert outcomes[0].tokens == outcomes[1].tokens
+        assert model.engine.status().free_pages == 4
+    finally:
+        model.close()

@@ -41,8 +41,9 @@ class Machine(RuleBasedStateMachine):
         slots=st.integers(1, 8),
         budget=st.integers(0, 24),
         reserve=st.sampled_from([0, RESERVE_PAGES]),
+        recurrent=st.sampled_from([False, False, True]),
     )
-    def start(self, pages: int, slots: int, budget: int, reserve: int) -> None:
+    def start(self, pages: int, slots: int, budget: int, reserve: int, recurrent: bool) -> None:
         schedule.RESERVE_PAGES = reserve  # without one shortages are common
         self.page_count = pages
         self.slots = slots
@@ -53,7 +54,10 @@ class Machine(RuleBasedStateMachine):
             max_sequences=slots,
             ageing_s=AGEING_S,
             page_tokens=PAGE_TOKENS,
+            recurrent=recurrent,
         )
+        self.recurrent = recurrent
+        self.recurrent_states = [-1] * slots  # the prefix that each slot's state has come to
         self.contents = [[-1] * PAGE_TOKENS for _ in range(pages)]  # the prefix that ends in each slot
         self.prefixes: dict[tuple[object, int], int] = {}  # a number for (prefix or owner, token)
         self.prefixes_of: dict[int, list[int]] = {}  # by sequence, for each of its positions
@@ -132,7 +136,7 @@ class Machine(RuleBasedStateMachine):
         if self.live:
             sequence = self.live.pop(sorted(self.live)[which % len(self.live)])
             self.scheduler.cancel(sequence)
-            assert sequence.state is State.FINISHED and not sequence.pages
+            assert sequence.state is State.FINISHED and not sequence.pages and sequence.state_slot == -1
 
     # the engine's part
 
@@ -159,6 +163,10 @@ class Machine(RuleBasedStateMachine):
         prefixes = self.extend_prefixes(sequence)
         read = [prefix for page in sequence.pages for prefix in self.contents[page]]
         assert read[: chunk.start] == prefixes[: chunk.start], "a page holds another text"
+        if chunk.start:
+            state = self.recurrent_states[sequence.state_slot]
+            assert not self.recurrent or state == prefixes[chunk.start - 1], "another text's state"
+        self.recurrent_states[sequence.state_slot] = prefixes[end - 1]
         for position in range(chunk.start, end):
             page = sequence.pages[position // PAGE_TOKENS]
             assert self.scheduler._pages.references(page) == 1, "a shared page is written"
@@ -187,7 +195,9 @@ class Machine(RuleBasedStateMachine):
             ]
             assert planned.keys() >= set(decoding), "a decoding sequence sits out though there are pages"
         leading = {
-            s.request_key for s in running if s.computed < (s.prompt_length - 1) // PAGE_TOKENS * PAGE_TOKENS
+            s.request_key
+            for s in running
+            if not self.recurrent and s.computed < (s.prompt_length - 1) // PAGE_TOKENS * PAGE_TOKENS
         }
         for admitted in running:
             if before[admitted.id][0] is State.WAITING:
@@ -212,6 +222,12 @@ class Machine(RuleBasedStateMachine):
         assert sorted(pages._free) == [page for page in range(self.page_count) if not expected[page]]
         assert self.scheduler.free_pages == expected.count(0)
         assert self.scheduler.available_pages == expected.count(0) + idle
+
+    @invariant()
+    def slots_add_up(self) -> None:
+        taken = [s.state_slot for s in self.scheduler.running]
+        assert sorted(taken + self.scheduler._free_slots) == list(range(self.slots))
+        assert all(s.state_slot == -1 for s in self.scheduler.waiting)
 
     @invariant()
     def states_agree(self) -> None:
@@ -240,6 +256,7 @@ class Machine(RuleBasedStateMachine):
                     assert self.contents[node.page][slot] == prefix
                 stack += [(child, prefix) for child in node.children.values()]
         assert reached == tree.cached
+        assert not (self.recurrent and reached), "pages without the state at their end are shared"
         assert len(tree._ghosts) <= 4 * self.page_count
 
     @invariant()
@@ -256,6 +273,7 @@ class Machine(RuleBasedStateMachine):
             steps += 1
             assert steps < 20_000, "livelock"
         self.references_add_up()
+        self.slots_add_up()
         assert self.scheduler.available_pages == self.page_count
         self.scheduler._tree.evict(self.page_count)
         assert self.scheduler.free_pages == self.page_count

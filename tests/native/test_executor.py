@@ -59,6 +59,7 @@ class Tiny:
             "constants": [self.norm, self.inv_freq],
             "kv": [self.kv],
             "kv_type": "f32",
+            "states": [],
             "max_tokens": max_tokens,
             "max_rows": max_tokens,
             "instructions": [
@@ -112,6 +113,7 @@ def step(tokens: np.ndarray, begin: int, end: int, table: list[int]) -> dict[str
         "lengths": ints(end),
         "block_tables": np.array([table], dtype=np.int32),
         "rows": np.arange(end - begin, dtype=np.int32),
+        "state_slots": ints(0),
     }
 
 
@@ -212,6 +214,63 @@ def test_wrong_instruction_is_refused(index: int, instruction: tuple[object, ...
     instructions[index] = instruction
     with pytest.raises(ValueError, match=message):
         tiny.build(instructions=instructions)
+
+
+CONV = ("causal_conv", [1], [4], [], [2, -1], [0, 3, 1], [])
+
+
+@pytest.mark.parametrize(
+    ("instruction", "message"),
+    [
+        (CONV, None),
+        (("causal_conv", [1], [4], [], [2, 0], [0, 3, 1], []), None),
+        (("causal_conv", [1], [4], [], [2, -1], [0, 3, 7], []), "no activation 7"),
+        (("causal_conv", [1], [4], [], [2, -1], [0, 1, 1], []), "has 1 taps"),
+        (("causal_conv", [1], [4], [], [2, -1], [0, 65, 1], []), "has 65 taps"),
+        (("causal_conv", [1], [4], [], [2, -1], [2, 3, 1], []), "there is no state 2"),
+        (("causal_conv", [1], [4], [], [2, -1], [1, 3, 1], []), "state 1 has 32 numbers where 64"),
+        (("causal_conv", [1], [4], [], [0, -1], [0, 3, 1], []), "constant 0 has 32 numbers where 96"),
+        (("causal_conv", [1], [4], [], [2, 1], [0, 3, 1], []), "constant 1 has 4 numbers where 32"),
+        (("causal_conv", [1], [4], [], [-1, -1], [0, 3, 1], []), "constant id -1"),
+        (("causal_conv", [1], [1], [], [2, -1], [0, 3, 1], []), "lies over input"),
+        (("causal_conv", [1], [2], [], [2, -1], [0, 3, 1], []), "makes 16 columns of 32"),
+        (("causal_conv", [1], [7], [], [2, -1], [0, 3, 1], []), "works on rows 'T' only"),
+        (
+            ("selective_scan", [1, 2, 3], [4], [], [3, 3, 3], [1, 3], [0.0, 1.0]),
+            "16 into 3 groups of B and C",
+        ),
+        (("selective_scan", [1, 2, 3], [4], [], [3, 3, 3], [1, 8], [0.0, 1.0]), None),
+        (("selective_scan", [1, 2, 3], [4], [], [3, 3, 0], [1, 8], [0.0, 1.0]), "constant 0 has 32"),
+        (("selective_scan", [1, 2, 3], [4], [], [3, 3, 3], [0, 8], [0.0, 1.0]), "state 0 has 64"),
+        (("selective_scan", [1, 2, 3], [4], [], [3, 3, 3], [1, 0], [0.0, 1.0]), "0 groups"),
+        (("selective_scan", [1, 2, 3], [4], [], [3, 3, 3], [1, 8], [2.0, 1.0]), "not in order"),
+        (("selective_scan", [1, 2, 3], [4], [], [3, 3, 3], [1, 8], [np.nan, 1.0]), "not in order"),
+        (("rms_norm", [1], [4], [], [0], [3], [1e-5]), "32 entries cannot be normed in 3 runs"),
+    ],
+)
+def test_recurrent_instructions_are_checked(instruction: tuple[object, ...], message: str | None) -> None:
+    tiny = Tiny()
+    tiny.arguments["constants"] += [np.ones(3 * D, np.float32), np.ones(16, np.float32)]
+    tiny.arguments["states"] = [(_native.allocate(4 * 64 * 4), 64), (_native.allocate(4 * 32 * 4), 32)]
+    tiny.arguments["instructions"][2] = instruction
+    if message is None:
+        tiny.build().run(**step(TOKENS, 0, 5, TABLE))
+    else:
+        with pytest.raises(ValueError, match=message):
+            tiny.build()
+
+
+def test_wrong_states_are_refused() -> None:
+    tiny = Tiny()
+    tiny.arguments["instructions"][2] = CONV
+    for states, message in (
+        ([(100, 64)], "state 0 has 100 bytes, which must be a number of slots of 256"),
+        ([(0, 64)], "state 0 has 0 bytes"),
+        ([(256, 0)], "state 0 has 0 numbers"),
+        ([(512, 64), (256, 64)], "state 1 has 1 slots, those before it 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tiny.build(states=[(_native.allocate(nbytes), width) for nbytes, width in states])
 
 
 def test_wrong_memory_is_refused() -> None:

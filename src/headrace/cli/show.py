@@ -49,7 +49,7 @@ def command(
         print(
             f"\nmemory with {prepared.plan.context:,} tokens of context, {prepared.plan.page_count:,} pages"
         )
-        names = ("weights_bytes", "kv_bytes", "activation_bytes", "base_bytes", "total_bytes")
+        names = ("weights_bytes", "kv_bytes", "state_bytes", "activation_bytes", "base_bytes", "total_bytes")
         rows = [(name.removesuffix("_bytes"), size(_plan(prepared)[name])) for name in names]
         print_table([("  " + name.replace("kv", "keys, values"), amount) for name, amount in rows])
 

@@ -25,7 +25,6 @@ from headrace.errors import (
     InvalidRequest,
     Overloaded,
 )
-from headrace.kv.pages import PAGE_TOKENS
 from headrace.run.executor import Executor
 from headrace.sample.sampler import RowState, Sampled, Sampler
 from headrace.text.stops import StopMatcher
@@ -80,14 +79,16 @@ class Engine:
         self._sampler, self._tokenizer, self._clock = sampler, tokenizer, clock
         capacity = executor.capacity
         self._page_count = capacity.page_count
-        self._longest = min(limits.context_length, capacity.page_count * PAGE_TOKENS)
+        self._longest = min(limits.context_length, capacity.page_count * capacity.page_tokens)
         self._scheduler = Scheduler(
             page_count=capacity.page_count,
             token_budget=capacity.max_tokens,
             max_sequences=limits.max_sequences,
             ageing_s=limits.ageing_s,
+            page_tokens=capacity.page_tokens,
+            recurrent=capacity.state_slots > 0,
         )
-        self._builder = StepBuilder(-(-self._longest // PAGE_TOKENS))
+        self._builder = StepBuilder(context=self._longest, page_tokens=capacity.page_tokens)
         self._accepted: dict[str, Generation] = {}  # not ended yet; guarded by _wake
         self._pending_choices = 0  # of the accepted; guarded by _wake
         self._active: dict[str, Generation] = {}  # taken from the inbox; this and below: the loop's own

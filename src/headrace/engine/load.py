@@ -201,7 +201,7 @@ def _executor(
     if options.executor == "torch":
         return TorchExecutor(program, _floats(program, checkpoint), capacity)
     matrices = load_packed(checkpoint, prepared.wanted, pool, cache=options.cache_dir, progress=progress)
-    vectors = {name: checkpoint.float32(name) for name, v in program.weights.items() if len(v.shape) == 1}
+    vectors = {name: checkpoint.float32(name) for name, v in program.weights.items() if len(v.shape) != 2}
     return NativeExecutor(program, matrices, vectors, capacity, pool=pool, kv_type=prepared.plan.kv_type)
 
 

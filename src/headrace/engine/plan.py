@@ -1,9 +1,10 @@
-"""The memory plan, made before any weight is read: weights, keys and values, activations."""
+"""The memory plan, made before any weight is read: weights, keys and values, states, activations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,7 @@ from headrace.program.fuse import fuse
 from headrace.program.plan import plan_arena
 from headrace.program.program import Program
 from headrace.run.executor import Capacity
-from headrace.run.native import KvType, kv_bytes_per_page, scratch_bytes
+from headrace.run.native import KvType, kv_bytes_per_page, scratch_bytes, state_bytes
 from headrace.weights.packed import Wanted, predicted_bytes
 
 KV_SHARE_OF_FREE_MEMORY = 0.5
@@ -28,20 +29,23 @@ class MemoryPlan:
 
     `weight_bytes_per_token` is what a decode step of one sequence reads; the token table is read by the row,
     so it counts only where it is the output matrix too, and of a mixture only the experts of one token count.
+    Where a model has no KV cache a page takes no bytes: then every sequence has one, as long as the context.
     """
 
     context: int
     kv_type: KvType
     weights_bytes: int
     kv_bytes: int
+    state_bytes: int
     activation_bytes: int
     base_bytes: int
     page_count: int
+    page_tokens: int
     weight_bytes_per_token: int
 
     @property
     def total_bytes(self) -> int:
-        return self.weights_bytes + self.kv_bytes + self.activation_bytes + self.base_bytes
+        return self.weights_bytes + self.kv_bytes + self.state_bytes + self.activation_bytes + self.base_bytes
 
 
 def plan_memory(
@@ -56,24 +60,28 @@ def plan_memory(
     weights = predicted_bytes(wanted) + 4 * _vector_entries(program)
     arena = plan_arena(fuse(program), max_tokens=options.token_budget, max_rows=options.max_sequences)
     activations = arena.nbytes + scratch_bytes(program, options.token_budget)
+    states = state_bytes(program, options.max_sequences)
     per_page = kv_bytes_per_page(program, kv_type, PAGE_TOKENS)
-    free = free_memory_bytes() - weights - activations
-    pages = _page_count(options, context, per_page, free)
+    free = free_memory_bytes() - weights - activations - states
+    pages = _page_count(options, context, per_page, free) if per_page else _pages_of_nothing(options, context)
     plan = MemoryPlan(
         context=context,
         kv_type=kv_type,
         weights_bytes=weights,
         kv_bytes=pages * per_page,
+        state_bytes=states,
         activation_bytes=activations,
         base_bytes=psutil.Process().memory_info().rss,
         page_count=pages,
+        page_tokens=PAGE_TOKENS if per_page else context,
         weight_bytes_per_token=_bytes_per_token(program, wanted),
     )
     if plan.kv_bytes > free:
         raise OutOfMemory(
-            f"the model needs {_gb(weights)} for weights, {_gb(activations)} for activations and "
-            f"{_gb(plan.kv_bytes)} for keys and values, {_gb(free_memory_bytes())} are free: use a smaller "
-            "--context or --max-sequences, or --weights int4"
+            f"the model needs {_gb(weights)} for weights, {_gb(activations)} for activations, "
+            f"{_gb(states)} for states and {_gb(plan.kv_bytes)} for keys and values, "
+            f"{_gb(free_memory_bytes())} are free: use a smaller --context or --max-sequences, or"
+            " --weights int4"
         )
     return plan
 
@@ -84,7 +92,8 @@ def capacity_of(plan: MemoryPlan, options: EngineOptions) -> Capacity:
         max_tokens=options.token_budget,
         max_rows=options.max_sequences,
         page_count=plan.page_count,
-        page_tokens=PAGE_TOKENS,
+        page_tokens=plan.page_tokens,
+        state_slots=options.max_sequences if plan.state_bytes else 0,
     )
 
 
@@ -127,8 +136,26 @@ def _page_count(options: EngineOptions, context: int, per_page: int, free: int) 
     return max(one_context, min(one_context * options.max_sequences, affordable))
 
 
+def _pages_of_nothing(options: EngineOptions, context: int) -> int:
+    """One page for each sequence, of a model that keeps no keys and values."""
+    if options.kv_memory_bytes is not None:
+        raise UsageError(
+            "kv_memory_bytes has no effect on a model without keys and values: leave it out, and lower"
+            " --max-sequences for less memory",
+            param="kv_memory_bytes",
+        )
+    if context * options.max_sequences >= 1 << 31:
+        raise UsageError(
+            f"{options.max_sequences:,} sequences of {context:,} tokens are more than {1 << 31:,} tokens:"
+            " use a smaller --context",
+            param="context",
+        )
+    return options.max_sequences
+
+
 def _vector_entries(program: Program) -> int:
-    return sum(int(value.shape[0]) for value in program.weights.values() if len(value.shape) == 1)
+    shapes = [value.shape for value in program.weights.values() if len(value.shape) != 2]
+    return sum(prod(int(size) for size in shape) for shape in shapes)
 
 
 def _bytes_per_token(program: Program, wanted: Sequence[Wanted]) -> int:

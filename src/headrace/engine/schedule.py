@@ -10,7 +10,7 @@ from operator import attrgetter
 from headrace.engine.sequence import Sequence, State
 from headrace.errors import ProgramError
 from headrace.kv.pages import PAGE_TOKENS, Pages, pages_for
-from headrace.kv.prefix_tree import PrefixTree
+from headrace.kv.prefix_tree import Match, PrefixTree
 
 RESERVE_PAGES = 4
 """Pages beyond its present tokens that admission keeps back per sequence; doubled with each preemption."""
@@ -57,6 +57,11 @@ class Scheduler:
 
     Choices. Of the sequences of one request the first computes the prompt's full pages while the others
     wait; then they find these in the prefix tree (with `cache` off, under a salt of the request's own).
+
+    Slots. Every running sequence has one of `max_sequences` slots for a model's recurrent states. With
+    `recurrent` a text's pages are of no use without the state at their end, which nobody saves: nothing is
+    taken from the prefix tree or put there, every choice computes its own prompt, and a preempted sequence
+    starts again.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class Scheduler:
         max_sequences: int,
         ageing_s: float,
         page_tokens: int = PAGE_TOKENS,
+        recurrent: bool = False,
     ) -> None:
         if token_budget < max_sequences:
             raise ProgramError(
@@ -79,6 +85,8 @@ class Scheduler:
         self._page_tokens = page_tokens
         self._pages = Pages(page_count)
         self._tree = PrefixTree(self._pages, page_tokens=page_tokens)
+        self._recurrent = recurrent
+        self._free_slots = list(range(max_sequences))
         self._waiting: list[Sequence] = []  # by rank
         self._running: list[Sequence] = []  # by rank
         self._leaders: dict[int | str, Sequence] = {}  # who computes a request's prompt now, by request_key
@@ -166,7 +174,7 @@ class Scheduler:
                 continue
             sequence.computed = computed = start + chunk.count
             first, last = start // size, computed // size
-            if last > first:
+            if last > first and not self._recurrent:
                 self._tree.insert(sequence.cache_salt, sequence.tokens, sequence.pages, first, last)
                 leads = self._leaders.get(sequence.request_key) is sequence
                 if leads and computed >= self._shareable(sequence):
@@ -208,7 +216,10 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, place: int) -> bool:
         """Let the sequence at `place` in the queue run if it fits."""
-        match = self._tree.match(sequence.cache_salt, sequence.tokens)
+        if self._recurrent:
+            match = Match([], 0, "recurrent_state")
+        else:
+            match = self._tree.match(sequence.cache_salt, sequence.tokens)
         sequence.pages = match.pages
         if not self._fits(sequence):
             self._tree.release(match.pages)
@@ -218,6 +229,7 @@ class Scheduler:
         del self._waiting[place]
         insort(self._running, sequence, key=_RANK)
         sequence.state = State.RUNNING
+        sequence.state_slot = self._free_slots.pop()
         sequence.computed = match.tokens_matched
         if not sequence.preemptions:
             sequence.cached_tokens = match.tokens_matched
@@ -254,8 +266,8 @@ class Scheduler:
         )
 
     def _shareable(self, sequence: Sequence) -> int:
-        """Tokens of the prompt in full pages before its last token."""
-        return (sequence.prompt_length - 1) // self._page_tokens * self._page_tokens
+        """Tokens of the prompt in full pages before its last token, where pages can be shared."""
+        return 0 if self._recurrent else (sequence.prompt_length - 1) // self._page_tokens * self._page_tokens
 
     def _provide(self, sequence: Sequence, count: int, planned: dict[int, Chunk]) -> int:
         """Get pages for the next `count` tokens, preempting where needed; how many tokens have pages now."""
@@ -282,8 +294,10 @@ class Scheduler:
         insort(self._waiting, sequence, key=_RANK)
 
     def _stop(self, sequence: Sequence, *, keep: bool) -> None:
-        """Out of the running ones, without pages."""
+        """Out of the running ones, without pages and slot."""
         _take_out(self._running, sequence)
+        self._free_slots.append(sequence.state_slot)
+        sequence.state_slot = -1
         self._tree.release(sequence.pages, keep=keep)
         sequence.pages = []
         self._blocked = None

@@ -40,6 +40,7 @@ class Sequence:
     state: State = State.WAITING
     computed: int = 0
     pages: list[int] = field(default_factory=list[int])
+    state_slot: int = -1  # where a model's recurrent states of it are; its own while it is running
     cached_tokens: int = 0  # taken from the prefix cache when first admitted
     miss_reason: MissReason | None = None  # why `cached_tokens` is not larger
     preemptions: int = 0

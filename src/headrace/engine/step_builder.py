@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.engine.schedule import Chunk
 from headrace.engine.sequence import Sequence
-from headrace.kv.pages import PAGE_TOKENS
+from headrace.kv.pages import pages_for
 from headrace.ops.value import Ints
 from headrace.program.step import Step
 
@@ -26,8 +26,9 @@ class _PageRow:
 class StepBuilder:
     """Builds steps. It must be told when a sequence ends, so that its page row is dropped."""
 
-    def __init__(self, max_pages: int) -> None:
-        self._max_pages = max_pages
+    def __init__(self, *, context: int, page_tokens: int) -> None:
+        self._max_pages = pages_for(context, page_tokens)
+        self._page_tokens = page_tokens
         self._rows: dict[int, _PageRow] = {}
 
     def forget(self, sequence: Sequence) -> None:
@@ -40,18 +41,19 @@ class StepBuilder:
         slots: list[int] = []
         starts: list[int] = [0]
         rows: list[int] = []
+        size = self._page_tokens
         page_rows = [self._page_row(chunk) for chunk in chunks]
         for chunk, page_row in zip(chunks, page_rows, strict=True):
             sequence, start, count = chunk.sequence, chunk.start, chunk.count
             if count == 1:
                 tokens.append(sequence.tokens[start])
                 positions.append(start)
-                slots.append(sequence.pages[start // PAGE_TOKENS] * PAGE_TOKENS + start % PAGE_TOKENS)
+                slots.append(sequence.pages[start // size] * size + start % size)
             else:
                 where = np.arange(start, start + count)
                 tokens += sequence.tokens[start : start + count]
                 positions += where.tolist()
-                slots += (page_row.entries[where // PAGE_TOKENS] * PAGE_TOKENS + where % PAGE_TOKENS).tolist()
+                slots += (page_row.entries[where // size] * size + where % size).tolist()
             starts.append(len(tokens))
             if chunk.samples:
                 rows.append(len(tokens) - 1)
@@ -62,8 +64,9 @@ class StepBuilder:
             slots=_ints(slots),
             query_starts=_ints(starts),
             lengths=_ints(lengths),
-            block_tables=_block_tables(page_rows, lengths),
+            block_tables=_block_tables(page_rows, lengths, size),
             rows=_ints(rows),
+            state_slots=_ints([chunk.sequence.state_slot for chunk in chunks]),
         )
 
     def _page_row(self, chunk: Chunk) -> _PageRow:
@@ -77,15 +80,15 @@ class StepBuilder:
         if first < len(pages):
             row.entries[first : len(pages)] = pages[first:]
         # The prefix tree may swap pages that this chunk fills for equal ones; nothing before them changes.
-        row.changed_from = chunk.start // PAGE_TOKENS
+        row.changed_from = chunk.start // self._page_tokens
         return row
 
 
-def _block_tables(page_rows: list[_PageRow], lengths: list[int]) -> Ints:
-    width = -(-max(lengths) // PAGE_TOKENS)
+def _block_tables(page_rows: list[_PageRow], lengths: list[int], page_tokens: int) -> Ints:
+    width = pages_for(max(lengths), page_tokens)
     tables = np.zeros((len(page_rows), width), np.int32)
     for table, row, length in zip(tables, page_rows, lengths, strict=True):
-        count = -(-length // PAGE_TOKENS)
+        count = pages_for(length, page_tokens)
         table[:count] = row.entries[:count]
     return tables
 

@@ -10,11 +10,15 @@ from typing import Literal
 from headrace.errors import ProgramError
 from headrace.kv.pages import PAGE_TOKENS, Pages
 
-MissReason = Literal["cold", "diverged", "evicted", "partial_page", "in_flight", "disabled"]
+MissReason = Literal[
+    "cold", "diverged", "evicted", "partial_page", "in_flight", "disabled", "recurrent_state"
+]
 """Why no more of a prompt came from the cache. None: every full page before the last token did. Otherwise the
 first that holds, about the first page that was missing:
 
 - disabled: the request asked for no cache (decided by the scheduler).
+- recurrent_state: the model keeps a state of the whole text before a token, and none is saved (decided by the
+  scheduler, docs/decisions/0011).
 - in_flight: a running sequence of the same salt is computing that very prefix now (decided by the scheduler).
 - evicted: the page was cached under this salt and had to make room (known for a bounded number of pages).
 - cold: under this salt no cached text begins with the prompt's first page.

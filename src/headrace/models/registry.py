@@ -6,12 +6,30 @@ import importlib
 import pkgutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from headrace.errors import UnsupportedModel
-from headrace.models.decoder_config import DecoderConfig
 from headrace.ops.builder import Builder
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, text
+
+
+class ModelConfig(Protocol):
+    """What every model's config tells; its definition knows the rest. `context` is the longest sequence in
+    tokens, `kv_heads` is 0 where there is no attention."""
+
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def context(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,7 +37,7 @@ class Model:
     """An architecture with its config."""
 
     model_type: str
-    config: DecoderConfig
+    config: ModelConfig
     _module: object
 
     def define(self, builder: Builder) -> Value:

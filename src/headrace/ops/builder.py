@@ -1,4 +1,4 @@
-"""What a model definition is given: the step's inputs, its weights by checkpoint name, its KV caches."""
+"""What a model definition is given: the step's inputs, weights by checkpoint name, KV caches and states."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from headrace.ops.value import Array, Value
 
 
 class Builder(Protocol):
-    """The model's view of a recorder. T tokens, B sequences, R rows, P pages; E is B + 1, S slots."""
+    """The model's view of a recorder. T tokens, B sequences, R rows, P pages; E is B + 1, S slots.
+
+    N is the slots of recurrent states, one for each running sequence."""
 
     tokens: Value  # T
     positions: Value  # T
@@ -18,6 +20,7 @@ class Builder(Protocol):
     lengths: Value  # B
     block_tables: Value  # B P
     rows: Value  # R
+    state_slots: Value  # B
 
     def weight(self, name: str, *shape: int, part: TensorPart | None = None, stack: int = 0) -> Value:
         """A checkpoint tensor by name, or a part of it; asking twice gives the same value (tied weights).
@@ -32,4 +35,8 @@ class Builder(Protocol):
 
     def cache(self, layer: int, width: int) -> Value:
         """The KV cache of a layer, `width` = kv_heads * head_dim."""
+        ...
+
+    def state(self, layer: int, name: str, width: int) -> Value:
+        """A recurrent state of a layer: `width` float32 numbers for each running sequence."""
         ...

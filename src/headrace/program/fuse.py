@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.ops.value import Value
+from headrace.ops.value import Dim, Value
 from headrace.program.program import Instruction, Program
 from headrace.program.verify import verify
 
@@ -78,7 +78,7 @@ def _linear_group(first: Instruction, uses: _Uses, taken: set[int]) -> list[Inst
     parts = list(linears)
     norm = uses.maker.get(x)
     if norm is not None and norm.name == "rms_norm" and id(norm) not in taken:
-        whole_row = norm.inputs[1] is not None and norm.inputs[1].shape[0] == x.shape[1]
+        whole_row = _norm_width(norm) == x.shape[1]
         if whole_row and len(uses.readers[x]) == len(linears) and not uses.crosses_effect(norm, first):
             parts.insert(0, norm)
     tail = _linear_tail(linears, uses)
@@ -151,8 +151,14 @@ def _rope_chain(value: Value, uses: _Uses) -> list[Instruction] | None:
     norm = uses.maker.get(before) if before is not None else None
     if norm is None or norm.name != "rms_norm" or before is None or uses.only_reader(before) is None:
         return [rope]
-    assert norm.inputs[1] is not None
-    return [norm, rope] if norm.inputs[1].shape[0] == rope.attrs["head_dim"] else [rope]
+    return [norm, rope] if _norm_width(norm) == rope.attrs["head_dim"] else [rope]
+
+
+def _norm_width(norm: Instruction) -> Dim:
+    """How many entries are normed together."""
+    weight = norm.inputs[1]
+    assert weight is not None
+    return weight.shape[0] if norm.attrs.get("runs", 1) == 1 else 0
 
 
 def _fused(name: str, parts: list[Instruction], uses: _Uses) -> Instruction:

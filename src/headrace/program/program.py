@@ -43,17 +43,23 @@ class Instruction:
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """A model as a flat list. `weights` are checkpoint tensors by name, `constants` come from the config,
-    `caches` are the KV states in layer order, `output` is the logits, [R, V]. `parts` says of weights that
-    are no whole tensor which tensor they are part of, and which part; `stacks` names the tensors of weights
-    that are several tensors, one below the other."""
+    `caches` are the KV caches in layer order, `states` the recurrent states, `output` is the logits, [R, V].
+    `parts` says of weights that are no whole tensor which tensor they are part of, and which part; `stacks`
+    names the tensors of weights that are several tensors, one below the other."""
 
     instructions: tuple[Instruction, ...]
     weights: dict[str, Value]
     constants: dict[Value, Array]
     caches: tuple[Value, ...]
+    states: tuple[Value, ...]
     output: Value
     parts: dict[str, tuple[str, TensorPart]]
     stacks: dict[str, tuple[str, ...]]
+
+    @property
+    def state_width(self) -> int:
+        """Float32 numbers that the recurrent states of one sequence are; 0 where there are none."""
+        return sum(int(state.shape[1]) for state in self.states)
 
     def expanded(self) -> tuple[Instruction, ...]:
         """The instruction list with every fused instruction replaced by its parts."""

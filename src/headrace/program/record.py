@@ -24,6 +24,7 @@ class Recorder:
         self.stacks: dict[str, tuple[str, ...]] = {}
         self.constants: dict[Value, Array] = {}
         self.caches: dict[int, Value] = {}
+        self.states: dict[tuple[int, str], Value] = {}
         self.tokens = self._input("tokens")
         self.positions = self._input("positions")
         self.slots = self._input("slots")
@@ -31,6 +32,7 @@ class Recorder:
         self.lengths = self._input("lengths")
         self.block_tables = self._input("block_tables")
         self.rows = self._input("rows")
+        self.state_slots = self._input("state_slots")
 
     def _input(self, name: str) -> Value:
         return Value(name, INPUT_SHAPES[name], "input", self)
@@ -57,6 +59,10 @@ class Recorder:
     def cache(self, layer: int, width: int) -> Value:
         return self.caches.setdefault(layer, Value(f"kv{layer}", ("S", width), "state", self))
 
+    def state(self, layer: int, name: str, width: int) -> Value:
+        value = Value(f"{name}{layer}", ("N", width), "state", self)
+        return self.states.setdefault((layer, name), value)
+
     def emit(self, op: object, inputs: tuple[Value | None, ...], attrs: dict[str, Attr]) -> Any:
         assert isinstance(op, Op)
         shapes = op.output_shapes(tuple(None if v is None else v.shape for v in inputs))
@@ -75,6 +81,7 @@ def record(definition: Callable[[Builder], Value]) -> Program:
         recorder.weights,
         recorder.constants,
         caches,
+        tuple(recorder.states.values()),
         output,
         recorder.parts,
         recorder.stacks,

@@ -14,6 +14,7 @@ INPUT_SHAPES: dict[str, tuple[str, ...]] = {
     "lengths": ("B",),
     "block_tables": ("B", "P"),
     "rows": ("R",),
+    "state_slots": ("B",),
 }
 
 
@@ -23,7 +24,8 @@ class Step:
 
     tokens[T], positions[T] and slots[T] (page * page size + offset) belong together; sequence b owns rows
     query_starts[b] .. query_starts[b + 1], has lengths[b] keys once they are written, in the pages of
-    block_tables[b]. Logits are made for rows[R] (indices into T).
+    block_tables[b], and its recurrent states in state_slots[b]: they start from zeros where all its keys are
+    new. Logits are made for rows[R] (indices into T).
     """
 
     tokens: Ints
@@ -33,3 +35,4 @@ class Step:
     lengths: Ints
     block_tables: Ints
     rows: Ints
+    state_slots: Ints

@@ -11,16 +11,18 @@ from headrace.program.step import Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """The largest step and the KV memory: `page_count` pages of `page_tokens` slots in every layer."""
+    """The largest step, the KV memory (`page_count` pages of `page_tokens` slots in every layer), and room
+    for the recurrent states of `state_slots` sequences: 0 where the program has none."""
 
     max_tokens: int
     max_rows: int
     page_count: int
     page_tokens: int
+    state_slots: int = 0
 
 
 class Executor(Protocol):
-    """Runs a program. Its KV caches persist from step to step."""
+    """Runs a program. Its KV caches and states persist from step to step."""
 
     capacity: Capacity
 

@@ -57,6 +57,7 @@ class NativeExecutor:
             lowering.constants,
             [_kv_memory(cache, program, capacity, kv_type) for cache in program.caches],
             kv_type,
+            [_state_memory(state, capacity) for state in program.states],
             capacity.max_tokens,
             capacity.max_rows,
             lowering.instructions,
@@ -74,6 +75,7 @@ class NativeExecutor:
             step.lengths,
             step.block_tables,
             step.rows,
+            step.state_slots,
         )
         return self._executor.value(self._output, len(step.rows))
 
@@ -82,6 +84,11 @@ def kv_bytes_per_page(program: Program, kv_type: KvType, page_tokens: int) -> in
     """Bytes of keys and values that one page takes over all layers."""
     widths = sum(int(cache.shape[1]) for cache in program.caches)
     return 2 * widths * page_tokens * KV_BYTES[kv_type]
+
+
+def state_bytes(program: Program, sequences: int) -> int:
+    """Bytes of the recurrent states of so many sequences."""
+    return program.state_width * 4 * sequences
 
 
 def scratch_bytes(program: Program, max_tokens: int) -> int:
@@ -112,6 +119,11 @@ def _kv_memory(
     return _native.allocate(nbytes), _native.allocate(nbytes), width // head_dim, head_dim
 
 
+def _state_memory(state: Value, capacity: Capacity) -> tuple[np.ndarray, int]:
+    width = int(state.shape[1])
+    return _native.allocate(width * 4 * capacity.state_slots), width
+
+
 def _head_dim(cache: Value, program: Program) -> int:
     for instruction in program.instructions:
         if instruction.name == "attend" and cache in instruction.inputs:
@@ -131,10 +143,13 @@ class _Lowering:
         self._value_ids: dict[Value, int] = {}
         self._constant_ids: dict[Value, int] = {}
         self._caches = {cache: layer for layer, cache in enumerate(program.caches)}
+        self._states = {state: index for index, state in enumerate(program.states)}
         self._matrix_ids = {name: index for index, name in enumerate(self.matrices)}
         for name, value in program.weights.items():
-            if len(value.shape) == 1:
-                self._add_constant(value, vectors[name])
+            if len(value.shape) != 2:
+                data = vectors[name]
+                # A convolution's [channels, 1, taps] is read tap by tap.
+                self._add_constant(value, data.T if data.ndim == 3 else data)
         for value, data in program.constants.items():
             self._add_constant(value, data)
         for instruction in program.instructions:
@@ -150,7 +165,7 @@ class _Lowering:
 
     def _add_constant(self, value: Value, data: Array) -> None:
         self._constant_ids[value] = len(self.constants)
-        self.constants.append(np.ascontiguousarray(data, np.float32))
+        self.constants.append(np.ascontiguousarray(data, np.float32).ravel())
 
     def _constant_id(self, value: Value | None) -> int:
         return NONE if value is None else self._constant_ids[value]
@@ -165,6 +180,8 @@ class _Lowering:
             "rope_kv_write": self._rope_kv_write,
             "kv_write": self._kv_write,
             "attend": self._attend,
+            "causal_conv": self._causal_conv,
+            "selective_scan": self._selective_scan,
             "gather": self._plain,
             "add": self._plain,
             "scale": self._scale,
@@ -209,7 +226,8 @@ class _Lowering:
 
     def _rms_norm(self, norm: Instruction) -> None:
         x, weight = norm.inputs
-        self._emit("rms_norm", [x], norm.outputs, constants=[weight], floats=[norm.attr("eps")])
+        ints = [int(norm.attrs.get("runs", 1))]
+        self._emit("rms_norm", [x], norm.outputs, constants=[weight], ints=ints, floats=[norm.attr("eps")])
 
     def _layer_norm(self, norm: Instruction) -> None:
         x, *vectors = norm.inputs
@@ -288,6 +306,24 @@ class _Lowering:
         ints = [self._caches[cache], heads, attend.attr("window")]
         self._emit(
             "attend", [q], attend.outputs, ints=ints, floats=[attend.attr("scale"), attend.attr("softcap")]
+        )
+
+    def _causal_conv(self, conv: Instruction) -> None:
+        x, state, w, bias, *_ = conv.inputs
+        assert state is not None and w is not None
+        ints = [self._states[state], int(w.shape[2]), ACTS[conv.attr("kind")]]
+        self._emit("causal_conv", [x], conv.outputs, constants=[w, bias], ints=ints)
+
+    def _selective_scan(self, scan: Instruction) -> None:
+        x, bc, dt, state, *vectors = scan.inputs[:7]
+        assert state is not None
+        self._emit(
+            "selective_scan",
+            [x, bc, dt],
+            scan.outputs,
+            constants=vectors,
+            ints=[self._states[state], scan.attr("groups")],
+            floats=[scan.attr("smallest_dt"), scan.attr("largest_dt")],
         )
 
 

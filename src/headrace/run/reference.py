@@ -33,6 +33,8 @@ class ReferenceExecutor:
             assert isinstance(width, int)
             shape = (slots, width)
             self._fixed[cache] = KvCache(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+        for state in program.states:
+            self._fixed[state] = np.zeros((capacity.state_slots, int(state.shape[1])), np.float32)
 
     def run(self, step: Step, trace: Any = None) -> Array:
         """Logits [R, V], float32."""

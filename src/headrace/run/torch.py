@@ -70,6 +70,9 @@ class TorchExecutor:
             )
             self._fixed[cache] = _Cache(k, v)
 
+        for state in program.states:
+            self._fixed[state] = self._torch.zeros(capacity.state_slots, state.shape[1], device=self._device)
+
     def run(self, step: Step, trace: Callable[[Instruction, tuple[Array, ...]], None] | None = None) -> Array:
         """Logits [R, V], float32. `trace` sees every instruction with its outputs, as ReferenceExecutor's."""
         inputs: dict[str, Any] = {
@@ -77,7 +80,7 @@ class TorchExecutor:
             for name in ("tokens", "positions", "slots", "block_tables", "rows")
         }
         # Loop bounds stay on the host: reading them back from a device would stall it in every layer.
-        inputs |= {"query_starts": step.query_starts, "lengths": step.lengths}
+        inputs |= {name: getattr(step, name) for name in ("query_starts", "lengths", "state_slots")}
         values = dict(self._fixed)
         with self._torch.inference_mode():
             for instruction in self._instructions:
@@ -135,8 +138,9 @@ def _linear(torch: Torch, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     return torch.nn.functional.linear(x, w, bias)
 
 
-def _rms_norm(torch: Torch, x: Tensor, w: Tensor, *, eps: float) -> Tensor:
-    groups = x.float().view(len(x), -1, len(w))
+def _rms_norm(torch: Torch, x: Tensor, w: Tensor, *, eps: float, runs: int = 1) -> Tensor:
+    w = w.view(runs, -1)
+    groups = x.float().view(len(x), -1, *w.shape)
     normed = groups * torch.rsqrt(groups.square().mean(-1, keepdim=True) + eps)
     return (normed * w.float()).view(x.shape).to(x.dtype)
 
@@ -208,6 +212,70 @@ def _mix(torch: Torch, q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: flo
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale)
     scores = softcap * torch.tanh((q @ k.mT).float() * (scale / softcap))
     return torch.softmax(scores.masked_fill(~seen, -np.inf), dim=-1).to(v.dtype) @ v
+
+
+def _causal_conv(
+    torch: Torch,
+    x: Tensor,
+    state: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    query_starts: Ints,
+    lengths: Ints,
+    state_slots: Ints,
+    *,
+    kind: str,
+) -> Tensor:
+    y = torch.empty_like(x)
+    channels, _, taps = w.shape
+    for b, slot in enumerate(state_slots.tolist()):
+        rows = slice(int(query_starts[b]), int(query_starts[b + 1]))
+        count = rows.stop - rows.start
+        before = state[slot].view(taps - 1, channels)
+        if lengths[b] == count:
+            before = torch.zeros_like(before)
+        history = torch.cat([before.to(x.dtype), x[rows]])
+        mixed = torch.nn.functional.conv1d(history.T, w, bias, groups=channels).T
+        y[rows] = _act(torch, mixed, kind=kind)
+        state[slot] = history[count:].flatten()
+    return y
+
+
+def _selective_scan(
+    torch: Torch,
+    x: Tensor,
+    bc: Tensor,
+    dt: Tensor,
+    state: Tensor,
+    a_log: Tensor,
+    d: Tensor,
+    dt_bias: Tensor,
+    query_starts: Ints,
+    lengths: Ints,
+    state_slots: Ints,
+    *,
+    groups: int,
+    smallest_dt: float,
+    largest_dt: float,
+) -> Tensor:
+    tokens, heads = dt.shape
+    xs = x.float().view(tokens, heads, 1, -1)
+    halves = bc.float().view(tokens, 2, groups, -1).repeat_interleave(heads // groups, 2)[..., None]
+    bs, cs = halves.unbind(1)
+    softplus = torch.nn.functional.softplus(dt.float() + dt_bias.float())
+    steps = softplus.clamp(smallest_dt, largest_dt)[..., None, None]
+    decays = torch.exp(steps * -torch.exp(a_log.float())[:, None, None])
+    y = torch.empty_like(xs)
+    for b, slot in enumerate(state_slots.tolist()):
+        first, end = int(query_starts[b]), int(query_starts[b + 1])
+        h = state[slot].view(heads, bs.shape[2], xs.shape[3])
+        if lengths[b] == end - first:
+            h = torch.zeros_like(h)
+        for t in range(first, end):
+            h = decays[t] * h + bs[t] * (steps[t] * xs[t])
+            y[t] = (h * cs[t]).sum(1, keepdim=True) + d.float()[:, None, None] * xs[t]
+        state[slot] = h.flatten()
+    return y.view(x.shape).to(x.dtype)
 
 
 def _act(torch: Torch, x: Tensor, *, kind: str) -> Tensor:
@@ -309,6 +377,8 @@ OPERATIONS: dict[str, Callable[..., Tensor | None]] = {
     "rope": _rope,
     "kv_write": _kv_write,
     "attend": _attend,
+    "causal_conv": _causal_conv,
+    "selective_scan": _selective_scan,
     "act": _act,
     "gated_act": _gated_act,
     "route": _route,

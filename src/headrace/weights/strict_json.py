@@ -15,6 +15,9 @@ T = TypeVar("T")
 
 # A string with its escapes; possessive, so that a hostile file cannot make it backtrack.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+# Infinity is no JSON, but Python writes it into config.json; transformers 5 spells it as this object.
+_STRING_OR_INFINITY = re.compile(rb"(%s)|\bInfinity\b" % _STRING.pattern, re.DOTALL)
+_INFINITY = b'{"__float__":"Infinity"}'
 
 
 def decode(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw, where: str) -> T:
@@ -41,13 +44,18 @@ def refuse_duplicates(raw: bytes, keys: int, where: str) -> None:
 
 
 def read_object(path: Path, limit_bytes: int) -> dict[str, object]:
-    """The JSON object in `path`, which may have `limit_bytes`. Raises CorruptFile, OSError."""
+    """The JSON object in `path`, which may have `limit_bytes`. Raises CorruptFile, OSError.
+
+    A bare `Infinity` is read as {"__float__": "Infinity"}.
+    """
     if not path.is_file():  # a named pipe would hang the open
         raise FileNotFoundError(path)
     with path.open("rb") as file:
         raw = file.read(limit_bytes + 1)
     if len(raw) > limit_bytes:
         raise CorruptFile(f"{path.name} has more than {limit_bytes:,} bytes, the limit for such a file")
+    if b"Infinity" in raw:
+        raw = _STRING_OR_INFINITY.sub(lambda found: found[1] or _INFINITY, raw)
     value = decode(_OBJECT, raw, path.name)
     refuse_duplicates(raw, _keys(value), path.name)
     return value
