@@ -127,6 +127,7 @@ class _Lowering:
         self.values: list[Value] = []
         self.matrices = [name for name, value in program.weights.items() if len(value.shape) == 2]
         self.constants: list[Array] = []
+        self._program = program
         self.instructions: list[Lowered] = []
         self._value_ids: dict[Value, int] = {}
         self._constant_ids: dict[Value, int] = {}
@@ -136,7 +137,8 @@ class _Lowering:
             if len(value.shape) == 1:
                 self._add_constant(value, vectors[name])
         for value, data in program.constants.items():
-            self._add_constant(value, data)
+            if data.dtype == np.float32:  # orders of columns travel with their instruction
+                self._add_constant(value, data.astype(np.float32, copy=False))
         for instruction in program.instructions:
             self._lower(instruction)
 
@@ -166,6 +168,7 @@ class _Lowering:
             "kv_write": self._kv_write,
             "attend": self._attend,
             "gather": self._plain,
+            "take_columns": self._take_columns,
             "add": self._plain,
             "scale": self._scale,
             "softcap": self._softcap,
@@ -224,6 +227,11 @@ class _Lowering:
     def _plain(self, instruction: Instruction) -> None:
         inputs = [value for value in instruction.inputs if value is not None and value.kind == "temp"]
         self._emit(instruction.name, list(inputs), instruction.outputs)
+
+    def _take_columns(self, take: Instruction) -> None:
+        x, order = take.inputs
+        assert order is not None
+        self._emit("take_columns", [x], take.outputs, ints=self._program.constants[order].tolist())
 
     def _act(self, instruction: Instruction) -> None:
         ints = [ACTS[instruction.attr("kind")]]
