@@ -146,6 +146,8 @@ void Executor::execute(const Instruction& it, int phase, const Step& step, int p
       return attend(it, step, part, parts);
     case Op::gather:
       return rows_.gather(in(0), step.rows, rows, y.columns, out, part, parts);
+    case Op::take_columns:
+      return rows_.take_columns(in(0), it.ints.data(), rows, y.columns, out, part, parts);
     case Op::add:
       return rows_.add(in(0), in(1), rows * y.columns, out, part, parts);
     case Op::scale:

@@ -31,6 +31,7 @@ constexpr Form kForms[] = {
     {"kv_write", Op::kv_write, 2, 0, 0, 0, 1, 0},
     {"attend", Op::attend, 1, 1, 0, 0, 3, 2},
     {"gather", Op::gather, 1, 1, 0, 0, 0, 0},
+    {"take_columns", Op::take_columns, 1, 1, 0, 0, -1, 0},
     {"add", Op::add, 2, 1, 0, 0, 0, 0},
     {"scale", Op::scale, 1, 1, 0, 0, 0, 1},
     {"softcap", Op::softcap, 1, 1, 0, 0, 0, 1},
@@ -101,6 +102,13 @@ class Checker {
         break;
       case Op::selective_scan:
         expect_none(fault_of_scan(program_, it_));
+        break;
+      case Op::take_columns:
+        expect_same_rows(in(0), out(0));
+        expect_columns(out(0), static_cast<int64_t>(it_.ints.size()));
+        for (const int column : it_.ints) {
+          expect(column >= 0 && column < in(0).columns, "takes column " + text(column) + " of " + text(in(0).columns));
+        }
         break;
       case Op::gated_act:
       case Op::act:
@@ -259,6 +267,7 @@ class Checker {
       case Op::moe:
       case Op::causal_conv:
       case Op::selective_scan:
+      case Op::take_columns:
         return false;
       default:
         return true;

@@ -12,8 +12,8 @@
 namespace headrace {
 
 enum class Op {
-  embed, embed_positions, fused_linear, rms_norm, layer_norm, rope_kv_write, kv_write, attend, gather, add, scale,
-  softcap, gated_act, act, route, moe, causal_conv, selective_scan
+  embed, embed_positions, fused_linear, rms_norm, layer_norm, rope_kv_write, kv_write, attend, gather, take_columns, add,
+  scale, softcap, gated_act, act, route, moe, causal_conv, selective_scan
 };
 
 // float32 [rows, columns] at `offset` bytes of the arena; rows: tokens of the step, or its output rows.
@@ -46,6 +46,7 @@ struct Constant {
 //   kv_write       k, v                                                                layer
 //   attend         q                      y                                            layer, heads, window    scale, softcap
 //   gather         x                      y
+//   take_columns   x                      y                                            order...
 //   add            a, b                   y
 //   scale          x                      y                                                                    by
 //   softcap        x                      y                                                                    cap

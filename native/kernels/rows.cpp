@@ -142,6 +142,11 @@ static void gather(const float* x, const int32_t* rows, int64_t count, int64_t d
   for (int64_t r = s.begin; r < s.end; ++r) memcpy(y + r * d, x + rows[r] * d, static_cast<size_t>(d) * sizeof(float));
 }
 
+static void take_columns(const float* x, const int* columns, int64_t rows, int64_t d, float* y, int part, int parts) {
+  const Slice s = slice(rows * d, 1, part, parts);
+  for (int64_t i = s.begin; i < s.end; ++i) y[i] = x[i / d * d + columns[i % d]];
+}
+
 // The angle is the float32 product that the reference takes; its cosine and sine are taken in double,
 // so that the reduction by 2 pi is exact enough at any position.
 static void rope_table(const RopeTableArgs& args, int part, int parts) {
@@ -263,6 +268,6 @@ namespace headrace {
 namespace k = HEADRACE_NAMESPACE;
 extern const RowsKernels HEADRACE_TABLE(rows);
 const RowsKernels HEADRACE_TABLE(rows) = {k::rms_norm,  k::layer_norm, k::add,        k::scale,         k::softcap, k::gated_act,
-                                          k::act,       k::gather,     k::rope_table, k::rope_kv_write, k::read};
+                                          k::act,       k::gather,     k::take_columns, k::rope_table,  k::rope_kv_write, k::read};
 
 }  // namespace headrace

@@ -142,6 +142,9 @@ static void adds_and_gathers(const RowsKernels& kernels) {
   Floats y(9);
   all_parts(4, [&](int p, int n) { kernels.gather(x.data(), rows, 3, 3, y.data(), p, n); });
   for (size_t r = 0; r < 3; ++r) CHECK(test::same_bits(&y[r * 3], &x[static_cast<size_t>(rows[r]) * 3], 3));
+  const int columns[] = {2, 0, 1};
+  all_parts(4, [&](int p, int n) { kernels.take_columns(x.data(), columns, 3, 3, y.data(), p, n); });
+  for (size_t i = 0; i < 9; ++i) CHECK(y[i] == x[i / 3 * 3 + static_cast<size_t>(columns[i % 3])]);
 }
 
 static void rope_table_is_accurate(const RowsKernels& kernels) {

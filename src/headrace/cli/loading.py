@@ -12,7 +12,7 @@ from headrace.config import Settings
 from headrace.engine.load import LoadedModel, load_model
 from headrace.engine.options import EngineOptions
 from headrace.errors import ModelNotFound
-from headrace.weights.hub import pull, resolve
+from headrace.weights.hub import FILES, pull, resolve
 from headrace.weights.shipped import list_shipped
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -35,17 +35,17 @@ def engine_options(settings: Settings) -> EngineOptions:
 
 
 def names_a_model(word: str) -> bool:
-    """Whether a lone argument is MODEL: a folder here, x.gguf, OWNER/NAME, a shipped name, ./x, /x."""
+    """Whether a lone argument is MODEL: a folder here, x.gguf, x.bin, OWNER/NAME, a shipped name, ./x, /x."""
     if not word or any(space in word for space in " \n\t"):
         return False
     if word in list_shipped() or _HUB_NAME.fullmatch(word) or word.startswith(("./", "../", "/", "~/")):
         return True
-    return word.endswith(".gguf") or Path(word).is_dir()
+    return word.endswith(FILES) or Path(word).is_dir()
 
 
 def fetch(name: str, settings: Settings) -> None:
     """Fetch a hub model that is not here yet, with a progress bar."""
-    if settings.offline or _HUB_NAME.fullmatch(name) is None or name.endswith(".gguf"):
+    if settings.offline or _HUB_NAME.fullmatch(name) is None or name.endswith(FILES):
         return
     try:
         resolve(name, offline=True)

@@ -20,6 +20,7 @@ from headrace.models.registry import Model, find_model
 from headrace.ops.value import Array
 from headrace.program.program import Program
 from headrace.program.record import record
+from headrace.program.reorder import reorder_inputs
 from headrace.program.verify import verify
 from headrace.run.executor import Capacity, Executor
 from headrace.run.native import NativeExecutor
@@ -112,6 +113,7 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
     try:
         model = find_model(checkpoint.config)
         program = verify(record(model.define))
+        program = reorder_inputs(program, PartsOf(checkpoint, program).input_order)
         wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
         tokenizer, template = _text_side(folder, checkpoint.metadata)
         plan = plan_memory(program, wanted, options, context=model.config.context)

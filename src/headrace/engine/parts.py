@@ -66,6 +66,13 @@ class PartsOf:
                 )
         return replace(infos[0], name=name, shape=(rows, *rest), nbytes=sum(info.nbytes for info in infos))
 
+    def input_order(self, name: str) -> Ints | None:
+        """Which input each column multiplies, None for their own order; of a stack that of its first tensor
+        which has one."""
+        tensor, _ = self._program.parts.get(name, (name, None))
+        orders = map(self._checkpoint.input_order, self._program.stacks.get(name, (tensor,)))
+        return next((order for order in orders if order is not None), None)
+
     def float32(self, name: str) -> Array:
         """A copy of the tensor, the part or the stack."""
         if name in self._program.stacks:

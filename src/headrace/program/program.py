@@ -8,7 +8,7 @@ from typing import Any
 from headrace.errors import ProgramError
 from headrace.ops.op import Op
 from headrace.ops.tensor_part import TensorPart
-from headrace.ops.value import Array, Attr, Value
+from headrace.ops.value import Array, Attr, Ints, Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,14 +42,15 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """A model as a flat list. `weights` are checkpoint tensors by name, `constants` come from the config,
-    `caches` are the KV caches in layer order, `states` the recurrent states, `output` is the logits, [R, V].
+    """A model as a flat list. `weights` are checkpoint tensors by name, `constants` come from the config or
+    are orders of columns (int32), `caches` are the KV caches in layer order, `states` the recurrent states,
+    `output` is the logits, [R, V].
     `parts` says of weights that are no whole tensor which tensor they are part of, and which part; `stacks`
     names the tensors of weights that are several tensors, one below the other."""
 
     instructions: tuple[Instruction, ...]
     weights: dict[str, Value]
-    constants: dict[Value, Array]
+    constants: dict[Value, Array | Ints]
     caches: tuple[Value, ...]
     states: tuple[Value, ...]
     output: Value

@@ -9,7 +9,7 @@ from headrace.errors import ProgramError
 from headrace.ops.builder import Builder
 from headrace.ops.op import Op
 from headrace.ops.tensor_part import TensorPart
-from headrace.ops.value import Array, Attr, Value
+from headrace.ops.value import Array, Attr, Ints, Value
 from headrace.program.program import Instruction, Program
 from headrace.program.step import INPUT_SHAPES
 
@@ -22,7 +22,7 @@ class Recorder:
         self.weights: dict[str, Value] = {}
         self.parts: dict[str, tuple[str, TensorPart]] = {}
         self.stacks: dict[str, tuple[str, ...]] = {}
-        self.constants: dict[Value, Array] = {}
+        self.constants: dict[Value, Array | Ints] = {}
         self.caches: dict[int, Value] = {}
         self.states: dict[tuple[int, str], Value] = {}
         self.tokens = self._input("tokens")

@@ -139,6 +139,7 @@ class _Lowering:
         self.values: list[Value] = []
         self.matrices = [name for name, value in program.weights.items() if len(value.shape) == 2]
         self.constants: list[Array] = []
+        self._program = program
         self.instructions: list[Lowered] = []
         self._value_ids: dict[Value, int] = {}
         self._constant_ids: dict[Value, int] = {}
@@ -151,7 +152,8 @@ class _Lowering:
                 # A convolution's [channels, 1, taps] is read tap by tap.
                 self._add_constant(value, data.T if data.ndim == 3 else data)
         for value, data in program.constants.items():
-            self._add_constant(value, data)
+            if data.dtype == np.float32:  # orders of columns travel with their instruction
+                self._add_constant(value, data.astype(np.float32, copy=False))
         for instruction in program.instructions:
             self._lower(instruction)
 
@@ -183,6 +185,7 @@ class _Lowering:
             "causal_conv": self._causal_conv,
             "selective_scan": self._selective_scan,
             "gather": self._plain,
+            "take_columns": self._take_columns,
             "add": self._plain,
             "scale": self._scale,
             "softcap": self._softcap,
@@ -242,6 +245,11 @@ class _Lowering:
     def _plain(self, instruction: Instruction) -> None:
         inputs = [value for value in instruction.inputs if value is not None and value.kind == "temp"]
         self._emit(instruction.name, list(inputs), instruction.outputs)
+
+    def _take_columns(self, take: Instruction) -> None:
+        x, order = take.inputs
+        assert order is not None
+        self._emit("take_columns", [x], take.outputs, ints=self._program.constants[order].tolist())
 
     def _act(self, instruction: Instruction) -> None:
         ints = [ACTS[instruction.attr("kind")]]

@@ -365,6 +365,10 @@ def _softcap(torch: Torch, x: Tensor, *, cap: float) -> Tensor:
     return torch.tanh(x / cap) * cap
 
 
+def _take_columns(torch: Torch, x: Tensor, order: Tensor) -> Tensor:
+    return x[:, order.long()]
+
+
 def _gather(torch: Torch, x: Tensor, rows: Tensor) -> Tensor:
     return x[rows]
 
@@ -387,4 +391,5 @@ OPERATIONS: dict[str, Callable[..., Tensor | None]] = {
     "scale": _scale,
     "softcap": _softcap,
     "gather": _gather,
+    "take_columns": _take_columns,
 }

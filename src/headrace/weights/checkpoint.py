@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from headrace.errors import CorruptFile, ModelNotFound
 from headrace.weights import strict_json
 from headrace.weights.gguf_checkpoint import GgufCheckpoint
+from headrace.weights.llama2c import Llama2cCheckpoint
+from headrace.weights.quantised.checkpoint import QuantisedCheckpoint, quantisation_of
 from headrace.weights.safetensors import SafetensorsFile, element_bytes
 from headrace.weights.source import Source
 from headrace.weights.tensor_file import TensorInfo
@@ -62,6 +64,9 @@ class Checkpoint:
             )
         return found
 
+    def input_order(self, name: str) -> None:
+        """Inputs are in their own order."""
+
     def float32(self, name: str) -> NDArray[np.float32]:
         """A copy of the tensor in its own shape; F16 and BF16 are widened, others UnsupportedModel."""
         info = self.info(name)
@@ -86,6 +91,11 @@ class Checkpoint:
                 f"{row_count} rows of {name} need {row_count * row_bytes} bytes, not {out.nbytes}"
             )
         self._files[info.file].read_into(info, start_row * row_bytes, part)
+
+    def read_bytes(self, name: str, start: int, out: memoryview) -> None:
+        """Bytes of a tensor as stored, of any element type, into `out`, a flat view of bytes."""
+        info = self.tensors[name]
+        self._files[info.file].read_into(info, start, out)
 
     def close(self) -> None:
         for file in self._files.values():
@@ -130,17 +140,27 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> Source:
-    """Opens the checkpoint in a folder, or the GGUF file (any part of one that was split).
+    """Opens the checkpoint in a folder, or the GGUF file (any part of one that was split)
+    or the .bin of llama2.c.
 
     Raises ModelNotFound (no such folder, no model in it), CorruptFile, UnsupportedModel.
     """
     if path.suffix == ".gguf" and not path.is_dir():
         return GgufCheckpoint(path)
+    if path.suffix == ".bin" and not path.is_dir():
+        return Llama2cCheckpoint(path)
     if not path.is_dir():
         raise ModelNotFound(
-            f"{str(path)!r} is not a folder: give the folder that holds config.json, or a .gguf file"
+            f"{str(path)!r} is not a folder: give the folder that holds config.json, a .gguf file or the "
+            ".bin of llama2.c"
         )
-    return Checkpoint(path.resolve())
+    checkpoint = Checkpoint(path.resolve())
+    try:
+        quantisation = quantisation_of(checkpoint.config)
+        return checkpoint if quantisation is None else QuantisedCheckpoint(checkpoint, quantisation)
+    except BaseException:
+        checkpoint.close()
+        raise
 
 
 def is_complete(folder: Path) -> bool:

@@ -23,6 +23,7 @@ from headrace.weights.gguf_config import (
     rope_with_factors,
 )
 from headrace.weights.gguf_split import open_parts
+from headrace.weights.paired_rows import stored_rows
 from headrace.weights.tensor_file import TensorInfo
 
 
@@ -75,10 +76,13 @@ class GgufCheckpoint:
             )
         return self.tensors[name]
 
+    def input_order(self, name: str) -> None:
+        return None
+
     def float32(self, name: str) -> NDArray[np.float32]:
         info = self.info(name)
         values = self._files[info.file].float32(info)
-        return values[self._stored_rows(name, 0, info.shape[0])] if self._is_paired(name) else values
+        return values[stored_rows(0, info.shape[0], self._head_rows)] if self._is_paired(name) else values
 
     def row_dtype(self, name: str) -> str:
         return self.info(name).dtype
@@ -92,7 +96,7 @@ class GgufCheckpoint:
             first = start_row // self._head_rows * self._head_rows
             end = -(-(start_row + row_count) // self._head_rows) * self._head_rows
             heads = self._bytes_of_rows(info, first, end - first)
-            rows = heads[self._stored_rows(name, start_row, row_count) - first]
+            rows = heads[stored_rows(start_row, row_count, self._head_rows) - first]
         np.frombuffer(out, np.uint8)[: rows.size] = rows.reshape(-1)
 
     def close(self) -> None:
@@ -128,14 +132,6 @@ class GgufCheckpoint:
         return self._head_rows > 0 and name.rpartition(".")[0].endswith(
             ("self_attn.q_proj", "self_attn.k_proj")
         )
-
-    def _stored_rows(self, name: str, start_row: int, row_count: int) -> NDArray[np.int64]:
-        """Where rows of the original order are stored: row j of the first half of a head at 2j, of the second
-        half at 2j + 1."""
-        rows = np.arange(start_row, start_row + row_count)
-        half = self._head_rows // 2
-        head, within = np.divmod(rows, self._head_rows)
-        return head * self._head_rows + within % half * 2 + within // half
 
 
 def _check_readable(info: TensorInfo) -> None:

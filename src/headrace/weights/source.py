@@ -24,6 +24,11 @@ class Tensors(Protocol):
         """The tensor of that name, or CorruptFile. Its `dtype` is the type that it is stored in."""
         ...
 
+    def input_order(self, name: str) -> NDArray[np.int32] | None:
+        """Which stored input each column of a matrix multiplies, where they were put in another order so that
+        groups of one scale lie together; None where column i is input i."""
+        ...
+
     def float32(self, name: str) -> NDArray[np.float32]:
         """A copy of the tensor in its own shape, widened or dequantised; UnsupportedModel for types that
         have no such reading."""
