@@ -12,8 +12,8 @@
 namespace headrace {
 
 enum class Op {
-  embed, embed_positions, fused_linear, rms_norm, layer_norm, rope_kv_write, kv_write, attend, gather, add, scale,
-  softcap, gated_act, act, route, moe
+  embed, embed_positions, fused_linear, head_linear, rms_norm, layer_norm, rope, rope_kv_write, kv_write, attend, join,
+  gather, add, scale, softcap, gated_act, act, route, moe
 };
 
 // float32 [rows, columns] at `offset` bytes of the arena; rows: tokens of the step, or its output rows.
@@ -36,8 +36,11 @@ struct Constant {
 //   rms_norm       x                      y                  w                                                 eps
 //   layer_norm     x                      y                  w, bias|-1                                        eps
 //   rope_kv_write  q, k, v                q'                 inv_freq, q_norm, k_norm  layer, heads, rotary    eps, scale
-//   kv_write       k, v                                                                layer
-//   attend         q                      y                                            layer, heads, window    scale, softcap
+//   rope           x                      y                  inv_freq                  head_dim, rotary        scale
+//   kv_write       k, v|-1                                                             layer
+//   attend         q                      y                  sinks|-1                  layer, heads, window, value_dim  scale, softcap
+//   head_linear    x                      y         w                                  heads
+//   join           a, b                   y                                            heads
 //   gather         x                      y
 //   add            a, b                   y
 //   scale          x                      y                                                                    by
@@ -64,7 +67,7 @@ struct Program {
   std::vector<int64_t> weight_bytes;
   std::vector<Constant> constants;
   std::vector<KvLayer> kv;
-  std::vector<std::pair<int64_t, int64_t>> kv_bytes;  // of k and v
+  std::vector<std::pair<int64_t, int64_t>> kv_bytes;  // of k and v; 0 of v where the layer has none
   int32_t max_tokens = 0;
   int32_t max_rows = 0;
   std::vector<Instruction> instructions;

@@ -30,6 +30,7 @@ class Builder(Protocol):
         """A small float32 array computed from the config."""
         ...
 
-    def cache(self, layer: int, width: int) -> Value:
-        """The KV cache of a layer, `width` = kv_heads * head_dim."""
+    def cache(self, layer: int, width: int, value_width: int | None = None) -> Value:
+        """The KV cache of a layer, `width` = kv_heads * head_dim numbers of keys and as many of values in each
+        slot, or `value_width`: with 0 the values are the first entries of the keys (ops/attend.py)."""
         ...
