@@ -80,7 +80,9 @@ class PartsOf:
         whole = self._checkpoint.float32(tensor)
         if part.transposed:
             whole = whole.reshape(part.matrices, -1, part.of // part.matrices).transpose(0, 2, 1)
-        rows = whole.reshape(part.of, *whole.shape[-len(shape[1:]) :]) if len(shape) == 2 else whole.reshape(-1)
+        rows = (
+            whole.reshape(part.of, *whole.shape[-len(shape[1:]) :]) if len(shape) == 2 else whole.reshape(-1)
+        )
         return rows[(part.rows(0, shape[0]), *(slice(size) for size in shape[1:]))] + np.float32(part.plus)
 
     def row_dtype(self, name: str) -> str:
@@ -132,7 +134,9 @@ class PartsOf:
             for start, block in self._rows_of_matrix(tensor, part, int(matrix), k):
                 target[here, start : start + len(block)] = block.T[columns[here]]
 
-    def _rows_of_matrix(self, tensor: str, part: TensorPart, matrix: int, k: int) -> Iterator[tuple[int, Any]]:
+    def _rows_of_matrix(
+        self, tensor: str, part: TensorPart, matrix: int, k: int
+    ) -> Iterator[tuple[int, Any]]:
         """(first row, rows) of the first k rows of one of a tensor's matrices, block by block."""
         *_, inputs, columns = self._checkpoint.info(tensor).shape
         stacked = len(self._checkpoint.info(tensor).shape) == 3  # read_rows then counts matrices

@@ -31,6 +31,6 @@ class Builder(Protocol):
         ...
 
     def cache(self, layer: int, width: int, value_width: int | None = None) -> Value:
-        """The KV cache of a layer, `width` = kv_heads * head_dim numbers of keys and as many of values in each
-        slot, or `value_width`: with 0 the values are the first entries of the keys (ops/attend.py)."""
+        """The KV cache of a layer: `width` = kv_heads * head_dim numbers of keys in each slot, and as many of
+        values, or `value_width`: with 0 the values are the first entries of the keys (ops/attend.py)."""
         ...

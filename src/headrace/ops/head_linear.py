@@ -10,7 +10,5 @@ from headrace.ops.value import Array
 def head_linear(x: Array, w: Array) -> Array:
     """Head h of y is head h of x times rows [h N/H, (h + 1) N/H) of w, for H heads; N is a multiple of H."""
     heads = x.shape[1] // w.shape[1]
-    y = np.matmul(
-        x.reshape(len(x), heads, 1, -1), w.reshape(heads, -1, w.shape[1]).transpose(0, 2, 1)
-    )
+    y = np.matmul(x.reshape(len(x), heads, 1, -1), w.reshape(heads, -1, w.shape[1]).transpose(0, 2, 1))
     return y.reshape(len(x), -1)

@@ -274,9 +274,7 @@ class _Lowering:
         x, _, frequencies = rope.inputs
         assert frequencies is not None
         ints = [rope.attr("head_dim"), 2 * _size(frequencies)]
-        self._emit(
-            "rope", [x], rope.outputs, constants=[frequencies], ints=ints, floats=[rope.attr("scale")]
-        )
+        self._emit("rope", [x], rope.outputs, constants=[frequencies], ints=ints, floats=[rope.attr("scale")])
 
     def _join(self, join: Instruction) -> None:
         self._emit("join", list(join.inputs), join.outputs, ints=[join.attr("heads")])

@@ -66,8 +66,7 @@ class TorchExecutor:
         slots = capacity.page_count * capacity.page_tokens
         for cache in program.caches:
             k, v = (
-                self._torch.zeros(slots, width, dtype=dtype, device=self._device)
-                for width in cache.shape[1:]
+                self._torch.zeros(slots, width, dtype=dtype, device=self._device) for width in cache.shape[1:]
             )
             self._fixed[cache] = _Cache(k, v)
 
