@@ -110,7 +110,7 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
     folder = resolve(name, offline=options.offline)
     checkpoint = open_checkpoint(folder)
     try:
-        model = find_model(checkpoint.config)
+        model = find_model(checkpoint.config, context=options.context)
         program = verify(record(model.define))
         wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
         tokenizer, template = _text_side(folder, checkpoint.metadata)
