@@ -27,6 +27,8 @@ CASES = [
     ("llama_odd", "int4"),
     ("gemma2", "int8"),
     ("qwen3_moe_mixed", "int4"),
+    ("deepseek_v3", "int8"),
+    ("gpt_oss", "keep"),
 ]
 VOCABULARY = 90  # of the smallest of these models
 REQUESTS = 40

@@ -124,7 +124,8 @@ def test_every_stored_number_is_used_once(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["falcon", "gemma3", "gpt2", "gpt_neox", "mixtral", "phi3", "qwen3_moe_mixed"]
+    "name",
+    ["deepseek_v3", "falcon", "gemma3", "gpt2", "gpt_neox", "gpt_oss", "mixtral", "phi3", "qwen3_moe_mixed"],
 )
 def test_a_loaded_model_gives_the_golden_tokens(tmp_path: Path, name: str) -> None:
     """Parts are packed by the native code here, block by block, where the tests of models read them whole."""

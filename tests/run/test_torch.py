@@ -55,7 +55,10 @@ def test_equals_transformers(name: str, device: str) -> None:
     assert tokens == golden.greedy.tolist()
 
 
-@pytest.mark.parametrize("name", ["gemma2", "gpt2", "llama3", "mistral_window", "qwen3_moe", "qwen3_yarn"])
+@pytest.mark.parametrize(
+    "name",
+    ["deepseek_v3", "gemma2", "gpt2", "gpt_oss", "llama3", "mistral_window", "qwen3_moe", "qwen3_yarn"],
+)
 def test_equals_numpy_after_every_instruction_of_a_ragged_step(name: str, device: str) -> None:
     golden = load_golden(name)
     executors = (
