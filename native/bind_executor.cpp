@@ -81,7 +81,8 @@ class BoundExecutor {
       program.constants.push_back({data.data(), static_cast<int64_t>(data.size())});
     }
     for (const auto& [k, v, kv_heads, head_dim] : kv_) {
-      program.kv.push_back({kv_type_of(kv_type), kv_heads, head_dim, k.data(), v.data()});
+      uint8_t* values = v.size() == 0 ? nullptr : v.data();
+      program.kv.push_back({kv_type_of(kv_type), kv_heads, head_dim, k.data(), values});
       program.kv_bytes.emplace_back(static_cast<int64_t>(k.size()), static_cast<int64_t>(v.size()));
     }
     for (const auto& [data, width] : states_) {

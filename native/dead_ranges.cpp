@@ -1,3 +1,4 @@
+// Which memory of the arena holds nothing that is still to be read.
 #include <algorithm>
 
 #include "program.hpp"

@@ -1,6 +1,8 @@
 #include "executor.hpp"
+#include "head_linear.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -23,11 +25,15 @@ Executor::Executor(Pool& pool, Program program, bool poison)
 }
 
 void Executor::plan_scratch() {
-  size_t linear = 0, attend = 0, moe = 0;
+  size_t linear = 0, head = 0, attend = 0, moe = 0;
   for (const Instruction& it : program_.instructions) {
     if (it.op == Op::fused_linear) {
       const Value& x = program_.values[static_cast<size_t>(it.inputs[0])];
       linear = std::max(linear, linear_.scratch_bytes(program_.most_rows(x), x.columns));
+    } else if (it.op == Op::head_linear) {
+      const Weight& w = program_.weights[static_cast<size_t>(it.weights[0])];
+      const int64_t rows = program_.most_rows(program_.values[static_cast<size_t>(it.inputs[0])]);
+      head = std::max(head, head_linear_scratch_bytes(linear_, w, it.ints[0], rows) * static_cast<size_t>(pool_.threads()));
     } else if (it.op == Op::attend) {
       const KvLayer& kv = program_.kv[static_cast<size_t>(it.ints[0])];
       attend = std::max(attend, attend_.scratch_bytes(pool_.threads(), it.ints[1], kv.kv_heads, kv.head_dim));
@@ -36,13 +42,21 @@ void Executor::plan_scratch() {
     }
   }
   linear_scratch_ = Buffer(linear);
+  head_scratch_ = Buffer(head);
   attend_scratch_ = Buffer(attend);
   moe_scratch_ = Buffer(moe);
 }
 
+Executor::RopeTable Executor::rotation_of(const Instruction& it) {
+  const bool alone = it.op == Op::rope;
+  if (!alone && it.op != Op::rope_kv_write) return {};
+  return {it.constants[0], alone ? it.ints[1] : it.ints[2], alone ? it.floats[0] : it.floats[1], nullptr, nullptr};
+}
+
 const Executor::RopeTable& Executor::rope_table(const Instruction& it) const {
+  const RopeTable wanted = rotation_of(it);
   const auto found = std::find_if(rope_tables_.begin(), rope_tables_.end(), [&](const RopeTable& table) {
-    return table.constant == it.constants[0] && table.rotary_dim == it.ints[2] && table.rope_scale == it.floats[1];
+    return table.constant == wanted.constant && table.rotary_dim == wanted.rotary_dim && table.rope_scale == wanted.rope_scale;
   });
   static const RopeTable none;
   return found == rope_tables_.end() ? none : *found;
@@ -51,9 +65,10 @@ const Executor::RopeTable& Executor::rope_table(const Instruction& it) const {
 void Executor::plan_rope_tables() {
   int64_t floats = 0;
   for (const Instruction& it : program_.instructions) {
-    if (it.op != Op::rope_kv_write || it.ints[2] == 0 || rope_table(it).constant >= 0) continue;
-    rope_tables_.push_back({it.constants[0], it.ints[2], it.floats[1], nullptr, nullptr});
-    floats += static_cast<int64_t>(it.ints[2]) * program_.max_tokens;
+    const RopeTable wanted = rotation_of(it);
+    if (wanted.rotary_dim == 0 || rope_table(it).constant >= 0) continue;
+    rope_tables_.push_back(wanted);
+    floats += static_cast<int64_t>(wanted.rotary_dim) * program_.max_tokens;
   }
   rope_memory_ = Buffer(static_cast<size_t>(floats) * sizeof(float));
   float* at = reinterpret_cast<float*>(rope_memory_.data());
@@ -130,6 +145,12 @@ void Executor::execute(const Instruction& it, int phase, const Step& step, int p
       return embed(it, step.positions, rows, part, parts);
     case Op::fused_linear:
       return fused_linear(it, phase, rows, part, parts);
+    case Op::head_linear:
+      return head_linear(it, rows, part, parts);
+    case Op::rope:
+      return rope(it, step, part, parts);
+    case Op::join:
+      return join(it, rows, part, parts);
     case Op::rms_norm: {
       const Constant& w = program_.constants[static_cast<size_t>(it.constants[0])];
       const int64_t runs = it.ints[0], size = w.size / runs;
@@ -215,10 +236,47 @@ void Executor::rope_kv_write(const Instruction& it, const Step& step, int part, 
   rows_.rope_kv_write(args, part, parts);
 }
 
+void Executor::head_linear(const Instruction& it, int64_t rows, int part, int parts) {
+  HeadLinearArgs args;
+  args.x = value(it.inputs[0]);
+  args.rows = rows;
+  args.w = program_.weights[static_cast<size_t>(it.weights[0])];
+  args.heads = it.ints[0];
+  args.y = value(it.outputs[0]);
+  args.scratch = head_scratch_.data();
+  headrace::head_linear(linear_, args, part, parts);
+}
+
+void Executor::rope(const Instruction& it, const Step& step, int part, int parts) {
+  const RopeTable& table = rope_table(it);
+  RopeKvWriteArgs args;  // without keys and values
+  args.q = value(it.inputs[0]);
+  args.q_out = value(it.outputs[0]);
+  args.heads = static_cast<int32_t>(program_.values[static_cast<size_t>(it.inputs[0])].columns / it.ints[0]);
+  args.cos = table.cos;
+  args.sin = table.sin;
+  args.rotary_dim = it.ints[1];
+  args.kv.head_dim = it.ints[0];
+  args.step = &step;
+  rows_.rope_kv_write(args, part, parts);
+}
+
+void Executor::join(const Instruction& it, int64_t rows, int part, int parts) {
+  const int64_t heads = it.ints[0];
+  const int64_t a = program_.values[static_cast<size_t>(it.inputs[0])].columns / heads;
+  const int64_t b = program_.values[static_cast<size_t>(it.inputs[1])].columns / heads;
+  const float *from_a = value(it.inputs[0]), *from_b = value(it.inputs[1]);
+  float* to = value(it.outputs[0]);
+  for (int64_t i = rows * heads * part / parts; i < rows * heads * (part + 1) / parts; ++i) {
+    std::memcpy(to + i * (a + b), from_a + i * a, static_cast<size_t>(a) * sizeof(float));
+    std::memcpy(to + i * (a + b) + a, from_b + i * b, static_cast<size_t>(b) * sizeof(float));
+  }
+}
+
 void Executor::kv_write(const Instruction& it, const Step& step, int part, int parts) {
   RopeKvWriteArgs args;  // without queries and without a rotation
   args.k = value(it.inputs[0]);
-  args.v = value(it.inputs[1]);
+  args.v = it.inputs[1] < 0 ? nullptr : value(it.inputs[1]);
   args.kv = program_.kv[static_cast<size_t>(it.ints[0])];
   args.step = &step;
   rows_.rope_kv_write(args, part, parts);
@@ -228,7 +286,9 @@ void Executor::attend(const Instruction& it, const Step& step, int part, int par
   AttendArgs args;
   args.q = value(it.inputs[0]);
   args.y = value(it.outputs[0]);
+  args.sinks = constant(it.constants[0]);
   args.heads = it.ints[1];
+  args.value_dim = it.ints[3];
   args.scale = it.floats[0];
   args.window = it.ints[2];
   args.softcap = it.floats[1];

@@ -49,6 +49,7 @@ class Executor {
 
   void plan_scratch();
   void plan_rope_tables();
+  static RopeTable rotation_of(const Instruction& instruction);  // without memory; constant -1: rotates nothing
   const RopeTable& rope_table(const Instruction& instruction) const;
   void plan_stages();
   void run_stage(const Stage& stage, const Step& step, int part, int parts);
@@ -57,6 +58,9 @@ class Executor {
   void embed(const Instruction& instruction, const int32_t* ids, int64_t rows, int part, int parts);
   void fused_linear(const Instruction& instruction, int phase, int64_t rows, int part, int parts);
   void rope_kv_write(const Instruction& instruction, const Step& step, int part, int parts);
+  void head_linear(const Instruction& instruction, int64_t rows, int part, int parts);
+  void rope(const Instruction& instruction, const Step& step, int part, int parts);
+  void join(const Instruction& instruction, int64_t rows, int part, int parts);
   void kv_write(const Instruction& instruction, const Step& step, int part, int parts);
   void attend(const Instruction& instruction, const Step& step, int part, int parts);
   void route(const Instruction& instruction, int64_t rows, int part, int parts);
@@ -76,7 +80,7 @@ class Executor {
   const AttendKernels& attend_;
   const Moe moe_;
   const RecurrenceKernels& recurrence_;
-  Buffer linear_scratch_, attend_scratch_, moe_scratch_, rope_memory_;
+  Buffer linear_scratch_, head_scratch_, attend_scratch_, moe_scratch_, rope_memory_;
   std::vector<RopeTable> rope_tables_;
   std::vector<Stage> stages_;
   std::mutex turn_;

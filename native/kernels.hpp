@@ -62,9 +62,11 @@ struct SelectiveScanArgs {
 };
 
 struct AttendArgs {
-  const float* q = nullptr;  // [T, heads * head_dim]
-  float* y = nullptr;        // [T, heads * head_dim]
+  const float* q = nullptr;      // [T, heads * head_dim]
+  float* y = nullptr;            // [T, heads * value_dim]
+  const float* sinks = nullptr;  // [heads] or null: one more score of each head, without a value
   int32_t heads = 0;
+  int32_t value_dim = 0;  // kv.head_dim; at most that where kv has no v
   float scale = 0;
   int32_t window = 0;   // 0: none; otherwise a query at position p sees keys p-window+1 .. p
   float softcap = 0;    // 0: none
@@ -83,7 +85,8 @@ struct RopeTableArgs {
   const Step* step = nullptr;
 };
 
-// Optional head norms of q and k, rotary embedding of both, then k and v into their slots. heads may be 0.
+// Optional head norms of q and k, rotary embedding of both, then k and v into their slots. heads may be 0, and
+// so may kv.kv_heads; v is null where kv has no v.
 struct RopeKvWriteArgs {
   const float* q = nullptr;  // [T, heads * head_dim]
   const float* k = nullptr;  // [T, kv_heads * head_dim]

@@ -25,11 +25,14 @@ constexpr Form kForms[] = {
     {"embed", Op::embed, 0, 1, 1, 0, 0, 0},
     {"embed_positions", Op::embed_positions, 0, 1, 1, 0, 0, 0},
     {"fused_linear", Op::fused_linear, 2, -1, -1, -1, 1, 1},
+    {"head_linear", Op::head_linear, 1, 1, 1, 0, 1, 0},
     {"rms_norm", Op::rms_norm, 1, 1, 0, 1, 1, 1},
     {"layer_norm", Op::layer_norm, 1, 1, 0, 2, 0, 1},
     {"rope_kv_write", Op::rope_kv_write, 3, 1, 0, 3, 3, 2},
     {"kv_write", Op::kv_write, 2, 0, 0, 0, 1, 0},
-    {"attend", Op::attend, 1, 1, 0, 0, 3, 2},
+    {"rope", Op::rope, 1, 1, 0, 1, 2, 1},
+    {"attend", Op::attend, 1, 1, 0, 1, 4, 2},
+    {"join", Op::join, 2, 1, 0, 0, 1, 0},
     {"gather", Op::gather, 1, 1, 0, 0, 0, 0},
     {"take_columns", Op::take_columns, 1, 1, 0, 0, -1, 0},
     {"add", Op::add, 2, 1, 0, 0, 0, 0},
@@ -74,17 +77,28 @@ class Checker {
       case Op::rope_kv_write:
         check_rope();
         break;
+      case Op::head_linear:
+        check_head_linear();
+        break;
+      case Op::rope:
+        check_lone_rope();
+        break;
       case Op::kv_write:
         check_kv_index();
         expect_tokens();
-        for (size_t i = 0; i < 2; ++i) expect_columns(in(i), kv_columns());
+        expect((it_.inputs[1] >= 0) == (layer().v != nullptr), "writes values where the layer has them, and only there");
+        for (size_t i = 0; i < 2; ++i) {
+          if (it_.inputs[i] >= 0) expect_columns(in(i), kv_columns());
+        }
         break;
       case Op::attend:
-        check_layer();
-        expect(it_.ints[2] >= 0 && it_.floats[1] >= 0, "window and softcap must not be negative");
-        expect_columns(in(0), query_columns());
-        expect_columns(out(0), query_columns());
-        expect_tokens();
+        check_attend();
+        break;
+      case Op::join:
+        expect_heads(it_.ints[0], in(0).columns);
+        expect_heads(it_.ints[0], in(1).columns);
+        for (size_t i = 0; i < 2; ++i) expect_same_rows(in(i), out(0));
+        expect_columns(out(0), in(0).columns + in(1).columns);
         break;
       case Op::gather:
         expect(!in(0).of_output_rows && out(0).of_output_rows, "gathers from rows 'T' to rows 'R'");
@@ -147,7 +161,9 @@ class Checker {
     expect(a.of_output_rows == b.of_output_rows, "mixes rows 'T' and 'R'");
   }
   void expect_tokens() const {
-    for (size_t i = 0; i < it_.inputs.size(); ++i) expect(!in(i).of_output_rows, "works on rows 'T' only");
+    for (size_t i = 0; i < it_.inputs.size(); ++i) {
+      expect(it_.inputs[i] < 0 || !in(i).of_output_rows, "works on rows 'T' only");
+    }
     for (size_t i = 0; i < it_.outputs.size(); ++i) expect(!out(i).of_output_rows, "works on rows 'T' only");
   }
   void expect_constant(int constant, int64_t size) const {
@@ -178,13 +194,13 @@ class Checker {
   void check_ids() const {
     const auto never = [](Op, size_t) { return false; };
     check_table("input", it_.inputs, program_.values.size(),
-                [](Op op, size_t i) { return op == Op::fused_linear && i == 1; });
+                [](Op op, size_t i) { return (op == Op::fused_linear || op == Op::kv_write) && i == 1; });
     check_table("output", it_.outputs, program_.values.size(), never);
     check_table("weight", it_.weights, program_.weights.size(), never);
     check_table("constant", it_.constants, program_.constants.size(),
                 [](Op op, size_t i) {
-                  return op == Op::fused_linear || op == Op::rope_kv_write || op == Op::route || op == Op::moe ||
-                         ((op == Op::layer_norm || op == Op::causal_conv) && i == 1);
+                  return op == Op::fused_linear || op == Op::rope_kv_write || op == Op::attend || op == Op::route ||
+                         op == Op::moe || ((op == Op::layer_norm || op == Op::causal_conv) && i == 1);
                 });
   }
 
@@ -217,6 +233,30 @@ class Checker {
     expect_same_rows(in(1), out(0));
   }
 
+  void expect_heads(int heads, int64_t columns) const {
+    expect(heads > 0 && columns % heads == 0, text(columns) + " columns are not those of " + text(heads) + " heads");
+  }
+  void check_head_linear() const {
+    const Weight& weight = program_.weights[id(it_.weights[0])];
+    const int heads = it_.ints[0];
+    expect_heads(heads, weight.n);
+    expect_columns(in(0), heads * weight.k);
+    expect_columns(out(0), weight.n);
+    expect_same_rows(in(0), out(0));
+  }
+
+  void check_attend() const {
+    check_layer();
+    expect(it_.ints[2] >= 0 && it_.floats[1] >= 0, "window and softcap must not be negative");
+    const int value_dim = it_.ints[3], head_dim = layer().head_dim;
+    expect(value_dim == head_dim || (layer().v == nullptr && value_dim > 0 && value_dim < head_dim),
+           "values of " + text(value_dim) + " entries do not belong to keys of " + text(head_dim));
+    expect_constant(it_.constants[0], it_.ints[1]);
+    expect_columns(in(0), query_columns());
+    expect_columns(out(0), static_cast<int64_t>(it_.ints[1]) * value_dim);
+    expect_tokens();
+  }
+
   void check_norm_width() const {
     const int64_t width = program_.constants[id(it_.constants[0])].size;
     expect(width > 0 && in(0).columns % width == 0,
@@ -245,13 +285,23 @@ class Checker {
     expect_columns(in(1), kv_columns());
     expect_columns(in(2), kv_columns());
     expect_columns(out(0), query_columns());
-    const int rotary = it_.ints[2];
-    expect(rotary >= 0 && rotary % 2 == 0 && rotary <= layer().head_dim,
-           "rotary dimension " + text(rotary) + " is odd or above the head's " + text(layer().head_dim));
-    expect(rotary == 0 || it_.constants[0] >= 0, "needs inverse frequencies");
-    expect_constant(it_.constants[0], rotary / 2);
+    expect(layer().v != nullptr, "writes values to a layer that has none");
+    check_rotation(it_.ints[2], layer().head_dim);
     expect_constant(it_.constants[1], layer().head_dim);
     expect_constant(it_.constants[2], layer().head_dim);
+  }
+  void check_lone_rope() const {
+    expect_tokens();
+    expect(it_.ints[0] > 0 && it_.ints[0] <= kMaxHeadDim && in(0).columns % it_.ints[0] == 0,
+           text(in(0).columns) + " columns are not heads of " + text(it_.ints[0]));
+    expect_columns(out(0), in(0).columns);
+    check_rotation(it_.ints[1], it_.ints[0]);
+  }
+  void check_rotation(int rotary, int head_dim) const {
+    expect(rotary >= 0 && rotary % 2 == 0 && rotary <= head_dim,
+           "rotary dimension " + text(rotary) + " is odd or above the head's " + text(head_dim));
+    expect(rotary == 0 || it_.constants[0] >= 0, "needs inverse frequencies");
+    expect_constant(it_.constants[0], rotary / 2);
   }
 
   // An output may be an input only where every thread has read what it overwrites.
@@ -268,6 +318,7 @@ class Checker {
       case Op::causal_conv:
       case Op::selective_scan:
       case Op::take_columns:
+      case Op::head_linear:
         return false;
       default:
         return true;
@@ -334,9 +385,9 @@ void check_kv(Program& program) {
     const int64_t number_bytes = layer.type == KvType::f32 ? 4 : 2;
     const int64_t page_bytes = number_bytes * layer.kv_heads * kPageTokens * layer.head_dim;
     const auto [k_bytes, v_bytes] = program.kv_bytes[i];
-    if (k_bytes != v_bytes || k_bytes % page_bytes != 0 || k_bytes == 0) {
+    if ((layer.v != nullptr && k_bytes != v_bytes) || k_bytes % page_bytes != 0 || k_bytes == 0) {
       refuse(name + ": k has " + text(k_bytes) + " and v " + text(v_bytes) + " bytes; both must be the same number of pages of " +
-             text(page_bytes) + " bytes");
+             text(page_bytes) + " bytes, or v absent");
     }
     if (i > 0 && k_bytes / page_bytes != program.pages) {
       refuse(name + " has " + text(k_bytes / page_bytes) + " pages, those before it " + text(program.pages));

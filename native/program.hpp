@@ -12,8 +12,8 @@
 namespace headrace {
 
 enum class Op {
-  embed, embed_positions, fused_linear, rms_norm, layer_norm, rope_kv_write, kv_write, attend, gather, take_columns, add,
-  scale, softcap, gated_act, act, route, moe, causal_conv, selective_scan
+  embed, embed_positions, fused_linear, head_linear, rms_norm, layer_norm, rope, rope_kv_write, kv_write, attend, join,
+  gather, take_columns, add, scale, softcap, gated_act, act, route, moe, causal_conv, selective_scan
 };
 
 // float32 [rows, columns] at `offset` bytes of the arena; rows: tokens of the step, or its output rows.
@@ -43,8 +43,11 @@ struct Constant {
 //   rms_norm       x                      y                  w                         runs                    eps
 //   layer_norm     x                      y                  w, bias|-1                                        eps
 //   rope_kv_write  q, k, v                q'                 inv_freq, q_norm, k_norm  layer, heads, rotary    eps, scale
-//   kv_write       k, v                                                                layer
-//   attend         q                      y                                            layer, heads, window    scale, softcap
+//   rope           x                      y                  inv_freq                  head_dim, rotary        scale
+//   kv_write       k, v|-1                                                             layer
+//   attend         q                      y                  sinks|-1                  layer, heads, window, value_dim  scale, softcap
+//   head_linear    x                      y         w                                  heads
+//   join           a, b                   y                                            heads
 //   gather         x                      y
 //   take_columns   x                      y                                            order...
 //   add            a, b                   y
@@ -74,7 +77,7 @@ struct Program {
   std::vector<int64_t> weight_bytes;
   std::vector<Constant> constants;
   std::vector<KvLayer> kv;
-  std::vector<std::pair<int64_t, int64_t>> kv_bytes;  // of k and v
+  std::vector<std::pair<int64_t, int64_t>> kv_bytes;  // of k and v; 0 of v where the layer has none
   std::vector<State> states;
   int32_t max_tokens = 0;
   int32_t max_rows = 0;

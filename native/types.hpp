@@ -47,6 +47,7 @@ struct Step {
 
 // KV memory of one layer. V is [pages][kv_heads][kPageTokens][head_dim] of `type`; K is transposed inside
 // a page, [pages][kv_heads][head_dim][kPageTokens], so that one vector holds one dimension of 16 keys.
+// Without v the values are the first entries of the keys (multi-head latent attention).
 struct KvLayer {
   KvType type = KvType::f32;
   int32_t kv_heads = 0;

@@ -73,6 +73,49 @@ QWEN3_MOE = QWEN3 | {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
 }
+DEEPSEEK_V3 = LLAMA | {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-6,
+    "intermediate_size": 40,
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 20,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "num_nextn_predict_layers": 0,
+    "rope_theta": 1e4,
+}
+GPT_OSS = LLAMA | {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "num_hidden_layers": 3,
+    "head_dim": 16,
+    "intermediate_size": 24,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "sliding_window": 8,
+    "attention_bias": True,
+    "rope_theta": 150000.0,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 64,
+    },
+}
 STARCODER2 = LLAMA | {
     "intermediate_size": 64,
     "architectures": ["Starcoder2ForCausalLM"],
@@ -81,6 +124,19 @@ STARCODER2 = LLAMA | {
     "hidden_act": "gelu_pytorch_tanh",
     "use_bias": True,
     "rope_theta": 1e5,
+}
+PHI3_LONGROPE = LLAMA | {
+    "architectures": ["Phi3ForCausalLM"],
+    "model_type": "phi3",
+    "rope_theta": 1e4,
+    # `transformers` changes over to the long factors beyond it: the prompt is there already.
+    "original_max_position_embeddings": 16,
+    "pad_token_id": None,
+    "rope_scaling": {
+        "type": "longrope",
+        "short_factor": [1.0, 1.1, 1.3, 1.6],
+        "long_factor": [1.5, 2.5, 6.0, 14.0],
+    },
 }
 GEMMA2 = LLAMA | {
     "architectures": ["Gemma2ForCausalLM"],
@@ -196,6 +252,42 @@ CONFIGS: dict[str, Settings] = {
     "qwen3_moe": QWEN3_MOE | {"norm_topk_prob": True},
     "qwen3_moe_mixed": QWEN3_MOE
     | {"norm_topk_prob": False, "num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
+    "deepseek_v3": DEEPSEEK_V3
+    | {
+        "rope_scaling": {
+            "type": "yarn",
+            "factor": 8.0,
+            "original_max_position_embeddings": 64,
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "mscale": 1.0,
+            "mscale_all_dim": 0.7,
+        },
+    },
+    "deepseek_v3_direct": DEEPSEEK_V3
+    | {
+        "q_lora_rank": None,
+        "kv_lora_rank": 32,
+        "n_shared_experts": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 1.0,
+        "attention_bias": True,
+        "rope_interleave": False,
+    },
+    "deepseek_v2": DEEPSEEK_V3
+    | {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v2",
+        "q_lora_rank": None,
+        "topk_method": "greedy",
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 1.5,
+    },
+    "gpt_oss": GPT_OSS,
     "granite": LLAMA
     | {
         "architectures": ["GraniteForCausalLM"],
@@ -266,6 +358,8 @@ CONFIGS: dict[str, Settings] = {
         "original_max_position_embeddings": 512,
         "pad_token_id": None,
     },
+    "phi3_longrope": PHI3_LONGROPE,
+    "phi3_longrope_short": PHI3_LONGROPE | {"original_max_position_embeddings": 512},
     "gemma2": GEMMA2,
     "gemma3": GEMMA3
     | {
@@ -341,14 +435,22 @@ NAMES_IN_FILES = {"gpt_neox": ("lm_head.", "embed_out.")}
 EXPERTS = {
     "mixtral": ("mlp.", "block_sparse_moe.", ("w1", "w3", "w2")),
     "qwen3_moe": ("mlp.", "mlp.", ("gate_proj", "up_proj", "down_proj")),
+    "deepseek_v2": ("mlp.", "mlp.", ("gate_proj", "up_proj", "down_proj")),
+    "deepseek_v3": ("mlp.", "mlp.", ("gate_proj", "up_proj", "down_proj")),
 }
 TABLES = ("word_embeddings", "wte", "embed_in")
+
+
+def learned(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """What a checkpoint holds: the parameters, and the biases by which DeepSeek balances its experts."""
+    yield from model.named_parameters()
+    yield from ((name, buffer) for name, buffer in model.named_buffers() if name.endswith("correction_bias"))
 
 
 def fill(model: PreTrainedModel, generator: torch.Generator) -> None:
     """Random weights that keep activations near 1 and make every part matter, biases and norm scales too."""
     table_scale = float(getattr(model.get_input_embeddings(), "embed_scale", 1.0))  # Gemma multiplies by it
-    for name, parameter in model.named_parameters():
+    for name, parameter in learned(model):
         draw = torch.randn(parameter.shape, generator=generator)
         if name.endswith("bias"):
             value = 0.3 * draw
@@ -364,7 +466,7 @@ def fill(model: PreTrainedModel, generator: torch.Generator) -> None:
             value = 0.1 * draw
         elif "lm_head" in name or "embed_out" in name:
             value = 3 * draw / parameter.shape[1] ** 0.5
-        elif name.endswith("mlp.gate.weight"):  # a router: its choices are clear
+        elif name.endswith(("mlp.gate.weight", "mlp.router.weight")):  # a router: its choices are clear
             value = 4 * draw / parameter.shape[1] ** 0.5
         else:
             value = 1.5 * draw / parameter.shape[-1] ** 0.5
@@ -391,14 +493,14 @@ def stored_tensors(model: PreTrainedModel, model_type: str) -> Iterator[tuple[st
     """The model's parameters as checkpoints of its type name them and cut them up."""
     new, old = NAMES_IN_FILES.get(model_type, ("", ""))
     block, block_in_files, (gate, up, down) = EXPERTS.get(model_type, ("", "", ("", "", "")))
-    for name, parameter in model.named_parameters():
+    for name, parameter in learned(model):
         tensor, name = parameter.detach(), name.replace(new, old)
-        at, fused, kind = name.partition("experts.")
-        if not fused:
+        at, fused, kind = name.partition("mlp.experts.")
+        if not fused or model_type not in EXPERTS:
             is_router = name.endswith("mlp.gate.weight")
             yield name.replace(block, block_in_files) if is_router else name, tensor
             continue
-        at = at.replace(block, block_in_files)
+        at += block_in_files
         for e, expert in enumerate(tensor):
             if kind == "down_proj":
                 yield f"{at}experts.{e}.{down}.weight", expert

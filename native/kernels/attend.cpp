@@ -1,8 +1,9 @@
 // Causal grouped-query attention over paged keys and values, with sliding window and soft cap:
 // online softmax (Milakov, Gimelshein 2018) over blocks of keys.
 //
-// Work: one item is (sequence, tile of consecutive query tokens, KV head). A tile has all query heads
-// of the KV head, so K and V are read once for all of them; its rows are (token, head) pairs.
+// Work: one item is (sequence, tile of consecutive query tokens, KV head, slice of its query heads). A tile
+// has all query heads of the KV head where they are not many, so K and V are read once for all of them; its
+// rows are (token, head) pairs. Where values are the first entries of keys, a block is turned for all rows.
 // Per block of 64 keys: scores [rows, 64] = q K by register tiles (K lies transposed in its page, so a
 // vector holds 16 keys), softmax row by row, then out [rows, head_dim] by register tiles.
 //
@@ -52,6 +53,10 @@ struct Scratch {
 
 static inline int padded_dim(int head_dim) { return (head_dim + 15) / 16 * 16; }
 static inline int tile_tokens(int group) { return larger(1, kTileRows / group); }
+static inline int fewest_slices(int group) { return (group + kTileRows - 1) / kTileRows; }
+static inline int most_rows(int group) {
+  return tile_tokens(group) * ((group + fewest_slices(group) - 1) / fewest_slices(group));
+}
 static inline size_t scratch_floats(int rows, int head_dim) {
   const size_t padded_rows = static_cast<size_t>((rows + 15) / 16 * 16);
   return padded_rows * (2 * static_cast<size_t>(padded_dim(head_dim)) + kBlock + 3) +
@@ -60,7 +65,7 @@ static inline size_t scratch_floats(int rows, int head_dim) {
 
 static size_t scratch_bytes(int parts, int32_t heads, int32_t kv_heads, int32_t head_dim) {
   const int group = heads / kv_heads;
-  return static_cast<size_t>(parts) * scratch_floats(tile_tokens(group) * group, head_dim) * sizeof(float);
+  return static_cast<size_t>(parts) * scratch_floats(most_rows(group), head_dim) * sizeof(float);
 }
 
 static inline Scratch scratch_of(uint8_t* base, int part, int rows, int head_dim) {
@@ -117,14 +122,14 @@ static void score_rows(const float* q, int q_stride, const T* const* pages, int 
 
 // out[r][0 .. Vectors) = out * decay[r] + sum over keys of weight[r][key] * V[key], in order of keys.
 template <typename T, int Rows, int Vectors>
-static void out_tile(const float* weights, const float* decay, const T* const* pages, int key0, int key1, int head_dim,
+static void out_tile(const float* weights, const float* decay, const T* const* pages, int key0, int key1, int value_dim,
                      int lanes, float* out, int out_stride) {
   F acc[Rows][Vectors];
   for (int r = 0; r < Rows; ++r) {
     for (int v = 0; v < Vectors; ++v) acc[r][v] = load(out + r * out_stride + v * kWidth) * splat(decay[r]);
   }
   for (int key = key0; key < key1; ++key) {
-    const T* values = pages[key / kPageTokens] + (key % kPageTokens) * head_dim;
+    const T* values = pages[key / kPageTokens] + (key % kPageTokens) * value_dim;
     F value[Vectors];
     for (int v = 0; v < Vectors; ++v) {
       value[v] = lanes == kWidth ? load_any(values + v * kWidth) : load_any_partial(values + v * kWidth, lanes);
@@ -140,18 +145,18 @@ static void out_tile(const float* weights, const float* decay, const T* const* p
 }
 
 template <typename T, int Rows>
-static void out_rows(const float* weights, const float* decay, const T* const* pages, int key0, int key1, int head_dim,
+static void out_rows(const float* weights, const float* decay, const T* const* pages, int key0, int key1, int value_dim,
                      float* out, int out_stride) {
   const T* shifted[kBlockPages];
   int d = 0;
-  while (d < head_dim) {
+  while (d < value_dim) {
     for (int p = 0; p < kBlockPages; ++p) shifted[p] = pages[p] == nullptr ? nullptr : pages[p] + d;
-    const int rest = head_dim - d;
+    const int rest = value_dim - d;
     if (rest >= kOutVectors * kWidth) {
-      out_tile<T, Rows, kOutVectors>(weights, decay, shifted, key0, key1, head_dim, kWidth, out + d, out_stride);
+      out_tile<T, Rows, kOutVectors>(weights, decay, shifted, key0, key1, value_dim, kWidth, out + d, out_stride);
       d += kOutVectors * kWidth;
     } else {
-      out_tile<T, Rows, 1>(weights, decay, shifted, key0, key1, head_dim, smaller(rest, kWidth), out + d, out_stride);
+      out_tile<T, Rows, 1>(weights, decay, shifted, key0, key1, value_dim, smaller(rest, kWidth), out + d, out_stride);
       d += kWidth;
     }
   }
@@ -180,7 +185,8 @@ struct Tile {
   const AttendArgs* args;
   const int32_t* block_table;
   const int32_t* positions;  // of the tile's tokens
-  int tokens, group, rows, head;  // head: KV head
+  int kv_head;
+  int first_head, heads, rows;    // query heads, of every token
   int first_key, last_key;        // over all rows, inclusive
 };
 
@@ -218,7 +224,7 @@ static inline void soften(const Tile& tile, const Scratch& s, int page_count, in
   const AttendArgs& args = *tile.args;
   const int vectors = page_count * kPageVectors;
   for (int row = 0; row < tile.rows; ++row) {
-    const int position = tile.positions[row / tile.group];
+    const int position = tile.positions[row / tile.heads];
     const float top = mask_row(s.scores + row * kBlock, vectors, first_visible(args, position) - begin,
                                position - begin, args.softcap, s.top[row]);
     const float shift = top == -INFINITY ? 0.0f : top;  // nothing seen yet: every weight is e^-inf
@@ -253,13 +259,42 @@ static inline void compute_block(const Tile& tile, const Scratch& s, const Block
   });
   soften(tile, s, block.page_count, block.begin);
   over_rows<kOutRows>(tile.rows, [&]<int Rows>(int row) {
-    out_rows<T, Rows>(s.scores + row * kBlock, s.decay + row, values, block.key0, block.key1, dim,
+    out_rows<T, Rows>(s.scores + row * kBlock, s.decay + row, values, block.key0, block.key1, tile.args->value_dim,
                       s.out + row * stride, stride);
   });
 }
 
-static inline void widen(const uint16_t* from, int count, float* to) {  // count: a multiple of 16
+// `count` numbers, a multiple of 16, as float32: where they are, or in `to`.
+static inline const float* widened(const float* from, int, float*) { return from; }
+static inline const float* widened(const uint16_t* from, int count, float* to) {
   for (int i = 0; i < count; i += kWidth) store(to + i, load_bf16(from + i));
+  return to;
+}
+
+// Values that are the first `dim` entries of a page of keys [dim][16], as [16][dim].
+static inline const float* turned(const float* keys, int dim, float* to) {
+  typedef float Four __attribute__((vector_size(16)));
+  const auto four = [&](int d, int token) {
+    Four r;
+    memcpy(&r, keys + d * kPageTokens + token, sizeof r);
+    return r;
+  };
+  int d = 0;
+  for (; d + 4 <= dim; d += 4) {
+    for (int token = 0; token < kPageTokens; token += 4) {
+      const Four a = four(d, token), b = four(d + 1, token), c = four(d + 2, token), e = four(d + 3, token);
+      const Four ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+      const Four ce_low = __builtin_shufflevector(c, e, 0, 4, 1, 5), ce_high = __builtin_shufflevector(c, e, 2, 6, 3, 7);
+      const Four columns[4] = {
+          __builtin_shufflevector(ab_low, ce_low, 0, 1, 4, 5), __builtin_shufflevector(ab_low, ce_low, 2, 3, 6, 7),
+          __builtin_shufflevector(ab_high, ce_high, 0, 1, 4, 5), __builtin_shufflevector(ab_high, ce_high, 2, 3, 6, 7)};
+      for (int i = 0; i < 4; ++i) memcpy(to + (token + i) * dim + d, &columns[i], sizeof(Four));
+    }
+  }
+  for (; d < dim; ++d) {
+    for (int token = 0; token < kPageTokens; ++token) to[token * dim + d] = keys[d * kPageTokens + token];
+  }
+  return to;
 }
 
 template <typename T>
@@ -274,22 +309,20 @@ static void attend_block(const Tile& tile, const Scratch& s, int index) {
   const T *keys[kBlockPages] = {}, *values[kBlockPages] = {};
   for (int p = 0; p < block.page_count; ++p) {
     const int64_t page = tile.block_table[index * kBlockPages + p];
-    const int64_t at = (page * args.kv.kv_heads + tile.head) * page_numbers;
+    const int64_t at = (page * args.kv.kv_heads + tile.kv_head) * page_numbers;
     keys[p] = reinterpret_cast<const T*>(args.kv.k) + at;
-    values[p] = reinterpret_cast<const T*>(args.kv.v) + at;
+    values[p] = args.kv.v == nullptr ? nullptr : reinterpret_cast<const T*>(args.kv.v) + at;
   }
-  if constexpr (sizeof(T) == sizeof(uint16_t)) {
-    if (tile.rows > 2 * kScoreRows) {  // many register tiles: convert once for all of them
-      const float *wide_keys[kBlockPages] = {}, *wide_values[kBlockPages] = {};
-      for (int p = 0; p < block.page_count; ++p) {
-        float* wide = s.wide + 2 * p * page_numbers;
-        widen(keys[p], page_numbers, wide);
-        widen(values[p], page_numbers, wide + page_numbers);
-        wide_keys[p] = wide;
-        wide_values[p] = wide + page_numbers;
-      }
-      return compute_block(tile, s, block, wide_keys, wide_values);
+  const bool many_tiles = sizeof(T) < sizeof(float) && tile.rows > 2 * kScoreRows;
+  if (args.kv.v == nullptr || many_tiles) {  // turn, convert once for all register tiles
+    const float *wide_keys[kBlockPages] = {}, *wide_values[kBlockPages] = {};
+    for (int p = 0; p < block.page_count; ++p) {
+      float *to_keys = s.wide + 2 * p * page_numbers, *to_values = to_keys + page_numbers;
+      wide_keys[p] = widened(keys[p], page_numbers, to_keys);
+      wide_values[p] = args.kv.v == nullptr ? turned(wide_keys[p], args.value_dim, to_values)
+                                            : widened(values[p], page_numbers, to_values);
     }
+    return compute_block(tile, s, block, wide_keys, wide_values);
   }
   compute_block(tile, s, block, keys, values);
 }
@@ -299,35 +332,36 @@ template <typename T>
 static void attend_tile(const Tile& tile, const Scratch& s, const float* q, float* y) {
   const AttendArgs& args = *tile.args;
   const int dim = args.kv.head_dim, stride = padded_dim(dim);
-  const int64_t token_stride = static_cast<int64_t>(args.heads) * dim;
-  const int64_t head_offset = static_cast<int64_t>(tile.head) * tile.group * dim;
+  const auto head_of = [&](int row) {  // counted over all tokens' heads
+    return static_cast<int64_t>(row / tile.heads) * args.heads + tile.first_head + row % tile.heads;
+  };
   for (int row = 0; row < tile.rows; ++row) {
-    const float* from = q + (row / tile.group) * token_stride + head_offset + (row % tile.group) * dim;
+    const float* from = q + head_of(row) * dim;
     for (int d = 0; d < dim; ++d) s.q[row * stride + d] = from[d] * args.scale;
     for (int d = 0; d < stride; ++d) s.out[row * stride + d] = 0.0f;
-    s.top[row] = -INFINITY;
-    s.sum[row] = 0.0f;
+    // A sink is the first score of its row: the highest so far, with weight e^0.
+    s.top[row] = args.sinks == nullptr ? -INFINITY : args.sinks[tile.first_head + row % tile.heads];
+    s.sum[row] = args.sinks == nullptr ? 0.0f : 1.0f;
   }
   for (int block = tile.first_key / kBlock; block <= tile.last_key / kBlock; ++block) {
     attend_block<T>(tile, s, block);
   }
   for (int row = 0; row < tile.rows; ++row) {
-    float* to = y + (row / tile.group) * token_stride + head_offset + (row % tile.group) * dim;
+    float* to = y + head_of(row) * args.value_dim;
     const float inverse = 1.0f / s.sum[row];
-    for (int d = 0; d < dim; ++d) to[d] = s.out[row * stride + d] * inverse + 0.0f;  // + 0: -0 becomes 0
+    for (int d = 0; d < args.value_dim; ++d) to[d] = s.out[row * stride + d] * inverse + 0.0f;  // + 0: -0 becomes 0
   }
 }
 
-// Describes the tile of tokens [token, token + tokens) of sequence b for KV head `head`.
-static inline Tile tile_of(const AttendArgs& args, int b, int token, int tokens, int head) {
+// Describes the tile of tokens [token, token + tokens) of sequence b, for `heads` query heads of a KV head.
+static inline Tile tile_of(const AttendArgs& args, int b, int token, int tokens, int heads) {
   Tile tile;
   tile.args = &args;
   tile.block_table = args.step->block_tables + static_cast<int64_t>(b) * args.step->max_pages;
   tile.positions = args.step->positions + token;
-  tile.tokens = tokens;
-  tile.group = args.heads / args.kv.kv_heads;
-  tile.rows = tokens * tile.group;
-  tile.head = head;
+  tile.kv_head = tile.first_head = 0;
+  tile.heads = heads;
+  tile.rows = tokens * heads;
   tile.first_key = first_visible(args, tile.positions[0]);
   tile.last_key = tile.positions[0];
   for (int t = 1; t < tokens; ++t) {
@@ -342,7 +376,7 @@ static inline int64_t cost_of(const Tile& tile) {
   return blocks * (tile.rows + 4);  // reading a block costs about as much as four rows' arithmetic
 }
 
-// Calls f(tile, first token, cost of the tile for all KV heads so far) for every tile of the step.
+// Calls f(sequence, first token, tokens) for every tile of the step.
 template <typename Call>
 static inline void over_tiles(const AttendArgs& args, const Call& call) {
   const int most = tile_tokens(args.heads / args.kv.kv_heads);
@@ -354,26 +388,43 @@ static inline void over_tiles(const AttendArgs& args, const Call& call) {
   }
 }
 
+// Into how many slices the query heads of a KV head are cut: few enough heads for a tile, and where there
+// would be less than two items for a thread, more slices. Each reads all keys, so none has less than 16 heads.
+static inline int slice_count(const AttendArgs& args, int parts) {
+  const int group = args.heads / args.kv.kv_heads;
+  int64_t items = 0;
+  over_tiles(args, [&](int, int, int) { items += args.kv.kv_heads; });
+  const int64_t wanted = items == 0 ? 1 : (2 * parts + items - 1) / items;
+  const int most = larger(fewest_slices(group), group / 16);
+  return wanted < most ? larger(fewest_slices(group), static_cast<int>(wanted)) : most;
+}
+
 // Every thread walks all items and does those whose middle, on the line of summed costs, falls in its share.
 static void attend(const AttendArgs& args, int part, int parts) {
-  const int kv_heads = args.kv.kv_heads, group = args.heads / kv_heads;
+  const int kv_heads = args.kv.kv_heads, group = args.heads / kv_heads, slices = slice_count(args, parts);
+  const int most_heads = (group + slices - 1) / slices, items = kv_heads * slices;
   int64_t total = 0;
-  over_tiles(args, [&](int b, int token, int tokens) { total += kv_heads * cost_of(tile_of(args, b, token, tokens, 0)); });
-  const Scratch scratch = scratch_of(args.scratch, part, tile_tokens(group) * group, args.kv.head_dim);
-  const int64_t row_floats = static_cast<int64_t>(args.heads) * args.kv.head_dim;
+  over_tiles(args, [&](int b, int token, int tokens) {
+    total += items * cost_of(tile_of(args, b, token, tokens, most_heads));
+  });
+  const Scratch scratch = scratch_of(args.scratch, part, most_rows(group), args.kv.head_dim);
   int64_t done = 0;
   over_tiles(args, [&](int b, int token, int tokens) {
-    Tile tile = tile_of(args, b, token, tokens, 0);
-    const int64_t cost = cost_of(tile);
-    for (int head = 0; head < kv_heads; ++head) {
+    const int64_t cost = cost_of(tile_of(args, b, token, tokens, most_heads));
+    for (int item = 0; item < items; ++item) {
       const int64_t middle = 2 * done + cost;  // doubled
       done += cost;
       if (middle * parts / (2 * total) != part) continue;
-      tile.head = head;
+      const int first = group * (item % slices) / slices, last = group * (item % slices + 1) / slices;
+      Tile tile = tile_of(args, b, token, tokens, last - first);
+      tile.kv_head = item / slices;
+      tile.first_head = tile.kv_head * group + first;
+      const float* q = args.q + static_cast<int64_t>(token) * args.heads * args.kv.head_dim;
+      float* y = args.y + static_cast<int64_t>(token) * args.heads * args.value_dim;
       if (args.kv.type == KvType::f32) {
-        attend_tile<float>(tile, scratch, args.q + token * row_floats, args.y + token * row_floats);
+        attend_tile<float>(tile, scratch, q, y);
       } else {
-        attend_tile<uint16_t>(tile, scratch, args.q + token * row_floats, args.y + token * row_floats);
+        attend_tile<uint16_t>(tile, scratch, q, y);
       }
     }
   });

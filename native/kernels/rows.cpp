@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+#include "attend.hpp"
 #include "simd.hpp"
 
 namespace headrace::HEADRACE_NAMESPACE {
@@ -205,9 +206,9 @@ static inline void write_value(const KvLayer& kv, int64_t slot, int32_t head, co
 static void rope_kv_write(const RopeKvWriteArgs& args, int part, int parts) {
   const KvLayer& kv = args.kv;
   const int32_t d = kv.head_dim, half = args.rotary_dim / 2;
-  const int64_t heads_per_token = args.heads + 2 * static_cast<int64_t>(kv.kv_heads);
+  const int64_t heads_per_token = args.heads + (args.v == nullptr ? 1 : 2) * static_cast<int64_t>(kv.kv_heads);
   const Slice s = slice(args.step->T * heads_per_token, 1, part, parts);
-  float normed[256], rotated[256];
+  float normed[kMaxHeadDim], rotated[kMaxHeadDim];
   for (int64_t u = s.begin; u < s.end; ++u) {
     const int64_t t = u / heads_per_token;
     int32_t head = static_cast<int32_t>(u % heads_per_token);

@@ -35,6 +35,8 @@ CASES = [
     ("Q4_0.gguf", "keep"),
     ("Q6_K.gguf", "keep"),
     ("mamba2_groups", "int8"),
+    ("deepseek_v3", "int8"),
+    ("gpt_oss", "keep"),
 ]
 VOCABULARY = 90  # of the smallest of these models
 REQUESTS = 40

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,15 @@ PARTS = {
     "whole": (TensorPart(of=ROWS), np.arange(ROWS)),
     "one piece": (TensorPart(of=ROWS, first=5), np.arange(5, 5 + 11)),
     "blocks": (TensorPart(of=ROWS, first=2, block=2, stride=6), np.array([2, 3, 8, 9, 14, 15, 20, 21])),
+    "even first": (
+        TensorPart(of=ROWS, first=2, block=4, stride=12, even_first=True),
+        np.array([2, 4, 3, 5, 14, 16, 15, 17]),
+    ),
 }
+
+
+# Of ROWS rows in all, the same four rows of each of two matrices and the first INPUTS of their inputs.
+STACKED = TensorPart(of=ROWS, first=1, block=4, stride=12, transposed=True, matrices=2, inputs=INPUTS + 3)
 
 
 def program_of(part: TensorPart, count: int) -> Program:
@@ -49,9 +58,7 @@ def program_of(part: TensorPart, count: int) -> Program:
 def test_rows_of_a_part(tmp_path: Path, case: str, transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.engine.parts._BLOCK_BYTES", 300)  # several blocks of a transposed tensor
     shape, rows = PARTS[case]
-    part = TensorPart(
-        of=ROWS, first=shape.first, block=shape.block, stride=shape.stride, transposed=transposed
-    )
+    part = replace(shape, transposed=transposed)
     (tmp_path / "config.json").write_text("{}")
     stored = np.ascontiguousarray(WHOLE.T) if transposed else WHOLE
     save_file({"w": stored.astype(np.float16)}, tmp_path / "model.safetensors")
@@ -69,6 +76,25 @@ def test_rows_of_a_part(tmp_path: Path, case: str, transposed: bool, monkeypatch
                 got[:-6].view(np.float16).reshape(count, INPUTS), expected[start : start + count]
             )
             assert not got[-6:].any()
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_rows_of_transposed_matrices(tmp_path: Path, stacked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.engine.parts._BLOCK_BYTES", 100)
+    (tmp_path / "config.json").write_text("{}")
+    stored = np.random.default_rng(4).standard_normal((2, INPUTS + 3, ROWS // 2), dtype=np.float32)
+    save_file({"w": stored if stacked else stored.reshape(-1, ROWS // 2)}, tmp_path / "model.safetensors")
+    expected = np.concatenate([matrix.T[1:5, :INPUTS] for matrix in stored])
+    with open_checkpoint(tmp_path) as checkpoint:
+        source = PartsOf(checkpoint, program_of(STACKED, len(expected)))
+        name = f"w{STACKED}"
+        assert source.info(name).shape == expected.shape
+        assert source.info(name).nbytes == expected.nbytes
+        assert np.array_equal(source.float32(name), expected)
+        for start, count in ((0, 8), (3, 4), (7, 1)):
+            got = np.zeros((count, INPUTS), np.float32)
+            source.read_rows(name, start, count, got.reshape(-1).view(np.uint8).data)
+            assert np.array_equal(got, expected[start : start + count])
 
 
 def test_a_tensor_of_another_size_is_refused(tmp_path: Path) -> None:
@@ -92,13 +118,14 @@ def test_every_stored_number_is_used_once(name: str) -> None:
         for weight, (tensor, part) in program.parts.items():
             count = source.info(weight).shape[0]
             for other, (same, another) in program.parts.items():
-                if other != weight and same == tensor:
+                if other != weight and same == tensor and part.transposed == another.transposed:
                     shared = np.intersect1d(part.rows(0, count), another.rows(0, source.info(other).shape[0]))
                     assert not shared.size, (weight, other)
 
 
 @pytest.mark.parametrize(
-    "name", ["falcon", "gemma3", "gpt2", "gpt_neox", "mixtral", "phi3", "qwen3_moe_mixed"]
+    "name",
+    ["deepseek_v3", "falcon", "gemma3", "gpt2", "gpt_neox", "gpt_oss", "mixtral", "phi3", "qwen3_moe_mixed"],
 )
 def test_a_loaded_model_gives_the_golden_tokens(tmp_path: Path, name: str) -> None:
     """Parts are packed by the native code here, block by block, where the tests of models read them whole."""

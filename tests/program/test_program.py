@@ -103,6 +103,7 @@ def test_fusion_does_not_cross_an_effect() -> None:
             m.lengths,
             m.block_tables,
             head_dim=8,
+            value_dim=8,
             page_tokens=16,
             scale=1.0,
             window=0,

@@ -86,7 +86,9 @@ def test_chunks_change_no_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("weight_format", FORMATS)
-@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "llama3", "llama_odd", "mamba2", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    "name", ["deepseek_v3", "gpt2", "gpt_neox", "gpt_oss", "llama3", "llama_odd", "mamba2", "qwen2", "qwen3"]
+)
 def test_each_format_equals_numpy_on_the_same_weights(name: str, weight_format: str) -> None:
     matrices, golden = pack_all(load_golden(name), weight_format)
     step = make_step(Chunk(golden.prompt, 0, scattered_pages(0)))
@@ -95,7 +97,9 @@ def test_each_format_equals_numpy_on_the_same_weights(name: str, weight_format: 
     assert relative_error(got, expected) <= MODEL_TOLERANCE[weight_format]
 
 
-@pytest.mark.parametrize("name", ["llama3", "llama_bias", "mistral_window", "qwen3"])
+@pytest.mark.parametrize(
+    "name", ["deepseek_v3", "gpt_oss", "llama3", "llama_bias", "mistral_window", "qwen3"]
+)
 def test_bf16_keys_and_values_stay_close(name: str) -> None:
     golden = load_golden(name)
     matrices, _ = pack_all(golden, "f32")
@@ -107,11 +111,13 @@ def test_bf16_keys_and_values_stay_close(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
+        "deepseek_v3",
         "falcon",
         "gemma2",
         "gemma3",
         "gpt2",
         "gpt_neox",
+        "gpt_oss",
         "granite",
         "llama3",
         "llama_bias",

@@ -55,7 +55,10 @@ def test_equals_transformers(name: str, device: str) -> None:
     assert tokens == golden.greedy.tolist()
 
 
-@pytest.mark.parametrize("name", ["gemma2", "gpt2", "llama3", "mistral_window", "qwen3_moe", "qwen3_yarn"])
+@pytest.mark.parametrize(
+    "name",
+    ["deepseek_v3", "gemma2", "gpt2", "gpt_oss", "llama3", "mistral_window", "qwen3_moe", "qwen3_yarn"],
+)
 def test_equals_numpy_after_every_instruction_of_a_ragged_step(name: str, device: str) -> None:
     golden = load_golden(name)
     executors = (
@@ -92,11 +95,12 @@ def test_every_op_has_a_call() -> None:
 def test_softcap_follows_the_definition(torch: object, window: int) -> None:
     random = np.random.default_rng(0)
     q, k, v = (random.standard_normal((n, 8), dtype=np.float32) for n in (3, 16, 16))
-    attrs = {"head_dim": 4, "page_tokens": 8, "scale": 2.0, "window": window, "softcap": 1.5}
+    attrs = {"head_dim": 4, "value_dim": 4, "page_tokens": 8, "scale": 2.0, "window": window, "softcap": 1.5}
     places = np.array([0, 3]), np.array([11]), np.array([[1, 0]])
-    expected = _ops()["attend"].body(q, KvCache(k, v), *places, **attrs)
+    expected = _ops()["attend"].body(q, KvCache(k, v), *places, None, **attrs)
     tensors = KvCache(torch.tensor(k), torch.tensor(v))
-    got = OPERATIONS["attend"](torch, torch.tensor(q), tensors, *places[:2], torch.tensor(places[2]), **attrs)
+    tables = torch.tensor(places[2])
+    got = OPERATIONS["attend"](torch, torch.tensor(q), tensors, *places[:2], tables, None, **attrs)
     assert relative_error(got.numpy(), expected) <= _ops()["attend"].tolerance
 
 

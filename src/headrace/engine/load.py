@@ -111,7 +111,7 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
     folder = resolve(name, offline=options.offline)
     checkpoint = open_checkpoint(folder)
     try:
-        model = find_model(checkpoint.config)
+        model = find_model(checkpoint.config, context=options.context)
         program = verify(record(model.define))
         program = reorder_inputs(program, PartsOf(checkpoint, program).input_order)
         wanted = wanted_weights(program, PartsOf(checkpoint, program), options)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from headrace.errors import CorruptFile, UnsupportedModel
+from headrace.ops.tensor_part import TensorPart
 from headrace.ops.value import Array, Ints
 from headrace.program.program import Program
 from headrace.weights.block_types import BY_NAME
@@ -39,14 +42,15 @@ class PartsOf:
         tensor, part = self._program.parts[name]
         info = self._checkpoint.info(tensor)
         shape = tuple(int(size) for size in self._program.weights[name].shape)
-        whole = (part.of, *shape[1:])
-        whole = whole[::-1] if part.transposed else whole
-        if info.shape != whole:
+        wholes = part.stored_shapes(shape)
+        if info.shape not in wholes:
             raise CorruptFile(
-                f"tensor {tensor} has shape {info.shape}, config.json implies {whole}: "
+                f"tensor {tensor} has shape {info.shape}, config.json implies "
+                f"{' or '.join(map(str, wholes))}: "
                 "the weights do not belong to this config"
             )
-        return replace(info, name=name, shape=shape, nbytes=info.nbytes // part.of * shape[0])
+        nbytes = info.nbytes * math.prod(shape) // math.prod(info.shape)
+        return replace(info, name=name, shape=shape, nbytes=nbytes)
 
     def _stack_info(self, name: str) -> TensorInfo:
         tensors = self._program.stacks[name]
@@ -79,10 +83,15 @@ class PartsOf:
             return np.concatenate([self._checkpoint.float32(tensor) for tensor in self._program.stacks[name]])
         if name not in self._program.parts:
             return self._checkpoint.float32(name)
-        count = self.info(name).shape[0]
+        shape = self.info(name).shape
         tensor, part = self._program.parts[name]
         whole = self._checkpoint.float32(tensor)
-        return (whole.T if part.transposed else whole)[part.rows(0, count)] + np.float32(part.plus)
+        if part.transposed:
+            whole = whole.reshape(part.matrices, -1, part.of // part.matrices).transpose(0, 2, 1)
+        rows = (
+            whole.reshape(part.of, *whole.shape[-len(shape[1:]) :]) if len(shape) == 2 else whole.reshape(-1)
+        )
+        return rows[(part.rows(0, shape[0]), *(slice(size) for size in shape[1:]))] + np.float32(part.plus)
 
     def row_dtype(self, name: str) -> str:
         """Type of what `read_rows` gives; UnsupportedModel for columns of a quantised matrix as rows."""
@@ -105,13 +114,11 @@ class PartsOf:
             self._checkpoint.read_rows(name, start_row, row_count, out)
             return
         tensor, part = self._program.parts[name]
-        rows = part.rows(start_row, row_count)
+        rows, k = part.rows(start_row, row_count), self.info(name).shape[1]
         if part.transposed:
-            self._read_columns(tensor, rows, out)
+            self._read_columns(tensor, part, rows, k, out)
         else:
-            self._read_runs(
-                tensor, rows, BY_NAME[self.row_dtype(name)].row_bytes(self.info(name).shape[1]), out
-            )
+            self._read_runs(tensor, rows, BY_NAME[self.row_dtype(name)].row_bytes(k), out)
 
     def _read_stack(self, name: str, start_row: int, row_count: int, out: memoryview) -> None:
         info, tensors, done = self.info(name), self._program.stacks[name], 0
@@ -131,18 +138,31 @@ class PartsOf:
             self._checkpoint.read_rows(tensor, first, count, out.cast("B")[done:end])
             done = end
 
-    def _read_columns(self, tensor: str, columns: Ints, out: memoryview) -> None:
-        """Columns of a stored matrix as rows; all of the matrix is read, block by block."""
-        k, n = self._checkpoint.info(tensor).shape
+    def _read_columns(self, tensor: str, part: TensorPart, rows: Ints, k: int, out: memoryview) -> None:
+        """The first k numbers of columns of stored matrices as rows; all k rows of a matrix are read."""
         width = BY_NAME[self._checkpoint.row_dtype(tensor)].block_bytes
-        target = np.frombuffer(out, np.uint8, len(columns) * k * width).view(f"V{width}")
-        target = target.reshape(len(columns), k)
-        step = max(_BLOCK_BYTES // (n * width), 1)
+        target = np.frombuffer(out, np.uint8, len(rows) * k * width).view(f"V{width}").reshape(len(rows), k)
+        matrices, columns = np.divmod(rows, part.of // part.matrices)
+        for matrix in np.unique(matrices):
+            here = np.flatnonzero(matrices == matrix)
+            for start, block in self._rows_of_matrix(tensor, part, int(matrix), k):
+                target[here, start : start + len(block)] = block.T[columns[here]]
+
+    def _rows_of_matrix(
+        self, tensor: str, part: TensorPart, matrix: int, k: int
+    ) -> Iterator[tuple[int, Any]]:
+        """(first row, rows) of the first k rows of one of a tensor's matrices, block by block."""
+        *_, inputs, columns = self._checkpoint.info(tensor).shape
+        stacked = len(self._checkpoint.info(tensor).shape) == 3  # read_rows then counts matrices
+        inputs = inputs if stacked else inputs // part.matrices
+        width = BY_NAME[self._checkpoint.row_dtype(tensor)].block_bytes
+        step = inputs if stacked else max(_BLOCK_BYTES // (columns * width), 1)
         for start in range(0, k, step):
-            count = min(step, k - start)
-            block = np.empty((count, n), f"V{width}")
-            self._checkpoint.read_rows(tensor, start, count, block.reshape(-1).view(np.uint8).data)
-            target[:, start : start + count] = block.T[columns]
+            count = inputs if stacked else min(step, k - start)
+            block = np.empty((count, columns), f"V{width}")
+            place = (matrix, 1) if stacked else (matrix * inputs + start, count)
+            self._checkpoint.read_rows(tensor, *place, block.reshape(-1).view(np.uint8).data)
+            yield start, block[: k - start]
 
 
 def _runs(rows: Ints) -> Iterator[tuple[int, int]]:

@@ -161,7 +161,7 @@ def _vector_entries(program: Program) -> int:
 def _bytes_per_token(program: Program, wanted: Sequence[Wanted]) -> int:
     shares: dict[str, float] = {}  # of each matrix in a product
     for instruction in program.expanded():
-        if instruction.name in ("linear", "moe"):
+        if instruction.name in ("linear", "head_linear", "moe"):
             share = 1.0
             if instruction.name == "moe":
                 gates = instruction.inputs[1]

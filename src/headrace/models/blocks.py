@@ -59,7 +59,9 @@ def layer_norm(m: Builder, c: DecoderConfig, x: Value, name: str) -> Value:
     return layer_norms.layer_norm(x, w, bias, eps=c.eps)
 
 
-def attention(m: Builder, c: DecoderConfig, layer: int, q: Value, k: Value, v: Value) -> Value:
+def attention(
+    m: Builder, c: DecoderConfig, layer: int, q: Value, k: Value, v: Value, *, sinks: Value | None = None
+) -> Value:
     """Rotate q and k where the layer does, write the cache, attend: [T, heads * head_dim]."""
     rotation = c.ropes[layer]
     if rotation is not None:
@@ -74,7 +76,9 @@ def attention(m: Builder, c: DecoderConfig, layer: int, q: Value, k: Value, v: V
         m.query_starts,
         m.lengths,
         m.block_tables,
+        sinks,
         head_dim=c.head_dim,
+        value_dim=c.head_dim,
         page_tokens=PAGE_TOKENS,
         scale=c.attention_scale,
         window=c.windows[layer],

@@ -17,13 +17,34 @@ _ACTS = {"silu": "silu", "gelu": "gelu"} | dict.fromkeys(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
     """A mixture of `count` MLPs of `intermediate` entries, of which each token uses `top_k`, with shares that
-    sum to 1 where they are `normalise`d. `layers[i]` says whether layer i is one, or a plain MLP."""
+    sum to 1 where they are `normalise`d, times `scale`. `layers[i]` says whether layer i is one, or plain.
+    Experts are chosen from the `top_groups` best of `groups` groups; `shared` more are used by every token.
+    `transposed`: their matrices are stored as [inputs, outputs]."""
 
     count: int
     top_k: int
     intermediate: int
     normalise: bool
     layers: tuple[bool, ...]
+    groups: int = 1
+    top_groups: int = 1
+    scale: float = 1.0
+    shared: int = 0
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Multi-head latent attention: keys and values of all heads come from one row of `kv_rank` entries,
+    queries from one of `query_rank` (0: from the hidden row itself). Of a head's query and key, `plain`
+    entries do not rotate and `rotary` do, as neighbours where they are `paired`; its value has `value` entries."""
+
+    query_rank: int
+    kv_rank: int
+    plain: int
+    rotary: int
+    value: int
+    paired: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,6 +77,7 @@ class DecoderConfig:
     mlp_bias: bool = False
     parallel: bool = False
     experts: Experts | None = None
+    latent: Latent | None = None
 
 
 def read_decoder(

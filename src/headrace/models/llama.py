@@ -49,9 +49,12 @@ def attend_and_project(m: Builder, c: DecoderConfig, layer: int, q: Value, k: Va
 
 
 def mlp(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
-    at = f"model.layers.{layer}.mlp"
-    gate = project(m, x, f"{at}.gate_proj", c.intermediate, bias=c.mlp_bias)
-    up = project(m, x, f"{at}.up_proj", c.intermediate, bias=c.mlp_bias)
+    return gated_mlp(m, c, x, f"model.layers.{layer}.mlp", c.intermediate)
+
+
+def gated_mlp(m: Builder, c: DecoderConfig, x: Value, at: str, size: int) -> Value:
+    gate = project(m, x, f"{at}.gate_proj", size, bias=c.mlp_bias)
+    up = project(m, x, f"{at}.up_proj", size, bias=c.mlp_bias)
     return project(m, gated_act(gate, up, kind=c.act), f"{at}.down_proj", c.hidden, bias=c.mlp_bias)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from headrace.models import blocks, llama
 from headrace.models.blocks import project
 from headrace.models.decoder_config import DecoderConfig, read_decoder
@@ -9,13 +11,20 @@ from headrace.ops.builder import Builder
 from headrace.ops.gated_act import gated_act
 from headrace.ops.tensor_part import TensorPart
 from headrace.ops.value import Value
-from headrace.weights.config_json import Config, integer, number
+from headrace.weights.config_json import Config, find, integer, number
 
 
 def read_config(config: Config) -> DecoderConfig:
     window = integer(config, "sliding_window", 0, minimum=0)
     share = number(config, "partial_rotary_factor", 1.0)
+    scaling = find(config, "rope_scaling.type")
+    if scaling in ("su", "yarn"):  # what older files call longrope
+        config = config | {"rope_scaling": {**_scaling(config), "type": "longrope"}}
     return read_decoder(config, window=window, rotary_share=share)
+
+
+def _scaling(config: Config) -> Config:
+    return cast("Config", find(config, "rope_scaling"))
 
 
 def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:

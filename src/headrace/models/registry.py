@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.errors import UnsupportedModel
+from headrace.models.rope import CONTEXT_IN_USE
 from headrace.ops.builder import Builder
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, text
@@ -55,11 +56,14 @@ def known_model_types() -> list[str]:
     return found
 
 
-def find_model(config: Config) -> Model:
-    """The model of a config.json; UnsupportedModel names the model_type and the known ones."""
+def find_model(config: Config, *, context: int | None = None) -> Model:
+    """The model of a config.json, to be used with `context` tokens (None: its own); UnsupportedModel names
+    the model_type and the known ones."""
     model_type = text(config, "model_type")
     known = known_model_types()
     if model_type not in known:
         raise UnsupportedModel(f"model_type '{model_type:.60}' is not supported; known: {', '.join(known)}")
     module = importlib.import_module(f"headrace.models.{model_type}")
+    if context is not None:
+        config = config | {CONTEXT_IN_USE: context}
     return Model(model_type, module.read_config(config), module)

@@ -1,4 +1,4 @@
-"""Rotary frequencies from a config: plain, linear, llama3, YaRN and explicit scaling."""
+"""Rotary frequencies from a config: plain, linear, llama3, YaRN, LongRoPE and explicit scaling."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import numpy as np
 from headrace.errors import UnsupportedModel
 from headrace.ops.value import Array
 from headrace.weights.config_json import Config, boolean, find, integer, number, numbers, text
+
+CONTEXT_IN_USE = "headrace_context"
+"""Of a config: the context in tokens that a model is loaded with, where that is not its own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +50,20 @@ def read_rope(config: Config, head_dim: int, share: float = 1.0) -> Rope:
         return Rope(plain / np.array(numbers(table, "divisors", plain.size, above=0), np.float32))
     if kind == "yarn":
         return _yarn(plain, table, config, theta)
-    raise UnsupportedModel(f"rope scaling '{kind}' is not supported; known: default, linear, llama3, yarn")
+    if kind == "longrope":
+        return _longrope(plain, table, config)
+    raise UnsupportedModel(
+        f"rope scaling '{kind}' is not supported; known: default, linear, llama3, longrope, yarn"
+    )
+
+
+def read_score_scale(config: Config) -> float:
+    """By what DeepSeek's YaRN multiplies attention scores, beside what it does to cosine and sine."""
+    table = _table(config)
+    mscale = number(table, "mscale_all_dim", 0.0)
+    if not mscale or text(table, "rope_type", text(table, "type", "default")) == "default":
+        return 1.0
+    return _mscale(number(table, "factor"), mscale) ** 2
 
 
 def _table(config: Config) -> Config:
@@ -74,9 +90,10 @@ def _llama3(plain: Array, table: Config) -> Array:
 
 def _yarn(plain: Array, table: Config, config: Config, theta: float) -> Rope:
     """YaRN (Peng et al. 2023): interpolate slow frequencies, keep fast ones, scale attention."""
-    factor, rotary_dim = number(table, "factor"), 2 * len(plain)
+    rotary_dim = 2 * len(plain)
     longest = integer(config, "max_position_embeddings", maximum=1 << 30)
     context = integer(table, "original_max_position_embeddings", longest, maximum=1 << 30)
+    factor = number(table, "factor", longest / context)
 
     def rotations_to_dim(rotations: float) -> float:
         return rotary_dim * math.log(context / (rotations * 2 * math.pi)) / (2 * math.log(theta))
@@ -90,5 +107,35 @@ def _yarn(plain: Array, table: Config, config: Config, theta: float) -> Rope:
     low, high = max(low, 0), min(high, rotary_dim - 1)
     ramp = np.clip((np.arange(len(plain)) - low) / max(high - low, 0.001), 0, 1)
     inv_freq = plain / factor * ramp + plain * (1 - ramp)
-    scale = number(table, "attention_factor", 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0)
-    return Rope(inv_freq.astype(np.float32), scale)
+    mscale, of_scores = number(table, "mscale", 0.0), number(table, "mscale_all_dim", 0.0)
+    both = bool(mscale and of_scores)
+    scale = _mscale(factor, mscale) / _mscale(factor, of_scores) if both else _mscale(factor, 1.0)
+    return Rope(inv_freq.astype(np.float32), number(table, "attention_factor", scale))
+
+
+def _mscale(factor: float, mscale: float) -> float:
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _longrope(plain: Array, table: Config, config: Config) -> Rope:
+    """LongRoPE (Ding et al. 2024): a divisor per frequency, from one list within the original context, from
+    another beyond it.
+
+    A program has one table for all positions, so the list follows from the context that the model is loaded
+    with: the long one where that is beyond the original. `transformers` changes over in the middle of a
+    sequence, and then works on with keys that were rotated by the other list.
+    """
+    longest = integer(config, "max_position_embeddings", maximum=1 << 30)
+    original = integer(
+        table,
+        "original_max_position_embeddings",
+        integer(config, "original_max_position_embeddings", longest, minimum=2, maximum=1 << 30),
+        minimum=2,
+        maximum=1 << 30,
+    )
+    in_use = integer(config, CONTEXT_IN_USE, longest, maximum=1 << 30)
+    name = "long_factor" if in_use > original else "short_factor"
+    divisors = np.array(numbers(table, name, plain.size, above=0), np.float32)
+    factor = number(table, "factor", longest / original)
+    scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return Rope(plain / divisors, number(table, "attention_factor", scale))

@@ -1,4 +1,4 @@
-"""Causal attention of each sequence's new tokens over all its keys in pages (MHA, GQA, MQA)."""
+"""Causal attention of each sequence's new tokens over all its keys in pages (MHA, GQA, MQA, MLA)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from headrace.ops.op import op
 from headrace.ops.value import Array, Ints
 
 
-@op("T Q, S J, E, B, B P -> T Q", tolerance=1e-5)
+@op("T H*head_dim, S G*head_dim V, E, B, B P, H? -> T H*value_dim", tolerance=1e-5)
 def attend(
     q: Array,
     cache: KvCache,
     query_starts: Ints,
     lengths: Ints,
     block_tables: Ints,
+    sinks: Array | None,
     *,
     head_dim: int,
+    value_dim: int,
     page_tokens: int,
     scale: float,
     window: int,
@@ -26,24 +28,27 @@ def attend(
     """Softmax(q k^T * scale) v. Row i of n new rows of a sequence of `length` keys is at length - n + i.
 
     window 0: all earlier keys, otherwise the last `window` including its own; softcap 0: none, otherwise
-    scores become softcap * tanh(score / softcap).
+    scores become softcap * tanh(score / softcap). `sinks` is one more score per head, of a key without a
+    value (gpt_oss). `value_dim` is `head_dim`, or less where the cache has no values of its own: then a
+    value is the first entries of its key, as in the absorbed form of multi-head latent attention
+    (DeepSeek-V2, 2024, section 2.1.2).
     """
-    y = np.empty_like(q)
+    y = np.empty((len(q), q.shape[1] // head_dim * value_dim), np.float32)
     for b, length in enumerate(lengths):
         rows = slice(query_starts[b], query_starts[b + 1])
         pages = block_tables[b, : -(-length // page_tokens)]
         slots = (pages[:, None] * page_tokens + np.arange(page_tokens)).ravel()[:length]
         k = cache.k[slots].reshape(length, -1, head_dim)
-        v = cache.v[slots].reshape(length, -1, head_dim)
-        y[rows] = _one_sequence(q[rows], k, v, head_dim, scale, window, softcap)
+        v = cache.v[slots].reshape(k.shape) if cache.v.shape[1] else k[..., :value_dim]
+        y[rows] = _one_sequence(q[rows], k, v, sinks, scale, window, softcap)
     return y
 
 
 def _one_sequence(
-    q: Array, k: Array, v: Array, head_dim: int, scale: float, window: int, softcap: float
+    q: Array, k: Array, v: Array, sinks: Array | None, scale: float, window: int, softcap: float
 ) -> Array:
     count, length = len(q), len(k)
-    queries = q.reshape(count, -1, head_dim)
+    queries = q.reshape(count, -1, k.shape[2])
     group = queries.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
     scores = np.einsum("qhd,khd->hqk", queries, k) * np.float32(scale)
@@ -53,6 +58,11 @@ def _one_sequence(
     key = np.arange(length)[None, :]
     seen = (key <= position) & (key > position - window if window else True)
     scores = np.where(seen, scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    return np.einsum("hqk,khd->qhd", weights, v).reshape(q.shape)
+    top = scores.max(-1, keepdims=True)
+    if sinks is not None:
+        top = np.maximum(top, sinks[:, None, None])
+    weights = np.exp(scores - top)
+    total = weights.sum(-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sinks[:, None, None] - top)
+    return np.einsum("hqk,khd->qhd", weights / total, v).reshape(count, -1)

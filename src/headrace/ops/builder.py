@@ -33,8 +33,9 @@ class Builder(Protocol):
         """A small float32 array computed from the config."""
         ...
 
-    def cache(self, layer: int, width: int) -> Value:
-        """The KV cache of a layer, `width` = kv_heads * head_dim."""
+    def cache(self, layer: int, width: int, value_width: int | None = None) -> Value:
+        """The KV cache of a layer: `width` = kv_heads * head_dim numbers of keys in each slot, and as many of
+        values, or `value_width`: with 0 the values are the first entries of the keys (ops/attend.py)."""
         ...
 
     def state(self, layer: int, name: str, width: int) -> Value:

@@ -10,13 +10,17 @@ from headrace.ops.value import Array, Ints
 
 @dataclass(frozen=True, slots=True)
 class KvCache:
-    """Keys and values of one layer, each [slots, kv_heads * head_dim]; slot = page * page size + offset."""
+    """Keys and values of one layer, each [slots, kv_heads * head_dim]; slot = page * page size + offset.
+
+    Values of the shape [slots, 0] are the first entries of the keys.
+    """
 
     k: Array
     v: Array
 
 
-@op("T J, T J, T, S J ->", tolerance=0.0, writes=3)
-def kv_write(k: Array, v: Array, slots: Ints, cache: KvCache) -> None:
+@op("T J, T V?, T, S J V ->", tolerance=0.0, writes=3)
+def kv_write(k: Array, v: Array | None, slots: Ints, cache: KvCache) -> None:
     cache.k[slots] = k
-    cache.v[slots] = v
+    if v is not None:
+        cache.v[slots] = v

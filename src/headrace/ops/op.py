@@ -1,13 +1,15 @@
 """The op decorator: a signature gives the shape rule, the body is the NumPy float32 definition.
 
 A signature is written as NumPy writes gufuncs, `"T K, N K, N? -> T N"`: inputs, then outputs; a letter
-stands for one size wherever it appears; `G*D` is a multiple of D; `N?` may be absent (None).
+stands for one size wherever it appears; `G*D` is a multiple of D; `N?` may be absent (None); a word in lower
+case is the attribute of that name; `A+B` is the size of an output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from headrace.errors import ProgramError
@@ -40,11 +42,13 @@ class Op:
             raise ProgramError(f"{self.name}: called on no value; call .body for arrays")
         return recorder.emit(self, given, attrs)
 
-    def output_shapes(self, shapes: tuple[tuple[Dim, ...] | None, ...]) -> tuple[tuple[Dim, ...], ...]:
+    def output_shapes(
+        self, shapes: tuple[tuple[Dim, ...] | None, ...], attrs: Mapping[str, Attr] = MappingProxyType({})
+    ) -> tuple[tuple[Dim, ...], ...]:
         """The shapes of the outputs; raises ProgramError where the inputs break the signature."""
         if len(shapes) != len(self.inputs):
             raise ProgramError(f"{self.name} takes {len(self.inputs)} inputs, got {len(shapes)}")
-        bound: dict[str, Dim] = {}
+        bound: dict[str, Dim] = {name: size for name, size in attrs.items() if isinstance(size, int)}
         products: list[tuple[str, Dim]] = []
         for pattern, optional, shape in zip(self.inputs, self.optional, shapes, strict=True):
             if shape is None:
@@ -75,11 +79,12 @@ class Op:
 
 
 def _size(bound: dict[str, Dim], letter: str) -> Dim:
-    if "*" not in letter:
+    sign = next((sign for sign in "*+" if sign in letter), None)
+    if sign is None:
         return bound[letter]
-    left, right = (bound[part] for part in letter.split("*"))
+    left, right = (bound[part] for part in letter.split(sign))
     assert isinstance(left, int) and isinstance(right, int)
-    return left * right
+    return left * right if sign == "*" else left + right
 
 
 def op(signature: str, *, tolerance: float, writes: int | None = None) -> Callable[[Callable[..., Any]], Op]:

@@ -14,7 +14,10 @@ class TensorPart:
     """Some of the `of` rows of a stored tensor, which for a vector are its numbers.
 
     They start at row `first` and follow each other, or come in blocks of `block` rows, one every `stride`.
-    `transposed`: a matrix is stored as [inputs, outputs], and its columns are what is meant by rows.
+    `even_first`: of each block the rows 0, 2, 4, ... come before the rows 1, 3, 5, ... (rotary embedding of
+    neighbours becomes that of halves). `transposed`: a matrix is stored as [inputs, outputs], and its columns
+    are what is meant by rows; of `matrices` that are stored one below the other, or as [matrices, ., .], each
+    is so by itself. `inputs` is how many are stored where the weight has only the first of them.
     `plus` is added to every number of a vector (norms whose checkpoints store the weight less one).
     """
 
@@ -22,16 +25,36 @@ class TensorPart:
     first: int = 0
     block: int = 0
     stride: int = 0
+    even_first: bool = False
     transposed: bool = False
+    matrices: int = 1
+    inputs: int = 0
     plus: float = 0.0
 
     def rows(self, start: int, count: int) -> Ints:
         """The stored rows that the weight's rows from `start` on are."""
         row = np.arange(start, start + count, dtype=np.int32)
-        return self.first + (row // self.block * self.stride + row % self.block if self.block else row)
+        if not self.block:
+            return self.first + row
+        place = row % self.block
+        if self.even_first:
+            place = place % (self.block // 2) * 2 + place // (self.block // 2)
+        return self.first + row // self.block * self.stride + place
+
+    def stored_shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Those that the whole tensor may have, of a part of shape [rows, inputs] or [numbers]."""
+        inputs = (self.inputs or shape[1],) if len(shape) == 2 else ()
+        matrix = (self.of // self.matrices, *inputs)
+        matrix = matrix[::-1] if self.transposed else matrix
+        whole = (self.matrices * matrix[0], *matrix[1:])
+        stacked = self.matrices > 1 and (self.transposed or not inputs)
+        return (whole, (self.matrices, *matrix)) if stacked else (whole,)
 
     def __str__(self) -> str:
         """A suffix for the tensor's name, different for different parts."""
         blocks = f", {self.block} of every {self.stride}" if self.block else ""
+        blocks += ", even first" if self.even_first else ""
+        blocks += f", {self.matrices} matrices" if self.matrices > 1 else ""
+        blocks += f", of {self.inputs} inputs" if self.inputs else ""
         text = f"[from {self.first} of {self.of}{blocks}]" + (".T" if self.transposed else "")
         return f"{text}+{self.plus}" if self.plus else text

@@ -56,8 +56,9 @@ class Recorder:
         self.constants[value] = data
         return value
 
-    def cache(self, layer: int, width: int) -> Value:
-        return self.caches.setdefault(layer, Value(f"kv{layer}", ("S", width), "state", self))
+    def cache(self, layer: int, width: int, value_width: int | None = None) -> Value:
+        shape = ("S", width, width if value_width is None else value_width)
+        return self.caches.setdefault(layer, Value(f"kv{layer}", shape, "state", self))
 
     def state(self, layer: int, name: str, width: int) -> Value:
         value = Value(f"{name}{layer}", ("N", width), "state", self)
@@ -65,7 +66,7 @@ class Recorder:
 
     def emit(self, op: object, inputs: tuple[Value | None, ...], attrs: dict[str, Attr]) -> Any:
         assert isinstance(op, Op)
-        shapes = op.output_shapes(tuple(None if v is None else v.shape for v in inputs))
+        shapes = op.output_shapes(tuple(None if v is None else v.shape for v in inputs), attrs)
         outputs = tuple(Value(f"t{len(self.instructions)}", shape, "temp", self) for shape in shapes)
         self.instructions.append(Instruction(op.name, inputs, outputs, attrs, op))
         return outputs[0] if len(outputs) == 1 else (outputs or None)

@@ -39,7 +39,7 @@ def _check_instruction(part: Instruction, defined: set[Value], written: set[Valu
                 written.add(value)
             elif value not in written:
                 raise ProgramError(f"{part.name}: {value} is read before this step wrote it")
-    shapes = part.op.output_shapes(tuple(None if v is None else v.shape for v in part.inputs))
+    shapes = part.op.output_shapes(tuple(None if v is None else v.shape for v in part.inputs), part.attrs)
     if shapes != tuple(v.shape for v in part.outputs):
         raise ProgramError(f"{part.name}: outputs {part.outputs} should have shapes {shapes}")
     for value in part.outputs:

@@ -82,8 +82,8 @@ class NativeExecutor:
 
 def kv_bytes_per_page(program: Program, kv_type: KvType, page_tokens: int) -> int:
     """Bytes of keys and values that one page takes over all layers."""
-    widths = sum(int(cache.shape[1]) for cache in program.caches)
-    return 2 * widths * page_tokens * KV_BYTES[kv_type]
+    widths = sum(int(width) for cache in program.caches for width in cache.shape[1:])
+    return widths * page_tokens * KV_BYTES[kv_type]
 
 
 def state_bytes(program: Program, sequences: int) -> int:
@@ -115,8 +115,9 @@ def _kv_memory(
     cache: Value, program: Program, capacity: Capacity, kv_type: KvType
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
     width, head_dim = int(cache.shape[1]), _head_dim(cache, program)
-    nbytes = capacity.page_count * capacity.page_tokens * width * KV_BYTES[kv_type]
-    return _native.allocate(nbytes), _native.allocate(nbytes), width // head_dim, head_dim
+    slot_bytes = capacity.page_count * capacity.page_tokens * KV_BYTES[kv_type]
+    k, v = (_native.allocate(slot_bytes * int(width)) for width in cache.shape[1:])
+    return k, v, width // head_dim, head_dim
 
 
 def _state_memory(state: Value, capacity: Capacity) -> tuple[np.ndarray, int]:
@@ -179,6 +180,9 @@ class _Lowering:
             "layer_norm": self._layer_norm,
             "linear": self._fused_linear,
             "fused_linear": self._fused_linear,
+            "head_linear": self._head_linear,
+            "rope": self._rope,
+            "join": self._join,
             "rope_kv_write": self._rope_kv_write,
             "kv_write": self._kv_write,
             "attend": self._attend,
@@ -286,6 +290,21 @@ class _Lowering:
             floats=[norm.attr("eps") if norm else 0.0],
         )
 
+    def _head_linear(self, product: Instruction) -> None:
+        x, weight = product.inputs
+        assert x is not None and weight is not None
+        heads = int(x.shape[1]) // int(weight.shape[1])
+        self._emit("head_linear", [x], product.outputs, matrices=[weight], ints=[heads])
+
+    def _rope(self, rope: Instruction) -> None:
+        x, _, frequencies = rope.inputs
+        assert frequencies is not None
+        ints = [rope.attr("head_dim"), 2 * _size(frequencies)]
+        self._emit("rope", [x], rope.outputs, constants=[frequencies], ints=ints, floats=[rope.attr("scale")])
+
+    def _join(self, join: Instruction) -> None:
+        self._emit("join", list(join.inputs), join.outputs, ints=[join.attr("heads")])
+
     def _rope_kv_write(self, instruction: Instruction) -> None:
         q_parts, (*k_parts, write) = _split(instruction.parts)
         q_norm, q_rope = q_parts if len(q_parts) == 2 else (None, q_parts[0])
@@ -308,13 +327,12 @@ class _Lowering:
         self._emit("kv_write", [k, v], (), ints=[self._caches[cache]])
 
     def _attend(self, attend: Instruction) -> None:
-        q, cache = attend.inputs[0], attend.inputs[1]
+        q, cache, *_, sinks = attend.inputs
         assert q is not None and cache is not None
         heads = int(q.shape[1]) // attend.attr("head_dim")
-        ints = [self._caches[cache], heads, attend.attr("window")]
-        self._emit(
-            "attend", [q], attend.outputs, ints=ints, floats=[attend.attr("scale"), attend.attr("softcap")]
-        )
+        ints = [self._caches[cache], heads, attend.attr("window"), attend.attr("value_dim")]
+        floats = [attend.attr("scale"), attend.attr("softcap")]
+        self._emit("attend", [q], attend.outputs, constants=[sinks], ints=ints, floats=floats)
 
     def _causal_conv(self, conv: Instruction) -> None:
         x, state, w, bias, *_ = conv.inputs

@@ -29,10 +29,8 @@ class ReferenceExecutor:
         self._fixed: dict[Value, Any] = {value: weights[name] for name, value in program.weights.items()}
         self._fixed |= program.constants
         for cache in program.caches:
-            width = cache.shape[1]
-            assert isinstance(width, int)
-            shape = (slots, width)
-            self._fixed[cache] = KvCache(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+            k, v = (np.zeros((slots, int(width)), np.float32) for width in cache.shape[1:])
+            self._fixed[cache] = KvCache(k, v)
         for state in program.states:
             self._fixed[state] = np.zeros((capacity.state_slots, int(state.shape[1])), np.float32)
 

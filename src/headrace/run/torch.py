@@ -66,7 +66,7 @@ class TorchExecutor:
         slots = capacity.page_count * capacity.page_tokens
         for cache in program.caches:
             k, v = (
-                self._torch.zeros(slots, cache.shape[1], dtype=dtype, device=self._device) for _ in range(2)
+                self._torch.zeros(slots, width, dtype=dtype, device=self._device) for width in cache.shape[1:]
             )
             self._fixed[cache] = _Cache(k, v)
 
@@ -161,9 +161,19 @@ def _rope(
     return torch.cat(rotated, dim=-1).view(x.shape).to(x.dtype)
 
 
-def _kv_write(torch: Torch, k: Tensor, v: Tensor, slots: Tensor, cache: _Cache) -> None:
+def _head_linear(torch: Torch, x: Tensor, w: Tensor) -> Tensor:
+    heads = x.shape[1] // w.shape[1]
+    return torch.einsum("thk,hnk->thn", x.unflatten(1, (heads, -1)), w.unflatten(0, (heads, -1))).flatten(1)
+
+
+def _join(torch: Torch, a: Tensor, b: Tensor, *, heads: int) -> Tensor:
+    return torch.cat([part.unflatten(1, (heads, -1)) for part in (a, b)], dim=-1).flatten(1)
+
+
+def _kv_write(torch: Torch, k: Tensor, v: Tensor | None, slots: Tensor, cache: _Cache) -> None:
     cache.k[slots] = k
-    cache.v[slots] = v
+    if v is not None:
+        cache.v[slots] = v
 
 
 def _attend(
@@ -173,26 +183,28 @@ def _attend(
     query_starts: Ints,
     lengths: Ints,
     block_tables: Tensor,
+    sinks: Tensor | None,
     *,
     head_dim: int,
+    value_dim: int,
     page_tokens: int,
     scale: float,
     window: int,
     softcap: float,
 ) -> Tensor:
-    y = torch.empty_like(q)
+    y = q.new_empty(len(q), q.shape[1] // head_dim * value_dim)
     offsets = torch.arange(page_tokens, device=q.device)
     for b, length in enumerate(lengths.tolist()):
         rows = slice(int(query_starts[b]), int(query_starts[b + 1]))
         pages = block_tables[b, : -(-length // page_tokens)]
         slots = (pages[:, None] * page_tokens + offsets).flatten()[:length]
+        v = cache.v if cache.v.shape[1] else cache.k
         # [heads, rows, head_dim], as torch's attention wants them
-        queries, k, v = (
-            part.unflatten(1, (-1, head_dim)).transpose(0, 1)
-            for part in (q[rows], cache.k[slots], cache.v[slots])
+        queries, keys, values = (
+            part.unflatten(1, (-1, head_dim)).transpose(0, 1) for part in (q[rows], cache.k[slots], v[slots])
         )
         seen = _seen(torch, queries.shape[1], length, window, q.device)
-        mixed = _mix(torch, queries, k, v, seen, scale, softcap)
+        mixed = _mix(torch, queries, keys, values[..., :value_dim], seen, sinks, scale, softcap)
         y[rows] = mixed.transpose(0, 1).flatten(1)
     return y
 
@@ -205,13 +217,27 @@ def _seen(torch: Torch, count: int, length: int, window: int, device: Any) -> Te
     return seen & (key > position - window) if window else seen
 
 
-def _mix(torch: Torch, q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float, softcap: float) -> Tensor:
+def _mix(
+    torch: Torch,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen: Tensor,
+    sinks: Tensor | None,
+    scale: float,
+    softcap: float,
+) -> Tensor:
     group = len(q) // len(k)
     k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
-    if not softcap:
+    if not softcap and sinks is None:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale)
-    scores = softcap * torch.tanh((q @ k.mT).float() * (scale / softcap))
-    return torch.softmax(scores.masked_fill(~seen, -np.inf), dim=-1).to(v.dtype) @ v
+    scores = (q @ k.mT).float() * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~seen, -np.inf)
+    if sinks is not None:  # the key without a value comes last and falls off after the softmax
+        scores = torch.cat([scores, sinks.float()[:, None, None].expand(-1, scores.shape[1], 1)], dim=-1)
+    return torch.softmax(scores, dim=-1)[..., : k.shape[1]].to(v.dtype) @ v
 
 
 def _causal_conv(
@@ -379,6 +405,8 @@ OPERATIONS: dict[str, Callable[..., Tensor | None]] = {
     "rms_norm": _rms_norm,
     "layer_norm": _layer_norm,
     "rope": _rope,
+    "head_linear": _head_linear,
+    "join": _join,
     "kv_write": _kv_write,
     "attend": _attend,
     "causal_conv": _causal_conv,

@@ -1,0 +1,75 @@
+"""gpt-oss: attention sinks, windows on every other layer, a mixture of clamped experts; biases everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace.errors import UnsupportedModel
+from headrace.models import blocks, llama
+from headrace.models.blocks import project
+from headrace.models.decoder_config import DecoderConfig, read_decoder, read_experts, read_windows
+from headrace.ops.builder import Builder
+from headrace.ops.moe import moe
+from headrace.ops.route import route
+from headrace.ops.tensor_part import TensorPart
+from headrace.ops.value import Value
+from headrace.weights.config_json import Config, boolean, find, integer, number, text
+
+_SWIGLU = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}  # what `swiglu_clamped` of ops/moe.py does
+
+
+def read_config(config: Config) -> DecoderConfig:
+    for field, known in _SWIGLU.items():
+        if number(config, field, known) != known:
+            raise UnsupportedModel(f"config.json: {field} {find(config, field)} is not supported; {known} is")
+    c = read_decoder({"rope_theta": 150000.0, "rms_norm_eps": 1e-5, **config})
+    window = integer(config, "sliding_window", 128)
+    bias = boolean(config, "attention_bias", True)
+    experts = read_experts(config, "num_local_experts", c.intermediate, (True,) * c.layers, normalise=True)
+    method = text(config, "quantization_config.quant_method", "")
+    return replace(
+        c,
+        windows=read_windows(config, c.layers, window, lambda layer: layer % 2 == 0),
+        qkv_bias=bias,
+        output_bias=bias,
+        experts=replace(experts, transposed=method != "mxfp4"),
+    )
+
+
+def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
+    at = f"model.layers.{layer}.self_attn"
+    q, k, v = llama.project_qkv(m, c, layer, x)
+    y = blocks.attention(m, c, layer, q, k, v, sinks=m.weight(f"{at}.sinks", c.heads))
+    return project(m, y, f"{at}.o_proj", c.hidden, bias=c.output_bias)
+
+
+def mlp(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
+    e, at = c.experts, f"model.layers.{layer}.mlp"
+    assert e is not None
+    gates = route(
+        project(m, x, f"{at}.router", e.count, bias=True),
+        None,
+        kind="softmax",
+        top_k=e.top_k,
+        groups=1,
+        top_groups=1,
+        normalise=1,
+        scale=1.0,
+    )
+    # Rows of gate and up take turns.
+    both = TensorPart(of=2 * e.count * e.intermediate, block=1, stride=2, matrices=e.count)
+    down = TensorPart(of=e.count * c.hidden, matrices=e.count)
+    name, turned, weights, biases = f"{at}.experts", e.transposed, list[Value](), list[Value]()
+    for projection, part, size, k in (
+        ("gate_up_proj", both, e.intermediate, c.hidden),
+        ("gate_up_proj", replace(both, first=1), e.intermediate, c.hidden),
+        ("down_proj", down, c.hidden, e.intermediate),
+    ):
+        n = e.count * size
+        weights.append(m.weight(f"{name}.{projection}", n, k, part=replace(part, transposed=turned)))
+        biases.append(m.weight(f"{name}.{projection}_bias", n, part=part))
+    return moe(x, gates, *weights, *biases, kind="swiglu_clamped")
+
+
+def define(m: Builder, c: DecoderConfig) -> Value:
+    return llama.define(m, c, attention, mlp)

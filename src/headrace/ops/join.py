@@ -1,0 +1,13 @@
+"""Put the entries of each head of one array after those of another."""
+
+import numpy as np
+
+from headrace.ops.op import op
+from headrace.ops.value import Array
+
+
+@op("T A, T B -> T A+B", tolerance=0.0)
+def join(a: Array, b: Array, *, heads: int) -> Array:
+    """Head h of the result is head h of a, then head h of b, for `heads` heads in each."""
+    parts = [part.reshape(len(part), heads, -1) for part in (a, b)]
+    return np.concatenate(parts, axis=-1).reshape(len(a), -1)
