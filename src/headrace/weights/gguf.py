@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
-from headrace.weights.ggml_types import BY_ID, BY_NAME, dequantise
-from headrace.weights.ggml_types.blocks import GgmlType
+from headrace.weights.block_types import BY_ID, BY_NAME, READABLE, dequantise
+from headrace.weights.block_types.blocks import BlockType
 from headrace.weights.gguf_values import HeaderReader, Metadata
 from headrace.weights.positioned_file import PositionedFile
 from headrace.weights.tensor_file import TensorFile, TensorInfo
@@ -82,7 +82,7 @@ class GgufFile(TensorFile):
 @dataclass(frozen=True, slots=True)
 class _Entry:
     name: str
-    kind: GgmlType
+    kind: BlockType
     shape: tuple[int, ...]
     nbytes: int
     offset: int  # from the start of the data
@@ -157,7 +157,7 @@ def _tensor(reader: HeaderReader, index: int, alignment: int) -> _Entry:
     if kind is None:
         raise UnsupportedModel(
             f"tensor {name!r} has the type number {type_id}, which this version does not know; the highest "
-            f"it knows is {max(BY_ID)}: quantise the model as one of {', '.join(BY_NAME)}"
+            f"it knows is {max(BY_ID)}: quantise the model as one of {', '.join(kind.name for kind in READABLE)}"
         )
     elements = prod(shape)
     if elements > _LARGEST:

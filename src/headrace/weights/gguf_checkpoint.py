@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile
-from headrace.weights.ggml_types import BY_NAME, unreadable
+from headrace.weights.block_types import BY_NAME, unreadable
 from headrace.weights.gguf import GgufFile
 from headrace.weights.gguf_config import (
     ROPE_FACTORS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.weights.ggml_types.blocks import Bytes, Floats, GgmlType
+from headrace.weights.block_types.blocks import BlockType, Bytes, Floats
 
 
 def _f32(blocks: Bytes) -> Floats:
@@ -20,7 +20,7 @@ def _bf16(blocks: Bytes) -> Floats:
 
 
 TYPES = (
-    GgmlType("F32", 0, 1, 4, _f32),
-    GgmlType("F16", 1, 1, 2, _f16),
-    GgmlType("BF16", 30, 1, 2, _bf16),
+    BlockType("F32", 0, 1, 4, _f32),
+    BlockType("F16", 1, 1, 2, _f16),
+    BlockType("BF16", 30, 1, 2, _bf16),
 )

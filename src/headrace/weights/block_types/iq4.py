@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.weights.ggml_types.blocks import Bytes, Floats, GgmlType, bit_fields, fields, half, signed
+from headrace.weights.block_types.blocks import BlockType, Bytes, Floats, bit_fields, fields, half, signed
 
 STEPS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=np.float32)
 
@@ -28,4 +28,4 @@ def _iq4_xs(blocks: Bytes) -> Floats:
     return (scales[:, :, None] * values).reshape(-1, 256)
 
 
-TYPES = (GgmlType("IQ4_NL", 20, 32, 18, _iq4_nl), GgmlType("IQ4_XS", 23, 256, 136, _iq4_xs))
+TYPES = (BlockType("IQ4_NL", 20, 32, 18, _iq4_nl), BlockType("IQ4_XS", 23, 256, 136, _iq4_xs))

@@ -1,4 +1,4 @@
-"""What the types of ggml share: a description of a block, and the unpacking of its bit fields."""
+"""What block types share: a description of a block, and the unpacking of its bit fields."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class GgmlType:
+class BlockType:
     """`block_size` consecutive weights of a row take `block_bytes`. `dequantise` maps blocks
-    [n, block_bytes] to weights [n, block_size]; None for types that are only known by their size."""
+    [n, block_bytes] to weights [n, block_size]; None for types that are only known by their size. `id` is
+    the number of ggml's types in GGUF files, None for the others."""
 
     name: str
-    id: int
+    id: int | None
     block_size: int
     block_bytes: int
     dequantise: Callable[[Bytes], Floats] | None = None
+
+    def row_bytes(self, k: int) -> int:
+        """Bytes of a row of `k` weights, whole blocks."""
+        return k // self.block_size * self.block_bytes
 
 
 def fields(blocks: Bytes, *widths: int) -> list[Bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.weights.ggml_types.blocks import Bytes, Floats, GgmlType, bit_fields, fields
+from headrace.weights.block_types.blocks import BlockType, Bytes, Floats, bit_fields, fields
 
 DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=np.float32)
 
@@ -25,4 +25,4 @@ def _half_scale(exponent: Bytes) -> Floats:
     return np.where(wide < 2, np.uint32(0x200000) << wide, normal).astype(np.uint32).view(np.float32)
 
 
-TYPES = (GgmlType("MXFP4", 39, 32, 17, _mxfp4),)
+TYPES = (BlockType("MXFP4", 39, 32, 17, _mxfp4),)

@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 
 from headrace.errors import UnsupportedModel
-from headrace.weights.ggml_types import BY_ID, BY_NAME, READABLE, dequantise, unreadable
-from headrace.weights.ggml_types.blocks import GgmlType
+from headrace.weights.block_types import BY_ID, BY_NAME, READABLE, dequantise, scaled, unreadable
+from headrace.weights.block_types.blocks import BlockType
 
 BLOCKS = 512
 
 
-def random_blocks(kind: GgmlType) -> np.ndarray:
+def random_blocks(kind: BlockType) -> np.ndarray:
     """Every bit random: scales of every size, subnormal, infinite and NaN ones too."""
     count = BLOCKS if kind.block_size > 1 else BLOCKS * 32
     return np.random.default_rng(kind.id).integers(0, 256, count * kind.block_bytes, np.uint8)
 
 
 @pytest.mark.parametrize("kind", READABLE, ids=lambda kind: kind.name)
-def test_bits_equal_those_of_gguf(kind: GgmlType) -> None:
+def test_bits_equal_those_of_gguf(kind: BlockType) -> None:
     gguf = pytest.importorskip("gguf", reason="the oracle is not here: pip install gguf")
     raw = random_blocks(kind)
     plain = {"F32": np.float32, "F16": np.float16}
@@ -64,6 +64,26 @@ def test_places_within_a_block() -> None:
     assert one_block("Q8_0", half(0.5), signed.tobytes()).tolist() == (signed / 2).tolist()
     assert one_block("MXFP4", bytes([129]), bytes([0x2F] * 16)).tolist() == [-24.0] * 16 + [4.0] * 16
     assert one_block("IQ4_NL", half(1), bytes([0xF0] * 16)).tolist() == [-127.0] * 16 + [113.0] * 16
+
+
+def test_places_within_a_scaled_block() -> None:
+    scale = np.float32(-2).tobytes()
+    nibbles = bytes([0x10 * (15 - i) + i for i in range(16)])
+    up_and_down = [*range(16), *reversed(range(16))]
+    assert one_block("U4_G32", scale, bytes([9]), nibbles).tolist() == [-2 * (c - 9) for c in up_and_down]
+    signed = np.arange(-16, 16, dtype=np.int8)
+    assert one_block("S8_G32", scale, signed.tobytes()).tolist() == (signed * -2.0).tolist()
+    eights = bytes([0, 1, 7, 8, 0x38, 0x3C, 0x7E, 0xFE] * 4)
+    values = [0, 2**-9, 7 * 2**-9, 2**-6, 1, 1.5, 448, -448]
+    assert one_block("E4M3_G32", scale, eights).tolist() == [-2 * value for value in values] * 4
+    assert np.isnan(one_block("E4M3_G32", scale, bytes([0x7F, 0xFF] * 16))).all()
+    assert one_block("E2M1_G16", scale, bytes([0xF1] * 8)).tolist() == [-1.0] * 8 + [12.0] * 8
+
+
+def test_e4m3_is_that_of_torch() -> None:
+    torch = pytest.importorskip("torch", reason="the oracle is not here: pip install torch")
+    codes = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    np.testing.assert_array_equal(scaled.E4M3, codes.float().numpy())
 
 
 def test_scales_of_a_block_of_256() -> None:

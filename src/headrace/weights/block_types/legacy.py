@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.weights.ggml_types.blocks import Bytes, Floats, GgmlType, bit_fields, fields, half, signed
+from headrace.weights.block_types.blocks import BlockType, Bytes, Floats, bit_fields, fields, half, signed
 
 
 def _q4_0(blocks: Bytes) -> Floats:
@@ -42,9 +42,9 @@ def _five_bits(high: Bytes, low: Bytes) -> Bytes:
 
 
 TYPES = (
-    GgmlType("Q4_0", 2, 32, 18, _q4_0),
-    GgmlType("Q4_1", 3, 32, 20, _q4_1),
-    GgmlType("Q5_0", 6, 32, 22, _q5_0),
-    GgmlType("Q5_1", 7, 32, 24, _q5_1),
-    GgmlType("Q8_0", 8, 32, 34, _q8_0),
+    BlockType("Q4_0", 2, 32, 18, _q4_0),
+    BlockType("Q4_1", 3, 32, 20, _q4_1),
+    BlockType("Q5_0", 6, 32, 22, _q5_0),
+    BlockType("Q5_1", 7, 32, 24, _q5_1),
+    BlockType("Q8_0", 8, 32, 34, _q8_0),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.weights.ggml_types.blocks import Bytes, Floats, GgmlType, bit_fields, fields, half, signed
+from headrace.weights.block_types.blocks import BlockType, Bytes, Floats, bit_fields, fields, half, signed
 
 
 def _q2_k(blocks: Bytes) -> Floats:
@@ -77,9 +77,9 @@ def _affine(scales: Floats, codes: Bytes, minima: Floats) -> Floats:
 
 
 TYPES = (
-    GgmlType("Q2_K", 10, 256, 84, _q2_k),
-    GgmlType("Q3_K", 11, 256, 110, _q3_k),
-    GgmlType("Q4_K", 12, 256, 144, _q4_k),
-    GgmlType("Q5_K", 13, 256, 176, _q5_k),
-    GgmlType("Q6_K", 14, 256, 210, _q6_k),
+    BlockType("Q2_K", 10, 256, 84, _q2_k),
+    BlockType("Q3_K", 11, 256, 110, _q3_k),
+    BlockType("Q4_K", 12, 256, 144, _q4_k),
+    BlockType("Q5_K", 13, 256, 176, _q5_k),
+    BlockType("Q6_K", 14, 256, 210, _q6_k),
 )
