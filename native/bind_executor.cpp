@@ -48,14 +48,6 @@ nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> allocate(int64_t bytes) {
   return {data, {static_cast<size_t>(bytes)}, owner};
 }
 
-headrace::Format format_of(const std::string& name) {
-  static const char* const names[] = {"f32", "f16", "bf16", "int8", "int4"};
-  for (int i = 0; i < 5; ++i) {
-    if (name == names[i]) return static_cast<headrace::Format>(i);
-  }
-  throw std::invalid_argument("there is no weight format " + name + "; use f32, f16, bf16, int8 or int4");
-}
-
 headrace::KvType kv_type_of(const std::string& name) {
   if (name == "f32") return headrace::KvType::f32;
   if (name == "bf16") return headrace::KvType::bf16;
@@ -79,7 +71,7 @@ class BoundExecutor {
       program.values.push_back({rows == "R", columns, offset});
     }
     for (const auto& [format, n, k, data] : weights_) {
-      program.weights.push_back({format_of(format), n, k, data.data()});
+      program.weights.push_back({headrace::format_named(format), n, k, data.data()});
       program.weight_bytes.push_back(static_cast<int64_t>(data.size()));
     }
     for (const ConstFloats& data : constants_) {

@@ -26,7 +26,7 @@ using namespace nb::literals;
 namespace {
 
 using headrace::Format;
-using headrace::SourceType;
+using headrace::format_named;
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using MutableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -39,20 +39,15 @@ constexpr int64_t kMaxWeights = int64_t{1} << 40;  // far beyond any memory, far
 
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
-Format format_of(const std::string& name) {
-  if (name == "f32") return Format::f32;
-  if (name == "f16") return Format::f16;
-  if (name == "bf16") return Format::bf16;
-  if (name == "int8") return Format::int8;
-  if (name == "int4") return Format::int4;
-  refuse("unknown weight format '" + name + "': use f32, f16, bf16, int8 or int4");
-}
-
-SourceType source_type_of(const std::string& name) {
-  if (name == "F32") return SourceType::f32;
-  if (name == "F16") return SourceType::f16;
-  if (name == "BF16") return SourceType::bf16;
-  refuse("unknown source type '" + name + "': use F32, F16 or BF16");
+// The type of a checkpoint's rows, by the name that checkpoints have for it: F32, Q4_K.
+Format source_type_of(const std::string& name) {
+  for (int i = 0; i < headrace::kFormatCount; ++i) {
+    const Format type = static_cast<Format>(i);
+    std::string upper = headrace::format_name(type);
+    for (char& letter : upper) letter = letter >= 'a' ? static_cast<char>(letter - 'a' + 'A') : letter;
+    if (name == upper && headrace::is_source(type)) return type;
+  }
+  refuse("unknown source type '" + name + "': use F32, F16, BF16 or a block type");
 }
 
 size_t checked_packed_bytes(Format format, int64_t n, int64_t k) {
@@ -63,6 +58,10 @@ size_t checked_packed_bytes(Format format, int64_t n, int64_t k) {
   if (integer && k > headrace::kMaxIntegerInputs) {
     refuse("int8 and int4 take at most " + std::to_string(headrace::kMaxIntegerInputs) + " inputs, not " +
            std::to_string(k) + ": use bf16");
+  }
+  if (k % headrace::block_inputs(format) != 0) {
+    refuse(std::string(headrace::format_name(format)) + " takes a multiple of " +
+           std::to_string(headrace::block_inputs(format)) + " inputs, not " + std::to_string(k));
   }
   return headrace::packed_bytes(format, n, k);
 }
@@ -75,15 +74,21 @@ void check_size(const char* what, size_t got, size_t expected) {
 
 void pack(headrace::Pool& pool, const std::string& format_name, Bytes source, const std::string& source_type, int64_t n,
           int64_t k, int64_t strip0, int64_t strip1, MutableBytes packed) {
-  const Format format = format_of(format_name);
-  const SourceType type = source_type_of(source_type);
+  const Format format = format_named(format_name);
+  const Format type = source_type_of(source_type);
   check_size("packed", packed.size(), checked_packed_bytes(format, n, k));
   const int64_t strips = (n + headrace::kStrip - 1) / headrace::kStrip;
   if (strip0 < 0 || strip1 < strip0 || strip1 > strips) {
     refuse("strips " + std::to_string(strip0) + " to " + std::to_string(strip1) + " are not within 0 to " +
            std::to_string(strips));
   }
-  const int64_t row_bytes = k * (type == SourceType::f32 ? 4 : 2);
+  if (headrace::block_inputs(format) > 1 && type != format) {
+    refuse("only rows that are " + format_name + " already can be packed so, these are " + source_type);
+  }
+  if (k % headrace::block_inputs(type) != 0) {
+    refuse("rows of " + std::to_string(k) + " weights are no whole blocks of " + source_type);
+  }
+  const int64_t row_bytes = headrace::source_row_bytes(type, k);
   const int64_t row_end = strip1 * headrace::kStrip < n ? strip1 * headrace::kStrip : n;
   const int64_t row0 = strip0 * headrace::kStrip;
   check_size("source", source.size(), row_end > row0 ? static_cast<size_t>((row_end - row0) * row_bytes) : 0);
@@ -127,7 +132,7 @@ struct Aligned {
 headrace::Weight weight_of(const PackedWeight& packed) {
   const auto& [name, n, k, data] = packed;
   headrace::Weight w;
-  w.format = format_of(name);
+  w.format = format_named(name);
   w.n = n;
   w.k = k;
   check_size("packed weight", data.size(), checked_packed_bytes(w.format, n, k));
@@ -138,7 +143,7 @@ headrace::Weight weight_of(const PackedWeight& packed) {
 
 Result unpack_rows(const std::string& format, Bytes packed, int64_t n, int64_t k, Indices rows) {
   headrace::Weight w;
-  w.format = format_of(format);
+  w.format = format_named(format);
   w.n = n;
   w.k = k;
   w.data = packed.data();
@@ -218,7 +223,7 @@ std::vector<Result> linear(headrace::Pool& pool, Matrix x, const std::vector<Pac
 
 void bind_formats(nb::module_& m) {
   m.def("packed_nbytes",
-        [](const std::string& format, int64_t n, int64_t k) { return checked_packed_bytes(format_of(format), n, k); },
+        [](const std::string& format, int64_t n, int64_t k) { return checked_packed_bytes(format_named(format), n, k); },
         "format"_a, "n"_a, "k"_a, "Bytes of a packed weight of n outputs and k inputs.");
   m.def("linear_scratch_bytes",
         [](int64_t rows, int64_t k) { return headrace::linear_kernels(headrace::active_isa()).scratch_bytes(rows, k); },

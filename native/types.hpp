@@ -7,7 +7,13 @@
 namespace headrace {
 
 // A weight format is data, not a type: a kernel looks at Weight::format.
-enum class Format : int32_t { f32 = 0, f16 = 1, bf16 = 2, int8 = 3, int4 = 4 };
+enum class Format : int32_t {
+  f32 = 0, f16, bf16, int8, int4,
+  // Grouped ones (formats/grouped.hpp): block types of checkpoints, kept without loss.
+  q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4,
+  u4_g32, s8_g32, e4m3_g32, e2m1_g16
+};
+inline constexpr int kFormatCount = 22;
 enum class KvType : int32_t { f32 = 0, bf16 = 1 };
 
 // Output columns are packed in strips of this many columns, in every format and on every ISA, so a

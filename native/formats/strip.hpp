@@ -68,23 +68,21 @@ inline uint16_t to_f16(float value) {
   return static_cast<uint16_t>(sign | half);
 }
 
-inline float read_source(SourceType type, const uint8_t* at) {
-  if (type == SourceType::f32) {
+inline float read_source(Format type, const uint8_t* at) {
+  if (type == Format::f32) {
     float value;
     std::memcpy(&value, at, 4);
     return value;
   }
   uint16_t half;
   std::memcpy(&half, at, 2);
-  return type == SourceType::f16 ? from_f16(half) : from_bf16(half);
+  return type == Format::f16 ? from_f16(half) : from_bf16(half);
 }
-inline int64_t source_bytes(SourceType type) { return type == SourceType::f32 ? 4 : 2; }
-
-template <SourceType kType>
+template <Format kType>
 bool read_row(const uint8_t* row, int64_t k, float* out) {
   uint32_t worst = 0;
   for (int64_t i = 0; i < k; ++i) {
-    const float value = read_source(kType, row + i * (kType == SourceType::f32 ? 4 : 2));
+    const float value = read_source(kType, row + i * (kType == Format::f32 ? 4 : 2));
     const uint32_t magnitude = bits_of(value) & 0x7fffffffu;
     worst = magnitude > worst ? magnitude : worst;
     out[i * kStrip] = value;
@@ -94,13 +92,13 @@ bool read_row(const uint8_t* row, int64_t k, float* out) {
 
 // Transposes `rows` <= 32 rows of k values into out[k_padded][32], zeros elsewhere.
 // Returns the first row with a NaN or an infinity, or -1.
-inline int64_t read_strip(SourceType type, const uint8_t* source, int64_t rows, int64_t k, int64_t k_padded, float* out) {
+inline int64_t read_strip(Format type, const uint8_t* source, int64_t rows, int64_t k, int64_t k_padded, float* out) {
   if (rows < kStrip || k < k_padded) std::memset(out, 0, static_cast<size_t>(k_padded) * kStrip * sizeof(float));
   for (int64_t r = 0; r < rows; ++r) {
-    const uint8_t* row = source + r * k * source_bytes(type);
-    const bool good = type == SourceType::f32   ? read_row<SourceType::f32>(row, k, out + r)
-                      : type == SourceType::f16 ? read_row<SourceType::f16>(row, k, out + r)
-                                                : read_row<SourceType::bf16>(row, k, out + r);
+    const uint8_t* row = source + r * source_row_bytes(type, k);
+    const bool good = type == Format::f32   ? read_row<Format::f32>(row, k, out + r)
+                      : type == Format::f16 ? read_row<Format::f16>(row, k, out + r)
+                                                : read_row<Format::bf16>(row, k, out + r);
     if (!good) return r;
   }
   return -1;

@@ -10,12 +10,16 @@
 // and in memory between chunks, whatever the tile, the block or the thread; integer sums are exact anyway.
 #if defined(HEADRACE_ISA_avx512)
 #include "linear_avx512.hpp"
+#include "linear_grouped_avx512.hpp"
 #elif defined(HEADRACE_ISA_avx2)
 #include "linear_avx2.hpp"
 #elif defined(HEADRACE_ISA_neon)
 #include "linear_neon.hpp"
 #else
 #include "linear_portable.hpp"
+#endif
+#if !defined(HEADRACE_ISA_avx512)
+#include "linear_grouped_plain.hpp"
 #endif
 
 #include <cstdlib>
@@ -50,6 +54,14 @@ TileKernel tile_kernel(Format format, int64_t rows) {
     }
   }
 }
+
+}  // namespace
+}  // namespace headrace
+
+#include "linear_grouped.hpp"
+
+namespace headrace {
+namespace {
 
 #if defined(HEADRACE_ISA_avx512)
 template <int kRows = kDirectRows>
@@ -134,7 +146,13 @@ inline void multiply(const FusedLinearArgs& args, const Scratch& scratch, const 
   const int64_t row0 = tiles.begin(first);
   const int64_t rows = tiles.begin(last) - row0;
   std::memset(acc, 0, static_cast<size_t>(rows) * kStrip * 4);
-  run_strip(stream_of(w, strip), scratch.words[static_cast<int>(form_of(w.format))], tiles, first, last, acc);
+  if (w.format == Format::e4m3_g32) {
+    run_fp8(w, strip, scratch, tiles, first, last, acc);
+  } else if (is_grouped(w.format)) {
+    run_grouped(w, strip, scratch, tiles, first, last, acc);
+  } else {
+    run_strip(stream_of(w, strip), scratch.words[static_cast<int>(form_of(w.format))], tiles, first, last, acc);
+  }
   settle(args, scratch, which, strip, row0, rows, acc);
 }
 
@@ -219,31 +237,68 @@ void unpack_row(const Weight& w, int64_t row, float* out) {
       return unpack_rotated<Int8>(w, row, out);
     case Format::int4:
       return unpack_rotated<Int4>(w, row, out);
+    default:
+      return unpack_grouped_row(w, row, out);
   }
+}
+
+// Whole strips of memory of their own; nothing sensible is left to do where there is none.
+template <class T>
+struct Buffer {
+  explicit Buffer(int64_t count) : data(static_cast<T*>(std::malloc(static_cast<size_t>(count + 1) * sizeof(T)))) {
+    if (data == nullptr) std::abort();
+  }
+  ~Buffer() { std::free(data); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  T* data;
+};
+
+// As read_strip, of a block type, by way of its own grouped format.
+int64_t read_grouped_strip(Format type, const uint8_t* source, int64_t rows, int64_t k, int64_t k_padded,
+                           uint8_t* strip, float* row, float* out) {
+  const int64_t bad = pack_grouped_strip(type, source, rows, k, strip);
+  if (bad >= 0) return bad;
+  std::memset(out, 0, static_cast<size_t>(k_padded) * kStrip * sizeof(float));
+  for (int64_t c = 0; c < rows; ++c) {
+    unpack_grouped_row({type, kStrip, k, strip}, c, row);
+    for (int64_t i = 0; i < k; ++i) out[i * kStrip + c] = row[i];
+  }
+  return -1;
 }
 
 template <class F>
-int64_t pack_strips(SourceType type, const uint8_t* source, int64_t n, int64_t k, int64_t strip0, int64_t strip1,
+int64_t pack_strips(Format type, const uint8_t* source, int64_t n, int64_t k, int64_t strip0, int64_t strip1,
                     uint8_t* packed) {
-  const size_t bytes = static_cast<size_t>(F::padded_k(k)) * kStrip * sizeof(float);
-  float* buffer = static_cast<float*>(std::malloc(bytes));
-  if (buffer == nullptr) std::abort();  // a strip's worth of memory: nothing sensible is left to do
-  int64_t bad = -1;
-  for (int64_t strip = strip0; strip < strip1 && bad < 0; ++strip) {
+  const Buffer<float> buffer(F::padded_k(k) * kStrip);
+  const Buffer<float> row_buffer(is_grouped(type) ? k : 0);
+  const Buffer<uint8_t> strip_buffer(is_grouped(type) ? strip_bytes_of(type, k) : 0);
+  for (int64_t strip = strip0; strip < strip1; ++strip) {
     const int64_t row = strip * kStrip;
     const int64_t rows = n - row < kStrip ? n - row : kStrip;
-    bad = read_strip(type, source + (row - strip0 * kStrip) * k * source_bytes(type), rows, k, F::padded_k(k), buffer);
-    if (bad >= 0) {
-      bad += row;
-    } else if (!F::pack_strip(buffer, k, packed + strip * F::strip_bytes(k))) {
-      bad = row;
-    }
+    const uint8_t* from = source + (row - strip0 * kStrip) * source_row_bytes(type, k);
+    const int64_t bad =
+        is_grouped(type)
+            ? read_grouped_strip(type, from, rows, k, F::padded_k(k), strip_buffer.data, row_buffer.data, buffer.data)
+            : read_strip(type, from, rows, k, F::padded_k(k), buffer.data);
+    if (bad >= 0) return row + bad;
+    if (!F::pack_strip(buffer.data, k, packed + strip * F::strip_bytes(k))) return row;
   }
-  std::free(buffer);
-  return bad;
+  return -1;
 }
 
-int64_t pack(Format format, SourceType type, const void* source, int64_t n, int64_t k, int64_t strip0, int64_t strip1,
+int64_t pack_grouped(Format format, const uint8_t* source, int64_t n, int64_t k, int64_t strip0, int64_t strip1,
+                     uint8_t* packed) {
+  for (int64_t strip = strip0; strip < strip1; ++strip) {
+    const int64_t row = strip * kStrip, rows = n - row < kStrip ? n - row : kStrip;
+    const uint8_t* from = source + (row - strip0 * kStrip) * source_row_bytes(format, k);
+    const int64_t bad = pack_grouped_strip(format, from, rows, k, packed + strip * strip_bytes_of(format, k));
+    if (bad >= 0) return row + bad;
+  }
+  return -1;
+}
+
+int64_t pack(Format format, Format type, const void* source, int64_t n, int64_t k, int64_t strip0, int64_t strip1,
              uint8_t* packed) {
   const uint8_t* bytes = static_cast<const uint8_t*>(source);
   switch (format) {
@@ -257,8 +312,9 @@ int64_t pack(Format format, SourceType type, const void* source, int64_t n, int6
       return pack_strips<Int8>(type, bytes, n, k, strip0, strip1, packed);
     case Format::int4:
       return pack_strips<Int4>(type, bytes, n, k, strip0, strip1, packed);
+    default:
+      return pack_grouped(format, bytes, n, k, strip0, strip1, packed);
   }
-  return -1;
 }
 
 }  // namespace

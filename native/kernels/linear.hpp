@@ -1,11 +1,11 @@
 // The products: everything that reads weights.
 #pragma once
+#include <string>
+
 #include "../isa.hpp"
 #include "../kernels.hpp"
 
 namespace headrace {
-
-enum class SourceType : int32_t { f32 = 0, f16 = 1, bf16 = 2 };  // of a checkpoint's tensor
 
 // int8 and int4 sum 128 * 127 * k in int32, so they refuse more inputs than this.
 inline constexpr int64_t kMaxIntegerInputs = 131072;
@@ -20,11 +20,17 @@ struct LinearKernels {
   // Packs strips [strip0, strip1) of a row-major [n, k] source whose first row in memory is row
   // strip0 * kStrip, into their places in `packed`, the whole packed weight. Returns -1, or the first row
   // that holds a NaN or an infinity, or the first row of a strip with a value too large for the format.
-  int64_t (*pack)(Format format, SourceType type, const void* source, int64_t n, int64_t k, int64_t strip0,
+  // The source's type is any format that checkpoints have (is_source); only that type packs into a grouped format.
+  int64_t (*pack)(Format format, Format type, const void* source, int64_t n, int64_t k, int64_t strip0,
                   int64_t strip1, uint8_t* packed);
 };
 
 size_t packed_bytes(Format format, int64_t n, int64_t k);
+int64_t source_row_bytes(Format type, int64_t k);
+int64_t block_inputs(Format format);  // k must be a multiple of it
+inline bool is_source(Format type) { return type != Format::int8 && type != Format::int4; }
+const char* format_name(Format format);
+Format format_named(const std::string& name);  // std::invalid_argument where there is none
 const LinearKernels& linear_kernels(Isa isa);
 
 }  // namespace headrace

@@ -172,6 +172,15 @@ inline void unpack_groups(const uint8_t* from, int64_t groups, uint8_t* out) {
   }
 }
 
+// Bytes below 16 by a table of 16.
+inline void lookup(const uint8_t* table, uint8_t* bytes) {
+  const __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  for (int64_t i = 0; i < kGroup * kStrip; i += 32) {
+    __m256i* at = reinterpret_cast<__m256i*>(bytes + i);
+    _mm256_storeu_si256(at, _mm256_shuffle_epi8(values, _mm256_loadu_si256(at)));
+  }
+}
+
 }  // namespace
 }  // namespace headrace
 

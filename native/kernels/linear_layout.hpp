@@ -1,12 +1,13 @@
 // How a product lays out its scratch: rows in tiles, the inputs in the forms that the formats want.
 //
 // Rows are split into tiles of at most kMaxRows rows, as even as possible. A form of a tile is
-// [steps][rows of the tile] words of 32 bits, where a step is one input as float (f32, f16 weights),
-// two as bf16 or four as int8: whatever a kernel broadcasts next lies next in memory.
+// [steps][rows of the tile] words of 32 bits, where a step is one input as float (f32, f16, FP8 weights),
+// two as bf16 or four as int8, scaled by row (int8, int4) or by 32 inputs (grouped formats): whatever a kernel broadcasts next lies next in memory.
 #pragma once
 #include "../formats/bf16.hpp"
 #include "../formats/f16.hpp"
 #include "../formats/f32.hpp"
+#include "../formats/grouped.hpp"
 #include "../formats/int4.hpp"
 #include "../formats/int8.hpp"
 
@@ -31,16 +32,37 @@ struct Prefetch {
 // acc[rows][32] += x[steps][rows] * w[steps][32], `rows` fixed per kernel.
 using TileKernel = void (*)(const uint8_t* w, const uint32_t* x, int64_t steps, void* acc, Prefetch ahead);
 
-enum class Form : int { f32 = 0, bf16 = 1, int8 = 2 };
-constexpr int kForms = 3;
+// A tile's share of a chunk of a grouped weight: acc[rows][32] += products, `rows` fixed per kernel.
+struct GroupTile {
+  const uint8_t* codes;  // [groups], each [8 steps][32][4], `stride` bytes apart
+  int64_t stride;
+  const GroupScales* scales;  // [groups]
+  const uint32_t* x;          // [groups * 8 steps][rows]
+  const uint32_t* inputs;     // [groups][kGroupInputs][rows]
+  int64_t groups;
+  int zero;  // of the codes
+  float* acc;
+  const uint8_t* ahead;  // to be fetched: `ahead_stride` bytes with each group
+  int64_t ahead_stride;
+};
+using GroupKernel = void (*)(const GroupTile& tile);
+
+// What a grouped kernel knows of a row's 32 inputs: their scale, minus the sums of the codes of inputs 0 to 15 and 16 to
+// 31 (integers), minus scale * sum of all codes.
+enum GroupInput : int { kInputScale = 0, kInputLow = 1, kInputHigh = 2, kInputSum = 3 };
+constexpr int kGroupInputs = 4;
+
+enum class Form : int { f32 = 0, bf16 = 1, int8 = 2, grouped = 3 };
+constexpr int kForms = 4;
 constexpr int64_t kRowBuffers = 64;  // more threads than this do not help to prepare
 
 inline Form form_of(Format format) {
   if (format == Format::int8 || format == Format::int4) return Form::int8;
+  if (is_grouped(format) && format != Format::e4m3_g32) return Form::grouped;
   return format == Format::bf16 ? Form::bf16 : Form::f32;
 }
 inline int64_t form_steps(Form form, int64_t k) {
-  if (form == Form::int8) return rotated_k(k) / 4;
+  if (form == Form::int8 || form == Form::grouped) return round_up(k, kGroup) / 4;
   return form == Form::bf16 ? (k + 1) / 2 : k;
 }
 inline int64_t strip_bytes_of(Format format, int64_t k) {
@@ -53,8 +75,10 @@ inline int64_t strip_bytes_of(Format format, int64_t k) {
       return Bf16::strip_bytes(k);
     case Format::int8:
       return Int8::strip_bytes(k);
-    default:
+    case Format::int4:
       return Int4::strip_bytes(k);
+    default:
+      return grouped_strip_bytes(grouped(format), k);
   }
 }
 
@@ -74,6 +98,7 @@ struct Tiles {
 
 struct Scratch {
   uint32_t* words[kForms];  // by form; tile t starts at begin(t) * steps
+  uint32_t* group_inputs;   // of the grouped form: tile t, [groups][kGroupInputs][rows of t], at begin(t) * groups * kGroupInputs
   float* scales;            // [rows] of the int8 form
   int32_t* sums;            // [rows] of the int8 form
   uint8_t* buffers;         // [kRowBuffers][buffer_bytes]
@@ -92,6 +117,7 @@ inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k) {
   for (int form = 0; form < kForms; ++form) {
     s.words[form] = reinterpret_cast<uint32_t*>(take(rows * form_steps(static_cast<Form>(form), k) * 4));
   }
+  s.group_inputs = reinterpret_cast<uint32_t*>(take(rows * group_count(k) * kGroupInputs * 4));
   s.scales = reinterpret_cast<float*>(take(rows * 4));
   s.sums = reinterpret_cast<int32_t*>(take(rows * 4));
   s.buffer_bytes = rotated_k(k) * 4 + 64;

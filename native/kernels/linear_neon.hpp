@@ -112,6 +112,12 @@ void tile_int8(const uint8_t* w, const uint32_t* x, int64_t steps, void* sums, P
   tile<StepInt8, kRows>(w, x, steps, sums, ahead);
 }
 
+// Bytes below 16 by a table of 16.
+inline void lookup(const uint8_t* table, uint8_t* bytes) {
+  const uint8x16_t values = vld1q_u8(table);
+  for (int64_t i = 0; i < kGroup * kStrip; i += 16) vst1q_u8(bytes + i, vqtbl1q_u8(values, vld1q_u8(bytes + i)));
+}
+
 }  // namespace
 }  // namespace headrace
 

@@ -77,6 +77,11 @@ HEADRACE_LEAF void tile_int8(const uint8_t* w, const uint32_t* x, int64_t steps,
   }
 }
 
+// Bytes below 16 by a table of 16.
+inline void lookup(const uint8_t* table, uint8_t* bytes) {
+  for (int64_t i = 0; i < kGroup * kStrip; ++i) bytes[i] = table[bytes[i]];
+}
+
 }  // namespace
 }  // namespace headrace
 

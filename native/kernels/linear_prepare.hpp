@@ -59,6 +59,31 @@ inline void quantise_row(float* x, int64_t count, float* scale, int32_t* sum) {
   *sum = total;
 }
 
+// Rounds 32 inputs to int8 by their own largest magnitude: eight words and the numbers of GroupInput, `stride` apart.
+inline void quantise_group(const float* x, int64_t stride, uint32_t* words, uint32_t* inputs) {
+  uint32_t largest_bits = 0;
+  for (int i = 0; i < kGroup; ++i) {
+    const uint32_t magnitude = bits_of(x[i]) & 0x7fffffffu;
+    largest_bits = magnitude > largest_bits ? magnitude : largest_bits;
+  }
+  const float largest = float_of(largest_bits);
+  const bool finite = largest_bits < 0x7f800000u, usable = finite && largest >= kTiny;
+  const float inverse = usable ? 127.0f / largest : 0.0f;
+  const float scale = usable ? largest / 127.0f : (finite ? 0.0f : float_of(0x7fc00000u));
+  int8_t q[kGroup];
+  int32_t low = 0, high = 0;
+  for (int i = 0; i < kGroup; ++i) q[i] = usable ? static_cast<int8_t>(round_to_int(x[i] * inverse)) : int8_t{0};
+  for (int i = 0; i < kGroup / 2; ++i) {
+    low -= q[i];
+    high -= q[kGroup / 2 + i];
+  }
+  for (int step = 0; step < kGroup / 4; ++step) std::memcpy(words + step * stride, q + step * 4, 4);
+  inputs[kInputScale * stride] = bits_of(scale);
+  inputs[kInputLow * stride] = static_cast<uint32_t>(low);
+  inputs[kInputHigh * stride] = static_cast<uint32_t>(high);
+  inputs[kInputSum * stride] = bits_of(scale * static_cast<float>(low + high));
+}
+
 // Words of 32 bits, `stride` apart.
 inline void spread(const float* words, int64_t steps, int64_t stride, uint32_t* out) {
   if (stride == 1) {
@@ -88,6 +113,14 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
     uint32_t* out = place(Form::bf16);
     for (int64_t s = 0; s < form_steps(Form::bf16, k); ++s) {
       out[s * stride] = to_bf16(buffer[2 * s]) | static_cast<uint32_t>(to_bf16(buffer[2 * s + 1])) << 16;
+    }
+  }
+  if (wanted[static_cast<int>(Form::grouped)]) {
+    const int64_t first = row - tiles.begin(tile);
+    uint32_t* inputs = scratch.group_inputs + tiles.begin(tile) * group_count(k) * kGroupInputs + first;
+    for (int64_t g = 0; g < group_count(k); ++g) {
+      quantise_group(buffer + g * kGroup, stride, place(Form::grouped) + g * kGroup / 4 * stride,
+                     inputs + g * kGroupInputs * stride);
     }
   }
   if (wanted[static_cast<int>(Form::int8)]) {

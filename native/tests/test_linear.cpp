@@ -42,7 +42,7 @@ struct Packed {
   Packed(const LinearKernels& kernels, Format format, int64_t n, int64_t k, const std::vector<float>& source)
       : bytes(packed_bytes(format, n, k)), weight{format, n, k, bytes.data} {
     const int64_t strips = (n + kStrip - 1) / kStrip;
-    CHECK(kernels.pack(format, SourceType::f32, source.data(), n, k, 0, strips, bytes.data) == -1);
+    CHECK(kernels.pack(format, Format::f32, source.data(), n, k, 0, strips, bytes.data) == -1);
   }
   Bytes bytes;
   Weight weight;
@@ -166,8 +166,8 @@ void test_refused_values(const LinearKernels& kernels) {
     std::vector<float> w(70 * 40, 1.0f);
     w[65 * 40 + 39] = float(INFINITY);
     const Bytes packed(packed_bytes(format, 70, 40));
-    CHECK(kernels.pack(format, SourceType::f32, w.data(), 70, 40, 0, 3, packed.data) == 65);
-    CHECK(kernels.pack(format, SourceType::f32, w.data(), 70, 40, 0, 2, packed.data) == -1);
+    CHECK(kernels.pack(format, Format::f32, w.data(), 70, 40, 0, 3, packed.data) == 65);
+    CHECK(kernels.pack(format, Format::f32, w.data(), 70, 40, 0, 2, packed.data) == -1);
   }
 }
 

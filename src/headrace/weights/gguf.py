@@ -155,9 +155,10 @@ def _tensor(reader: HeaderReader, index: int, alignment: int) -> _Entry:
     type_id, offset = reader.u32(what), reader.u64(what)
     kind = BY_ID.get(type_id)
     if kind is None:
+        known = ", ".join(kind.name for kind in READABLE)
         raise UnsupportedModel(
-            f"tensor {name!r} has the type number {type_id}, which this version does not know; the highest "
-            f"it knows is {max(BY_ID)}: quantise the model as one of {', '.join(kind.name for kind in READABLE)}"
+            f"tensor {name!r} has the type number {type_id}, which this version does not know: quantise the "
+            f"model as one of {known}"
         )
     elements = prod(shape)
     if elements > _LARGEST:

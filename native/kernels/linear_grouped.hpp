@@ -1,0 +1,154 @@
+// Products with grouped formats: a chunk of groups is unpacked into L1, then all tiles of rows multiply with it.
+//
+// Every type becomes the same thing: bytes [8 steps][32][4] like int8's, for each output a scale (two for types with
+// halves of 16 inputs) and perhaps a minimum. A group's sum is exact in int32; then, per output and row,
+//   sum += float(integers) * (scale * row's scale)     one fma, groups in ascending order
+//   sum -= minimum * (row's scale * sum of row's codes)  another, in types with minima
+// in memory between groups, so that one row and many rows, in whatever tiles, give the same bits. FP8 is unpacked to
+// floats, which go through the kernels of f32.
+#pragma once
+#include "linear_layout.hpp"
+
+namespace headrace {
+namespace {
+
+constexpr int64_t kChunkGroups = 16;       // 16 KB of bytes
+constexpr int64_t kChunkFloatGroups = 4;   // 16 KB of floats
+constexpr int64_t kGroupSteps = kGroup / 4;
+
+// Codes of kLow + kHigh bits from their planes. In words of 32 bits, whose shifts every ISA vectorises.
+template <int kLow, int kHigh>
+inline void join_planes(const uint8_t* planes, uint8_t* out) {
+  constexpr int kWords = kStrip;  // of a step
+  constexpr uint32_t kLowMask = 0x01010101u * ((1 << kLow) - 1), kHighMask = 0x01010101u * ((1 << kHigh) - 1);
+  const uint8_t* high = planes + kGroup * kStrip / 8 * kLow;
+#pragma GCC unroll 8
+  for (int step = 0; step < kGroupSteps; ++step) {
+    uint32_t words[kWords], upper[kWords];
+    std::memcpy(words, planes + step / (8 / kLow) * 128, sizeof words);
+    for (int c = 0; c < kWords; ++c) words[c] = (words[c] >> (step % (8 / kLow) * kLow)) & kLowMask;
+    if constexpr (kHigh > 0) {
+      constexpr int kPer = 8 / (kHigh > 0 ? kHigh : 1);
+      std::memcpy(upper, high + step / kPer * 128, sizeof upper);
+      for (int c = 0; c < kWords; ++c) words[c] |= ((upper[c] >> (step % kPer * kHigh)) & kHighMask) << kLow;
+    }
+    std::memcpy(out + step * 128, words, sizeof words);
+  }
+}
+
+inline void unpack_codes(const Grouped& g, const uint8_t* planes, uint8_t* out) {
+  if (g.low_bits == 2) {
+    return g.high_bits == 0 ? join_planes<2, 0>(planes, out) : join_planes<2, 1>(planes, out);
+  }
+  if (g.high_bits == 0) return join_planes<4, 0>(planes, out);
+  return g.high_bits == 1 ? join_planes<4, 1>(planes, out) : join_planes<4, 2>(planes, out);
+}
+
+// Groups [first, first + count) of a strip, ready for the kernels.
+struct Unpacked {
+  alignas(64) uint8_t bytes[kChunkGroups * kGroup * kStrip];
+  alignas(64) GroupScales scales[kChunkGroups];
+};
+
+inline const uint8_t* fine_of(const Grouped& g, const uint8_t* strip, int64_t group) {
+  return strip + group_start(g, group / kFineGroups * kFineGroups) - fine_bytes(g.scales);
+}
+
+inline void unpack_chunk(Format format, const Grouped& g, const uint8_t* strip, int64_t first, int64_t count,
+                         Unpacked& out) {
+  uint8_t table[16];
+  for (int i = 0; i < 16; ++i) table[i] = static_cast<uint8_t>(table_of(format)[i] + 128);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint8_t* head = strip + group_start(g, first + i);
+    read_scales(g.scales, fine_of(g, strip, first + i), head, out.scales[i]);
+    if (g.low_bits == 8) continue;  // multiplied where they lie
+    uint8_t* bytes = out.bytes + i * kGroup * kStrip;
+    unpack_codes(g, head + head_bytes(g.scales), bytes);
+    if (g.codes == Codes::table) lookup(table, bytes);
+  }
+}
+
+// FP8 groups as float [count * 32][32].
+inline void unpack_floats(const Grouped& g, const uint8_t* strip, int64_t first, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i, out += kGroup * kStrip) {
+    const uint8_t* head = strip + group_start(g, first + i);
+    GroupScales s;
+    read_scales(g.scales, head, head, s);
+    const uint8_t* codes = head + head_bytes(g.scales);
+    for (int step = 0; step < kGroupSteps; ++step) {
+      for (int t = 0; t < 4; ++t) {
+        float* to = out + (step * 4 + t) * kStrip;
+        for (int c = 0; c < kStrip; ++c) to[c] = s.scale[0][c] * from_e4m3(codes[(step * kStrip + c) * 4 + t]);
+      }
+    }
+  }
+}
+
+template <int kRows, bool kHalves>
+GroupKernel group_kernel(const Grouped& g, int64_t rows) {
+  if constexpr (kRows == 0) {
+    (void)g, (void)rows;
+    return nullptr;
+  } else {
+    if (rows != kRows) return group_kernel<kRows - 1, kHalves>(g, rows);
+    return has_minima(g.scales) ? tile_group<kRows, kHalves, true> : tile_group<kRows, kHalves, false>;
+  }
+}
+
+// Adds the products of one strip with the row tiles [first, last) to acc[rows][32].
+inline void run_grouped(const Weight& w, int64_t strip_index, const Scratch& scratch, const Tiles& tiles,
+                        int64_t first, int64_t last, float* acc) {
+  const Grouped g = grouped(w.format);
+  const uint8_t* strip = w.data + strip_index * grouped_strip_bytes(g, w.k);
+  const int64_t groups = group_count(w.k), row0 = tiles.begin(first);
+  const uint32_t* words = scratch.words[static_cast<int>(Form::grouped)];
+  Unpacked chunk;
+  for (int64_t at = 0; at < groups; at += kChunkGroups) {
+    const int64_t count = groups - at < kChunkGroups ? groups - at : kChunkGroups;
+    unpack_chunk(w.format, g, strip, at, count, chunk);
+    const bool raw = g.low_bits == 8;
+    const uint8_t* codes = raw ? strip + group_start(g, at) + head_bytes(g.scales) : chunk.bytes;
+    const uint8_t* next = strip + group_start(g, at + kChunkGroups) - fine_bytes(g.scales);
+    for (int64_t tile = first; tile < last; ++tile) {
+      const int64_t rows = tiles.size(tile), start = tiles.begin(tile);
+      GroupTile t;
+      t.codes = codes;
+      t.stride = raw ? group_bytes(g) : kGroup * kStrip;
+      t.scales = chunk.scales;
+      t.x = words + start * groups * kGroupSteps + at * kGroupSteps * rows;
+      t.inputs = scratch.group_inputs + (start * groups + at * rows) * kGroupInputs;
+      t.groups = count;
+      t.zero = g.zero;
+      t.acc = acc + (start - row0) * kStrip;
+      // The first tile fetches the next chunk, a group of it with each group.
+      t.ahead = tile == first ? next : codes;
+      t.ahead_stride = tile == first ? group_bytes(g) : 0;
+      const GroupKernel kernel = has_halves(g.scales) ? group_kernel<kMaxRows, true>(g, rows)
+                                                      : group_kernel<kMaxRows, false>(g, rows);
+      kernel(t);
+    }
+  }
+}
+
+inline void run_fp8(const Weight& w, int64_t strip_index, const Scratch& scratch, const Tiles& tiles, int64_t first,
+                    int64_t last, float* acc) {
+  const Grouped g = grouped(w.format);
+  const uint8_t* strip = w.data + strip_index * grouped_strip_bytes(g, w.k);
+  const uint32_t* words = scratch.words[static_cast<int>(Form::f32)];
+  alignas(64) float unpacked[kChunkFloatGroups * kGroup * kStrip];
+  for (int64_t at = 0; at < group_count(w.k); at += kChunkFloatGroups) {
+    const int64_t left = group_count(w.k) - at, count = left < kChunkFloatGroups ? left : kChunkFloatGroups;
+    unpack_floats(g, strip, at, count, unpacked);
+    const uint8_t* next = strip + group_start(g, at + kChunkFloatGroups);
+    for (int64_t tile = first; tile < last; ++tile) {
+      const int64_t rows = tiles.size(tile), start = tiles.begin(tile);
+      const Prefetch ahead{next, tile == first ? group_bytes(g) / kGroup : 0, 0};
+      const uint32_t* x = words + start * w.k + at * kGroup * rows;
+      tile_kernel<kMaxRows>(Format::f32, rows)(reinterpret_cast<const uint8_t*>(unpacked), x, count * kGroup,
+                                               acc + (start - tiles.begin(first)) * kStrip, ahead);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headrace
