@@ -287,7 +287,8 @@ void check_weights(const Program& program) {
     const Weight& weight = program.weights[i];
     const std::string name = "weight " + text(static_cast<int64_t>(i));
     constexpr int64_t kMost = int64_t{1} << 31;
-    if (weight.n < 1 || weight.k < 1 || weight.n > kMost || weight.k > kMost) {
+    if (weight.n < 1 || weight.k < 1 || weight.n > kMost || weight.k > kMost ||
+        weight.k % block_inputs(weight.format) != 0) {
       refuse(name + " has shape [" + text(weight.n) + ", " + text(weight.k) + "]");
     }
     const int64_t needed = static_cast<int64_t>(packed_bytes(weight.format, weight.n, weight.k));

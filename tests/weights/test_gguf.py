@@ -92,7 +92,6 @@ def test_tensors(tmp_path: Path) -> None:
         assert shapes == {name: tensor.shape for name, tensor in TENSORS.items()}
         assert all(info.offset % 64 == 0 for info in file.tensors.values())
         values = {name: file.float32(info) for name, info in file.tensors.items()}
-        assert (file.float32_rows(file.tensors["matrix"], 1, 2) == values["matrix"][1:]).all()
         with pytest.raises(ValueError, match="which has 204"):
             file.read_into(file.tensors["matrix"], 200, memoryview(bytearray(5)))
     assert (values["vector"] == MATRIX[0]).all()

@@ -16,6 +16,7 @@ from headrace.errors import CorruptFile, HeadraceError, ModelNotFound, Unsupport
 from headrace.models.registry import find_model
 from headrace.program.record import record
 from headrace.program.text import format_program
+from headrace.weights.block_types import READABLE
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.gguf_checkpoint import GgufCheckpoint
 from headrace.weights.hub import resolve
@@ -108,10 +109,15 @@ def test_scales_that_are_no_numbers_are_refused(tmp_path: Path, scale: float) ->
         load_packed(file, [Wanted(name, rows, columns, "int8")], _native.Pool(1), cache=None)
 
 
-def test_keep_stays_with_plain_floats() -> None:
+def test_keep_keeps_every_type() -> None:
     assert [format_of("keep", dtype) for dtype in ("F32", "F16", "BF16")] == ["f32", "f16", "bf16"]
-    with pytest.raises(UnsupportedModel, match="type Q4_K cannot be kept as they are: choose --weights int8"):
-        format_of("keep", "Q4_K")
+    assert [format_of("keep", kind.name) for kind in READABLE[3:]] == [
+        kind.name.lower() for kind in READABLE[3:]
+    ]
+    with pytest.raises(
+        UnsupportedModel, match="type IQ1_S cannot be kept as they are: choose --weights int8"
+    ):
+        format_of("keep", "IQ1_S")
     assert format_of("int4", "Q4_K") == "int4"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.ops.value import Array, Ints
 from headrace.program.program import Program
-from headrace.weights.safetensors import READABLE
+from headrace.weights.block_types import BY_NAME
 from headrace.weights.source import Tensors
 from headrace.weights.tensor_file import TensorInfo
 
@@ -78,10 +78,16 @@ class PartsOf:
         return (whole.T if part.transposed else whole)[part.rows(0, count)] + np.float32(part.plus)
 
     def row_dtype(self, name: str) -> str:
-        """Element type of what `read_rows` gives."""
+        """Type of what `read_rows` gives; UnsupportedModel for columns of a quantised matrix as rows."""
         stack = self._program.stacks.get(name)
-        tensor, _ = self._program.parts.get(name, (stack[0] if stack else name, None))
-        return self._checkpoint.row_dtype(tensor)
+        tensor, part = self._program.parts.get(name, (stack[0] if stack else name, None))
+        dtype = self._checkpoint.row_dtype(tensor)
+        if part is not None and part.transposed and BY_NAME[dtype].block_size > 1:
+            raise UnsupportedModel(
+                f"tensor {tensor} is stored as {dtype} with inputs and outputs exchanged: such blocks cannot "
+                "be turned; convert the model from its original checkpoint"
+            )
+        return dtype
 
     def read_rows(self, name: str, start_row: int, row_count: int, out: memoryview) -> None:
         """Rows as row_dtype, into the start of `out`, a flat view of bytes."""
@@ -96,12 +102,14 @@ class PartsOf:
         if part.transposed:
             self._read_columns(tensor, rows, out)
         else:
-            self._read_runs(tensor, rows, self.info(name).shape[1] * READABLE[self.row_dtype(name)], out)
+            self._read_runs(
+                tensor, rows, BY_NAME[self.row_dtype(name)].row_bytes(self.info(name).shape[1]), out
+            )
 
     def _read_stack(self, name: str, start_row: int, row_count: int, out: memoryview) -> None:
         info, tensors, done = self.info(name), self._program.stacks[name], 0
         rows = info.shape[0] // len(tensors)  # of each tensor
-        row_bytes = info.shape[1] * READABLE[self.row_dtype(name)]
+        row_bytes = BY_NAME[self.row_dtype(name)].row_bytes(info.shape[1])
         while done < row_count:
             tensor, first = divmod(start_row + done, rows)
             count = min(rows - first, row_count - done)
@@ -119,7 +127,7 @@ class PartsOf:
     def _read_columns(self, tensor: str, columns: Ints, out: memoryview) -> None:
         """Columns of a stored matrix as rows; all of the matrix is read, block by block."""
         k, n = self._checkpoint.info(tensor).shape
-        width = READABLE[self._checkpoint.row_dtype(tensor)]
+        width = BY_NAME[self._checkpoint.row_dtype(tensor)].block_bytes
         target = np.frombuffer(out, np.uint8, len(columns) * k * width).view(f"V{width}")
         target = target.reshape(len(columns), k)
         step = max(_BLOCK_BYTES // (n * width), 1)

@@ -55,24 +55,15 @@ class GgufFile(TensorFile):
 
     def float32(self, info: TensorInfo) -> NDArray[np.float32]:
         """The tensor dequantised. Raises UnsupportedModel for types without dequantisation."""
-        rows = info.shape[0] if info.shape else 1
-        return self.float32_rows(info, 0, rows).reshape(info.shape)
-
-    def float32_rows(self, info: TensorInfo, start_row: int, row_count: int) -> NDArray[np.float32]:
-        """Rows of the first dimension dequantised, as float32 [row_count, entries of a row]."""
         kind = BY_NAME[info.dtype]
-        entries = prod(info.shape[1:])
-        result = np.empty((row_count, entries), np.float32)
+        result = np.empty(info.shape, np.float32)
         flat = result.reshape(-1)
-        # A vector's rows are single entries and its blocks span them: it is only read whole.
-        first = start_row * entries // kind.block_size * kind.block_bytes
-        total = row_count * entries // kind.block_size * kind.block_bytes
         step = max(_CHUNK_BYTES // kind.block_bytes, 1) * kind.block_bytes
-        raw = np.empty(min(step, total), np.uint8)
+        raw = np.empty(min(step, info.nbytes), np.uint8)
         done = 0
-        for start in range(0, total, step):
-            part = raw[: min(step, total - start)]
-            self.read_into(info, first + start, part.data)
+        for start in range(0, info.nbytes, step):
+            part = raw[: min(step, info.nbytes - start)]
+            self.read_into(info, start, part.data)
             values = dequantise(kind, part)
             flat[done : done + values.size] = values
             done += values.size

@@ -23,7 +23,6 @@ from headrace.weights.gguf_config import (
     rope_with_factors,
 )
 from headrace.weights.gguf_split import open_parts
-from headrace.weights.safetensors import READABLE
 from headrace.weights.tensor_file import TensorInfo
 
 
@@ -82,9 +81,7 @@ class GgufCheckpoint:
         return values[self._stored_rows(name, 0, info.shape[0])] if self._is_paired(name) else values
 
     def row_dtype(self, name: str) -> str:
-        """The stored type of plain floats, F32 for what is dequantised."""
-        dtype = self.info(name).dtype
-        return dtype if dtype in READABLE else "F32"
+        return self.info(name).dtype
 
     def read_rows(self, name: str, start_row: int, row_count: int, out: memoryview) -> None:
         info = self.info(name)
@@ -121,13 +118,10 @@ class GgufCheckpoint:
         self.config["rope_parameters"] = rope_with_factors(rope, values, self.name)
 
     def _bytes_of_rows(self, info: TensorInfo, start_row: int, row_count: int) -> NDArray[np.uint8]:
-        """[row_count, bytes of a row] as stored, or of float32 for what is dequantised."""
-        file = self._files[info.file]
-        if info.dtype not in READABLE:
-            return file.float32_rows(info, start_row, row_count).view(np.uint8)
+        """[row_count, bytes of a row] as stored."""
         row_bytes = info.nbytes // max(info.shape[0], 1)
         rows = np.empty((row_count, row_bytes), np.uint8)
-        file.read_into(info, start_row * row_bytes, rows.reshape(-1).data)
+        self._files[info.file].read_into(info, start_row * row_bytes, rows.reshape(-1).data)
         return rows
 
     def _is_paired(self, name: str) -> bool:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from headrace import _native
 from headrace.errors import CorruptFile, ProgramError, UnsupportedModel, UsageError
 from headrace.weights import packed_cache
-from headrace.weights.formats import FORMATS
+from headrace.weights.block_types import BY_NAME
+from headrace.weights.formats import FORMATS, GROUPED
 from headrace.weights.formats.strips import STRIP, strip_count
-from headrace.weights.safetensors import READABLE
 from headrace.weights.source import Tensors
 
 # Part of every cache file's name and header. Raise it whenever a packed layout or a quantiser changes.
@@ -41,7 +41,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """`data` is 4,096-byte aligned memory in the layout of native/formats/<format>.hpp."""
+    """`data` is 4,096-byte aligned memory in the layout of native/formats/<format>.hpp, or grouped.hpp."""
 
     format: str
     n: int
@@ -71,9 +71,10 @@ def format_of(choice: str, dtype: str) -> str:
 
     Raises UsageError, and UnsupportedModel where `dtype` cannot be kept.
     """
-    format = dtype.lower() if choice == "keep" else choice
-    if format in FORMATS:
-        return format
+    if choice == "keep" and dtype.lower() in (*FORMATS, *GROUPED):
+        return dtype.lower()
+    if choice in FORMATS:
+        return choice
     if choice == "keep":
         raise UnsupportedModel(
             f"weights of the type {dtype} cannot be kept as they are: choose --weights int8, int4 or bf16"
@@ -183,7 +184,7 @@ def _header(fingerprint: str, places: list[_Place]) -> bytes:
 def _blocks(checkpoint: Tensors, places: list[_Place]) -> Iterator[_Block]:
     for place in places:
         n, k = place.wanted.n, place.wanted.k
-        row_bytes = k * READABLE[checkpoint.row_dtype(place.wanted.name)]
+        row_bytes = BY_NAME[checkpoint.row_dtype(place.wanted.name)].row_bytes(k)
         step = max(_BLOCK_BYTES // max(row_bytes, 1) // STRIP, 1) * STRIP
         for start in range(0, n, step):
             rows = min(step, n - start)

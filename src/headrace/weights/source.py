@@ -30,7 +30,8 @@ class Tensors(Protocol):
         ...
 
     def row_dtype(self, name: str) -> str:
-        """Element type of what `read_rows` gives: F32, F16 or BF16. UnsupportedModel as for float32."""
+        """Type of what `read_rows` gives, READABLE or SCALED in weights/block_types: F32, Q4_K, U4_G32.
+        UnsupportedModel as for float32."""
         ...
 
     def read_rows(self, name: str, start_row: int, row_count: int, out: memoryview) -> None:

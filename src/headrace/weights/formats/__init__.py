@@ -6,12 +6,14 @@ from types import ModuleType
 
 import numpy as np
 
-from headrace.weights.formats import bf16, f16, f32, int4, int8
+from headrace.weights.formats import bf16, f16, f32, grouped, int4, int8
 from headrace.weights.formats.strips import Bytes, Floats
 
 _MODULES: dict[str, ModuleType] = {"f32": f32, "f16": f16, "bf16": bf16, "int8": int8, "int4": int4}
 
+# What any weights can be packed into, and the block types that are kept as they are.
 FORMATS: tuple[str, ...] = tuple(_MODULES)
+GROUPED: tuple[str, ...] = tuple(grouped.TYPES)
 
 
 def _module(format: str) -> ModuleType:
@@ -48,7 +50,7 @@ def unpack(format: str, packed: Bytes, n: int, k: int) -> Floats:
 
 def tolerance(format: str) -> float:
     """Largest `product_error` that rounding the inputs and summing in float32 may cause."""
-    return float(_module(format).TOLERANCE)
+    return grouped.tolerance(format) if format in GROUPED else float(_module(format).TOLERANCE)
 
 
 def product_error(x: Floats, w: Floats, y: Floats) -> float:

@@ -1,6 +1,7 @@
 """What a product does to its inputs before it multiplies: the definition that native code is held to.
 
-f32 and f16 take them as they are; bf16 rounds them; int8 and int4 rotate them and round each row to int8.
+f32 and f16 take them as they are; bf16 rounds them; int8 and int4 rotate them and round each row to int8;
+grouped formats round every 32 of a row to int8, but for FP8, which takes them as they are.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from headrace.weights.formats import int4, int8
+from headrace.weights.formats import grouped, int4, int8
 from headrace.weights.formats.bf16 import round_to_bf16, widen
 from headrace.weights.formats.int8 import TINY
 from headrace.weights.formats.rotation import rotate, rotated_k, rotation_block
@@ -44,5 +45,7 @@ def integer_product(format: str, x: Floats, packed: Bytes, n: int, k: int) -> Fl
 
 
 def rounded_inputs(format: str, x: Floats) -> Floats:
-    """x as f32, f16 and bf16 weights see it."""
+    """x as weights of a format without rotation see it."""
+    if format in grouped.TYPES and format != grouped.FLOATS:
+        return grouped.rounded_inputs(x)
     return widen(round_to_bf16(x)) if format == "bf16" else x
