@@ -15,7 +15,8 @@ import time
 import numpy as np
 
 from headrace import _native
-from headrace.weights.formats import FORMATS
+from headrace.weights.formats import FORMATS, GROUPED
+from headrace.weights.formats.grouped import TYPES
 
 # (outputs, inputs): q, k, v, o, gate, up, down
 LAYER = [(2048, 2048), (512, 2048), (512, 2048), (2048, 2048), (8192, 2048), (8192, 2048), (2048, 8192)]
@@ -36,9 +37,13 @@ def copies_of_a_layer(format: str, pool: _native.Pool) -> list[list[Weight]]:
     random = np.random.default_rng(0)
     first: list[Weight] = []
     for n, k in LAYER:
-        rows = random.standard_normal((n, k), np.float32)
+        if format in GROUPED:  # blocks of any bytes whose scales are small numbers
+            rows = np.full((n, TYPES[format].row_bytes(k)), 0x11, np.uint8)
+        else:
+            rows = random.standard_normal((n, k), np.float32)
+        source_type = format.upper() if format in GROUPED else "F32"
         packed = aligned(_native.packed_nbytes(format, n, k))
-        _native.pack(pool, format, rows.view(np.uint8).reshape(-1), "F32", n, k, 0, n // 32, packed)
+        _native.pack(pool, format, rows.view(np.uint8).reshape(-1), source_type, n, k, 0, n // 32, packed)
         first.append((format, n, k, packed))
     layers = [first]
     while len(layers) * sum(weight[3].nbytes for weight in first) < BYTES:
@@ -61,7 +66,7 @@ def layer_s(pool: _native.Pool, layer: list[Weight], inputs: dict[int, np.ndarra
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--formats", nargs="*", default=list(FORMATS), choices=FORMATS)
+    parser.add_argument("--formats", nargs="*", default=list(FORMATS), choices=(*FORMATS, *GROUPED))
     parser.add_argument("--rows", nargs="*", type=int, default=list(ROWS))
     arguments = parser.parse_args()
     pool = _native.Pool(arguments.threads)
@@ -82,7 +87,7 @@ def main() -> None:
             seconds = statistics.median(times)
             operations = 2 * rows * sum(n * k for n, k in LAYER)
             print(
-                f"{format:5} {rows:4} rows  {nbytes / seconds / 1e9:6.1f} GB/s, "
+                f"{format:8} {rows:4} rows  {nbytes / seconds / 1e9:6.1f} GB/s, "
                 f"{100 * nbytes / seconds / bandwidth:4.0f} % of {bandwidth / 1e9:5.1f}   "
                 f"{operations / seconds / 1e9:7.0f} GOP/s"
             )

@@ -11,6 +11,10 @@
 //
 // A weight is scale * (code - zero) - minimum, in the roundings of the type's definition.
 #pragma once
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
 #include "strip.hpp"
 
 namespace headrace {
@@ -129,9 +133,15 @@ inline float power_of(uint8_t e) {
   return float_of(wide < 2 ? 0x200000u << wide : (wide - 1) << 23);
 }
 inline void read_halves(const uint8_t* from, float* out) {
+#if defined(__F16C__)
+  for (int64_t c = 0; c < kStrip; c += 8) {
+    _mm256_storeu_ps(out + c, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + c * 2))));
+  }
+#else
   uint16_t half[kStrip];
   std::memcpy(half, from, sizeof half);
   for (int64_t c = 0; c < kStrip; ++c) out[c] = from_f16(half[c]);
+#endif
 }
 
 // The 32 scales of a group (twice 32 where it has halves), and what is subtracted from its products. Of zeros (u4_g32)

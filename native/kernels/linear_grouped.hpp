@@ -16,57 +16,19 @@ constexpr int64_t kChunkGroups = 16;       // 16 KB of bytes
 constexpr int64_t kChunkFloatGroups = 4;   // 16 KB of floats
 constexpr int64_t kGroupSteps = kGroup / 4;
 
-// Codes of kLow + kHigh bits from their planes. In words of 32 bits, whose shifts every ISA vectorises.
-template <int kLow, int kHigh>
-inline void join_planes(const uint8_t* planes, uint8_t* out) {
-  constexpr int kWords = kStrip;  // of a step
-  constexpr uint32_t kLowMask = 0x01010101u * ((1 << kLow) - 1), kHighMask = 0x01010101u * ((1 << kHigh) - 1);
-  const uint8_t* high = planes + kGroup * kStrip / 8 * kLow;
-#pragma GCC unroll 8
-  for (int step = 0; step < kGroupSteps; ++step) {
-    uint32_t words[kWords], upper[kWords];
-    std::memcpy(words, planes + step / (8 / kLow) * 128, sizeof words);
-    for (int c = 0; c < kWords; ++c) words[c] = (words[c] >> (step % (8 / kLow) * kLow)) & kLowMask;
-    if constexpr (kHigh > 0) {
-      constexpr int kPer = 8 / (kHigh > 0 ? kHigh : 1);
-      std::memcpy(upper, high + step / kPer * 128, sizeof upper);
-      for (int c = 0; c < kWords; ++c) words[c] |= ((upper[c] >> (step % kPer * kHigh)) & kHighMask) << kLow;
-    }
-    std::memcpy(out + step * 128, words, sizeof words);
-  }
-}
-
-inline void unpack_codes(const Grouped& g, const uint8_t* planes, uint8_t* out) {
-  if (g.low_bits == 2) {
-    return g.high_bits == 0 ? join_planes<2, 0>(planes, out) : join_planes<2, 1>(planes, out);
-  }
-  if (g.high_bits == 0) return join_planes<4, 0>(planes, out);
-  return g.high_bits == 1 ? join_planes<4, 1>(planes, out) : join_planes<4, 2>(planes, out);
-}
-
-// Groups [first, first + count) of a strip, ready for the kernels.
+// Groups of a strip, ready for the kernels.
 struct Unpacked {
   alignas(64) uint8_t bytes[kChunkGroups * kGroup * kStrip];
   alignas(64) GroupScales scales[kChunkGroups];
 };
 
-inline const uint8_t* fine_of(const Grouped& g, const uint8_t* strip, int64_t group) {
-  return strip + group_start(g, group / kFineGroups * kFineGroups) - fine_bytes(g.scales);
-}
-
-inline void unpack_chunk(Format format, const Grouped& g, const uint8_t* strip, int64_t first, int64_t count,
-                         Unpacked& out) {
-  uint8_t table[16];
-  for (int i = 0; i < 16; ++i) table[i] = static_cast<uint8_t>(table_of(format)[i] + 128);
-  for (int64_t i = 0; i < count; ++i) {
-    const uint8_t* head = strip + group_start(g, first + i);
-    read_scales(g.scales, fine_of(g, strip, first + i), head, out.scales[i]);
-    if (g.low_bits == 8) continue;  // multiplied where they lie
-    uint8_t* bytes = out.bytes + i * kGroup * kStrip;
-    unpack_codes(g, head + head_bytes(g.scales), bytes);
-    if (g.codes == Codes::table) lookup(table, bytes);
+// The table of a type as bytes 128 higher, as the kernels want them.
+struct Table {
+  explicit Table(Format format) {
+    for (int i = 0; i < 16; ++i) bytes[i] = static_cast<uint8_t>(table_of(format)[i] + 128);
   }
-}
+  uint8_t bytes[16];
+};
 
 // FP8 groups as float [count * 32][32].
 inline void unpack_floats(const Grouped& g, const uint8_t* strip, int64_t first, int64_t count, float* out) {
@@ -99,32 +61,44 @@ GroupKernel group_kernel(const Grouped& g, int64_t rows) {
 inline void run_grouped(const Weight& w, int64_t strip_index, const Scratch& scratch, const Tiles& tiles,
                         int64_t first, int64_t last, float* acc) {
   const Grouped g = grouped(w.format);
+  const Table table(w.format);
   const uint8_t* strip = w.data + strip_index * grouped_strip_bytes(g, w.k);
   const int64_t groups = group_count(w.k), row0 = tiles.begin(first);
-  const uint32_t* words = scratch.words[static_cast<int>(Form::grouped)];
+  const GroupKernel direct = last - first == 1 ? direct_group(g, tiles.size(first)) : nullptr;
+  const bool in_place = direct != nullptr || g.low_bits == 8;
+  // In place groups are evenly apart only between multipliers.
+  const int64_t most = in_place && fine_bytes(g.scales) > 0 ? kFineGroups : kChunkGroups;
   Unpacked chunk;
-  for (int64_t at = 0; at < groups; at += kChunkGroups) {
-    const int64_t count = groups - at < kChunkGroups ? groups - at : kChunkGroups;
-    unpack_chunk(w.format, g, strip, at, count, chunk);
-    const bool raw = g.low_bits == 8;
-    const uint8_t* codes = raw ? strip + group_start(g, at) + head_bytes(g.scales) : chunk.bytes;
-    const uint8_t* next = strip + group_start(g, at + kChunkGroups) - fine_bytes(g.scales);
+  for (int64_t at = 0; at < groups; at += most) {
+    const int64_t count = groups - at < most ? groups - at : most;
+    const uint8_t* head = strip + group_start(g, at);
+    for (int64_t i = 0; i < count; ++i) {
+      const uint8_t* fine = strip + group_start(g, (at + i) / kFineGroups * kFineGroups) - fine_bytes(g.scales);
+      const uint8_t* own = strip + group_start(g, at + i);
+      read_scales(g.scales, fine, own, chunk.scales[i]);
+      if (!in_place) {
+        unpack_codes(g, own + head_bytes(g.scales), table.bytes, chunk.bytes + i * kGroup * kStrip);
+      }
+    }
     for (int64_t tile = first; tile < last; ++tile) {
       const int64_t rows = tiles.size(tile), start = tiles.begin(tile);
       GroupTile t;
-      t.codes = codes;
-      t.stride = raw ? group_bytes(g) : kGroup * kStrip;
+      t.codes = in_place ? head + head_bytes(g.scales) : chunk.bytes;
+      t.table = table.bytes;
+      t.stride = in_place ? group_bytes(g) : kGroup * kStrip;
       t.scales = chunk.scales;
-      t.x = words + start * groups * kGroupSteps + at * kGroupSteps * rows;
+      t.x = scratch.words[static_cast<int>(Form::grouped)] + (start * groups + at * rows) * kGroupSteps;
       t.inputs = scratch.group_inputs + (start * groups + at * rows) * kGroupInputs;
       t.groups = count;
       t.zero = g.zero;
       t.acc = acc + (start - row0) * kStrip;
-      // The first tile fetches the next chunk, a group of it with each group.
-      t.ahead = tile == first ? next : codes;
+      // A tile by itself streams its weights; of several, the first fetches the next chunk.
+      t.ahead = direct != nullptr ? head + kAheadBytes : strip + group_start(g, at + most) - fine_bytes(g.scales);
       t.ahead_stride = tile == first ? group_bytes(g) : 0;
-      const GroupKernel kernel = has_halves(g.scales) ? group_kernel<kMaxRows, true>(g, rows)
-                                                      : group_kernel<kMaxRows, false>(g, rows);
+      if (tile != first) t.ahead = t.codes;
+      const GroupKernel kernel = direct != nullptr         ? direct
+                                 : has_halves(g.scales) ? group_kernel<kMaxRows, true>(g, rows)
+                                                        : group_kernel<kMaxRows, false>(g, rows);
       kernel(t);
     }
   }

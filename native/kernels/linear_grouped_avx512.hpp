@@ -7,44 +7,71 @@
 namespace headrace {
 namespace {
 
-// Bytes below 16 by a table of 16.
-inline void lookup(const uint8_t* table, uint8_t* bytes) {
-  const __m512i values = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
-  for (int64_t i = 0; i < kGroup * kStrip; i += 64) {
-    _mm512_storeu_si512(bytes + i, _mm512_shuffle_epi8(values, _mm512_loadu_si512(bytes + i)));
+// How a kernel finds the bytes of a step's outputs 16 h to 16 h + 15: where they lie, or in planes of codes.
+struct Bytes8 {
+  static __m512i at(const uint8_t* group, int step, int h, __m512i) {
+    return _mm512_loadu_si512(group + step * 128 + h * 64);
+  }
+};
+template <int kBits>
+inline __m512i plane_field(const uint8_t* plane, int step, int h) {
+  constexpr int kPer = 8 / kBits;
+  const __m512i line = _mm512_loadu_si512(plane + (step / kPer * 2 + h) * 64);
+  const __m512i shift = _mm512_set1_epi16(static_cast<short>(step % kPer * kBits));
+  return _mm512_and_si512(_mm512_srlv_epi16(line, shift), _mm512_set1_epi8((1 << kBits) - 1));
+}
+template <int kLow, int kHigh, bool kTable = false>
+struct Planes {
+  static __m512i at(const uint8_t* planes, int step, int h, __m512i table) {
+    __m512i code = plane_field<kLow>(planes, step, h);
+    if constexpr (kHigh > 0) {
+      const __m512i high = plane_field<kHigh>(planes + kGroup * kStrip / 8 * kLow, step, h);
+      code = _mm512_or_si512(code, _mm512_slli_epi16(high, kLow));
+    }
+    return kTable ? _mm512_shuffle_epi8(table, code) : code;
+  }
+};
+
+inline __m512i load_table(const uint8_t* table) {
+  return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+}
+
+template <class Reader>
+inline void unpack_planes(const uint8_t* planes, const uint8_t* table, uint8_t* out) {
+  const __m512i values = load_table(table);
+#pragma GCC unroll 8
+  for (int step = 0; step < 8; ++step) {
+    _mm512_storeu_si512(out + step * 128, Reader::at(planes, step, 0, values));
+    _mm512_storeu_si512(out + step * 128 + 64, Reader::at(planes, step, 1, values));
   }
 }
 
 inline __m512i broadcast(uint32_t word) { return _mm512_set1_epi32(static_cast<int>(word)); }
 inline __m512 broadcast_float(uint32_t word) { return _mm512_castsi512_ps(broadcast(word)); }
 
-template <int kRows, bool kHalves, bool kMinima>
-HEADRACE_LEAF void tile_group(const GroupTile& t) {
+template <class Reader, int kRows, bool kHalves, bool kMinima>
+HEADRACE_LEAF void multiply_groups(const GroupTile& t) {
   constexpr int kSteps = kHalves ? 4 : 8;
   const uint32_t* x = t.x;
   const uint32_t* in = t.inputs;
   const uint8_t* w = t.codes;
   const uint8_t* ahead = t.ahead;
-  const int64_t rest = t.stride - 1024, ahead_rest = t.ahead_stride - 8 * (t.ahead_stride / 8);
+  const int64_t ahead_step = t.ahead_stride / 8;
+  const __m512i table = load_table(t.table);
   const __m128i shift = _mm_cvtsi32_si128(__builtin_ctz(static_cast<unsigned>(t.zero | 256)));
-  for (int64_t g = 0; g < t.groups; ++g, in += kGroupInputs * kRows, w += rest, ahead += ahead_rest) {
-#pragma GCC unroll 1
+  for (int64_t g = 0; g < t.groups; ++g, in += kGroupInputs * kRows, w += t.stride) {
+#pragma GCC unroll 2
     for (int half = 0; half < (kHalves ? 2 : 1); ++half) {
       __m512i a[kRows], b[kRows];
 #pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) {
-        if (kMinima) {
-          a[r] = _mm512_setzero_si512();
-        } else if (kHalves) {
-          a[r] = _mm512_sll_epi32(broadcast(in[(kInputLow + half) * kRows + r]), shift);
-        } else {
-          a[r] = _mm512_sll_epi32(broadcast(in[kInputLow * kRows + r] + in[kInputHigh * kRows + r]), shift);
-        }
+        const uint32_t codes = in[(kHalves ? kInputLow + half : kInputAll) * kRows + r];
+        a[r] = kMinima ? _mm512_setzero_si512() : _mm512_sll_epi32(broadcast(codes), shift);
         b[r] = a[r];
       }
-#pragma GCC unroll 1
-      for (int s = 0; s < kSteps; ++s, w += 128, x += kRows, ahead += t.ahead_stride / 8) {
-        const __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
+#pragma GCC unroll 8
+      for (int s = 0; s < kSteps; ++s, x += kRows, ahead += ahead_step) {
+        const __m512i w0 = Reader::at(w, half * kSteps + s, 0, table), w1 = Reader::at(w, half * kSteps + s, 1, table);
         _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
         _mm_prefetch(reinterpret_cast<const char*>(ahead) + 64, _MM_HINT_T0);
 #pragma GCC unroll 12
@@ -72,6 +99,48 @@ HEADRACE_LEAF void tile_group(const GroupTile& t) {
         _mm512_storeu_ps(acc + 16, sum1);
       }
     }
+  }
+}
+
+template <int kRows, bool kHalves, bool kMinima>
+void tile_group(const GroupTile& t) {
+  multiply_groups<Bytes8, kRows, kHalves, kMinima>(t);
+}
+
+inline void unpack_codes(const Grouped& g, const uint8_t* planes, const uint8_t* table, uint8_t* out) {
+  if (g.codes == Codes::table) return unpack_planes<Planes<4, 0, true>>(planes, table, out);
+  if (g.low_bits == 2 && g.high_bits == 0) return unpack_planes<Planes<2, 0>>(planes, table, out);
+  if (g.low_bits == 2) return unpack_planes<Planes<2, 1>>(planes, table, out);
+  if (g.high_bits == 0) return unpack_planes<Planes<4, 0>>(planes, table, out);
+  if (g.high_bits == 1) return unpack_planes<Planes<4, 1>>(planes, table, out);
+  return unpack_planes<Planes<4, 2>>(planes, table, out);
+}
+
+// Kernels for few rows, which take the codes out of their planes in registers.
+template <int kRows = kDirectRows>
+GroupKernel direct_group(const Grouped& g, int64_t rows) {
+  if constexpr (kRows == 0) {
+    (void)g, (void)rows;
+    return nullptr;
+  } else {
+    if (rows != kRows) return direct_group<kRows - 1>(g, rows);
+    const bool halves = has_halves(g.scales), minima = has_minima(g.scales);
+    if (g.low_bits == 8) return multiply_groups<Bytes8, kRows, false, false>;
+    if (g.codes == Codes::table) {
+      return halves ? multiply_groups<Planes<4, 0, true>, kRows, true, false>
+                    : multiply_groups<Planes<4, 0, true>, kRows, false, false>;
+    }
+    if (g.low_bits == 2) {
+      return minima ? multiply_groups<Planes<2, 0>, kRows, true, true>
+                    : multiply_groups<Planes<2, 1>, kRows, true, false>;
+    }
+    if (g.high_bits == 2) return multiply_groups<Planes<4, 2>, kRows, true, false>;
+    if (g.high_bits == 1) {
+      return minima ? multiply_groups<Planes<4, 1>, kRows, false, true>
+                    : multiply_groups<Planes<4, 1>, kRows, false, false>;
+    }
+    return minima ? multiply_groups<Planes<4, 0>, kRows, false, true>
+                  : multiply_groups<Planes<4, 0>, kRows, false, false>;
   }
 }
 

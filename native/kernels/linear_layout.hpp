@@ -34,7 +34,8 @@ using TileKernel = void (*)(const uint8_t* w, const uint32_t* x, int64_t steps, 
 
 // A tile's share of a chunk of a grouped weight: acc[rows][32] += products, `rows` fixed per kernel.
 struct GroupTile {
-  const uint8_t* codes;  // [groups], each [8 steps][32][4], `stride` bytes apart
+  const uint8_t* codes;  // [groups], each [8 steps][32][4] or planes of codes, `stride` bytes apart
+  const uint8_t* table;  // [16] bytes for the codes of types that have a table
   int64_t stride;
   const GroupScales* scales;  // [groups]
   const uint32_t* x;          // [groups * 8 steps][rows]
@@ -47,10 +48,10 @@ struct GroupTile {
 };
 using GroupKernel = void (*)(const GroupTile& tile);
 
-// What a grouped kernel knows of a row's 32 inputs: their scale, minus the sums of the codes of inputs 0 to 15 and 16 to
-// 31 (integers), minus scale * sum of all codes.
-enum GroupInput : int { kInputScale = 0, kInputLow = 1, kInputHigh = 2, kInputSum = 3 };
-constexpr int kGroupInputs = 4;
+// What a grouped kernel knows of a row's 32 inputs: their scale, minus the sums of the codes of inputs 0 to 15, 16 to 31
+// and of all (integers), minus scale * sum of all.
+enum GroupInput : int { kInputScale = 0, kInputLow = 1, kInputHigh = 2, kInputAll = 3, kInputSum = 4 };
+constexpr int kGroupInputs = 5;
 
 enum class Form : int { f32 = 0, bf16 = 1, int8 = 2, grouped = 3 };
 constexpr int kForms = 4;

@@ -81,6 +81,7 @@ inline void quantise_group(const float* x, int64_t stride, uint32_t* words, uint
   inputs[kInputScale * stride] = bits_of(scale);
   inputs[kInputLow * stride] = static_cast<uint32_t>(low);
   inputs[kInputHigh * stride] = static_cast<uint32_t>(high);
+  inputs[kInputAll * stride] = static_cast<uint32_t>(low + high);
   inputs[kInputSum * stride] = bits_of(scale * static_cast<float>(low + high));
 }
 
