@@ -13,6 +13,7 @@ namespace headrace {
 namespace {
 
 constexpr int64_t kChunkGroups = 16;       // 16 KB of bytes
+constexpr int64_t kDirectGroups = 4;
 constexpr int64_t kChunkFloatGroups = 4;   // 16 KB of floats
 constexpr int64_t kGroupSteps = kGroup / 4;
 
@@ -66,8 +67,9 @@ inline void run_grouped(const Weight& w, int64_t strip_index, const Scratch& scr
   const int64_t groups = group_count(w.k), row0 = tiles.begin(first);
   const GroupKernel direct = last - first == 1 ? direct_group(g, tiles.size(first)) : nullptr;
   const bool in_place = direct != nullptr || g.low_bits == 8;
-  // In place groups are evenly apart only between multipliers.
-  const int64_t most = in_place && fine_bytes(g.scales) > 0 ? kFineGroups : kChunkGroups;
+  // In place groups are evenly apart only between multipliers. Alone, heads are read within what is fetched ahead.
+  const int64_t fine_most = in_place && fine_bytes(g.scales) > 0 ? kFineGroups : kChunkGroups;
+  const int64_t most = direct != nullptr ? kDirectGroups : fine_most;
   Unpacked chunk;
   for (int64_t at = 0; at < groups; at += most) {
     const int64_t count = groups - at < most ? groups - at : most;
@@ -93,7 +95,7 @@ inline void run_grouped(const Weight& w, int64_t strip_index, const Scratch& scr
       t.zero = g.zero;
       t.acc = acc + (start - row0) * kStrip;
       // A tile by itself streams its weights; of several, the first fetches the next chunk.
-      t.ahead = direct != nullptr ? head + kAheadBytes : strip + group_start(g, at + most) - fine_bytes(g.scales);
+      t.ahead = direct != nullptr ? head + kDirectGroups * group_bytes(g) + kAheadBytes : strip + group_start(g, at + most) - fine_bytes(g.scales);
       t.ahead_stride = tile == first ? group_bytes(g) : 0;
       if (tile != first) t.ahead = t.codes;
       const GroupKernel kernel = direct != nullptr         ? direct

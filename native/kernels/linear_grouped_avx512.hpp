@@ -9,6 +9,7 @@ namespace {
 
 // How a kernel finds the bytes of a step's outputs 16 h to 16 h + 15: where they lie, or in planes of codes.
 struct Bytes8 {
+  static constexpr bool kPlaneless = true;
   static __m512i at(const uint8_t* group, int step, int h, __m512i) {
     return _mm512_loadu_si512(group + step * 128 + h * 64);
   }
@@ -22,6 +23,7 @@ inline __m512i plane_field(const uint8_t* plane, int step, int h) {
 }
 template <int kLow, int kHigh, bool kTable = false>
 struct Planes {
+  static constexpr bool kPlaneless = false;
   static __m512i at(const uint8_t* planes, int step, int h, __m512i table) {
     __m512i code = plane_field<kLow>(planes, step, h);
     if constexpr (kHigh > 0) {
@@ -74,6 +76,8 @@ HEADRACE_LEAF void multiply_groups(const GroupTile& t) {
         const __m512i w0 = Reader::at(w, half * kSteps + s, 0, table), w1 = Reader::at(w, half * kSteps + s, 1, table);
         _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
         _mm_prefetch(reinterpret_cast<const char*>(ahead) + 64, _MM_HINT_T0);
+        // A step's share of eight-bit groups is a little more than two lines.
+        if (Reader::kPlaneless) _mm_prefetch(reinterpret_cast<const char*>(ahead) + 128, _MM_HINT_T0);
 #pragma GCC unroll 12
         for (int r = 0; r < kRows; ++r) {
           const __m512i xr = broadcast(x[r]);
