@@ -10,9 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blocks import GGML, block_model
 from gguf_file import gguf_bytes, model_metadata, model_tensors
-from headrace import LLM
-from headrace.errors import TemplateMissing, UnsupportedModel
+from golden import CAPACITY, Chunk, make_step
+from headrace import LLM, _native
+from headrace.errors import TemplateMissing
+from headrace.models.registry import find_model
+from headrace.program.record import record
+from headrace.program.verify import verify
+from headrace.run.native import NativeExecutor
+from headrace.run.reference import ReferenceExecutor
+from headrace.weights.block_types.blocks import BlockType
+from headrace.weights.checkpoint import open_checkpoint
+from headrace.weights.packed import Wanted, format_of, load_packed
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 
@@ -54,18 +64,42 @@ def test_stories260k_writes_its_documented_text(tmp_path: Path, shared_data: Pat
 
 
 def test_stories260k_from_q8_0(tmp_path: Path, shared_data: Path) -> None:
-    """Dequantised to float32 (the reference executor), embeddings in F16. Eight bits move logits by more than
-    the gap between the best two tokens at some places, so that not every such file writes this text."""
+    """The definition, on the dequantised weights, and native products on the blocks as they are write the
+    same 200 tokens. Embeddings and keys are wider: rounding those too moves logits by more than the gap
+    between the best two tokens at some places."""
     stories = shared_data / "stories260K"
     path = stories_gguf(tmp_path, stories, "Q8_0", embedding="F16")
-    with LLM(path, executor="reference", weights="bf16") as llm:
-        text = llm.generate("", temperature=0.0, max_tokens=200).text
-    assert text == (stories / "expected_greedy_200.txt").read_text()
-    with pytest.raises(UnsupportedModel, match="Q8_0 cannot be kept"):
-        LLM(path)
+    for executor in ("reference", "native"):
+        with LLM(path, executor=executor, weights="keep", kv_dtype="f32") as llm:
+            text = llm.generate("", temperature=0.0, max_tokens=200).text
+        assert text == (stories / "expected_greedy_200.txt").read_text()
     for weights in ("bf16", "int8", "int4"):
         with LLM(path, weights=weights) as llm:
             assert llm.generate("Once", temperature=0.0, max_tokens=5).text
+
+
+@pytest.mark.parametrize("kind", GGML, ids=lambda kind: kind.name)
+def test_every_type_runs_as_it_is(tmp_path: Path, kind: BlockType) -> None:
+    """Logits of native products against those of float32 on the dequantised weights."""
+    path = block_model(tmp_path, kind.name)
+    with open_checkpoint(path) as checkpoint:
+        program = verify(record(find_model(checkpoint.config).define))
+        floats = {name: checkpoint.float32(name) for name in program.weights}
+        wanted = [
+            Wanted(name, *checkpoint.info(name).shape, format_of("keep", checkpoint.info(name).dtype))
+            for name, weight in floats.items()
+            if weight.ndim == 2
+        ]
+        pool = _native.Pool(2)
+        matrices = load_packed(checkpoint, wanted, pool, cache=None)
+    assert {weight.format for weight in matrices.values()} == {kind.name.lower()}
+    vectors = {name: weight for name, weight in floats.items() if weight.ndim == 1}
+    prompt = np.arange(3, 35, dtype=np.int32)
+    step = make_step(Chunk(prompt, 0, np.arange(4, dtype=np.int32)))
+    native = NativeExecutor(program, matrices, vectors, CAPACITY, pool=pool, kv_type="f32", poison=True)
+    expected = ReferenceExecutor(program, floats, CAPACITY).run(step)
+    error = np.square(native.run(step) - expected).mean() / np.square(expected).mean()
+    assert np.sqrt(error) <= 0.1
 
 
 def test_a_split_model_runs_from_any_part(tmp_path: Path, shared_data: Path) -> None:

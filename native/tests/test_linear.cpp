@@ -11,6 +11,7 @@ using namespace headrace;
 using test::Random;
 
 constexpr Format kFormats[] = {Format::f32, Format::f16, Format::bf16, Format::int8, Format::int4};
+constexpr int kFirstGrouped = static_cast<int>(Format::q4_0);
 
 // Memory on a 64-byte boundary, of exactly the size, so that a sanitizer sees a step beyond.
 struct Bytes {
@@ -161,6 +162,52 @@ void test_fused(const LinearKernels& kernels) {
   }
 }
 
+// Any bytes as blocks. What is refused as no number is multiplied nevertheless: no bit pattern may do harm.
+void test_any_blocks(const LinearKernels& kernels, Format format) {
+  const int64_t n = 33, rows = 14;
+  for (const int64_t k : {int64_t{256}, 19 * int64_t{256}, block_inputs(format), 3 * block_inputs(format)}) {
+    Random random(static_cast<uint64_t>(k) * 32 + static_cast<uint64_t>(format));
+    const Bytes source(static_cast<size_t>(n * source_row_bytes(format, k)));
+    for (size_t i = 0; i < source.size; ++i) source.data[i] = static_cast<uint8_t>(random.bits());
+    const Bytes packed(packed_bytes(format, n, k));
+    kernels.pack(format, format, source.data, n, k, 0, 2, packed.data);
+    for (int64_t strip = 0; strip < 2; ++strip) {  // a refusal stops at its strip
+      const uint8_t* from = source.data + strip * 32 * source_row_bytes(format, k);
+      kernels.pack(format, format, from, n, k, strip, strip + 1, packed.data);
+    }
+    const Weight w{format, n, k, packed.data};
+    std::vector<float> row(static_cast<size_t>(k));
+    for (int64_t r = 0; r < n; ++r) kernels.unpack_row(w, r, row.data());
+    const std::vector<float> x = normals(random, rows * k);
+    const std::vector<float> all = multiply(kernels, w, x.data(), rows, 2);
+    const std::vector<float> one = multiply(kernels, w, x.data() + 13 * k, 1, 1);
+    for (int64_t c = 0; c < n; ++c) {
+      const float a = all[static_cast<size_t>(13 * n + c)], b = one[static_cast<size_t>(c)];
+      CHECK((std::isnan(a) && std::isnan(b)) || test::same_bits(&a, &b, 1));
+    }
+    const Bytes floats(packed_bytes(Format::f32, n, k));
+    kernels.pack(Format::f32, format, source.data, n, k, 0, 2, floats.data);
+  }
+}
+
+// Small bytes make finite scales: products near the sum in double, the same for few rows and many.
+void test_blocks(const LinearKernels& kernels, Format format) {
+  const int64_t n = 70, k = 1280, rows = 70;
+  Random random(static_cast<uint64_t>(format));
+  const Bytes source(static_cast<size_t>(n * source_row_bytes(format, k)));
+  for (size_t i = 0; i < source.size; ++i) source.data[i] = static_cast<uint8_t>(random.below(48));
+  const Bytes packed(packed_bytes(format, n, k));
+  CHECK(kernels.pack(format, format, source.data, n, k, 0, 3, packed.data) == -1);
+  const Weight w{format, n, k, packed.data};
+  const std::vector<float> x = normals(random, rows * k);
+  const std::vector<float> all = multiply(kernels, w, x.data(), rows, 3);
+  check_against_double(kernels, w, x, rows, all);
+  for (const int64_t count : {1, 2, 7, 10, 11, 13, 24, 33}) {
+    const std::vector<float> y = multiply(kernels, w, x.data() + k, count, 2);
+    CHECK(test::same_bits(y.data(), all.data() + n, y.size()));
+  }
+}
+
 void test_refused_values(const LinearKernels& kernels) {
   for (const Format format : kFormats) {
     std::vector<float> w(70 * 40, 1.0f);
@@ -182,6 +229,10 @@ int main() {
       }
       test_shape(kernels, format, 33, 896);
       test_large(kernels, format);
+    }
+    for (int format = kFirstGrouped; format < kFormatCount; ++format) {
+      test_blocks(kernels, static_cast<Format>(format));
+      test_any_blocks(kernels, static_cast<Format>(format));
     }
     test_fused(kernels);
     test_refused_values(kernels);

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from blocks import block_model
 from headrace.engine.load import LoadedModel, load_model
 from headrace.engine.options import EngineOptions
 from headrace.engine.request import Request
@@ -27,6 +28,8 @@ CASES = [
     ("llama_odd", "int4"),
     ("gemma2", "int8"),
     ("qwen3_moe_mixed", "int4"),
+    ("Q4_0.gguf", "keep"),
+    ("Q6_K.gguf", "keep"),
 ]
 VOCABULARY = 90  # of the smallest of these models
 REQUESTS = 40
@@ -65,7 +68,9 @@ def random_request(rng: random.Random, stems: list[list[int]]) -> Request:
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(case))
 def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     golden, weights = request.param
-    folder = str(tiny_model(tmp_path_factory.mktemp("model"), golden))
+    memory = tmp_path_factory.mktemp("model")
+    made = block_model(memory, golden[:-5]) if golden.endswith(".gguf") else tiny_model(memory, golden)
+    folder = str(made)
     rng = random.Random(golden)
     stems = [[rng.randrange(VOCABULARY) for _ in range(90)] for _ in range(4)]
     requests = [random_request(rng, stems) for _ in range(REQUESTS)]

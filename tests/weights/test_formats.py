@@ -7,6 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 import pytest
+from packing import aligned
 
 from headrace import _native
 from headrace.weights import formats
@@ -22,12 +23,6 @@ def weights(n: int, k: int, seed: int = 1) -> Floats:
     w = random.standard_normal((n, k)) * np.exp(random.standard_normal((1, k)))
     w[n // 2] *= 1e-4
     return w.astype(np.float32)
-
-
-def aligned(nbytes: int) -> Bytes:
-    buffer = np.full(nbytes + 64, 0xEE, np.uint8)
-    start = -buffer.ctypes.data % 64
-    return buffer[start : start + nbytes]
 
 
 def native_pack(format: str, w: npt.NDArray[np.generic], source_type: str = "F32", threads: int = 2) -> Bytes:

@@ -12,9 +12,11 @@ import pytest
 from packing import SHAPES, WANTED
 from safetensors.numpy import save_file
 
+from blocks import KINDS
 from headrace import _native
 from headrace.errors import CorruptFile, ProgramError, UnsupportedModel, UsageError
 from headrace.weights import packed
+from headrace.weights.block_types.blocks import BlockType
 from headrace.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.weights.formats import FORMATS
 from headrace.weights.packed import Wanted, format_of, load_packed, predicted_bytes
@@ -135,3 +137,35 @@ def test_layouts_change_only_with_the_version(pool: _native.Pool, format: str) -
     found = np.zeros(_native.packed_nbytes(format, n, k), np.uint8)
     _native.pack(pool, format, weight.view(np.uint8), "F32", n, k, 0, 3, found)
     assert (packed.LAYOUT_VERSION, hashlib.sha256(found).hexdigest()[:16]) == (1, LAYOUT[format])
+
+
+LAYOUT_OF_BLOCKS = {
+    "q4_0": "b1b3b34c026152e2",
+    "q4_1": "8b9391b9cd2c9228",
+    "q5_0": "f7f2ba861d7b86d6",
+    "q5_1": "839554eacf0579a9",
+    "q8_0": "ce2fba488dbb26b4",
+    "q2_k": "fa531680b6d05704",
+    "q3_k": "cfd6a2824035f0d9",
+    "q4_k": "f950108d5fff35f7",
+    "q5_k": "7d81ffbe0cabc5f5",
+    "q6_k": "8c41322689f4b283",
+    "iq4_nl": "b1b3b34c026152e2",
+    "iq4_xs": "a13e281dd6bc2c79",
+    "mxfp4": "70bc77eb5001627a",
+    "u4_g32": "a763214f23071f97",
+    "s8_g32": "5f06434e3f78af0f",
+    "e4m3_g32": "dfaf87ac599e8e42",
+    "e2m1_g16": "f8c7440ff0a4968a",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_layouts_of_blocks_change_only_with_the_version(pool: _native.Pool, kind: BlockType) -> None:
+    n, k, format = 65, 768, kind.name.lower()
+    numbers = np.arange(n * kind.row_bytes(k), dtype=np.uint64) * 2654435761 % 2**32
+    rows = (numbers >> 20).astype(np.uint8) & 0x2F
+    found = np.zeros(_native.packed_nbytes(format, n, k), np.uint8)
+    _native.pack(pool, format, rows, kind.name, n, k, 0, 3, found)
+    digest = hashlib.sha256(found).hexdigest()[:16]
+    assert (packed.LAYOUT_VERSION, digest) == (1, LAYOUT_OF_BLOCKS[format])
