@@ -5,74 +5,62 @@ namespace headrace {
 namespace {
 
 // Code i of `bits` bits: of every `width` bytes first all lowest fields, then the next.
-template <int kWidth, int kBits>
-uint8_t field(const uint8_t* from, int i) {
-  constexpr int kPer = 8 / kBits;
-  const int within = i % (kWidth * kPer);
-  const uint8_t byte = from[i / (kWidth * kPer) * kWidth + within % kWidth];
-  return static_cast<uint8_t>((byte >> (within / kWidth * kBits)) & ((1 << kBits) - 1));
+template <unsigned kWidth, unsigned kBits>
+unsigned field(const uint8_t* from, unsigned i) {
+  constexpr unsigned kPer = 8 / kBits;
+  const unsigned within = i % (kWidth * kPer);
+  const unsigned byte = from[i / (kWidth * kPer) * kWidth + within % kWidth];
+  return (byte >> (within / kWidth * kBits)) & ((1u << kBits) - 1);
 }
 
-// Codes of the group that starts at input `first` of a block.
-void read_codes(Format format, const uint8_t* block, int first, uint8_t* codes) {
-  for (int j = 0; j < kGroup; ++j) {
-    const int i = first + j;
-    switch (format) {
-      case Format::q4_0:
-      case Format::iq4_nl:
-        codes[j] = field<16, 4>(block + 2, i);
-        break;
-      case Format::q4_1:
-        codes[j] = field<16, 4>(block + 4, i);
-        break;
-      case Format::q5_0:
-        codes[j] = static_cast<uint8_t>(field<16, 4>(block + 6, i) | (field<1, 1>(block + 2, i) << 4));
-        break;
-      case Format::q5_1:
-        codes[j] = static_cast<uint8_t>(field<16, 4>(block + 8, i) | (field<1, 1>(block + 4, i) << 4));
-        break;
-      case Format::q2_k:
-        codes[j] = field<32, 2>(block + 16, i);
-        break;
-      case Format::q3_k:
-        codes[j] = static_cast<uint8_t>(field<32, 2>(block + 32, i) | (field<32, 1>(block, i) << 2));
-        break;
-      case Format::q4_k:
-        codes[j] = field<32, 4>(block + 16, i);
-        break;
-      case Format::q5_k:
-        codes[j] = static_cast<uint8_t>(field<32, 4>(block + 48, i) | (field<32, 1>(block + 16, i) << 4));
-        break;
-      case Format::q6_k:
-        codes[j] = static_cast<uint8_t>(field<64, 4>(block, i) | (field<32, 2>(block + 128, i) << 4));
-        break;
-      case Format::iq4_xs:
-        codes[j] = field<16, 4>(block + 8, i);
-        break;
-      case Format::mxfp4:
-        codes[j] = field<16, 4>(block + 1, i);
-        break;
-      case Format::u4_g32:
-        codes[j] = field<16, 4>(block + 5, i);
-        break;
-      case Format::e4m3_g32:
-        codes[j] = block[4 + i];
-        break;
-      case Format::e2m1_g16:
-        codes[j] = j < 16 ? field<8, 4>(block + 4, j) : 0;
-        break;
-      case Format::s8_g32:
-        codes[j] = block[4 + i] ^ 0x80;
-        break;
-      default:  // q8_0
-        codes[j] = block[2 + i] ^ 0x80;
-    }
+template <class F>
+void fill(uint8_t* codes, unsigned first, F&& code_at) {
+  for (unsigned j = 0; j < kGroup; ++j) codes[j] = static_cast<uint8_t>(code_at(first + j));
+}
+
+// Codes of the group that starts at input `first` of a block; of a block of 16 inputs the first 16.
+void read_codes(Format format, const uint8_t* block, unsigned first, uint8_t* codes) {
+  switch (format) {
+    case Format::q4_0:
+    case Format::iq4_nl:
+      return fill(codes, first, [=](unsigned i) { return field<16, 4>(block + 2, i); });
+    case Format::q4_1:
+      return fill(codes, first, [=](unsigned i) { return field<16, 4>(block + 4, i); });
+    case Format::q5_0:
+      return fill(codes, first, [=](unsigned i) { return field<16, 4>(block + 6, i) | field<1, 1>(block + 2, i) << 4; });
+    case Format::q5_1:
+      return fill(codes, first, [=](unsigned i) { return field<16, 4>(block + 8, i) | field<1, 1>(block + 4, i) << 4; });
+    case Format::q2_k:
+      return fill(codes, first, [=](unsigned i) { return field<32, 2>(block + 16, i); });
+    case Format::q3_k:
+      return fill(codes, first, [=](unsigned i) { return field<32, 2>(block + 32, i) | field<32, 1>(block, i) << 2; });
+    case Format::q4_k:
+      return fill(codes, first, [=](unsigned i) { return field<32, 4>(block + 16, i); });
+    case Format::q5_k:
+      return fill(codes, first,
+                  [=](unsigned i) { return field<32, 4>(block + 48, i) | field<32, 1>(block + 16, i) << 4; });
+    case Format::q6_k:
+      return fill(codes, first, [=](unsigned i) { return field<64, 4>(block, i) | field<32, 2>(block + 128, i) << 4; });
+    case Format::iq4_xs:
+      return fill(codes, first, [=](unsigned i) { return field<16, 4>(block + 8, i); });
+    case Format::mxfp4:
+      return fill(codes, first, [=](unsigned i) { return field<16, 4>(block + 1, i); });
+    case Format::u4_g32:
+      return fill(codes, first, [=](unsigned i) { return field<16, 4>(block + 5, i); });
+    case Format::e2m1_g16:
+      return fill(codes, 0, [=](unsigned i) { return i < 16 ? field<8, 4>(block + 4, i) : 0; });
+    case Format::e4m3_g32:
+      return fill(codes, 0, [=](unsigned i) { return block[4 + i]; });
+    case Format::s8_g32:
+      return fill(codes, 0, [=](unsigned i) { return block[4 + i] ^ 0x80; });
+    default:  // q8_0
+      return fill(codes, 0, [=](unsigned i) { return block[2 + i] ^ 0x80; });
   }
 }
 
 // Scale and minimum of group j out of the 12 bytes of Q4_K and Q5_K: the first four of each are the low six bits of
 // bytes 0-3 and 4-7, whose upper two bits complete the last four, nibbles of bytes 8-11.
-void six_bits(const uint8_t* packed, int j, uint8_t* scale, uint8_t* minimum) {
+void six_bits(const uint8_t* packed, unsigned j, uint8_t* scale, uint8_t* minimum) {
   if (j < 4) {
     *scale = packed[j] & 63;
     *minimum = packed[4 + j] & 63;
@@ -83,7 +71,7 @@ void six_bits(const uint8_t* packed, int j, uint8_t* scale, uint8_t* minimum) {
 }
 
 // Output c's share of a head, of group j of its block, and of the multipliers before it.
-void copy_scales(Format format, const uint8_t* block, int j, int64_t c, uint8_t* fine, uint8_t* head) {
+void copy_scales(Format format, const uint8_t* block, unsigned j, int64_t c, uint8_t* fine, uint8_t* head) {
   switch (format) {
     case Format::q4_1:
     case Format::q5_1:
@@ -114,8 +102,8 @@ void copy_scales(Format format, const uint8_t* block, int j, int64_t c, uint8_t*
       return;
     case Format::q3_k:
       std::memcpy(fine + c * 2, block + 108, 2);
-      for (int half = 0; half < 2; ++half) {
-        const int i = 2 * j + half;
+      for (unsigned half = 0; half < 2; ++half) {
+        const unsigned i = 2 * j + half;
         head[half * kStrip + c] =
             static_cast<uint8_t>((field<8, 4>(block + 96, i) | (field<4, 2>(block + 104, i) << 4)) - 32);
       }
@@ -135,37 +123,41 @@ void copy_scales(Format format, const uint8_t* block, int j, int64_t c, uint8_t*
       uint16_t high;
       std::memcpy(&high, block + 2, 2);
       std::memcpy(fine + c * 2, block, 2);
-      head[c] = static_cast<uint8_t>((field<1, 4>(block + 4, j) | (((high >> (2 * j)) & 3) << 4)) - 32);
+      head[c] = static_cast<uint8_t>((field<1, 4>(block + 4, j) | (((high >> (2 * j)) & 3u) << 4)) - 32);
     }
   }
 }
 
-// Where a plane of `bits` bits keeps input i of output c, and from which bit on.
-int64_t plane_byte(int bits, int64_t i, int64_t c) {
-  const int64_t step = i / 4, per = 8 / bits;
-  const int64_t line = (step / per) * 2 + c / 16;
-  return line * 64 + c % 16 * 4 + i % 4;
-}
-int plane_shift(int bits, int64_t i) { return static_cast<int>(i / 4 % (8 / bits)) * bits; }
-
-// Planes of zeros get output c's codes.
+// A step's four codes of an output are the bytes of a word; a plane is such words [steps * bits / 8][32].
 void write_codes(const Grouped& g, const uint8_t* codes, int64_t c, uint8_t* planes) {
-  uint8_t* high = planes + kGroup * kStrip / 8 * g.low_bits;
-  const int mask = (1 << g.low_bits) - 1;
-  for (int64_t i = 0; i < kGroup; ++i) {
-    planes[plane_byte(g.low_bits, i, c)] |= static_cast<uint8_t>((codes[i] & mask) << plane_shift(g.low_bits, i));
-    if (g.high_bits == 0) continue;
-    high[plane_byte(g.high_bits, i, c)] |=
-        static_cast<uint8_t>((codes[i] >> g.low_bits) << plane_shift(g.high_bits, i));
+  const auto put = [c](uint8_t* plane, int bits, int64_t step, uint32_t word) {
+    uint8_t* at = plane + ((step * bits / 8) * kStrip + c) * 4;
+    uint32_t there;
+    std::memcpy(&there, at, 4);
+    there |= word << (step * bits % 8);
+    std::memcpy(at, &there, 4);
+  };
+  const uint32_t low_mask = 0x01010101u * ((1u << g.low_bits) - 1), high_mask = 0x01010101u * ((1u << g.high_bits) - 1);
+  for (int64_t step = 0; step < kGroup / 4; ++step) {
+    uint32_t word;
+    std::memcpy(&word, codes + step * 4, 4);
+    put(planes, g.low_bits, step, word & low_mask);
+    if (g.high_bits > 0) put(planes + kGroup * kStrip / 8 * g.low_bits, g.high_bits, step, (word >> g.low_bits) & high_mask);
   }
 }
 
-uint8_t code_at(const Grouped& g, const uint8_t* planes, int64_t i, int64_t c) {
-  const int low = (planes[plane_byte(g.low_bits, i, c)] >> plane_shift(g.low_bits, i)) & ((1 << g.low_bits) - 1);
-  if (g.high_bits == 0) return static_cast<uint8_t>(low);
-  const uint8_t* plane = planes + kGroup * kStrip / 8 * g.low_bits;
-  const int high = (plane[plane_byte(g.high_bits, i, c)] >> plane_shift(g.high_bits, i)) & ((1 << g.high_bits) - 1);
-  return static_cast<uint8_t>(low | (high << g.low_bits));
+// The codes of output c out of the planes.
+void find_codes(const Grouped& g, const uint8_t* planes, int64_t c, uint8_t* codes) {
+  const auto get = [c](const uint8_t* plane, int bits, int64_t step) {
+    uint32_t word;
+    std::memcpy(&word, plane + ((step * bits / 8) * kStrip + c) * 4, 4);
+    return (word >> (step * bits % 8)) & (0x01010101u * ((1u << bits) - 1));
+  };
+  for (int64_t step = 0; step < kGroup / 4; ++step) {
+    uint32_t word = get(planes, g.low_bits, step);
+    if (g.high_bits > 0) word |= get(planes + kGroup * kStrip / 8 * g.low_bits, g.high_bits, step) << g.low_bits;
+    std::memcpy(codes + step * 4, &word, 4);
+  }
 }
 
 float value_of(Format format, const Grouped& g, uint8_t code) {
@@ -176,17 +168,18 @@ float value_of(Format format, const Grouped& g, uint8_t code) {
 
 // The weights of output c in a group whose scales have been read, as the definitions round them.
 void group_weights(Format format, const Grouped& g, const GroupScales& s, const uint8_t* head, int64_t c, float* out) {
-  const uint8_t* planes = head + head_bytes(g.scales);
-  const int zero = g.scales == Scales::single_zero ? head[128 + c] : 0;
+  uint8_t codes[kGroup];
+  find_codes(g, head + head_bytes(g.scales), c, codes);
+  if (g.scales == Scales::single_zero) {
+    const int zero = head[128 + c];
+    for (int64_t i = 0; i < kGroup; ++i) out[i] = s.scale[0][c] * static_cast<float>(codes[i] - zero);
+    return;
+  }
+  const int64_t second = has_halves(g.scales) ? kGroup / 2 : kGroup;  // where the second half starts
   for (int64_t i = 0; i < kGroup; ++i) {
-    const int half = has_halves(g.scales) ? static_cast<int>(i / 16) : 0;
-    const uint8_t code = code_at(g, planes, i, c);
-    if (g.scales == Scales::single_zero) {
-      out[i] = s.scale[0][c] * static_cast<float>(code - zero);
-    } else {
-      const float product = s.scale[half][c] * value_of(format, g, code);
-      out[i] = has_minima(g.scales) ? product - s.minimum[half][c] : product;
-    }
+    const int half = i < second ? 0 : 1;
+    const float product = s.scale[half][c] * value_of(format, g, codes[i]);
+    out[i] = has_minima(g.scales) ? product - s.minimum[half][c] : product;
   }
 }
 
@@ -200,12 +193,12 @@ int64_t pack_grouped_strip(Format format, const uint8_t* source, int64_t rows, i
   for (int64_t group = 0; group < group_count(k); ++group) {
     uint8_t* head = strip + group_start(g, group);
     uint8_t* fine = strip + group_start(g, group / kFineGroups * kFineGroups) - fine_bytes(g.scales);
-    const int64_t first = group * kGroup % g.block;
+    const unsigned first = static_cast<unsigned>(group * kGroup % g.block);
     for (int64_t c = 0; c < rows; ++c) {
       const uint8_t* block = source + c * row_bytes + group * kGroup / g.block * g.block_bytes;
       uint8_t codes[kGroup];
-      read_codes(format, block, static_cast<int>(first), codes);
-      copy_scales(format, block, static_cast<int>(first / kGroup), c, fine, head);
+      read_codes(format, block, first, codes);
+      copy_scales(format, block, first / kGroup, c, fine, head);
       if (g.block == 16 && group * kGroup + 16 < k) {
         uint8_t upper[kGroup];
         read_codes(format, block + g.block_bytes, 0, upper);
