@@ -13,7 +13,6 @@ namespace headrace {
 namespace {
 
 constexpr int64_t kChunkGroups = 16;       // 16 KB of bytes
-constexpr int64_t kDirectGroups = 4;
 constexpr int64_t kChunkFloatGroups = 4;   // 16 KB of floats
 constexpr int64_t kGroupSteps = kGroup / 4;
 
@@ -67,17 +66,18 @@ inline void run_grouped(const Weight& w, int64_t strip_index, const Scratch& scr
   const int64_t groups = group_count(w.k), row0 = tiles.begin(first);
   const GroupKernel direct = last - first == 1 ? direct_group(g, tiles.size(first)) : nullptr;
   const bool in_place = direct != nullptr || g.low_bits == 8;
-  // In place groups are evenly apart only between multipliers. Alone, heads are read within what is fetched ahead.
-  const int64_t fine_most = in_place && fine_bytes(g.scales) > 0 ? kFineGroups : kChunkGroups;
-  const int64_t most = direct != nullptr ? kDirectGroups : fine_most;
+  // In place groups are evenly apart only between multipliers.
+  const int64_t most = in_place && fine_bytes(g.scales) > 0 ? kFineGroups : kChunkGroups;
   Unpacked chunk;
   for (int64_t at = 0; at < groups; at += most) {
     const int64_t count = groups - at < most ? groups - at : most;
     const uint8_t* head = strip + group_start(g, at);
-    for (int64_t i = 0; i < count; ++i) {
-      const uint8_t* fine = strip + group_start(g, (at + i) / kFineGroups * kFineGroups) - fine_bytes(g.scales);
+    const auto fine_of = [&](int64_t group) {
+      return strip + group_start(g, group / kFineGroups * kFineGroups) - fine_bytes(g.scales);
+    };
+    for (int64_t i = 0; i < count && direct == nullptr; ++i) {
       const uint8_t* own = strip + group_start(g, at + i);
-      read_scales(g.scales, fine, own, chunk.scales[i]);
+      read_scales(g.scales, fine_of(at + i), own, chunk.scales[i]);
       if (!in_place) {
         unpack_codes(g, own + head_bytes(g.scales), table.bytes, chunk.bytes + i * kGroup * kStrip);
       }
@@ -89,13 +89,16 @@ inline void run_grouped(const Weight& w, int64_t strip_index, const Scratch& scr
       t.table = table.bytes;
       t.stride = in_place ? group_bytes(g) : kGroup * kStrip;
       t.scales = chunk.scales;
+      t.kind = g.scales;
+      t.fine = fine_of(at);
+      t.head_bytes = head_bytes(g.scales);
       t.x = scratch.words[static_cast<int>(Form::grouped)] + (start * groups + at * rows) * kGroupSteps;
       t.inputs = scratch.group_inputs + (start * groups + at * rows) * kGroupInputs;
       t.groups = count;
       t.zero = g.zero;
       t.acc = acc + (start - row0) * kStrip;
       // A tile by itself streams its weights; of several, the first fetches the next chunk.
-      t.ahead = direct != nullptr ? head + kDirectGroups * group_bytes(g) + kAheadBytes : strip + group_start(g, at + most) - fine_bytes(g.scales);
+      t.ahead = direct != nullptr ? head + kAheadBytes : strip + group_start(g, at + most) - fine_bytes(g.scales);
       t.ahead_stride = tile == first ? group_bytes(g) : 0;
       if (tile != first) t.ahead = t.codes;
       const GroupKernel kernel = direct != nullptr         ? direct

@@ -51,7 +51,12 @@ inline void unpack_planes(const uint8_t* planes, const uint8_t* table, uint8_t* 
 inline __m512i broadcast(uint32_t word) { return _mm512_set1_epi32(static_cast<int>(word)); }
 inline __m512 broadcast_float(uint32_t word) { return _mm512_castsi512_ps(broadcast(word)); }
 
-template <class Reader, int kRows, bool kHalves, bool kMinima>
+// One copy for all kernels; nothing is in their registers where they call it.
+HEADRACE_LEAF void scales_of_group(Scales kind, const uint8_t* fine, const uint8_t* head, GroupScales& scales) {
+  read_scales(kind, fine, head, scales);
+}
+
+template <class Reader, bool kAlone, int kRows, bool kHalves, bool kMinima>
 HEADRACE_LEAF void multiply_groups(const GroupTile& t) {
   constexpr int kSteps = kHalves ? 4 : 8;
   const uint32_t* x = t.x;
@@ -61,7 +66,11 @@ HEADRACE_LEAF void multiply_groups(const GroupTile& t) {
   const int64_t ahead_step = t.ahead_stride / 8;
   const __m512i table = load_table(t.table);
   const __m128i shift = _mm_cvtsi32_si128(__builtin_ctz(static_cast<unsigned>(t.zero | 256)));
+  GroupScales own;
   for (int64_t g = 0; g < t.groups; ++g, in += kGroupInputs * kRows, w += t.stride) {
+    // Alone, a tile reads its weights once, strictly from front to back.
+    if constexpr (kAlone) scales_of_group(t.kind, t.fine, w - t.head_bytes, own);
+    const GroupScales& s = kAlone ? own : t.scales[g];
 #pragma GCC unroll 2
     for (int half = 0; half < (kHalves ? 2 : 1); ++half) {
       __m512i a[kRows], b[kRows];
@@ -72,12 +81,12 @@ HEADRACE_LEAF void multiply_groups(const GroupTile& t) {
         b[r] = a[r];
       }
 #pragma GCC unroll 8
-      for (int s = 0; s < kSteps; ++s, x += kRows, ahead += ahead_step) {
-        const __m512i w0 = Reader::at(w, half * kSteps + s, 0, table), w1 = Reader::at(w, half * kSteps + s, 1, table);
+      for (int step = 0; step < kSteps; ++step, x += kRows, ahead += ahead_step) {
+        const __m512i w0 = Reader::at(w, half * kSteps + step, 0, table), w1 = Reader::at(w, half * kSteps + step, 1, table);
         _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
         _mm_prefetch(reinterpret_cast<const char*>(ahead) + 64, _MM_HINT_T0);
-        // A step's share of eight-bit groups is a little more than two lines.
-        if (Reader::kPlaneless) _mm_prefetch(reinterpret_cast<const char*>(ahead) + 128, _MM_HINT_T0);
+        // Else GCC moves all prefetches of a group to its start, more than the processor has places for.
+        if (Reader::kPlaneless) __asm__ volatile("" ::: "memory");
 #pragma GCC unroll 12
         for (int r = 0; r < kRows; ++r) {
           const __m512i xr = broadcast(x[r]);
@@ -85,7 +94,6 @@ HEADRACE_LEAF void multiply_groups(const GroupTile& t) {
           b[r] = _mm512_dpbusd_epi32(b[r], w1, xr);
         }
       }
-      const GroupScales& s = t.scales[g];
       const __m512 scale0 = _mm512_loadu_ps(s.scale[half]), scale1 = _mm512_loadu_ps(s.scale[half] + 16);
 #pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) {
@@ -108,7 +116,7 @@ HEADRACE_LEAF void multiply_groups(const GroupTile& t) {
 
 template <int kRows, bool kHalves, bool kMinima>
 void tile_group(const GroupTile& t) {
-  multiply_groups<Bytes8, kRows, kHalves, kMinima>(t);
+  multiply_groups<Bytes8, false, kRows, kHalves, kMinima>(t);
 }
 
 inline void unpack_codes(const Grouped& g, const uint8_t* planes, const uint8_t* table, uint8_t* out) {
@@ -129,22 +137,22 @@ GroupKernel direct_group(const Grouped& g, int64_t rows) {
   } else {
     if (rows != kRows) return direct_group<kRows - 1>(g, rows);
     const bool halves = has_halves(g.scales), minima = has_minima(g.scales);
-    if (g.low_bits == 8) return multiply_groups<Bytes8, kRows, false, false>;
+    if (g.low_bits == 8) return multiply_groups<Bytes8, true, kRows, false, false>;
     if (g.codes == Codes::table) {
-      return halves ? multiply_groups<Planes<4, 0, true>, kRows, true, false>
-                    : multiply_groups<Planes<4, 0, true>, kRows, false, false>;
+      return halves ? multiply_groups<Planes<4, 0, true>, true, kRows, true, false>
+                    : multiply_groups<Planes<4, 0, true>, true, kRows, false, false>;
     }
     if (g.low_bits == 2) {
-      return minima ? multiply_groups<Planes<2, 0>, kRows, true, true>
-                    : multiply_groups<Planes<2, 1>, kRows, true, false>;
+      return minima ? multiply_groups<Planes<2, 0>, true, kRows, true, true>
+                    : multiply_groups<Planes<2, 1>, true, kRows, true, false>;
     }
-    if (g.high_bits == 2) return multiply_groups<Planes<4, 2>, kRows, true, false>;
+    if (g.high_bits == 2) return multiply_groups<Planes<4, 2>, true, kRows, true, false>;
     if (g.high_bits == 1) {
-      return minima ? multiply_groups<Planes<4, 1>, kRows, false, true>
-                    : multiply_groups<Planes<4, 1>, kRows, false, false>;
+      return minima ? multiply_groups<Planes<4, 1>, true, kRows, false, true>
+                    : multiply_groups<Planes<4, 1>, true, kRows, false, false>;
     }
-    return minima ? multiply_groups<Planes<4, 0>, kRows, false, true>
-                  : multiply_groups<Planes<4, 0>, kRows, false, false>;
+    return minima ? multiply_groups<Planes<4, 0>, true, kRows, false, true>
+                  : multiply_groups<Planes<4, 0>, true, kRows, false, false>;
   }
 }
 

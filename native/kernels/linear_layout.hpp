@@ -37,7 +37,10 @@ struct GroupTile {
   const uint8_t* codes;  // [groups], each [8 steps][32][4] or planes of codes, `stride` bytes apart
   const uint8_t* table;  // [16] bytes for the codes of types that have a table
   int64_t stride;
-  const GroupScales* scales;  // [groups]
+  const GroupScales* scales;  // [groups]; a tile by itself reads them from the head before each group's codes
+  Scales kind;
+  const uint8_t* fine;
+  int64_t head_bytes;
   const uint32_t* x;          // [groups * 8 steps][rows]
   const uint32_t* inputs;     // [groups][kGroupInputs][rows]
   int64_t groups;

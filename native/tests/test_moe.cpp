@@ -51,7 +51,7 @@ struct World {
     for (float& x : source) x = 2 * random.normal() / std::sqrt(static_cast<float>(k));
     const int64_t bytes = static_cast<int64_t>(packed_bytes(format, n, k));
     uint8_t* data = memory(bytes);
-    CHECK(linear_kernels(active_isa()).pack(format, SourceType::f32, source.data(), n, k, 0, (n + kStrip - 1) / kStrip, data) == -1);
+    CHECK(linear_kernels(active_isa()).pack(format, Format::f32, source.data(), n, k, 0, (n + kStrip - 1) / kStrip, data) == -1);
     program.weights.push_back({format, n, k, data});
     program.weight_bytes.push_back(bytes);
   }
