@@ -14,6 +14,7 @@ MAX_N = 128
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 2048  # of all stop strings together: each costs memory for every request in the queue
 MAX_STOP_TOKEN_IDS = 1024
+MAX_ALLOWED_TOKEN_IDS = 2**19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
+    allowed_token_ids: tuple[int, ...] | None = None  # None: all
     logprobs: int | None = None  # None: off; 0..20: the chosen token's, and that many alternatives
 
     def __post_init__(self) -> None:
@@ -87,6 +89,14 @@ class SamplingParams:
                 )
         _entries("stop", self.stop, str)
         _entries("stop_token_ids", self.stop_token_ids, int)
+        if self.allowed_token_ids is not None:
+            _entries("allowed_token_ids", self.allowed_token_ids, int)
+            if not 1 <= len(self.allowed_token_ids) <= MAX_ALLOWED_TOKEN_IDS:
+                raise InvalidRequest(
+                    f"allowed_token_ids has {len(self.allowed_token_ids):,} entries, "
+                    f"1 to {MAX_ALLOWED_TOKEN_IDS:,} are allowed",
+                    param="allowed_token_ids",
+                )
         if len(self.stop) > MAX_STOPS or "" in self.stop:
             raise InvalidRequest(
                 f"stop takes up to {MAX_STOPS} non-empty strings, got {len(self.stop)}", param="stop"
