@@ -1,10 +1,11 @@
-"""JSON-Schema-Test-Suite, draft 2020-12, through the mask: instances are forced token by token, without a model."""
+"""JSON-Schema-Test-Suite, draft 2020-12, through the mask: instances forced token by token, no model."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import lzma
+import re
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
@@ -20,11 +21,6 @@ from headrace.sample.grammar_tokens import TokenTable
 from headrace.text.tokenizer import Tokenizer
 
 EOS = 50256
-KEYWORDS_REFUSED = {
-    "$dynamicAnchor", "$dynamicRef", "contains", "dependentRequired", "dependentSchemas", "else", "if",
-    "maxContains", "minContains", "not", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
-    "uniqueItems", "$vocabulary",
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -109,15 +105,36 @@ def run(grammars: Grammars, shared_data: Path, prefix: str) -> Tally:
     return tally
 
 
+# Rejected though valid: 1.0 for the integer 1, formats (enforced though they need not be), leap seconds,
+# quoted mailboxes, dotted IPv6, hosts in Punycode.
 @pytest.mark.parametrize(
-    "prefix", ["tests/draft2020-12", "tests/draft2020-12/optional", "tests/draft2020-12/optional/format"]
+    ("folder", "right", "false_rejects"),
+    [("", 596, 19), ("/optional", 92, 3), ("/optional/format", 430, 31)],
 )
-def test_no_false_accept(grammars: Grammars, shared_data: Path, prefix) -> None:
-    t = run(grammars, shared_data, prefix)
-    print(prefix, t.right, len(t.false_accepts), len(t.false_rejects), t.refused_cases)
-    for x in t.false_accepts:
-        print("FA", x)
-    for x in t.false_rejects:
-        print("FR", x)
-    for k, v in t.refused.most_common():
-        print(v, k)
+def test_no_false_accept(
+    grammars: Grammars, shared_data: Path, folder: str, right: int, false_rejects: int
+) -> None:
+    tally = run(grammars, shared_data, f"tests/draft2020-12{folder}")
+    refusals = "\n".join(f"{count} x {message}" for message, count in tally.refused.most_common())
+    print(
+        f"{tally.right} right, {len(tally.false_rejects)} false rejects, {tally.refused_cases} in refused "
+        f"schemas:\n{refusals}"
+    )
+    assert tally.false_accepts == []
+    assert (tally.right, len(tally.false_rejects)) == (right, false_rejects)
+
+
+def test_refusals_name_what_is_not_supported(grammars: Grammars, shared_data: Path) -> None:
+    for name, group in suite(shared_data, "tests/draft2020-12"):
+        try:
+            grammars.matcher(schema_constraint(group["schema"]))
+        except GrammarError as error:
+            named = re.findall(
+                r"keyword '([^']+)'|Unimplemented keys: \[\"([^\"]+)|(multipleOf|patternPropert)",
+                error.message,
+            )
+            impossible = "Unsatisfiable schema" in error.message
+            reference = re.search(r"Resource '|Anchor '|Pointer '", error.message)
+            assert named or impossible or reference, f"{name}: {error.message}"
+            for keyword in filter(None, itertools.chain(*named)):
+                assert keyword in json.dumps(group["schema"]) or keyword == "$dynamicAnchor", name

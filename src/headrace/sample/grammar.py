@@ -44,6 +44,8 @@ class Constraint:
     param: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise self.error(f"is {str(self.text)[:40]!r}, it must be a text")
         if len(self.text) > MAX_CHARACTERS:
             raise self.error(f"has {len(self.text):,} characters, at most {MAX_CHARACTERS:,} are allowed")
         if self.after == "":

@@ -15,8 +15,8 @@ Schema = dict[str, Any]
 OPTIONS: Final = {
     # One spelling per key: with \uXXXX a listed property could come again as an additional one.
     "json_allowed_escapes": 'nrbtf\\"',
-    # Bounded, or a model that likes white space would never leave it.
-    "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,64}",
+    # A space, or a line break and its indentation: a model that likes white space must not dwell in it.
+    "whitespace_pattern": r"(?: |\n[ \t]{0,40})",
 }
 """How llguidance spells JSON."""
 
@@ -47,7 +47,7 @@ def schema_text(schema: object, *, param: str = "json_schema") -> str:
     """The schema as JSON for `%json` in a lark grammar, with nothing in it that would not be enforced.
 
     Raises GrammarError that names the keyword and its place. Beyond JSON Schema: properties come in the order
-    of the schema, formats are enforced, white space is at most 64 characters in a row.
+    of the schema, formats are enforced, white space is one space or a line break with its indentation.
     """
     if isinstance(schema, bool):
         checked: object = {} if schema else {"enum": []}
