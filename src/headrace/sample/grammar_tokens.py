@@ -40,7 +40,9 @@ class GrammarTokens:
         self.special_token_ids = sorted(table.special_ids)
         eos_ids = sorted(table.eos_ids)
         self.eos_token_id: int | None = eos_ids[0] if eos_ids else None
-        self.trie = llguidance.LLTokenizer(self, eos_token=eos_ids or None)  # type: ignore[arg-type]
+        # In two calls, because each holds the interpreter lock from its beginning to its end.
+        plain = llguidance.LLTokenizer(self, eos_token=eos_ids or None, slices=[])  # type: ignore[arg-type]
+        self.trie = plain.with_slices(llguidance.LLTokenizer.general_slices())
         self.vocabulary = len(table.tokens)
 
     def __call__(self, text: str) -> list[int]:

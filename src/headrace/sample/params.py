@@ -47,6 +47,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         self._check_numbers()
         self._check_collections()
+        self._check_allowed()
         for name in ("include_stop_str_in_output", "ignore_eos"):
             _type(name, getattr(self, name), bool)
 
@@ -89,14 +90,6 @@ class SamplingParams:
                 )
         _entries("stop", self.stop, str)
         _entries("stop_token_ids", self.stop_token_ids, int)
-        if self.allowed_token_ids is not None:
-            _entries("allowed_token_ids", self.allowed_token_ids, int)
-            if not 1 <= len(self.allowed_token_ids) <= MAX_ALLOWED_TOKEN_IDS:
-                raise InvalidRequest(
-                    f"allowed_token_ids has {len(self.allowed_token_ids):,} entries, "
-                    f"1 to {MAX_ALLOWED_TOKEN_IDS:,} are allowed",
-                    param="allowed_token_ids",
-                )
         if len(self.stop) > MAX_STOPS or "" in self.stop:
             raise InvalidRequest(
                 f"stop takes up to {MAX_STOPS} non-empty strings, got {len(self.stop)}", param="stop"
@@ -112,6 +105,17 @@ class SamplingParams:
                 f"stop_token_ids has {len(self.stop_token_ids):,} entries, "
                 f"at most {MAX_STOP_TOKEN_IDS:,} are allowed",
                 param="stop_token_ids",
+            )
+
+    def _check_allowed(self) -> None:
+        if self.allowed_token_ids is None:
+            return
+        _entries("allowed_token_ids", self.allowed_token_ids, int)
+        if not 1 <= len(self.allowed_token_ids) <= MAX_ALLOWED_TOKEN_IDS:
+            raise InvalidRequest(
+                f"allowed_token_ids has {len(self.allowed_token_ids):,} entries, "
+                f"1 to {MAX_ALLOWED_TOKEN_IDS:,} are allowed",
+                param="allowed_token_ids",
             )
 
 
