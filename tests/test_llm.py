@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import re
 import subprocess
 import sys
 import weakref
@@ -149,7 +150,7 @@ def test_options_of_the_wrong_type(tmp_path: Path) -> None:
 
 
 def test_arguments_that_do_nothing_are_refused(llm: LLM) -> None:
-    with pytest.raises(InvalidRequest, match="unknown 'temperatur'; known: frequency_penalty"):
+    with pytest.raises(InvalidRequest, match="unknown 'temperatur'; known: allowed_token_ids"):
         llm.generate(OPENING, temperatur=0.5)
     with pytest.raises(InvalidRequest, match="unknown 'weight'; known: cache_dir"):
         LLM(weight="int4")
@@ -224,3 +225,17 @@ def test_the_import_is_light() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
     assert json.loads(run.stdout) == []
+
+
+def test_outputs_match_what_is_asked_for(llm: LLM) -> None:
+    prompt = "The answer is"
+    assert llm.generate(prompt, choice=["yes", "no"]).text in ("yes", "no")
+    assert re.fullmatch("[0-9]{3}", llm.generate(prompt, regex="[0-9]{3}").text)
+    assert json.loads(llm.generate(prompt, json_schema={"const": [1, "a"]}).text) == [1, "a"]
+    assert llm.generate(prompt, grammar='start: "a" "b"').text == "ab"
+    assert llm.generate(prompt, json_object=True, max_tokens=3).text.startswith("{")
+    assert asyncio.run(llm.agenerate(prompt, choice=["maybe"])).text == "maybe"
+    with pytest.raises(InvalidRequest, match="choice and regex both say"):
+        llm.generate(prompt, choice=["a"], regex="b")
+    with pytest.raises(InvalidRequest, match="keyword 'not'"):
+        llm.generate(prompt, json_schema={"not": {}})

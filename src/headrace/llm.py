@@ -31,12 +31,21 @@ from headrace.engine.request import (
     Usage,
 )
 from headrace.errors import InvalidRequest
+from headrace.sample.grammar import Constraint, choice_constraint, schema_constraint
 from headrace.sample.params import SamplingParams
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, object]]
 
 _PARAMS = frozenset(field.name for field in fields(SamplingParams))
+_CONSTRAINTS: Mapping[str, Callable[[Any], Constraint]] = {
+    "json_schema": lambda schema: schema_constraint(schema, param="json_schema"),
+    "json_object": lambda _: Constraint("json_object", param="json_object"),
+    "regex": lambda pattern: Constraint("regex", pattern, param="regex"),
+    "choice": lambda texts: choice_constraint(texts, param="choice"),
+    "grammar": lambda text: Constraint("ebnf" if "::=" in str(text) else "lark", text, param="grammar"),
+    "constraint": lambda constraint: constraint,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,9 @@ class LLM:
     those of `EngineOptions` (weights, kv_dtype, context, threads, max_sequences, token_budget, ...); packed
     weights are kept in the user's cache folder unless `cache_dir` says otherwise (None: nowhere). Sampling
     parameters are keywords of each call (those of `SamplingParams`); what is not given comes from the model's
-    generation_config.json. An unknown keyword raises.
+    generation_config.json. One more keyword may say what the output must match: `json_schema` (a dict, JSON
+    text or a pydantic class), `json_object=True`, `regex`, `choice` (texts), `grammar` (Lark or GBNF), or a
+    `constraint`. An unknown keyword raises.
 
         with LLM() as llm:
             for piece in llm.stream("Once upon a time", max_tokens=40):
@@ -177,7 +188,9 @@ class LLM:
             ids, continues = tuple(self.model.tokenizer.encode_prompt(prompt)), prompt != ""
         else:
             ids, continues = _token_ids(prompt), True
-        return Request(prompt=ids, params=self._params(sampling), continues=continues)
+        sampling, constraint = _constraint(sampling)
+        params = self._params(sampling)
+        return Request(prompt=ids, params=params, continues=continues, constraint=constraint)
 
     def _chat_request(self, messages: Messages, sampling: dict[str, Any]) -> Request:
         template = self.model.template
@@ -186,13 +199,14 @@ class LLM:
         text = template.render(messages_from_openai(list(messages)))
         # The template writes the special tokens itself, the tokenizer must not add them again.
         ids = self.model.tokenizer.encode(text, add_special=False)
-        return Request(prompt=tuple(ids), params=self._params(sampling))
+        sampling, constraint = _constraint(sampling)
+        return Request(prompt=tuple(ids), params=self._params(sampling), constraint=constraint)
 
     def _params(self, sampling: dict[str, Any]) -> SamplingParams:
-        _known("generate", sampling, _PARAMS)
+        _known("generate", sampling, _PARAMS | _CONSTRAINTS.keys())
         if isinstance(sampling.get("stop"), str):
             sampling = {**sampling, "stop": (sampling["stop"],)}
-        for name in ("stop", "stop_token_ids"):
+        for name in ("stop", "stop_token_ids", "allowed_token_ids"):
             if isinstance(sampling.get(name), list | set | frozenset):
                 sampling = {**sampling, name: tuple(sampling[name])}
         return replace(self.model.defaults, **sampling)
@@ -237,7 +251,11 @@ async def _astream(llm: LLM, request: Request) -> AsyncIterator[Piece]:
     loop = asyncio.get_running_loop()
     events: asyncio.Queue[list[Event]] = asyncio.Queue()
     collector = _Collector(request.params.n)
-    ticket: Ticket = llm.model.engine.submit(request, _on_loop(loop, events.put_nowait))
+    sink = _on_loop(loop, events.put_nowait)
+    if request.constraint is None:
+        ticket: Ticket = llm.model.engine.submit(request, sink)
+    else:  # compiling a grammar may take a while
+        ticket = await asyncio.to_thread(llm.model.engine.submit, request, sink)
     try:
         while collector.completion is None:
             for piece in collector.take(await events.get()):
@@ -314,6 +332,18 @@ async def _alast(pieces: AsyncIterator[Piece]) -> Completion:
         completion = piece.completion
     assert completion is not None
     return completion
+
+
+def _constraint(sampling: dict[str, Any]) -> tuple[dict[str, Any], Constraint | None]:
+    """The sampling keywords, and what the others say that the output must match."""
+    given = {name: value for name, value in sampling.items() if name in _CONSTRAINTS}
+    wanted = [name for name, value in given.items() if value is not None and value is not False]
+    if len(wanted) > 1:
+        raise InvalidRequest(
+            f"{' and '.join(wanted)} both say what the output must match: give one", param=wanted[1]
+        )
+    rest = {name: value for name, value in sampling.items() if name not in given}
+    return rest, _CONSTRAINTS[wanted[0]](given[wanted[0]]) if wanted else None
 
 
 def _token_ids(prompt: object) -> tuple[int, ...]:

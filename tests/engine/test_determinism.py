@@ -21,6 +21,7 @@ from headrace.engine.plan import MemoryPlan
 from headrace.engine.request import Request
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.run.executor import Capacity
+from headrace.sample.grammar import Constraint
 from headrace.sample.params import SamplingParams
 from tiny import Running, tiny_model
 
@@ -40,6 +41,12 @@ CASES = [
 ]
 VOCABULARY = 90  # of the smallest of these models
 REQUESTS = 40
+CONSTRAINTS = [
+    Constraint("regex", "(%[0-9]+&){2,5}'forced text'[!-9]*"),
+    Constraint("choice", '["!!!!!!", "0123456789", "012"]'),
+    Constraint("lark", 'start: pair+\npair: "<" /[0-9]+/ ">" ":::::"'),
+    Constraint("regex", "[0-9]{3}//////////[0-9]{3}", after="7"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,8 @@ def random_request(rng: random.Random, stems: list[list[int]]) -> Request:
         ignore_eos=rng.random() < 0.5,
         logprobs=rng.choice([None, 0, 3]),
     )
-    return Request(prompt=tuple(prompt), params=params, cache=rng.random() < 0.8)
+    constraint = rng.choice([None, *CONSTRAINTS])
+    return Request(prompt=tuple(prompt), params=params, cache=rng.random() < 0.8, constraint=constraint)
 
 
 def load_with_pages(folder: str, options: EngineOptions, pages: int) -> LoadedModel:

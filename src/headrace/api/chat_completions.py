@@ -63,6 +63,7 @@ class ChatBody(GenerationBody):
             salt=salt,
             priority=self.priority,
             deadline_s=self.deadline_s,
+            constraint=self.constraint(),
         )
 
 

@@ -75,6 +75,7 @@ class CompletionBody(GenerationBody):
                 priority=self.priority,
                 deadline_s=self.deadline_s,
                 continues=len(prompt) > 0,
+                constraint=self.constraint(),
             )
             for index, prompt in enumerate(self.prompts(model.context_length))
         ]

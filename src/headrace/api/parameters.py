@@ -10,10 +10,18 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 
+from headrace.api.formats import (
+    GUIDED,
+    RESPONSE_FORMAT,
+    SCHEMA_OR_TEXT,
+    STRUCTURED_OUTPUTS,
+    constraint_of,
+)
 from headrace.api.service import get_service, read_body
 from headrace.api.wire import ParameterWarning
 from headrace.config import nearest
 from headrace.errors import ContextLengthExceeded, InvalidRequest
+from headrace.sample.grammar import Constraint
 from headrace.sample.params import MAX_LOGIT_BIAS, MAX_N, SamplingParams
 
 LARGE_BODY_BYTES = 256 * 1024
@@ -41,17 +49,10 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "audio": (),
     "modalities": (["text"],),
     "moderation": (),
     "web_search_options": (),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "allowed_token_ids": (),
     "bad_words": ([],),
     "banned_strings": ([],),
     "typical_p": (1.0,),
@@ -138,6 +139,13 @@ class GenerationBody(BaseModel):
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
     deadline_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     prompt_cache_key: Annotated[str, Field(max_length=1024)] | None = None
+    allowed_token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
+    response_format: Annotated[Any, WithJsonSchema(RESPONSE_FORMAT)] = None
+    structured_outputs: Annotated[Any, WithJsonSchema(STRUCTURED_OUTPUTS)] = None
+    guided_json: Annotated[Any, WithJsonSchema(SCHEMA_OR_TEXT)] = None
+    guided_regex: str | None = None
+    guided_choice: Annotated[list[str], Field(min_length=1)] | None = None
+    guided_grammar: str | None = None
 
     def sampling(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
         """Sampling parameters: `more`, over what was given, over the model's `defaults`."""
@@ -146,9 +154,20 @@ class GenerationBody(BaseModel):
             given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if self.stop_token_ids is not None:
             given["stop_token_ids"] = tuple(self.stop_token_ids)
+        if self.allowed_token_ids is not None:
+            given["allowed_token_ids"] = tuple(self.allowed_token_ids)
         if self.logit_bias is not None:
             given["logit_bias"] = {_token_id(key): bias for key, bias in self.logit_bias.items()}
         return dataclasses.replace(defaults, **(given | more))
+
+    def constraint(self, *, after: str | None = None) -> Constraint | None:
+        """What the output must match, after the text `after`; from whichever parameter for it was given."""
+        given = {
+            name: value
+            for name in ("response_format", "structured_outputs", *GUIDED)
+            if (value := getattr(self, name)) is not None
+        }
+        return constraint_of(given, after)
 
     def warnings(self) -> list[ParameterWarning]:
         """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""

@@ -25,6 +25,7 @@ def check_request(request: Request, *, vocabulary: int, longest: int) -> None:
     _check_ids("prompt", request.prompt, vocabulary)
     _check_ids("logit_bias", request.params.logit_bias, vocabulary)
     _check_ids("stop_token_ids", request.params.stop_token_ids, vocabulary)
+    _check_ids("allowed_token_ids", request.params.allowed_token_ids or (), vocabulary)
     if request.deadline_s is not None and not request.deadline_s > 0:
         raise InvalidRequest(
             f"deadline_s is {request.deadline_s}, it must be more than 0 seconds", param="deadline_s"

@@ -10,8 +10,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from headrace.engine.constraints import Constraints, Masks
 from headrace.engine.door import check_request
 from headrace.engine.generation import Choice, Generation
 from headrace.engine.request import Event, Failed, Request, Sink, Ticket, TokenLogprob
@@ -25,7 +26,9 @@ from headrace.errors import (
     InvalidRequest,
     Overloaded,
 )
+from headrace.ops.value import Array
 from headrace.run.executor import Executor
+from headrace.sample.grammar import GrammarError
 from headrace.sample.sampler import RowState, Sampled, Sampler
 from headrace.text.stops import StopMatcher
 from headrace.text.stream import Detokenizer
@@ -89,6 +92,7 @@ class Engine:
             recurrent=capacity.state_slots > 0,
         )
         self._builder = StepBuilder(context=self._longest, page_tokens=capacity.page_tokens)
+        self._constraints = Constraints(tokenizer, sampler.vocabulary)
         self._accepted: dict[str, Generation] = {}  # not ended yet; guarded by _wake
         self._pending_choices = 0  # of the accepted; guarded by _wake
         self._active: dict[str, Generation] = {}  # taken from the inbox; this and below: the loop's own
@@ -115,7 +119,11 @@ class Engine:
         seed = secrets.randbits(63) if params.seed is None else params.seed % (1 << 64)
         generation = Generation(request_id, request, sink, seed, self._clock())
         stops = StopMatcher(params.stop, params.include_stop_str_in_output)
-        generation.choices = [self._choice(generation, index, copy(stops)) for index in range(params.n)]
+        matchers, fixed_mask = self._constraints.matchers(request), self._constraints.fixed(request)
+        for index, matcher in enumerate(matchers):
+            choice = self._choice(generation, index, copy(stops))
+            choice.matcher, choice.fixed_mask = matcher, fixed_mask
+            generation.choices.append(choice)
         with self._wake:
             if self._failure is not None or self._stopping:
                 raise self._failure or EngineStopped("the engine is shutting down: start it again")
@@ -179,7 +187,8 @@ class Engine:
         return Choice(
             sequence,
             RowState(params, generation.seed, index, request.prompt, stop_ids),
-            Detokenizer(self._tokenizer, continues=request.continues),
+            # A grammar describes the text from its first byte, also where a decoder would take off a space.
+            Detokenizer(self._tokenizer, continues=request.continues or request.constraint is not None),
             stops,
             stop_ids,
             generation,
@@ -195,6 +204,7 @@ class Engine:
             log.exception("the engine's loop failed")
             self._failure = EngineStopped(f"the engine failed: {type(error).__name__}; see the log")
         finally:
+            self._constraints.close()
             self._fail_all(self._failure or EngineStopped("the engine was shut down"))
 
     def _take_inbox(self) -> bool:
@@ -227,15 +237,28 @@ class Engine:
             generation = self._choices[chunk.sequence.id].generation
             if generation.scheduled_s is None:
                 generation.scheduled_s = now
+        choices = [self._choices[chunk.sequence.id] for chunk in chunks if chunk.samples]
+        masks = self._constraints.start(choices)
         logits = executor.run(step)
-        sampling = [chunk for chunk in chunks if chunk.samples]
-        choices = [self._choices[chunk.sequence.id] for chunk in sampling]
-        sampled = self._sampler.sample(logits, [choice.row for choice in choices]) if choices else None
+        sampled = self._sample(logits, choices, masks.result() if masks is not None else None)
         self._scheduler.advance(chunks)
         self._steps += 1
         self._last_step_s = self._clock()
         if sampled is not None:
             self._hand_out(choices, sampled)
+
+    def _sample(self, logits: Array, choices: list[Choice], masks: Masks | None) -> Sampled | None:
+        """The next token of each choice; those without a mask have its error instead."""
+        if not choices:
+            return None
+        rows = [choice.row for choice in choices]
+        if masks is None:
+            return self._sampler.sample(logits, rows)
+        allowed = [None if isinstance(mask, HeadraceError) else mask for mask in masks]
+        sampled = self._sampler.sample(logits, rows, allowed)
+        refused = [mask if isinstance(mask, HeadraceError) else None for mask in masks]
+        errors = [mine or its for mine, its in zip(refused, sampled.errors, strict=True)]
+        return replace(sampled, errors=tuple(errors))
 
     def _hand_out(self, choices: list[Choice], sampled: Sampled) -> None:
         events: dict[int, tuple[Generation, list[Event]]] = {}
@@ -253,7 +276,10 @@ class Engine:
             if generation.request.params.logprobs is not None:
                 token = int(sampled.tokens[index])
                 logprob = TokenLogprob(token, float(sampled.logprobs[index]), sampled.tops[index])
-            ready += choice.accept(int(sampled.tokens[index]), logprob)
+            try:
+                ready += choice.accept(int(sampled.tokens[index]), logprob)
+            except GrammarError as error:
+                ready.append(Failed(error))
             if choice.done:
                 self._release(choice)
         for generation, ready in events.values():

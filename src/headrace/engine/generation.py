@@ -17,6 +17,8 @@ from headrace.engine.request import (
     Usage,
 )
 from headrace.engine.sequence import Sequence
+from headrace.sample.grammar_matcher import Matcher
+from headrace.sample.grammar_tokens import Mask
 from headrace.sample.sampler import RowState
 from headrace.text.stops import StopMatcher
 from headrace.text.stream import Detokenizer
@@ -24,7 +26,7 @@ from headrace.text.stream import Detokenizer
 
 @dataclass(slots=True, eq=False)
 class Choice:
-    """One choice: its sequence, sampling state and text."""
+    """One choice: its sequence, sampling state and text, and what its tokens are limited to."""
 
     sequence: Sequence
     row: RowState
@@ -32,27 +34,23 @@ class Choice:
     stops: StopMatcher
     stop_ids: frozenset[int]
     generation: Generation
+    matcher: Matcher | None = None
+    fixed_mask: Mask | None = None
     done: bool = False
 
     def accept(self, token: int, logprob: TokenLogprob | None) -> list[Event]:
-        """Take a sampled token: the text that it makes certain, and the end of the choice if it is one."""
-        params = self.generation.request.params
-        self.sequence.tokens.append(token)
-        self.row.append(token)
-        generated = len(self.sequence.tokens) - self.sequence.prompt_length
-        stop: str | int | None = None
-        text, reason = "", None
-        if token in self.stop_ids:
-            stop, reason = token, "stop"
-        else:
-            text, stop = self._text(token, watched=generated > params.min_tokens)
-            reason = "stop" if stop is not None else None
-        if reason is None and len(self.sequence.tokens) >= self.sequence.max_length:
-            reason = "length"
+        """Take a sampled token, and those that the grammar forces after it: the text that they make certain,
+        and the end of the choice if one of them is its end. GrammarError where the grammar gives up."""
+        tokens = [token]
+        text, reason, stop = self._take(token)
+        while reason is None and (forced := self._forced()) is not None:
+            tokens.append(forced)
+            more, reason, stop = self._take(forced)
+            text += more
         if reason is not None and not isinstance(stop, str):
             text += self._rest()
         logprobs = () if logprob is None else (logprob,)
-        events: list[Event] = [Delta(self.sequence.choice, text, (token,), logprobs)]
+        events: list[Event] = [Delta(self.sequence.choice, text, tuple(tokens), logprobs)]
         if reason is not None:
             events.append(self.end(reason, stop))
         return events
@@ -61,6 +59,32 @@ class Choice:
         """Mark the choice as ended."""
         self.done = True
         return ChoiceDone(self.sequence.choice, reason, stop)
+
+    def _take(self, token: int) -> tuple[str, FinishReason | None, str | int | None]:
+        """Append a token: its text, why the choice ends with it, and the stop string or token that did it."""
+        self.sequence.tokens.append(token)
+        self.row.append(token)
+        if token in self.stop_ids:
+            return "", "stop", token
+        generated = len(self.sequence.tokens) - self.sequence.prompt_length
+        min_tokens = self.generation.request.params.min_tokens
+        text, stop = self._text(token, watched=generated > min_tokens)
+        if stop is not None:
+            return text, "stop", stop
+        if self.matcher is not None:
+            self.matcher.accept(token)
+            if self.matcher.finished and generated >= min_tokens:
+                return text, "stop", None
+        return text, "length" if len(self.sequence.tokens) >= self.sequence.max_length else None, None
+
+    def _forced(self) -> int | None:
+        """The next token where it needs no model: neither its logits are wanted nor could they matter."""
+        params = self.generation.request.params
+        if self.matcher is None or params.logprobs is not None or self.fixed_mask is not None:
+            return None
+        token = self.matcher.forced
+        early = self.row.position < params.min_tokens
+        return None if early and token in self.stop_ids else token
 
     def _text(self, token: int, *, watched: bool) -> tuple[str, str | None]:
         text = self.detokenizer.push(token)

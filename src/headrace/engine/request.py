@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headrace.errors import HeadraceError
+from headrace.sample.grammar import Constraint
 from headrace.sample.params import SamplingParams
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -19,7 +20,7 @@ class Request:
     `salt` separates prefix caches (one per API key); `cache` False neither reads nor feeds the prefix
     cache. Lower `priority` runs sooner. `deadline_s` counts from submission. `continues` says that the output
     goes on with the prompt's text (a completion) and so may begin with a space, rather than being a text of
-    its own (an answer).
+    its own (an answer). Every choice matches `constraint`, where there is one, or fails.
     """
 
     prompt: tuple[int, ...]
@@ -30,6 +31,7 @@ class Request:
     priority: int = 0
     deadline_s: float | None = None
     continues: bool = False
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)

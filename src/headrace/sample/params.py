@@ -14,6 +14,7 @@ MAX_N = 128
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 2048  # of all stop strings together: each costs memory for every request in the queue
 MAX_STOP_TOKEN_IDS = 1024
+MAX_ALLOWED_TOKEN_IDS = 2**19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +41,13 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
+    allowed_token_ids: tuple[int, ...] | None = None  # None: all
     logprobs: int | None = None  # None: off; 0..20: the chosen token's, and that many alternatives
 
     def __post_init__(self) -> None:
         self._check_numbers()
         self._check_collections()
+        self._check_allowed()
         for name in ("include_stop_str_in_output", "ignore_eos"):
             _type(name, getattr(self, name), bool)
 
@@ -102,6 +105,17 @@ class SamplingParams:
                 f"stop_token_ids has {len(self.stop_token_ids):,} entries, "
                 f"at most {MAX_STOP_TOKEN_IDS:,} are allowed",
                 param="stop_token_ids",
+            )
+
+    def _check_allowed(self) -> None:
+        if self.allowed_token_ids is None:
+            return
+        _entries("allowed_token_ids", self.allowed_token_ids, int)
+        if not 1 <= len(self.allowed_token_ids) <= MAX_ALLOWED_TOKEN_IDS:
+            raise InvalidRequest(
+                f"allowed_token_ids has {len(self.allowed_token_ids):,} entries, "
+                f"1 to {MAX_ALLOWED_TOKEN_IDS:,} are allowed",
+                param="allowed_token_ids",
             )
 
 

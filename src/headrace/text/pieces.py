@@ -67,6 +67,11 @@ class Pieces:
         piece = self.of(token_id, skip_special=skip_special)
         return b"" if piece is None else piece.raw
 
+    def bytes_of_all(self, count: int) -> list[bytes]:
+        """Raw bytes of the ids below `count`, special ones too; not kept, unlike those of `bytes_of`."""
+        tokens = map(self.token_of, range(count))
+        return [b"" if token is None else self._piece(token).raw for token in tokens]
+
     def token_of(self, token_id: int) -> str | None:
         """Spelling of an id in the vocabulary; None where there is none."""
         return self._backend.id_to_token(token_id) if 0 <= token_id < 2**32 else None

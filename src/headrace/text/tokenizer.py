@@ -103,6 +103,11 @@ class Tokenizer:
         """Id of the token spelled exactly so in the vocabulary, None where there is none."""
         return self._backend.token_to_id(token)
 
+    def twin(self) -> Tokenizer:
+        """A tokenizer that encodes the same and does not wait for this one while it encodes."""
+        backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        return Tokenizer(backend, bos_id=self.bos_id, eos_ids=self.eos_ids)
+
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token stands for inside a text (special tokens: their spelling; unknown ids: none)."""
         return self.pieces.bytes_of(token_id, skip_special=False)

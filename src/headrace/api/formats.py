@@ -1,0 +1,161 @@
+"""`response_format` and its kin: what the output must match, in OpenAI's words and in vLLM's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+from headrace.errors import InvalidRequest
+from headrace.sample.grammar import Constraint, choice_constraint, schema_constraint
+
+SCHEMA_OR_TEXT: Final = {"anyOf": [{"type": "object"}, {"type": "boolean"}, {"type": "string"}]}
+RESPONSE_FORMAT: Final = {
+    "description": (
+        "The output is a JSON object, or JSON that matches a schema. A schema is always enforced, also with "
+        "`strict: false`; a keyword that cannot be is refused by name. Properties come in the schema's order."
+    ),
+    "anyOf": [
+        {"type": "object", "properties": {"type": {"const": kind}}, "required": ["type"]}
+        for kind in ("text", "json_object")
+    ]
+    + [
+        {
+            "type": "object",
+            "properties": {
+                "type": {"const": "json_schema"},
+                "json_schema": {
+                    "type": "object",
+                    "properties": {
+                        "name": {"type": "string"},
+                        "description": {"type": "string"},
+                        "schema": {"anyOf": [{"type": "object"}, {"type": "boolean"}]},
+                        "strict": {"type": ["boolean", "null"]},
+                    },
+                    "required": ["schema"],
+                    "additionalProperties": False,
+                },
+            },
+            "required": ["type", "json_schema"],
+            "additionalProperties": False,
+        }
+    ],
+}
+STRUCTURED_OUTPUTS: Final = {
+    "description": "What the output must match: a schema, a regular expression, some texts, or a grammar.",
+    "type": "object",
+    "properties": {
+        "json": SCHEMA_OR_TEXT,
+        "json_object": {"type": "boolean"},
+        "regex": {"type": "string"},
+        "choice": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        "grammar": {"type": "string"},
+    },
+    "additionalProperties": False,
+}
+GUIDED: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+
+
+def constraint_of(given: Mapping[str, Any], after: str | None) -> Constraint | None:
+    """The constraint of the one parameter in `given`; InvalidRequest where several are given."""
+    found: list[tuple[str, Constraint]] = []
+    for name, value in given.items():
+        if name == "response_format":
+            constraint = _response_format(value, after)
+        elif name == "structured_outputs":
+            constraint = _structured_outputs(value, after)
+        else:
+            constraint = _READERS[name.removeprefix("guided_")](value, after, name)
+        if constraint is not None:
+            found.append((name, constraint))
+    if len(found) > 1:
+        names = " and ".join(name for name, _ in found)
+        raise InvalidRequest(f"{names} both say what the output must match: send one", param=found[1][0])
+    return found[0][1] if found else None
+
+
+def _response_format(value: object, after: str | None) -> Constraint | None:
+    name = "response_format"
+    form = _members(name, value, {"type", "json_schema"})
+    kind = form.get("type")
+    if kind != "json_schema" and "json_schema" in form:
+        raise InvalidRequest(f'{name}.json_schema needs "type": "json_schema"', param=name)
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return Constraint("json_object", "", after, name)
+    if kind != "json_schema":
+        raise InvalidRequest(
+            f"{name}.type is {str(kind)[:40]!r}, it must be text, json_object or json_schema", param=name
+        )
+    inner = _members(
+        f"{name}.json_schema", form.get("json_schema"), {"name", "description", "schema", "strict"}
+    )
+    for key, wanted in (("name", str), ("description", str), ("strict", bool)):
+        if inner.get(key) is not None and not isinstance(inner[key], wanted):
+            raise InvalidRequest(f"{name}.json_schema.{key} is not a {wanted.__name__}", param=name)
+    if not isinstance(inner.get("schema"), dict | bool):
+        raise InvalidRequest(f"{name}.json_schema.schema is missing or no schema", param=name)
+    return schema_constraint(inner["schema"], after=after, param=name)
+
+
+def _structured_outputs(value: object, after: str | None) -> Constraint | None:
+    name = "structured_outputs"
+    form = _members(name, value, {*_READERS, "json_object"})
+    given = {key: entry for key, entry in form.items() if entry is not None and entry is not False}
+    if len(given) != 1:
+        known = ", ".join([*_READERS, "json_object"])
+        raise InvalidRequest(f"{name} has {len(given)} members: give one of {known}", param=name)
+    [(key, entry)] = given.items()
+    if key == "json_object":
+        return Constraint("json_object", "", after, name)
+    return _READERS[key](entry, after, name)
+
+
+def _schema(value: object, after: str | None, name: str) -> Constraint:
+    if isinstance(value, dict | bool | str):
+        return schema_constraint(cast("object", value), after=after, param=name)
+    raise InvalidRequest(f"{name} is not a JSON Schema, nor the text of one", param=name)
+
+
+def _regex(value: object, after: str | None, name: str) -> Constraint:
+    return Constraint("regex", _text(value, name), after, name)
+
+
+def _grammar(value: object, after: str | None, name: str) -> Constraint:
+    text = _text(value, name)
+    return Constraint("ebnf" if "::=" in text else "lark", text, after, name)
+
+
+def _choice(value: object, after: str | None, name: str) -> Constraint:
+    texts = cast("list[object]", value) if isinstance(value, list) else []
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise InvalidRequest(f"{name} is not a list of texts", param=name)
+    return choice_constraint(cast("list[str]", texts), after=after, param=name)
+
+
+_READERS: Final[Mapping[str, Callable[[object, str | None, str], Constraint]]] = {
+    "json": _schema,
+    "regex": _regex,
+    "choice": _choice,
+    "grammar": _grammar,
+}
+
+
+def _text(value: object, name: str) -> str:
+    if isinstance(value, str):
+        return value
+    raise InvalidRequest(f"{name} is {str(value)[:40]!r}, it must be a text", param=name)
+
+
+def _members(name: str, value: object, known: set[str]) -> dict[str, Any]:
+    param = name.split(".")[0]
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{name} is missing or no object", param=param)
+    members = cast("dict[str, Any]", value)
+    unknown = sorted(set(members) - known)
+    if unknown:
+        raise InvalidRequest(
+            f"{name} has the unknown member {unknown[0][:80]!r}; known: {', '.join(sorted(known))}",
+            param=param,
+        )
+    return members

@@ -1,0 +1,83 @@
+"""What a request's tokens are limited to: made at the door, and each step's masks, found while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from headrace.engine.generation import Choice
+from headrace.engine.request import Request
+from headrace.errors import HeadraceError, InvalidRequest
+from headrace.sample.grammar_matcher import Grammars, Matcher
+from headrace.sample.grammar_tokens import Mask, TokenTable, mask_of
+from headrace.text.pieces import Kind
+from headrace.text.tokenizer import Tokenizer
+
+Masks = list[Mask | HeadraceError | None]
+"""For each row its mask, None where every token may be drawn, or why there is no mask."""
+
+
+class Constraints:
+    """The masks of one engine. `matchers` may be called from any thread, the others only by the loop."""
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
+        self._tokenizer, self._vocabulary = tokenizer, vocabulary
+        self._grammars = Grammars(self._read_tokens)
+        self._thread: ThreadPoolExecutor | None = None
+
+    def matchers(self, request: Request) -> list[Matcher | None]:
+        """One for each choice, or None for each; GrammarError where the constraint cannot be compiled."""
+        constraint, n = request.constraint, request.params.n
+        if constraint is None:
+            return [None] * n
+        if self._tokenizer.pieces.kind is Kind.WHOLE:
+            raise InvalidRequest(
+                "this model's tokenizer has no bytes for single tokens, so its output cannot follow a "
+                f"grammar: leave {constraint.param or constraint.kind} out",
+                param=constraint.param,
+            )
+        return [self._grammars.matcher(constraint) for _ in range(n)]
+
+    def fixed(self, request: Request) -> Mask | None:
+        """What limits every token of a request."""
+        params = request.params
+        mask = None
+        if params.allowed_token_ids is not None:
+            mask = mask_of(params.allowed_token_ids, self._vocabulary)
+        if request.constraint is not None and params.ignore_eos:
+            unended = ~mask_of(self._tokenizer.eos_ids, self._vocabulary)
+            mask = unended if mask is None else mask & unended
+        return mask
+
+    def start(self, choices: Sequence[Choice]) -> Future[Masks] | None:
+        """Begin to find the masks of the choices' next tokens; None where no choice is limited."""
+        if all(choice.matcher is None and choice.fixed_mask is None for choice in choices):
+            return None
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-masks")
+        return self._thread.submit(lambda: [_mask(choice) for choice in choices])
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def _read_tokens(self) -> TokenTable:
+        pieces, twin = self._tokenizer.pieces, self._tokenizer.twin()
+        return TokenTable(
+            tokens=pieces.bytes_of_all(self._vocabulary),
+            special_ids=pieces.special_ids,
+            eos_ids=self._tokenizer.eos_ids,
+            encode=lambda text: twin.encode(text, add_special=False, parse_special=False),
+        )
+
+
+def _mask(choice: Choice) -> Mask | HeadraceError | None:
+    fixed = choice.fixed_mask
+    if choice.matcher is None:
+        return fixed
+    try:
+        mask = choice.matcher.mask()
+    except HeadraceError as error:
+        return error
+    return mask if fixed is None else mask & fixed
