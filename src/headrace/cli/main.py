@@ -18,6 +18,7 @@ COMMANDS = {
     "serve": "Serve a model over HTTP, as OpenAI's API does.",
     "list": "List the models on this machine.",
     "show": "Show what a model is, and with --plan the memory it will take.",
+    "quantize": "Write a model in another type of weights, as GGUF or safetensors.",
     "rm": "Delete a model of the hub from this machine.",
     "pull": "Fetch a model from the hub.",
     "doctor": "Check this machine: kernels, memory, speed limits, caches.",

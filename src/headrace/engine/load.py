@@ -113,7 +113,7 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
         model = find_model(checkpoint.config)
         program = verify(record(model.define))
         wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
-        tokenizer, template = _text_side(folder, checkpoint.metadata)
+        tokenizer, template = text_side(folder, checkpoint.metadata)
         plan = plan_memory(program, wanted, options, context=model.config.context)
     except BaseException:
         checkpoint.close()
@@ -136,7 +136,8 @@ def public_name(name: str, folder: Path) -> str:
     return folder.resolve().name if Path(name).exists() else name
 
 
-def _text_side(path: Path, metadata: Mapping[str, object] | None) -> tuple[Tokenizer, ChatTemplate | None]:
+def text_side(path: Path, metadata: Mapping[str, object] | None) -> tuple[Tokenizer, ChatTemplate | None]:
+    """Tokenizer and template of a folder, or of the `metadata` that a single file holds."""
     if metadata is None:
         return load_tokenizer(path), load_template(path)
     tokenizer = gguf_tokenizer(metadata)

@@ -13,6 +13,7 @@ from typing import TypeVar
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import tokenizers
+from tokenizers.pre_tokenizers import PreTokenizer
 
 from headrace.errors import CorruptFile, HeadraceError, InvalidRequest, UnsupportedModel
 from headrace.text.pieces import Pieces, pieces_of
@@ -102,6 +103,15 @@ class Tokenizer:
     def id_of(self, token: str) -> int | None:
         """Id of the token spelled exactly so in the vocabulary, None where there is none."""
         return self._backend.token_to_id(token)
+
+    @property
+    def pre_tokenizer(self) -> PreTokenizer | None:
+        """How the backend cuts texts before its model sees them."""
+        return self._backend.pre_tokenizer
+
+    def to_json(self) -> str:
+        """The content of a tokenizer.json."""
+        return self._backend.to_str()
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token stands for inside a text (special tokens: their spelling; unknown ids: none)."""
