@@ -105,6 +105,11 @@ class Tokenizer:
         return self._backend.token_to_id(token)
 
     @property
+    def kind(self) -> str:
+        """What builds tokens from pieces, as the library calls it: BPE, Unigram, WordPiece, WordLevel."""
+        return type(self._backend.model).__name__
+
+    @property
     def pre_tokenizer(self) -> PreTokenizer | None:
         """How the backend cuts texts before its model sees them."""
         return self._backend.pre_tokenizer
