@@ -27,9 +27,7 @@ Examples:
 
 @takes_settings(*MODEL_SETTINGS)
 def command(
-    model: Annotated[
-        str | None, typer.Argument(help="Folder, x.gguf, OWNER/NAME or shipped model.")
-    ] = None,
+    model: Annotated[str | None, typer.Argument(help="Folder, x.gguf, OWNER/NAME or shipped model.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure the machine's limits again.")] = False,
     json: JsonFlag = False,
     *,
@@ -61,7 +59,9 @@ def _as_json(facts: ModelFacts) -> dict[str, Any]:
 
 
 def _about(facts: ModelFacts) -> list[tuple[str, str]]:
-    active = f", {facts.active_parameters:,} for each token" if facts.active_parameters != facts.parameters else ""
+    active = (
+        f", {facts.active_parameters:,} for each token" if facts.active_parameters != facts.parameters else ""
+    )
     template = "no" if not facts.chat_template else "yes, with tools" if facts.reads_tools else "yes"
     return [
         ("name", facts.name),
@@ -81,7 +81,9 @@ def _print_plan(facts: ModelFacts) -> None:
     if plan is None:
         print(f"memory: {facts.plan_problem}")
         return
-    print(f"memory as {', '.join(facts.runs_in)}, {plan.context:,} tokens of context, {plan.page_count:,} pages")
+    print(
+        f"memory as {', '.join(facts.runs_in)}, {plan.context:,} tokens of context, {plan.page_count:,} pages"
+    )
     parts = {
         "weights": plan.weights_bytes,
         "keys, values": plan.kv_bytes,

@@ -115,7 +115,9 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
             runs_in=tuple(sorted({weight.format for weight in wanted})),
             plan=plan,
             plan_problem=problem,
-            speed=None if plan is None else _speed(program, model.config.vocabulary, wanted, plan, options, measure),
+            speed=None
+            if plan is None
+            else _speed(program, model.config.vocabulary, wanted, plan, options, measure),
         )
 
 
