@@ -1,10 +1,12 @@
 // Python: memory, limits, Pool and Executor.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -180,6 +182,14 @@ void bind_executor(nb::module_& m) {
         return headrace::read_bandwidth(pool, static_cast<size_t>(bytes), repeats);
       },
       "pool"_a, "nbytes"_a = 256 << 20, "repeats"_a = 5, "Bytes per second that all threads read together (median).");
+  m.def(
+      "compute_peaks",
+      [](Pool& pool, int64_t rounds, int repeats) {
+        const headrace::Peaks peaks = headrace::compute_peaks(pool, rounds, repeats);
+        return std::array<double, 3>{peaks.f32, peaks.bf16, peaks.int8};
+      },
+      "pool"_a, "rounds"_a = 1 << 16, "repeats"_a = 25,
+      "Operations per second of all threads together in float32, bfloat16 and int8: the best of `repeats`.");
   nb::class_<BoundExecutor>(m, "Executor", "Runs a program; see native/program.hpp for the instructions.")
       .def(nb::init<Pool&, Bytes, const std::vector<ValueRow>&, std::vector<WeightRow>, std::vector<ConstFloats>,
                     std::vector<KvRow>, const std::string&, std::vector<StateRow>, int, int,

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/peaks.hpp"
 #include "kernels/rows.hpp"
 #include "memory.hpp"
 
 namespace headrace {
-
 double read_bandwidth(Pool& pool, size_t bytes, int repeats) {
   if (bytes < 4096 || repeats < 1) {
     throw std::invalid_argument("read_bandwidth needs at least 4096 bytes and one repeat");
@@ -41,6 +41,28 @@ double read_bandwidth(Pool& pool, size_t bytes, int repeats) {
   }
   std::nth_element(speeds.begin(), speeds.begin() + repeats / 2, speeds.end());
   return speeds[static_cast<size_t>(repeats / 2)];
+}
+
+Peaks compute_peaks(Pool& pool, int64_t rounds, int repeats) {
+  if (rounds < 1 || repeats < 1) throw std::invalid_argument("compute_peaks needs at least one round and one repeat");
+  const PeaksKernels& kernels = peaks_kernels(active_isa());
+  const auto measure = [&](float (*loop)(int64_t), int64_t operations) {
+    std::atomic<int64_t> sink{0};  // what is computed must be used
+    double best = 0;  // slower ones shared their cores with other programs
+    for (int repeat = 0; repeat < repeats; ++repeat) {
+      std::atomic<int> threads{0};
+      const auto start = std::chrono::steady_clock::now();
+      pool.run([&](int, int parts) {
+        threads.store(parts, std::memory_order_relaxed);
+        sink.fetch_add(static_cast<int64_t>(loop(rounds)), std::memory_order_relaxed);
+      });
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+      best = std::max(best, static_cast<double>(rounds * operations) * threads.load() / seconds.count());
+    }
+    return best;
+  };
+  return {measure(kernels.f32, kernels.f32_operations), measure(kernels.bf16, kernels.bf16_operations),
+          measure(kernels.int8, kernels.int8_operations)};
 }
 
 }  // namespace headrace

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from invocation import Headrace, Outcome
 
-COMMANDS = ("run", "serve", "list", "show", "rm", "pull", "doctor")
+COMMANDS = ("run", "serve", "list", "show", "quantize", "rm", "pull", "bench", "doctor")
 
 
 def test_version_and_help_are_fast_to_load(environment: dict[str, str]) -> None:
@@ -144,11 +144,12 @@ def test_sampling_flags_take_effect(inside: Callable[..., Outcome]) -> None:
 def test_reports_as_json(headrace: Headrace, inside: Callable[..., Outcome]) -> None:
     [shipped] = json.loads(headrace("list", "--json").stdout)
     assert shipped["name"] == "novelette"
-    shown = json.loads(inside("show", "--plan", "--json").stdout)
+    shown = json.loads(inside("show", "--json").stdout)
     assert shown["architecture"] == "llama"
-    assert shown["parameters"] == sum(shown["types"].values())
+    assert shown["parameters"] == sum(entry["parameters"] for entry in shown["stored"])
     plan = shown["plan"]
     parts = ("weights_bytes", "kv_bytes", "state_bytes", "activation_bytes", "base_bytes")
+    assert shown["speed"]["decode_tokens_per_s"] > 0 and shown["speed"]["limits"]["measured_at"]
     assert plan["total_bytes"] == sum(plan[part] for part in parts)
     findings = json.loads(inside("doctor", "--json").stdout)
     assert {"kernels", "threads", "read bandwidth", "free memory", "cache"} <= {f["name"] for f in findings}
@@ -156,7 +157,7 @@ def test_reports_as_json(headrace: Headrace, inside: Callable[..., Outcome]) -> 
 
 def test_tables_for_people(inside: Callable[..., Outcome]) -> None:
     assert inside("list").stdout.splitlines()[0].split() == ["NAME", "FROM", "SIZE", "REVISION"]
-    assert re.search(r"total +[\d.]+ MB", inside("show", "--plan").stdout)
+    assert re.search(r"total +[\d.]+ MB", inside("show").stdout)
     assert re.search(r"kernels +\w+ \(usable: ", inside("doctor").stdout)
 
 

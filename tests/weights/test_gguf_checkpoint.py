@@ -158,7 +158,7 @@ def test_wrong_factors_are_refused(tmp_path: Path, factors: np.ndarray) -> None:
             "'mamba', which is not supported as GGUF; known: llama",
         ),
         ("general.architecture", None, CorruptFile, "'general.architecture' is missing"),
-        ("llama.expert_count", 8, UnsupportedModel, "a mixture of experts"),
+        ("llama.expert_count", 8, UnsupportedModel, "has no place here"),
         ("llama.logit_scale", 2.0, UnsupportedModel, "scaled logits"),
         ("llama.embedding_length", None, CorruptFile, "'llama.embedding_length' is missing, an integer"),
         ("llama.embedding_length", "64", CorruptFile, "is '64', an integer"),

@@ -17,9 +17,11 @@ COMMANDS = {
     "run": "Stream an answer to a prompt, or chat in the terminal.",
     "serve": "Serve a model over HTTP, as OpenAI's API does.",
     "list": "List the models on this machine.",
-    "show": "Show what a model is, and with --plan the memory it will take.",
+    "show": "Show what a model is, the memory it takes and how fast it can be.",
+    "quantize": "Write a model in another type of weights, as GGUF or safetensors.",
     "rm": "Delete a model of the hub from this machine.",
     "pull": "Fetch a model from the hub.",
+    "bench": "Measure what this machine can do.",
     "doctor": "Check this machine: kernels, memory, speed limits, caches.",
 }
 HELP = """Run language models fast on this machine.

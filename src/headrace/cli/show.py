@@ -1,11 +1,8 @@
-"""`headrace show`: what a model is, and the memory it will take."""
+"""`headrace show`: what a model is, the memory it will take, and how fast it can be on this machine."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,23 +11,24 @@ from headrace.cli.flags import MODEL_SETTINGS, takes_settings
 from headrace.cli.loading import engine_options, fetch
 from headrace.cli.terminal import JsonFlag, print_json, print_table, size
 from headrace.config import Settings
-from headrace.engine.load import Prepared, prepare
+from headrace.engine.describe import ModelFacts, describe
 
 HELP = """Show what a model is: architecture, parameters, types, context, template, licence.
 
-With --plan also the memory it will take with these settings, before anything is loaded.
+And what it takes with these settings, before anything is loaded: memory, and the tokens per second that this
+machine's measured limits allow.
 
 \b
 Examples:
   headrace show
-  headrace show ./my-model --plan --weights int4 --context 4096
+  headrace show ./my-model --weights int4 --context 4096
 """
 
 
 @takes_settings(*MODEL_SETTINGS)
 def command(
-    model: Annotated[str | None, typer.Argument(help="Folder, OWNER/NAME or shipped model.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Show the memory plan.")] = False,
+    model: Annotated[str | None, typer.Argument(help="Folder, x.gguf, OWNER/NAME or shipped model.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure the machine's limits again.")] = False,
     json: JsonFlag = False,
     *,
     settings: Settings,
@@ -38,71 +36,75 @@ def command(
     """Show it."""
     if model is not None:
         fetch(model, settings)
-    prepared = prepare(model, engine_options(settings))
-    with prepared.checkpoint:
-        facts = _facts(prepared)
+    facts = describe(model, engine_options(settings), measure=measure)
     if json:
-        print_json(facts | ({"plan": _plan(prepared)} if plan else {}))
+        print_json(_as_json(facts))
         return
-    print_table([(name.replace("_", " "), _shown(value)) for name, value in facts.items()])
-    if plan:
-        print(
-            f"\nmemory with {prepared.plan.context:,} tokens of context, {prepared.plan.page_count:,} pages"
-        )
-        names = ("weights_bytes", "kv_bytes", "state_bytes", "activation_bytes", "base_bytes", "total_bytes")
-        rows = [(name.removesuffix("_bytes"), size(_plan(prepared)[name])) for name in names]
-        print_table([("  " + name.replace("kv", "keys, values"), amount) for name, amount in rows])
+    print_table(_about(facts))
+    print()
+    header = ("STORED", "TYPE", "TENSORS", "PARAMETERS", "SIZE")
+    rows = [
+        (entry.kind, entry.type, f"{entry.tensors:,}", f"{entry.parameters:,}", size(entry.bytes))
+        for entry in facts.stored
+    ]
+    print_table(rows, header=header)
+    print()
+    _print_plan(facts)
+    _print_speed(facts)
 
 
-def _facts(prepared: Prepared) -> dict[str, Any]:
-    config = prepared.model.config
-    tensors = prepared.checkpoint.tensors.values()
-    dtypes = Counter[str]()
-    for tensor in tensors:
-        dtypes[tensor.dtype] += math.prod(tensor.shape)
-    return {
-        "name": prepared.name,
-        "architecture": prepared.model.model_type,
-        "parameters": sum(dtypes.values()),
-        "types": dict(dtypes),
-        "layers": config.layers,
-        "hidden": config.hidden,
-        "heads": config.heads,
-        "kv_heads": config.kv_heads,
-        "vocabulary": config.vocabulary,
-        "context": config.context,
-        "chat_template": prepared.template is not None,
-        "licence": licence(prepared.folder),
-        "folder": str(prepared.folder),
+def _as_json(facts: ModelFacts) -> dict[str, Any]:
+    plan = None if facts.plan is None else asdict(facts.plan) | {"total_bytes": facts.plan.total_bytes}
+    return asdict(facts) | {"path": str(facts.path), "plan": plan}
+
+
+def _about(facts: ModelFacts) -> list[tuple[str, str]]:
+    active = (
+        f", {facts.active_parameters:,} for each token" if facts.active_parameters != facts.parameters else ""
+    )
+    template = "no" if not facts.chat_template else "yes, with tools" if facts.reads_tools else "yes"
+    return [
+        ("name", facts.name),
+        ("architecture", facts.architecture),
+        ("parameters", f"{facts.parameters:,}{active}"),
+        ("layers", f"{facts.layers:,} of {facts.hidden:,}, {facts.heads:,} heads over {facts.kv_heads:,}"),
+        ("context", f"{facts.context:,} tokens"),
+        ("tokenizer", facts.tokenizer),
+        ("chat template", template),
+        ("licence", facts.licence or "unknown"),
+        ("path", str(facts.path)),
+    ]
+
+
+def _print_plan(facts: ModelFacts) -> None:
+    plan = facts.plan
+    if plan is None:
+        print(f"memory: {facts.plan_problem}")
+        return
+    print(
+        f"memory as {', '.join(facts.runs_in)}, {plan.context:,} tokens of context, {plan.page_count:,} pages"
+    )
+    parts = {
+        "weights": plan.weights_bytes,
+        "keys, values": plan.kv_bytes,
+        "states": plan.state_bytes,
+        "activation": plan.activation_bytes,
+        "base": plan.base_bytes,
+        "total": plan.total_bytes,
     }
+    print_table([(f"  {name}", size(nbytes)) for name, nbytes in parts.items()])
 
 
-def _plan(prepared: Prepared) -> dict[str, Any]:
-    return asdict(prepared.plan) | {"total_bytes": prepared.plan.total_bytes}
-
-
-def licence(folder: Path) -> str | None:
-    """What the model card's front matter names as licence; None where there is none."""
-    card = folder / "README.md"
-    if not card.is_file():
-        return None
-    with card.open(encoding="utf-8", errors="replace") as lines:
-        if next(lines, "").strip() != "---":
-            return None
-        for line in lines:
-            key, _, value = line.partition(":")
-            if key.strip() == "license":
-                return value.strip().strip("'\"") or None
-            if line.strip() == "---":
-                return None
-    return None
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_shown(count)}" for name, count in value.items())  # pyright: ignore[reportUnknownVariableType]
-    return "unknown" if value is None else str(value)
+def _print_speed(facts: ModelFacts) -> None:
+    speed = facts.speed
+    if speed is None:
+        return
+    limits = speed.limits
+    print(
+        f"\nat most, by the limits of {limits.threads} threads ({limits.isa}, measured {limits.measured_at}: "
+        f"{size(limits.read_bytes_per_s)}/s, {limits.int8_per_s / 1e9:,.0f} int8 and "
+        f"{limits.bf16_per_s / 1e9:,.0f} bf16 Gop/s)"
+    )
+    decode = f"{speed.decode_tokens_per_s:,.0f} tokens/s after {speed.context:,} tokens, one sequence"
+    prefill = f"{speed.prefill_tokens_per_s:,.0f} tokens/s ({speed.arithmetic})"
+    print_table([("  decode", decode), ("  prefill", prefill)])

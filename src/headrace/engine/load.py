@@ -115,7 +115,7 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
         program = verify(record(model.define))
         program = reorder_inputs(program, PartsOf(checkpoint, program).input_order)
         wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
-        tokenizer, template = _text_side(folder, checkpoint.metadata)
+        tokenizer, template = text_side(folder, checkpoint.metadata)
         plan = plan_memory(program, wanted, options, context=model.config.context)
     except BaseException:
         checkpoint.close()
@@ -138,7 +138,8 @@ def public_name(name: str, folder: Path) -> str:
     return folder.resolve().name if Path(name).exists() else name
 
 
-def _text_side(path: Path, metadata: Mapping[str, object] | None) -> tuple[Tokenizer, ChatTemplate | None]:
+def text_side(path: Path, metadata: Mapping[str, object] | None) -> tuple[Tokenizer, ChatTemplate | None]:
+    """Tokenizer and template of a folder, or of the `metadata` that a single file holds."""
     if metadata is None:
         return load_tokenizer(path), load_template(path)
     tokenizer = gguf_tokenizer(metadata)

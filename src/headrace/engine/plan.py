@@ -158,8 +158,9 @@ def _vector_entries(program: Program) -> int:
     return sum(prod(int(size) for size in shape) for shape in shapes)
 
 
-def _bytes_per_token(program: Program, wanted: Sequence[Wanted]) -> int:
-    shares: dict[str, float] = {}  # of each matrix in a product
+def shares_per_token(program: Program) -> dict[str, float]:
+    """Of each matrix that takes part in products: the share that one token is multiplied with."""
+    shares: dict[str, float] = {}
     for instruction in program.expanded():
         if instruction.name in ("linear", "head_linear", "moe"):
             share = 1.0
@@ -168,6 +169,11 @@ def _bytes_per_token(program: Program, wanted: Sequence[Wanted]) -> int:
                 assert gates is not None
                 share = program.experts_per_row(instruction) / int(gates.shape[1])
             shares |= {value.name: share for value in instruction.inputs if value is not None}
+    return shares
+
+
+def _bytes_per_token(program: Program, wanted: Sequence[Wanted]) -> int:
+    shares = shares_per_token(program)
     return sum(int(shares.get(weight.name, 0) * predicted_bytes([weight])) for weight in wanted)
 
 

@@ -51,7 +51,7 @@ class Latent:
 class DecoderConfig:
     """Sizes in entries. Of layer i, `ropes[i]` is the rotation of queries and keys (None: none), `windows[i]`
     the sliding window in tokens (0: full attention). A softcap of 0 is none. `parallel`: attention and MLP
-    read the same rows."""
+    read the same rows. `transposed`: matrices are stored as [inputs, outputs]."""
 
     hidden: int
     layers: int
@@ -78,6 +78,7 @@ class DecoderConfig:
     parallel: bool = False
     experts: Experts | None = None
     latent: Latent | None = None
+    transposed: bool = False
 
 
 def read_decoder(

@@ -43,17 +43,26 @@ def read_config(config: Config) -> DecoderConfig:
         qkv_bias=True,
         output_bias=True,
         mlp_bias=True,
+        # only the configs of GGUF files, which hold [outputs, inputs], say so
+        transposed=boolean(config, "transposed_weights", True),
     )
 
 
 def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
     at, n = f"transformer.h.{layer}.attn", c.hidden
     q, k, v = (
-        project(m, x, f"{at}.c_attn", n, bias=True, part=TensorPart(of=3 * n, first=i * n, transposed=True))
+        project(
+            m,
+            x,
+            f"{at}.c_attn",
+            n,
+            bias=True,
+            part=TensorPart(of=3 * n, first=i * n, transposed=c.transposed),
+        )
         for i in range(3)
     )
     y = blocks.attention(m, c, layer, q, k, v)
-    return project(m, y, f"{at}.c_proj", n, bias=True, part=TensorPart(of=n, transposed=True))
+    return project(m, y, f"{at}.c_proj", n, bias=True, part=TensorPart(of=n, transposed=c.transposed))
 
 
 def define(m: Builder, c: DecoderConfig) -> Value:
@@ -63,6 +72,6 @@ def define(m: Builder, c: DecoderConfig) -> Value:
         at = f"transformer.h.{layer}"
         x = add(x, attention(m, c, layer, layer_norm(m, c, x, f"{at}.ln_1")))
         y = layer_norm(m, c, x, f"{at}.ln_2")
-        x = add(x, blocks.mlp(m, c, y, f"{at}.mlp.c_fc", f"{at}.mlp.c_proj", transposed=True))
+        x = add(x, blocks.mlp(m, c, y, f"{at}.mlp.c_fc", f"{at}.mlp.c_proj", transposed=c.transposed))
     x = layer_norm(m, c, gather(x, m.rows), "transformer.ln_f")
     return blocks.logits(m, c, x, tied="transformer.wte")

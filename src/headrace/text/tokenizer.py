@@ -13,6 +13,7 @@ from typing import TypeVar
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import tokenizers
+from tokenizers.pre_tokenizers import PreTokenizer
 
 from headrace.errors import CorruptFile, HeadraceError, InvalidRequest, UnsupportedModel
 from headrace.text.pieces import Pieces, pieces_of
@@ -107,6 +108,20 @@ class Tokenizer:
         """A tokenizer that encodes the same and does not wait for this one while it encodes."""
         backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
         return Tokenizer(backend, bos_id=self.bos_id, eos_ids=self.eos_ids)
+
+    @property
+    def kind(self) -> str:
+        """What builds tokens from pieces, as the library calls it: BPE, Unigram, WordPiece, WordLevel."""
+        return type(self._backend.model).__name__
+
+    @property
+    def pre_tokenizer(self) -> PreTokenizer | None:
+        """How the backend cuts texts before its model sees them."""
+        return self._backend.pre_tokenizer
+
+    def to_json(self) -> str:
+        """The content of a tokenizer.json."""
+        return self._backend.to_str()
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token stands for inside a text (special tokens: their spelling; unknown ids: none)."""

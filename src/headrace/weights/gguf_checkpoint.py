@@ -15,15 +15,18 @@ from headrace.errors import CorruptFile
 from headrace.weights.block_types import BY_NAME, unreadable
 from headrace.weights.gguf import GgufFile
 from headrace.weights.gguf_config import (
+    LONG_FACTORS,
     ROPE_FACTORS,
+    SHORT_FACTORS,
     architecture_of,
-    checkpoint_name,
     config_of,
     generation_config_of,
     rope_with_factors,
 )
+from headrace.weights.gguf_keys import Keys
+from headrace.weights.gguf_names import named_tensors
 from headrace.weights.gguf_split import open_parts
-from headrace.weights.paired_rows import stored_rows
+from headrace.weights.row_order import gather_rows
 from headrace.weights.tensor_file import TensorInfo
 
 
@@ -41,23 +44,29 @@ class GgufCheckpoint:
     def _read(self, name: str) -> None:
         self.name = name
         self.metadata: Mapping[str, object] = self._parts[0].metadata
-        architecture = architecture_of(self.metadata, name)
+        self._architecture = architecture_of(self.metadata, name)
         self._files: dict[Path, GgufFile] = {part.path: part for part in self._parts}
         stored = {info.name: info for part in self._parts for info in part.tensors.values()}
         for info in stored.values():
             _check_readable(info)
-        factors = stored.pop(ROPE_FACTORS, None)
+        factors = {
+            name: stored.pop(name) for name in (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS) if name in stored
+        }
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
-            {checkpoint_name(info.name, name): info for info in stored.values()}
+            dict(entry for info in stored.values() for entry in named_tensors(info, self._architecture, name))
         )
-        self.config = config_of(self.metadata, architecture, self.tensors, name)
+        self.config = config_of(self.metadata, self._architecture, self.tensors, name)
         self.generation_config = generation_config_of(self.metadata, name)
-        head_dim = cast(int, self.config["head_dim"])
-        if factors is not None:
-            self._set_rope_factors(factors, head_dim)
-        self._head_rows = head_dim if architecture.paired_rows else 0
-        for tensor in filter(self._is_paired, self.tensors):
-            _check_heads(self.tensors[tensor], head_dim)
+        self._head_dim = cast(int, self.config.get("head_dim", 0))
+        if factors:
+            self._set_rope_factors(factors)
+        for tensor, info in self.tensors.items():
+            order = self._architecture.order_of(tensor)
+            if order is not None and not order.divides(info.shape[0] if info.shape else 1, self._head_dim):
+                raise CorruptFile(
+                    f"{info.name} has the shape {info.shape}, an even {self._head_dim} "
+                    "rows for each head expected"
+                )
 
     @property
     def fingerprint(self) -> str:
@@ -82,21 +91,23 @@ class GgufCheckpoint:
     def float32(self, name: str) -> NDArray[np.float32]:
         info = self.info(name)
         values = self._files[info.file].float32(info)
-        return values[stored_rows(0, info.shape[0], self._head_rows)] if self._is_paired(name) else values
+        order, change = self._architecture.order_of(name), self._architecture.change_of(name)
+        if order is not None:
+            values = values[order.stored(np.arange(info.shape[0]), info.shape[0], self._head_dim)]
+        return values if change is None else change.restore(values)
 
     def row_dtype(self, name: str) -> str:
         return self.info(name).dtype
 
     def read_rows(self, name: str, start_row: int, row_count: int, out: memoryview) -> None:
         info = self.info(name)
-        if not self._is_paired(name):
+        order = self._architecture.order_of(name)
+        if order is None:
             rows = self._bytes_of_rows(info, start_row, row_count)
         else:
-            # Rows change places within their head: read whole heads and pick.
-            first = start_row // self._head_rows * self._head_rows
-            end = -(-(start_row + row_count) // self._head_rows) * self._head_rows
-            heads = self._bytes_of_rows(info, first, end - first)
-            rows = heads[stored_rows(start_row, row_count, self._head_rows) - first]
+            wanted = np.arange(start_row, start_row + row_count)
+            stored = order.stored(wanted, info.shape[0], self._head_dim)
+            rows = gather_rows(lambda start, count: self._bytes_of_rows(info, start, count), stored)
         np.frombuffer(out, np.uint8)[: rows.size] = rows.reshape(-1)
 
     def close(self) -> None:
@@ -111,15 +122,20 @@ class GgufCheckpoint:
     ) -> None:
         self.close()
 
-    def _set_rope_factors(self, factors: TensorInfo, head_dim: int) -> None:
-        if factors.shape != (head_dim // 2,):
-            raise CorruptFile(
-                f"{self.name}: {ROPE_FACTORS!r} has the shape {factors.shape}, one factor for two of the "
-                f"{head_dim} entries of a head expected"
-            )
-        values = self._files[factors.file].float32(factors)
-        rope = cast("dict[str, object]", self.config["rope_parameters"])
-        self.config["rope_parameters"] = rope_with_factors(rope, values, self.name)
+    def _set_rope_factors(self, factors: Mapping[str, TensorInfo]) -> None:
+        rotary_dim = int(self._head_dim * cast(float, self.config.get("partial_rotary_factor", 1.0)))
+        values: dict[str, NDArray[np.float32]] = {}
+        for name, info in factors.items():
+            if info.shape != (rotary_dim // 2,):
+                raise CorruptFile(
+                    f"{self.name}: {name!r} has the shape {info.shape}, one factor for two of the "
+                    f"{rotary_dim} entries of a head that rotate expected"
+                )
+            values[name] = self._files[info.file].float32(info)
+        attention = Keys(self.metadata, self._architecture.name, self.name).number(
+            "rope.scaling.attn_factor", 1.0
+        )
+        self.config["rope_parameters"] = rope_with_factors(self.config, values, attention, self.name)
 
     def _bytes_of_rows(self, info: TensorInfo, start_row: int, row_count: int) -> NDArray[np.uint8]:
         """[row_count, bytes of a row] as stored."""
@@ -128,22 +144,9 @@ class GgufCheckpoint:
         self._files[info.file].read_into(info, start_row * row_bytes, rows.reshape(-1).data)
         return rows
 
-    def _is_paired(self, name: str) -> bool:
-        return self._head_rows > 0 and name.rpartition(".")[0].endswith(
-            ("self_attn.q_proj", "self_attn.k_proj")
-        )
-
 
 def _check_readable(info: TensorInfo) -> None:
     kind = BY_NAME[info.dtype]
     if kind.dequantise is None:
         error = unreadable(kind)
         raise type(error)(f"{info.name}: {error.message}")
-
-
-def _check_heads(info: TensorInfo, head_dim: int) -> None:
-    """The rows of queries or keys make up whole heads, and a head whole pairs."""
-    if not info.shape or info.shape[0] % head_dim or head_dim % 2:
-        raise CorruptFile(
-            f"{info.name} has the shape {info.shape}, an even {head_dim} rows for each head expected"
-        )

@@ -1,11 +1,9 @@
-"""From the metadata and tensor names of a GGUF file to those of a Hugging Face checkpoint."""
+"""From the metadata of a GGUF file to the config of a Hugging Face checkpoint."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -13,35 +11,21 @@ from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.gguf import corrupt_metadata
+from headrace.weights.gguf_families import FAMILIES
+from headrace.weights.gguf_keys import Keys
+from headrace.weights.gguf_names import ARCHITECTURES, MIXTRAL, Architecture
 from headrace.weights.tensor_file import TensorInfo
 
+# Tensors that belong to the config: divisors of the rotary frequencies.
 ROPE_FACTORS = "rope_freqs.weight"
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """`general.architecture` of GGUF and the model_type it stands for. `paired_rows`: the rows of each query
-    and key head are reordered, so that the two entries that a rotation mixes are neighbours."""
-
-    name: str
-    model_type: str
-    paired_rows: bool = False
-
-
-ARCHITECTURES = {
-    known.name: known
-    for known in (
-        Architecture("llama", "llama", paired_rows=True),
-        Architecture("qwen2", "qwen2"),
-        Architecture("qwen3", "qwen3"),
-    )
-}
-# Keys (after the architecture's name) that change what a model computes in ways its model file here does not.
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+# Keys (after the architecture's name) that change what a model computes, and what they make of it.
 _REFUSED = {
     "expert_count": "a mixture of experts",
     "attention.scale": "its own attention scale",
     "attention.max_alibi_bias": "ALiBi",
     "attention.clamp_kqv": "clamped queries, keys and values",
+    "attention.sliding_window": "a sliding window",
     "attn_logit_softcapping": "soft-capped attention",
     "final_logit_softcapping": "soft-capped logits",
     "logit_scale": "scaled logits",
@@ -49,22 +33,6 @@ _REFUSED = {
     "residual_scale": "scaled residuals",
     "nextn_predict_layers": "layers that predict further tokens",
 }
-_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_BLOCK = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_BLOCK_NAME = re.compile(r"blk\.(0|[1-9][0-9]{0,3})\.([a-z_]+)\.(weight|bias)")
-_TOP_NAME = re.compile(r"([a-z_]+)\.(weight|bias)")
 _SAMPLING = {
     "temp": "temperature",
     "top_k": "top_k",
@@ -84,21 +52,8 @@ def architecture_of(metadata: Mapping[str, object], file: str) -> Architecture:
             f"{file} holds the architecture {name[:60]!r}, which is not supported as GGUF; known: "
             f"{', '.join(ARCHITECTURES)}"
         )
-    return ARCHITECTURES[name]
-
-
-def checkpoint_name(name: str, file: str) -> str:
-    """The Hugging Face name of a tensor; UnsupportedModel where it has no place in these architectures."""
-    block = _BLOCK_NAME.fullmatch(name)
-    if block is not None and block[2] in _BLOCK:
-        return f"model.layers.{block[1]}.{_BLOCK[block[2]]}.{block[3]}"
-    top = _TOP_NAME.fullmatch(name)
-    if top is not None and top[1] in _TOP:
-        return f"{_TOP[top[1]]}.{top[2]}"
-    raise UnsupportedModel(
-        f"{file} holds the tensor {name!r}, for which this architecture has no place here: use a checkpoint "
-        "of the plain model"
-    )
+    has_experts = bool(metadata.get(f"{name}.expert_count"))
+    return MIXTRAL if name == MIXTRAL.name and has_experts else ARCHITECTURES[name]
 
 
 def config_of(
@@ -108,46 +63,55 @@ def config_of(
     file: str,
 ) -> dict[str, object]:
     """The fields of config.json; `tensors` are by Hugging Face name."""
-    keys = _Keys(metadata, architecture.name, file)
+    keys, family = Keys(metadata, architecture.name, file), FAMILIES[architecture.name]
     for key, what in _REFUSED.items():
-        if keys.number(key, 0.0):
+        if key not in family.known and keys.number(key, 0.0):
             raise UnsupportedModel(
                 f"{file} is a {architecture.name} with {what} ({key}), which is not supported"
             )
-    table = tensors.get("model.embed_tokens.weight")
+    table = tensors.get(f"{architecture.top['token_embd']}.weight")
     if table is None or len(table.shape) != 2:
         raise CorruptFile(f"{file} has no matrix 'token_embd.weight': fetch the whole model again")
-    config = _sizes(keys) | {
+    epsilon = "attention.layer_norm_rms_epsilon"
+    biased = ("self_attn.q_proj", "attention.query_key_value", "self_attention.query_key_value")
+    config = _sizes(keys, family.known) | {
         "model_type": architecture.model_type,
         "vocab_size": table.shape[0],
-        "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
-        "tie_word_embeddings": "lm_head.weight" not in tensors,
-        "attention_bias": "model.layers.0.self_attn.q_proj.bias" in tensors,
+        family.eps: keys.number(epsilon if keys.has(epsilon) else "attention.layer_norm_epsilon"),
+        "tie_word_embeddings": f"{architecture.top['output']}.weight" not in tensors,
+        "attention_bias": any(f"{architecture.layers}.0.{name}.bias" in tensors for name in biased),
         "mlp_bias": "model.layers.0.mlp.gate_proj.bias" in tensors,
-        "rope_parameters": _rope(keys),
+        "rope_parameters": _rope(keys, family.known),
     }
-    window = keys.integer("attention.sliding_window", 0)
-    if window:
-        if architecture.name != "llama":
-            raise UnsupportedModel(
-                f"{file} is a {architecture.name} with a sliding window: not supported as GGUF"
-            )
-        config |= {"model_type": "mistral", "sliding_window": window}
-    return config
+    return config | family.read(keys, config)
 
 
-def rope_with_factors(rope: dict[str, object], factors: NDArray[np.float32], file: str) -> dict[str, object]:
-    """`rope_parameters` with one divisor per frequency, as ROPE_FACTORS holds them for Llama 3's scaling."""
-    if rope["rope_type"] != "default":
+def rope_with_factors(
+    config: Mapping[str, object], factors: Mapping[str, NDArray[np.float32]], attention: float, file: str
+) -> dict[str, object]:
+    """`rope_parameters` with one divisor per frequency: of Llama 3's scaling (ROPE_FACTORS), or two sets for
+    short and long contexts (longrope), with which goes `attention`, the factor of the scores' root."""
+    rope = cast("dict[str, object]", config["rope_parameters"])
+    if rope["rope_type"] != "default" or len(factors) != (1 if ROPE_FACTORS in factors else 2):
         raise CorruptFile(
-            f"{file} has {ROPE_FACTORS!r} and another rope scaling, one expected: fetch it again"
+            f"{file} has the factors {', '.join(factors)} and another rope scaling, one expected: "
+            "fetch it again"
         )
-    return rope | {"rope_type": "divided", "divisors": [float(factor) for factor in factors]}
+    lists = {name: [float(factor) for factor in values] for name, values in factors.items()}
+    if ROPE_FACTORS in lists:
+        return rope | {"rope_type": "divided", "divisors": lists[ROPE_FACTORS]}
+    return rope | {
+        "rope_type": "longrope",
+        "long_factor": lists[LONG_FACTORS],
+        "short_factor": lists[SHORT_FACTORS],
+        "attention_factor": attention,
+        "original_max_position_embeddings": config["original_max_position_embeddings"],
+    }
 
 
 def generation_config_of(metadata: Mapping[str, object], file: str) -> dict[str, object] | None:
     """The recommended sampling parameters, under their names in generation_config.json."""
-    keys = _Keys(metadata, "general", file)
+    keys = Keys(metadata, "general", file)
     found = {name: keys.number(f"sampling.{key}", math.nan) for key, name in _SAMPLING.items()}
     given: dict[str, object] = {name: value for name, value in found.items() if not math.isnan(value)}
     if "top_k" in given:
@@ -155,61 +119,36 @@ def generation_config_of(metadata: Mapping[str, object], file: str) -> dict[str,
     return given or None
 
 
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """Typed reading of the keys that begin with one prefix; CorruptFile names the key and what it holds."""
-
-    metadata: Mapping[str, object]
-    prefix: str
-    file: str
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        """An integer; also one per layer, where all are equal."""
-        value = self.metadata.get(f"{self.prefix}.{key}", default)
-        if isinstance(value, np.ndarray):
-            per_layer = cast("list[object]", np.unique(cast("NDArray[np.generic]", value)).tolist())
-            if len(per_layer) != 1:
-                raise UnsupportedModel(f"{self.file} has another {key} in each layer: not supported")
-            value = per_layer[0]
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-            raise corrupt_metadata(self.file, f"{self.prefix}.{key}", value, "an integer from 0 to 2^31")
-        if value == 0 and default != 0:
-            raise corrupt_metadata(self.file, f"{self.prefix}.{key}", value, "a positive integer")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """A number. What went through float32 comes back as the decimal that config.json had."""
-        value = self.metadata.get(f"{self.prefix}.{key}", default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isinf(value):
-            raise corrupt_metadata(self.file, f"{self.prefix}.{key}", value, "a finite number")
-        with np.errstate(over="ignore"):
-            single = np.float32(value)
-        return float(str(single)) if float(single) == value else float(value)
-
-
-def _sizes(keys: _Keys) -> dict[str, object]:
-    hidden, heads = keys.integer("embedding_length"), keys.integer("attention.head_count")
+def _sizes(keys: Keys, known: frozenset[str]) -> dict[str, object]:
+    hidden, heads = keys.integer("embedding_length"), keys.integer("attention.head_count", 0)
+    common: dict[str, object] = {
+        "hidden_size": hidden,
+        "num_hidden_layers": keys.integer("block_count"),
+        "max_position_embeddings": keys.integer("context_length"),
+    }
+    if keys.has("ssm.inner_size"):  # no attention
+        return common
+    if not heads:
+        raise corrupt_metadata(keys.file, f"{keys.prefix}.attention.head_count", 0, "a positive integer")
     head_dim = keys.integer("attention.key_length", hidden // heads)
     for key in ("attention.value_length", "rope.dimension_count"):
-        if keys.integer(key, head_dim) != head_dim:
+        if key not in known and keys.integer(key, head_dim) != head_dim:
             raise UnsupportedModel(
                 f"{keys.file} has {key} {keys.integer(key)} for heads of {head_dim}: not supported"
             )
-    return {
-        "hidden_size": hidden,
-        "num_hidden_layers": keys.integer("block_count"),
+    return common | {
         "num_attention_heads": heads,
         "num_key_value_heads": keys.integer("attention.head_count_kv", heads),
         "head_dim": head_dim,
         "intermediate_size": keys.integer("feed_forward_length"),
-        "max_position_embeddings": keys.integer("context_length"),
     }
 
 
-def _rope(keys: _Keys) -> dict[str, object]:
+def _rope(keys: Keys, known: frozenset[str]) -> dict[str, object]:
     table: dict[str, object] = {"rope_type": "default", "rope_theta": keys.number("rope.freq_base", 10000.0)}
     kind = keys.metadata.get(f"{keys.prefix}.rope.scaling.type", "none")
-    if keys.number("rope.scaling.attn_factor", 1.0) != 1.0:
+    attention = "rope.scaling.attn_factor"
+    if attention not in known and keys.number(attention, 1.0) != 1.0:
         raise UnsupportedModel(f"{keys.file} scales attention with its rope (attn_factor): not supported")
     if kind not in ("none", "linear", "yarn"):
         raise UnsupportedModel(f"{keys.file} has the rope scaling {kind!r:.40}: not supported as GGUF")

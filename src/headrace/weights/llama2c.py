@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.block_types import BY_NAME, dequantise
 from headrace.weights.llama2c_tokenizer import tokenizer_metadata
-from headrace.weights.paired_rows import stored_rows
 from headrace.weights.quantised.encode import byte_blocks
+from headrace.weights.row_order import RowOrder, gather_rows
 from headrace.weights.tensor_file import TensorFile, TensorInfo
 
 _MAGIC = 0x616B3432
@@ -121,13 +121,12 @@ class Llama2cCheckpoint(TensorFile):
         np.frombuffer(out, np.uint8)[: rows.size] = rows
 
     def _rows(self, info: TensorInfo, start: int, count: int) -> NDArray[np.uint8]:
-        """Rows as row_dtype in the order of the Hugging Face checkpoint: whole heads are read and their rows
-        picked, which lie in pairs."""
+        """Rows as row_dtype in the order of the Hugging Face checkpoint."""
         if not info.name.endswith(("q_proj.weight", "k_proj.weight")):
             return self._stored(info, start, count)
         head = self._header.dim // self._header.heads
-        first, end = start // head * head, -(-(start + count) // head) * head
-        return self._stored(info, first, end - first)[stored_rows(start, count, head) - first]
+        rows = RowOrder.PAIRS.stored(np.arange(start, start + count), info.shape[0], head)
+        return gather_rows(lambda first, many: self._stored(info, first, many), rows)
 
     def _stored(self, info: TensorInfo, start: int, count: int) -> NDArray[np.uint8]:
         if info.dtype == "F32":

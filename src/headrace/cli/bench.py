@@ -1,0 +1,55 @@
+"""`headrace bench`: what this machine can do, and how near the engine comes to it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from headrace.cli.flags import takes_settings
+from headrace.cli.terminal import JsonFlag, print_json, print_table, size
+from headrace.config import Settings
+from headrace.engine.load import usable_cores
+from headrace.errors import UsageError
+from headrace.run.limits import Limits, machine_limits
+
+HELP = """Measure this machine.
+
+`limits`: read bandwidth and arithmetic peaks, of one thread and of all; kept in the cache folder until --measure.
+
+\b
+Example:
+  headrace bench limits --measure
+"""
+WHAT = ("limits",)
+
+
+@takes_settings("threads", "cache_dir")
+def command(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="limits")] = "limits",
+    measure: Annotated[bool, typer.Option("--measure", help="Measure again.")] = False,
+    json: JsonFlag = False,
+    *,
+    settings: Settings,
+) -> None:
+    """Measure it."""
+    if what not in WHAT:
+        raise UsageError(f"headrace bench {what} is not known: use {', '.join(WHAT)}")
+    threads = settings.threads or usable_cores()
+    counts = sorted({1, threads})
+    found = [machine_limits(count, settings.cache_folder, measure=measure) for count in counts]
+    if json:
+        print_json([asdict(limits) for limits in found])
+        return
+    print(f"{found[0].cpu}, {found[0].isa}, measured {found[-1].measured_at}")
+    print_table([_row(limits) for limits in found], header=("THREADS", "READ", "INT8", "BF16", "F32"))
+
+
+def _row(limits: Limits) -> tuple[str, ...]:
+    peaks = (limits.int8_per_s, limits.bf16_per_s, limits.f32_per_s)
+    return (
+        str(limits.threads),
+        f"{size(limits.read_bytes_per_s)}/s",
+        *(f"{peak / 1e9:,.0f} Gop/s" for peak in peaks),
+    )

@@ -1,0 +1,92 @@
+"""`headrace quantize`: a model as a new file or folder, in another type of weights."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.flags import takes_settings
+from headrace.cli.loading import fetch
+from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, size
+from headrace.config import Settings
+from headrace.engine.export import Export
+from headrace.engine.load import public_name, usable_cores
+from headrace.errors import UsageError
+from headrace.weights import gguf_export, safetensors_export
+from headrace.weights.checkpoint import open_checkpoint
+from headrace.weights.hub import resolve
+from headrace.weights.tensor_output import ClassReport
+
+HELP = f"""Write a model in another type of weights: a GGUF file where OUT ends in .gguf, else a folder.
+
+GGUF: {", ".join(gguf_export.FILE_TYPES)}. Rows that do not fit a type become q8_0 or f16, as the table at the
+end says. Folder (safetensors): {", ".join(safetensors_export.TYPES)};
+integers as compressed-tensors stores them. Tokenizer, chat template and config come along.
+
+\b
+Examples:
+  headrace quantize ./my-model my-model.gguf --weights q4_k
+  headrace quantize my-model.gguf ./my-model --weights bf16
+"""
+
+
+@takes_settings("threads", "offline")
+def command(
+    source: Annotated[str, typer.Argument(metavar="IN", help="Folder, x.gguf, OWNER/NAME or shipped model.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="x.gguf, or a folder.")],
+    weights: Annotated[str, typer.Option(help="Type to write.", metavar="TYPE")],
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT where it exists.")] = False,
+    json: JsonFlag = False,
+    *,
+    settings: Settings,
+) -> None:
+    """Write it."""
+    out = out.expanduser().absolute()
+    is_gguf = out.suffix == ".gguf"
+    known = tuple(gguf_export.FILE_TYPES) if is_gguf else safetensors_export.TYPES
+    if weights.lower() not in known:
+        kind = "a GGUF file" if is_gguf else "a folder"
+        raise UsageError(f"--weights {weights} cannot be written to {kind}: use {', '.join(known)}")
+    if out.exists() and not force:
+        raise UsageError(f"{out} is there already: choose another name, or replace it with --force")
+    fetch(source, settings)
+    path = resolve(source, offline=settings.offline)
+    with open_checkpoint(path) as checkpoint, progress_bar(f"writing {out.name}") as progress:
+        export = Export(
+            checkpoint=checkpoint,
+            path=path,
+            name=public_name(source, path).removesuffix(".gguf"),
+            type=weights.lower(),
+            threads=settings.threads or usable_cores(),
+        )
+        lines = export.to_gguf(out, progress) if is_gguf else export.to_folder(out, progress)
+    if json:
+        print_json({"out": str(out), "classes": [asdict(line) for line in lines]})
+    else:
+        _print(lines)
+        note(f"{out} is written")
+
+
+def _print(lines: list[ClassReport]) -> None:
+    header = ("CLASS", "TYPE", "TENSORS", "BEFORE", "AFTER", "LOSS", "WORST", "")
+    rows = [
+        (
+            line.kind,
+            line.type,
+            f"{line.tensors:,}",
+            size(line.bytes_before),
+            size(line.bytes_after),
+            f"{line.loss:.3%}",
+            f"{line.worst:.3%}",
+            line.worst_tensor,
+        )
+        for line in lines
+    ]
+    before, after = (
+        sum(numbers) for numbers in zip(*((x.bytes_before, x.bytes_after) for x in lines), strict=True)
+    )
+    total = ("all", "", f"{sum(line.tensors for line in lines):,}", size(before), size(after), "", "", "")
+    print_table([*rows, total], header=header)

@@ -1,0 +1,190 @@
+"""What a model is and how fast it can be here, told without loading a weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.engine.load import public_name, text_side, usable_cores, wanted_weights
+from headrace.engine.model_card import licence
+from headrace.engine.options import EngineOptions
+from headrace.engine.parts import PartsOf
+from headrace.engine.plan import MemoryPlan, plan_memory, shares_per_token
+from headrace.errors import OutOfMemory
+from headrace.kv.pages import PAGE_TOKENS
+from headrace.models.registry import Model, find_model
+from headrace.program.program import Program
+from headrace.program.record import record
+from headrace.program.verify import verify
+from headrace.run.limits import Limits, machine_limits
+from headrace.run.native import kv_bytes_per_page
+from headrace.text.tokenizer import Tokenizer
+from headrace.weights.checkpoint import open_checkpoint
+from headrace.weights.hub import resolve
+from headrace.weights.packed import Wanted
+from headrace.weights.shipped import SHIPPED_DEFAULT
+from headrace.weights.source import Source
+from headrace.weights.tensor_classes import class_of
+
+_STATED_CONTEXT = 1024  # tokens before the one whose speed is predicted
+
+
+@dataclass(frozen=True, slots=True)
+class StoredClass:
+    """The tensors of one class that are stored as one type."""
+
+    kind: str
+    type: str
+    tensors: int
+    parameters: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Tokens per second that this machine's limits allow: of one sequence after `context` tokens, which reads
+    the weights and the cached keys and values; of a prompt, whose products take the peak of `arithmetic`."""
+
+    context: int
+    decode_tokens_per_s: float
+    prefill_tokens_per_s: float
+    arithmetic: str
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """`active_parameters` take part in a token: of experts only the chosen ones. `plan` and `speed` are None
+    where the model does not fit, as `plan_problem` says. `runs_in` are the formats the matrices would have."""
+
+    name: str
+    path: Path
+    architecture: str
+    parameters: int
+    active_parameters: int
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    context: int
+    stored: tuple[StoredClass, ...]
+    chat_template: bool
+    reads_tools: bool
+    tokenizer: str
+    licence: str | None
+    runs_in: tuple[str, ...]
+    plan: MemoryPlan | None
+    plan_problem: str | None
+    speed: Speed | None
+
+
+def describe(name: str | None, options: EngineOptions, *, measure: bool = False) -> ModelFacts:
+    """The facts of a model that is on this machine, as it would be loaded with these options.
+
+    `measure`: measure the machine's limits again. Raises as `prepare` does, but for a plan that does not fit.
+    """
+    name = SHIPPED_DEFAULT if name is None else name
+    path = resolve(name, offline=options.offline)
+    with open_checkpoint(path) as checkpoint:
+        model = find_model(checkpoint.config)
+        program = verify(record(model.define))
+        wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
+        tokenizer, template = text_side(path, checkpoint.metadata)
+        plan, problem = _plan(program, wanted, options, model.config.context)
+        stored = _stored(checkpoint)
+        return ModelFacts(
+            name=public_name(name, path),
+            path=path,
+            architecture=model.model_type,
+            parameters=sum(entry.parameters for entry in stored),
+            active_parameters=_active(stored, model),
+            layers=model.config.layers,
+            hidden=model.config.hidden,
+            heads=model.config.heads,
+            kv_heads=model.config.kv_heads,
+            vocabulary=model.config.vocabulary,
+            context=model.config.context,
+            stored=stored,
+            chat_template=template is not None,
+            reads_tools=template is not None and "tools" in template.reads,
+            tokenizer=_tokenizer(tokenizer),
+            licence=licence(path, checkpoint.metadata),
+            runs_in=tuple(sorted({weight.format for weight in wanted})),
+            plan=plan,
+            plan_problem=problem,
+            speed=None
+            if plan is None
+            else _speed(program, model.config.vocabulary, wanted, plan, options, measure),
+        )
+
+
+def _plan(
+    program: Program, wanted: tuple[Wanted, ...], options: EngineOptions, context: int
+) -> tuple[MemoryPlan | None, str | None]:
+    try:
+        return plan_memory(program, wanted, options, context=context), None
+    except OutOfMemory as error:
+        return None, error.message
+
+
+def _stored(checkpoint: Source) -> tuple[StoredClass, ...]:
+    groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for name, info in checkpoint.tensors.items():
+        key = class_of(name, len(info.shape)), info.dtype
+        groups.setdefault(key, []).append((math.prod(info.shape), info.nbytes))
+    return tuple(
+        StoredClass(kind, type, len(sizes), sum(n for n, _ in sizes), sum(nbytes for _, nbytes in sizes))
+        for (kind, type), sizes in sorted(groups.items())
+    )
+
+
+def _active(stored: tuple[StoredClass, ...], model: Model) -> int:
+    experts = model.config.experts
+    share = 1.0 if experts is None else experts.top_k / experts.count
+    return round(sum(entry.parameters * (share if entry.kind == "experts" else 1) for entry in stored))
+
+
+def _tokenizer(tokenizer: Tokenizer) -> str:
+    return f"{tokenizer.kind}, {tokenizer.vocabulary_size:,} tokens"
+
+
+def _speed(
+    program: Program,
+    vocabulary: int,
+    wanted: tuple[Wanted, ...],
+    plan: MemoryPlan,
+    options: EngineOptions,
+    measure: bool,
+) -> Speed:
+    limits = machine_limits(options.threads or usable_cores(), options.cache_dir, measure=measure)
+    context = min(_STATED_CONTEXT, plan.context)
+    cached = kv_bytes_per_page(program, plan.kv_type, PAGE_TOKENS) / PAGE_TOKENS * context
+    arithmetic, peak = _peak(wanted, limits)
+    shares = shares_per_token(program)
+    # Of a prompt only the last token is multiplied with the output matrix.
+    inner = [weight for weight in wanted if weight.n != vocabulary]
+    products = sum(2 * weight.n * weight.k * shares.get(weight.name, 0) for weight in inner)
+    return Speed(
+        context=context,
+        decode_tokens_per_s=limits.read_bytes_per_s / (plan.weight_bytes_per_token + cached),
+        prefill_tokens_per_s=peak / products,
+        arithmetic=arithmetic,
+        limits=limits,
+    )
+
+
+def _peak(wanted: tuple[Wanted, ...], limits: Limits) -> tuple[str, float]:
+    """By the format of most weights."""
+    sizes: dict[str, int] = {}
+    for weight in wanted:
+        sizes[weight.format] = sizes.get(weight.format, 0) + weight.n * weight.k
+    most = max(sizes, key=sizes.__getitem__)
+    peaks: Mapping[str, tuple[str, float]] = {
+        "f32": ("f32", limits.f32_per_s),
+        "f16": ("f32", limits.f32_per_s),
+        "bf16": ("bf16", limits.bf16_per_s),
+    }
+    return peaks.get(most, ("int8", limits.int8_per_s))

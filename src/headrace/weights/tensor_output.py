@@ -1,0 +1,157 @@
+"""Tensors on their way into a new file: what they will be, their bytes block by block, and what was lost."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headrace.weights.block_types import BY_NAME, dequantise
+from headrace.weights.block_types.blocks import Bytes, Floats
+from headrace.weights.safetensors import READABLE
+from headrace.weights.source import Source, Tensors
+from headrace.weights.tensor_classes import class_of
+
+_BLOCK_ENTRIES = 1 << 18  # converted at once by one thread: 1 MB of floats, and what NumPy makes on the way
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One tensor of the file: its name there, the file's own name of its type, row-major shape, size, and its
+    bytes from the first to the last, in blocks that are made as they are asked for. `sources`: the tensors of
+    the checkpoint that it is made of."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    nbytes: int
+    sources: tuple[str, ...]
+    blocks: Callable[[], Iterator[Bytes]]
+
+
+@dataclass(slots=True)
+class Loss:
+    """How far the numbers written are from those read: sums of squares, and the tensor that lost most."""
+
+    squared_error: float = 0.0
+    squared: float = 0.0
+    worst: float = 0.0
+    worst_tensor: str = ""
+
+    @property
+    def relative(self) -> float:
+        """Root of the mean squared error, as a share of the numbers' own."""
+        return (self.squared_error / self.squared) ** 0.5 if self.squared else 0.0
+
+    def add(self, tensor: str, other: Loss) -> None:
+        """Count a whole tensor in."""
+        self.squared_error += other.squared_error
+        self.squared += other.squared
+        if other.relative > self.worst:
+            self.worst, self.worst_tensor = other.relative, tensor
+
+    def count(self, before: Floats, after: Floats) -> None:
+        """Count some numbers of one tensor in."""
+        difference = (after - before).reshape(-1).astype(np.float64)
+        plain = before.reshape(-1).astype(np.float64)
+        self.squared_error += float(difference @ difference)
+        self.squared += float(plain @ plain)
+
+
+@dataclass(slots=True)
+class Converter:
+    """Turns float blocks into bytes on several threads, in order. `losses` by tensor, as it was read."""
+
+    threads: int
+    losses: dict[str, Loss] = field(default_factory=dict[str, Loss])
+
+    def convert(
+        self,
+        name: str,
+        rows: Iterator[Floats],
+        encode: Callable[[Floats], Bytes],
+        decode: Callable[[Bytes], Floats],
+    ) -> Iterator[Bytes]:
+        """`encode` of each block of rows [n, bytes]; `decode` is its reverse, by which the loss is known."""
+        loss = self.losses.setdefault(name, Loss())
+
+        def one(block: Floats) -> tuple[Floats, Bytes, Floats]:
+            data = encode(block)
+            return block, data, decode(data)
+
+        with ThreadPoolExecutor(self.threads, "headrace-convert") as pool:
+            pending: deque[Future[tuple[Floats, Bytes, Floats]]] = deque()
+            for block in rows:
+                pending.append(pool.submit(one, block))
+                if len(pending) > self.threads:
+                    yield self._done(pending.popleft(), loss)
+            while pending:
+                yield self._done(pending.popleft(), loss)
+
+    def _done(self, future: Future[tuple[Floats, Bytes, Floats]], loss: Loss) -> Bytes:
+        block, data, back = future.result()
+        loss.count(block, back.reshape(block.shape))
+        return data
+
+
+def float_rows(source: Tensors, name: str) -> Iterator[Floats]:
+    """A tensor as float32 [rows, entries of a row], in blocks of some rows."""
+    info = source.info(name)
+    if len(info.shape) != 2:
+        yield source.float32(name).reshape(1, -1)
+        return
+    n, k = info.shape
+    step = max(_BLOCK_ENTRIES // max(k, 1), 1)
+    for start in range(0, n, step):
+        yield read_floats(source, name, start, min(step, n - start))
+
+
+def read_floats(source: Tensors, name: str, start: int, count: int) -> Floats:
+    """Rows [start, start + count) of a matrix as float32."""
+    kind, k = BY_NAME[source.row_dtype(name)], source.info(name).shape[1]
+    width = READABLE.get(kind.name)
+    row_bytes = k * width if width is not None else k // kind.block_size * kind.block_bytes
+    raw = np.empty(count * row_bytes, np.uint8)
+    source.read_rows(name, start, count, raw.data)
+    return dequantise(kind, raw).reshape(count, k)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassReport:
+    """What became of the tensors of one class that are stored as one type. Losses are relative root mean
+    square errors, of the class and of its worst tensor."""
+
+    kind: str
+    type: str
+    tensors: int
+    bytes_before: int
+    bytes_after: int
+    loss: float
+    worst: float
+    worst_tensor: str
+
+
+def report(source: Source, outputs: Sequence[Output], losses: Mapping[str, Loss]) -> list[ClassReport]:
+    """One line for each class and type, by class."""
+    groups: dict[tuple[str, str], list[Output]] = {}
+    for output in outputs:
+        if not output.sources:  # what belongs to the config
+            continue
+        info = source.info(output.sources[0])
+        groups.setdefault((class_of(output.sources[0], len(info.shape)), output.type), []).append(output)
+    lines: list[ClassReport] = []
+    for (kind, type_name), members in sorted(groups.items()):
+        total, names = Loss(), [name for member in members for name in member.sources]
+        for name in names:
+            total.add(name, losses.get(name, Loss()))
+        before = sum(source.info(name).nbytes for name in names)
+        after = sum(member.nbytes for member in members)
+        lines.append(
+            ClassReport(
+                kind, type_name, len(names), before, after, total.relative, total.worst, total.worst_tensor
+            )
+        )
+    return lines

@@ -1,0 +1,201 @@
+"""Every architecture from GGUF: goldens, written as llama.cpp's converter does, give their logits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from golden import CAPACITY, FOLDER, Chunk, make_step, relative_error, scattered_pages
+from headrace.engine.parts import PartsOf
+from headrace.models.registry import find_model, known_model_types
+from headrace.program.record import record
+from headrace.program.verify import verify
+from headrace.run.reference import ReferenceExecutor
+from headrace.weights.checkpoint import open_checkpoint
+from headrace.weights.source import Source
+
+gguf = pytest.importorskip("gguf", reason="the writer and the names are those of the package gguf")
+Config = dict[str, Any]
+Keys = dict[str, Any]
+
+# Not here, as GGUF has no key for them: qwen2_window (which layers slide), smollm3 (which rotate: all but
+# every fourth), gpt_neox_serial (its activation).
+CASES = {
+    "llama2": "LLAMA",
+    "llama_bias": "LLAMA",
+    "mistral_window": "LLAMA",
+    "qwen2": "QWEN2",
+    "qwen3": "QWEN3",
+    "granite": "GRANITE",
+    "smollm3_window": "SMOLLM3",
+    "olmo2": "OLMO2",
+    "olmo2_mqa": "OLMO2",
+    "phi3": "PHI3",
+    "phi3_partial": "PHI3",
+    "gemma2": "GEMMA2",
+    "gemma3": "GEMMA3",
+    "gemma3_nested": "GEMMA3",
+    "starcoder2": "STARCODER2",
+    "starcoder2_window": "STARCODER2",
+    "gpt_neox": "GPTNEOX",
+    "gpt2": "GPT2",
+    "falcon": "FALCON",
+}
+
+
+def paired(config: Config, name: str, values: np.ndarray) -> np.ndarray:
+    """LlamaModel.permute: entry j of the second half of a head next to entry j of the first."""
+    if "q_proj" not in name and "k_proj" not in name:
+        return values
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    halves = values.reshape(-1, 2, head_dim // 2, *values.shape[1:])
+    return halves.swapaxes(1, 2).reshape(values.shape)
+
+
+def plus_one(config: Config, name: str, values: np.ndarray) -> np.ndarray:
+    return values + np.float32(1) if name.endswith("norm.weight") else values
+
+
+def three_stacks(config: Config, name: str, values: np.ndarray) -> np.ndarray:
+    if "query_key_value" not in name:
+        return values
+    heads = config["num_attention_heads"]
+    return values.reshape(heads, 3, -1, *values.shape[1:]).swapaxes(0, 1).reshape(values.shape)
+
+
+def turned(config: Config, name: str, values: np.ndarray) -> np.ndarray:
+    return values.T if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")) else values
+
+
+CHANGES: dict[str, Callable[[Config, str, np.ndarray], np.ndarray]] = {
+    "LLAMA": paired,
+    "GRANITE": paired,
+    "SMOLLM3": paired,
+    "GEMMA2": plus_one,
+    "GEMMA3": plus_one,
+    "GPTNEOX": three_stacks,
+    "GPT2": turned,
+}
+
+
+def keys_of(config: Config) -> Keys:
+    """The keys that set_gguf_parameters of each model writes."""
+    get = config.get
+    hidden = get("hidden_size") or config["n_embd"]
+    heads = get("num_attention_heads") or config["n_head"]
+    head_dim = get("head_dim") or hidden // heads
+    rope = get("rope_parameters") or get("rope_scaling") or {}
+    keys: Keys = {
+        "context_length": get("max_position_embeddings") or get("n_positions") or 2048,
+        "embedding_length": hidden,
+        "block_count": get("num_hidden_layers") or config["n_layer"],
+        "feed_forward_length": get("intermediate_size") or 4 * hidden,
+        "attention.head_count": heads,
+        "attention.head_count_kv": 1 if get("multi_query") else get("num_key_value_heads", heads),
+        "rope.dimension_count": int(head_dim * get("partial_rotary_factor", get("rotary_pct", 1.0))),
+        "rope.freq_base": get("rope_theta") or get("rotary_emb_base") or rope.get("rope_theta") or 10000.0,
+        "attention.sliding_window": get("sliding_window"),
+        "attention.scale": get("attention_multiplier"),
+        "embedding_scale": get("embedding_multiplier"),
+        "residual_scale": get("residual_multiplier"),
+        "logit_scale": get("logits_scaling"),
+        "attn_logit_softcapping": get("attn_logit_softcapping"),
+        "final_logit_softcapping": get("final_logit_softcapping"),
+    }
+    if get("head_dim"):
+        keys |= {"attention.key_length": head_dim, "attention.value_length": head_dim}
+    if "rms_norm_eps" in config and config["model_type"] != "starcoder2":
+        keys["attention.layer_norm_rms_epsilon"] = config["rms_norm_eps"]
+    else:
+        names = ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon")
+        keys["attention.layer_norm_epsilon"] = next(config[name] for name in names if name in config)
+    if config["model_type"].startswith("gemma"):  # the files of released models need no key for this
+        keys["attention.scale"] = config["query_pre_attn_scalar"] ** -0.5
+    if config["model_type"] == "gemma3_text":
+        keys |= gemma3_keys(config)
+    if config["model_type"] == "gpt_neox":
+        keys["use_parallel_residual"] = get("use_parallel_residual", True)
+    return {key: value for key, value in keys.items() if value is not None}
+
+
+def gemma3_keys(config: Config) -> Keys:
+    if "layer_types" in config:
+        nested = config["rope_parameters"]
+        return {
+            "attention.sliding_window_pattern": [
+                kind == "sliding_attention" for kind in config["layer_types"]
+            ],
+            "rope.freq_base": nested["full_attention"]["rope_theta"],
+        }
+    return {
+        "attention.sliding_window_pattern": config["sliding_window_pattern"],
+        "rope.scaling.type": "linear",
+        "rope.scaling.factor": config["rope_scaling"]["factor"],
+    }
+
+
+def convert(folder: Path, kind: str, path: Path) -> None:
+    """The golden as a GGUF file, written by the package."""
+    config = json.loads((folder / "config.json").read_text())
+    arch = gguf.MODEL_ARCH[kind]
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
+    for key, value in keys_of(config).items():
+        add = {
+            bool: writer.add_bool,
+            int: writer.add_uint32,
+            float: writer.add_float32,
+            str: writer.add_string,
+        }
+        add.get(type(value), writer.add_array)(f"{gguf.MODEL_ARCH_NAMES[arch]}.{key}", value)
+    names = gguf.get_tensor_name_map(arch, config.get("num_hidden_layers") or config["n_layer"])
+    for name, values in load_file(folder / "model.safetensors").items():
+        stored = names.get_name(name, (".weight", ".bias"))
+        assert stored is not None, name
+        values = CHANGES.get(kind, lambda config, name, values: values)(config, name, values)
+        writer.add_tensor(stored, np.ascontiguousarray(values, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES.items())
+def test_a_golden_from_gguf_gives_its_logits(tmp_path: Path, name: str, kind: str) -> None:
+    path = tmp_path / f"{name}.gguf"
+    convert(FOLDER / name, kind, path)
+    with open_checkpoint(path) as checkpoint, open_checkpoint(FOLDER / name) as folder:
+        program = verify(record(find_model(checkpoint.config).define))
+        parts = PartsOf(checkpoint, program)
+        weights = {weight: parts.float32(weight) for weight in program.weights}
+        assert checkpoint.tensors.keys() == folder.tensors.keys()
+        for tensor in checkpoint.tensors:
+            theirs = folder.float32(tensor)
+            theirs = turned({}, tensor, theirs) if kind == "GPT2" else theirs
+            np.testing.assert_allclose(checkpoint.float32(tensor), theirs, atol=1e-6)
+            if theirs.ndim == 2:
+                assert (rows_of(checkpoint, tensor) == theirs).all()
+    truth = load_file(FOLDER / name / "golden.safetensors")
+    executor = ReferenceExecutor(program, weights, CAPACITY)
+    logits = executor.run(make_step(Chunk(truth["prompt"], 0, scattered_pages(0))))
+    assert relative_error(logits, truth["logits"]) <= 1e-4
+
+
+def rows_of(checkpoint: Source, name: str) -> np.ndarray:
+    """A matrix as it is packed: block by block."""
+    n, k = checkpoint.info(name).shape
+    rows = np.zeros((n, k), np.float32)
+    for start in range(0, n, 7):
+        block = rows[start : start + 7]
+        checkpoint.read_rows(name, start, len(block), block.reshape(-1).view(np.uint8).data)
+    return rows
+
+
+def test_every_model_has_an_architecture() -> None:
+    covered = {json.loads((FOLDER / name / "config.json").read_text())["model_type"] for name in CASES}
+    assert covered >= set(known_model_types()) - {"mistral"}
