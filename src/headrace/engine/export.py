@@ -167,7 +167,7 @@ def _template_keys(template: ChatTemplate | None) -> dict[str, object]:
     if template is None:
         return {}
     keys: dict[str, object] = {"tokenizer.chat_template": template.source}
-    if template.tool_source is not None:
+    if template.tool_source != template.source:
         keys["tokenizer.chat_template.tool_use"] = template.tool_source
         keys["tokenizer.chat_templates"] = ["tool_use"]
     return keys
@@ -197,7 +197,7 @@ def _token_settings(tokenizer: Tokenizer, template: ChatTemplate | None) -> dict
         settings["add_bos_token"] = tokenizer.encode("a")[:1] == [tokenizer.bos_id]
     if tokenizer.eos_ids:
         settings["eos_token"] = tokenizer.pieces.token_of(min(tokenizer.eos_ids))
-    if template is not None and template.tool_source is not None:
+    if template is not None and template.tool_source != template.source:
         sources = {"default": template.source, "tool_use": template.tool_source}
         settings["chat_template"] = [{"name": name, "template": text} for name, text in sources.items()]
     elif template is not None:

@@ -37,7 +37,7 @@ class Experts:
 class Latent:
     """Multi-head latent attention: keys and values of all heads come from one row of `kv_rank` entries,
     queries from one of `query_rank` (0: from the hidden row itself). Of a head's query and key, `plain`
-    entries do not rotate and `rotary` do, as neighbours where they are `paired`; its value has `value` entries."""
+    entries do not rotate and `rotary` do, as neighbours where they are `paired`; its value has `value`."""
 
     query_rank: int
     kv_rank: int

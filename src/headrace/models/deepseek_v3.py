@@ -141,7 +141,7 @@ def _latent_and_key(m: Builder, c: DecoderConfig, a: Latent, x: Value, at: str) 
 
 def _absorbed(m: Builder, c: DecoderConfig, a: Latent, at: str) -> tuple[Value, Value]:
     """Of each head, the matrix from plain query entries to the latent row, and from it to a value. Stored
-    are, of each head, the rows that make plain key entries of the latent row, then those that make its value."""
+    are, of each head, the rows that make plain key entries of the latent row, then those that make values."""
     name, stored = f"{at}.kv_b_proj.weight", a.plain + a.value
     of_keys = TensorPart(of=c.heads * a.kv_rank, transposed=True, matrices=c.heads, inputs=stored)
     of_values = TensorPart(of=c.heads * stored, first=a.plain, block=a.value, stride=stored)
