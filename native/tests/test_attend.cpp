@@ -14,6 +14,10 @@ struct Shape {
   int32_t heads, kv_heads, head_dim, window;
   float softcap;
   KvType type;
+  bool sinks = false;
+  int32_t shared_dim = 0;  // not 0: values are that many first entries of the keys
+
+  int32_t value_dim() const { return shared_dim > 0 ? shared_dim : head_dim; }
 };
 
 // Some sequences whose keys and values lie in shuffled pages; unwritten places hold NaN.
@@ -41,6 +45,7 @@ class World {
       for (int32_t i = 0; i < lengths_[b] * shape.heads * shape.head_dim; ++i) q_[b].push_back(random.normal());
       for (int32_t key = 0; key < lengths_[b]; ++key) write(b, key, random);
     }
+    for (int32_t head = 0; head < shape.heads && shape.sinks; ++head) sinks_.push_back(3.0f * random.normal());
   }
 
   struct Chunk {
@@ -51,6 +56,7 @@ class World {
   // Attends the chunks as one step; each chunk sees its keys up to `end`, as if later ones were not written yet.
   std::vector<Floats> attend(const AttendKernels& kernels, const std::vector<Chunk>& chunks, int parts) const {
     const size_t row = static_cast<size_t>(shape_.heads * shape_.head_dim);
+    const int64_t y_row = shape_.heads * shape_.value_dim();
     Floats q;
     std::vector<int32_t> positions, starts{0}, lengths, tables;
     for (const Chunk& chunk : chunks) {
@@ -71,7 +77,7 @@ class World {
     step.query_starts = starts.data();
     step.lengths = lengths.data();
     step.block_tables = tables.data();
-    Floats y(q.size(), NAN);
+    Floats y(static_cast<size_t>(step.T * y_row), NAN);
     std::vector<uint8_t> scratch(kernels.scratch_bytes(parts, shape_.heads, shape_.kv_heads, shape_.head_dim) + 64, 0xff);
     AttendArgs args;
     args.q = q.data();
@@ -80,24 +86,27 @@ class World {
     args.scale = scale();
     args.window = shape_.window;
     args.softcap = shape_.softcap;
-    args.kv = {shape_.type, shape_.kv_heads, shape_.head_dim, const_cast<uint8_t*>(k_.data()), const_cast<uint8_t*>(v_.data())};
+    args.value_dim = shape_.value_dim();
+    args.sinks = shape_.sinks ? sinks_.data() : nullptr;
+    uint8_t* v = shape_.shared_dim > 0 ? nullptr : const_cast<uint8_t*>(v_.data());
+    args.kv = {shape_.type, shape_.kv_heads, shape_.head_dim, const_cast<uint8_t*>(k_.data()), v};
     args.step = &step;
     args.scratch = scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
     for (int part = 0; part < parts; ++part) kernels.attend(args, part, parts);
     std::vector<Floats> result;
     for (size_t c = 0; c < chunks.size(); ++c) {
-      result.emplace_back(y.begin() + starts[c] * static_cast<int64_t>(row), y.begin() + starts[c + 1] * static_cast<int64_t>(row));
+      result.emplace_back(y.begin() + starts[c] * y_row, y.begin() + starts[c + 1] * y_row);
     }
     return result;
   }
 
   std::vector<double> naive(size_t b, int32_t position, int32_t head) const {
     const int32_t kv_head = head / (shape_.heads / shape_.kv_heads);
-    const size_t dim = static_cast<size_t>(shape_.head_dim);
+    const size_t dim = static_cast<size_t>(shape_.head_dim), value_dim = static_cast<size_t>(shape_.value_dim());
     const float* q = &q_[b][static_cast<size_t>((position * shape_.heads + head) * shape_.head_dim)];
     const int32_t first = shape_.window > 0 ? std::max(0, position - shape_.window + 1) : 0;
-    std::vector<double> out(dim, 0.0);
-    double sum = 0;
+    std::vector<double> out(value_dim, 0.0);
+    double sum = shape_.sinks ? std::exp(static_cast<double>(sinks_[static_cast<size_t>(head)])) : 0;
     for (int32_t key = first; key <= position; ++key) {
       double score = 0;
       for (size_t d = 0; d < dim; ++d) score += static_cast<double>(q[d]) * number(k_, k_index(b, key, kv_head, static_cast<int32_t>(d)));
@@ -105,7 +114,11 @@ class World {
       if (shape_.softcap > 0) score = shape_.softcap * std::tanh(score / shape_.softcap);
       const double weight = std::exp(score);
       sum += weight;
-      for (size_t d = 0; d < dim; ++d) out[d] += weight * number(v_, v_index(b, key, kv_head, static_cast<int32_t>(d)));
+      for (size_t d = 0; d < value_dim; ++d) {
+        const int32_t entry = static_cast<int32_t>(d);
+        out[d] += weight * (shape_.shared_dim > 0 ? number(k_, k_index(b, key, kv_head, entry))
+                                                  : number(v_, v_index(b, key, kv_head, entry)));
+      }
     }
     for (double& value : out) value /= sum;
     return out;
@@ -157,6 +170,7 @@ class World {
   std::vector<int32_t> tables_;
   std::vector<uint8_t> k_, v_;
   std::vector<Floats> q_;
+  Floats sinks_;
 };
 
 static void matches_naive(const AttendKernels& kernels, const World& world) {
@@ -166,7 +180,7 @@ static void matches_naive(const AttendKernels& kernels, const World& world) {
   for (int32_t position = 0; position < world.length(0); position += stride) {
     for (int32_t head = 0; head < shape.heads; ++head) {
       const auto want = world.naive(0, position, head);
-      const float* y = &got[static_cast<size_t>((position * shape.heads + head) * shape.head_dim)];
+      const float* y = &got[static_cast<size_t>((position * shape.heads + head) * shape.value_dim())];
       for (size_t d = 0; d < want.size(); ++d) CHECK_NEAR(y[d], want[d], 4e-6);
     }
   }
@@ -175,7 +189,7 @@ static void matches_naive(const AttendKernels& kernels, const World& world) {
 // The same rows by prefill, decode, chunks of any size, in a batch and with any number of parts.
 static void is_bit_identical(const AttendKernels& kernels, const World& world) {
   const int32_t n = world.length(0);
-  const size_t row = static_cast<size_t>(world.shape().heads * world.shape().head_dim);
+  const size_t row = static_cast<size_t>(world.shape().heads * world.shape().value_dim());
   const Floats whole = world.attend(kernels, {{0, 0, n}}, 1)[0];
   for (const int32_t chunk : {1, 5, 64, 100}) {
     for (int32_t begin = 0; begin < n; begin += chunk == 1 ? 13 : chunk) {
@@ -196,7 +210,9 @@ int main() {
     const Shape shapes[] = {
         {4, 2, 8, 0, 0, KvType::f32},     {4, 4, 16, 0, 0, KvType::bf16}, {3, 1, 10, 37, 0, KvType::f32},
         {6, 2, 64, 0, 5.0f, KvType::f32}, {4, 1, 128, 70, 0, KvType::bf16}, {2, 2, 80, 0, 30.0f, KvType::bf16},
-        {1, 1, 256, 3, 0, KvType::f32},   {56, 1, 2, 0, 0, KvType::f32},
+        {1, 1, 256, 3, 0, KvType::f32},   {56, 1, 2, 0, 0, KvType::f32},   {8, 2, 16, 20, 0, KvType::bf16, true},
+        {4, 1, 24, 0, 9.0f, KvType::f32, true}, {100, 1, 40, 0, 0, KvType::bf16, false, 30},
+        {3, 1, 24, 0, 0, KvType::f32, true, 13}, {2, 1, 576, 0, 0, KvType::bf16, false, 512},
     };
     uint64_t seed = 1;
     for (const Shape& shape : shapes) {

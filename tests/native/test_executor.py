@@ -210,6 +210,21 @@ def test_a_position_beyond_its_table_is_refused() -> None:
         (4, ("softcap", [1], [2], [], [], [], [2.0]), "32 columns where 16 are needed"),
         (2, ("kv_write", [1, 2], [], [], [], [0], []), "32 columns where 16 are needed"),
         (2, ("kv_write", [2, 3], [], [], [], [1], []), "no KV layer 1"),
+        (2, ("kv_write", [2, -1], [], [], [], [0], []), "writes values where the layer has them"),
+        (2, ("kv_write", [-1, 3], [], [], [], [0], []), "input id -1"),
+        (3, ("attend", [4], [5], [], [-1], [0, HEADS, 0, 4], [0.3, 0.0]), "values of 4 entries"),
+        (3, ("attend", [4], [5], [], [0], [0, HEADS, 0, HEAD_DIM], [0.3, 0.0]), "constant 0 has 32 numbers"),
+        (4, ("head_linear", [5], [6], [4], [], [3], []), "32 columns are not those of 3 heads"),
+        (4, ("head_linear", [5], [6], [4], [], [-1], []), "not those of -1 heads"),
+        (4, ("head_linear", [5], [6], [4], [], [2], []), "32 columns where 64 are needed"),
+        (4, ("head_linear", [5], [5], [4], [], [1], []), "lies over input"),
+        (4, ("join", [5, 0], [6], [], [], [4], []), "32 columns where 64 are needed"),
+        (4, ("join", [5, 0], [6], [], [], [0], []), "not those of 0 heads"),
+        (4, ("rope", [5], [6], [], [1], [5, 2], [1.0]), "32 columns are not heads of 5"),
+        (4, ("rope", [5], [6], [], [1], [0, 2], [1.0]), "not heads of 0"),
+        (4, ("rope", [5], [6], [], [1], [8, 6], [1.0]), "constant 1 has 4 numbers where 3"),
+        (4, ("rope", [5], [6], [], [1], [8, 10], [1.0]), "above the head's 8"),
+        (4, ("rope", [5], [6], [], [-1], [8, 8], [1.0]), "constant id -1"),
     ],
 )
 def test_wrong_instruction_is_refused(index: int, instruction: tuple[object, ...], message: str) -> None:
@@ -285,6 +300,8 @@ def test_wrong_memory_is_refused() -> None:
         tiny.build(weights=[*tiny.arguments["weights"][:4], ("f32", D, D, _native.allocate(D * D * 4 - 1))])
     with pytest.raises(ValueError, match="KV layer 0"):
         tiny.build(kv=[(tiny.kv[0], tiny.kv[1][:-4], KV_HEADS, HEAD_DIM)])
+    with pytest.raises(ValueError, match="layer that has none"):
+        tiny.build(kv=[(tiny.kv[0], _native.allocate(0), KV_HEADS, HEAD_DIM)])
     with pytest.raises(ValueError, match="no KV type f16"):
         tiny.build(kv_type="f16")
     with pytest.raises(ValueError, match="no value 9"):
