@@ -42,6 +42,15 @@ def tiny_model(folder: Path, golden: str = "llama3", *, chat_template: str | Non
     return target
 
 
+def convertible_model(folder: Path, golden: str = "llama2") -> Path:
+    """The same with a tokenizer as GGUF can have it: bytes without a token are nothing."""
+    path = tiny_model(folder, golden)
+    state = json.loads((path / "tokenizer.json").read_text())
+    state["model"]["unk_token"] = None
+    (path / "tokenizer.json").write_text(json.dumps(state))
+    return path
+
+
 @dataclass(slots=True)
 class Outcome:
     """Everything that came back from one request."""

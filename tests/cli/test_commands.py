@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 from invocation import Headrace, Outcome
 
+from tiny import convertible_model
+
 COMMANDS = ("run", "serve", "list", "show", "quantize", "rm", "pull", "bench", "doctor")
 
 
@@ -153,6 +155,26 @@ def test_reports_as_json(headrace: Headrace, inside: Callable[..., Outcome]) -> 
     assert plan["total_bytes"] == sum(plan[part] for part in parts)
     findings = json.loads(inside("doctor", "--json").stdout)
     assert {"kernels", "threads", "read bandwidth", "free memory", "cache"} <= {f["name"] for f in findings}
+
+
+def test_quantize_writes_and_replaces_only_when_told(inside: Callable[..., Outcome], tmp_path: Path) -> None:
+    folder, out = convertible_model(tmp_path), tmp_path / "tiny.gguf"
+    (folder / "README.md").write_text("---\nlicense: cc0-1.0\n---\n")
+    written = json.loads(inside("quantize", str(folder), str(out), "--weights", "q8_0", "--json").stdout)
+    assert {"attention", "mlp"} <= {line["kind"] for line in written["classes"]}
+    assert json.loads(inside("show", str(out), "--json").stdout)["licence"] == "cc0-1.0"
+    refused = inside("quantize", str(folder), str(out), "--weights", "q4_0")
+    assert refused.code == 2 and "--force" in refused.stderr
+    table = inside("quantize", str(folder), str(out), "--weights", "q4_k", "--force").stdout
+    assert re.search(r"attention +Q8_0 +8 ", table)  # rows of 32 are no whole blocks of q4_k
+    wrong = inside("quantize", str(folder), str(tmp_path / "x.gguf"), "--weights", "int4")
+    assert wrong.code == 2 and "q4_k" in wrong.stderr
+
+
+def test_bench_limits(inside: Callable[..., Outcome]) -> None:
+    found = json.loads(inside("bench", "limits", "--json").stdout)
+    assert found[0]["threads"] == 1 and found[-1]["int8_per_s"] > 1e6
+    assert inside("bench", "everything").code == 2
 
 
 def test_tables_for_people(inside: Callable[..., Outcome]) -> None:

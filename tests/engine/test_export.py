@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-import tiny
 from golden import CAPACITY, FOLDER, Chunk, make_step, relative_error, scattered_pages
 from headrace import LLM
 from headrace.engine.export import Export
@@ -22,7 +21,9 @@ from headrace.program.record import record
 from headrace.run.reference import ReferenceExecutor
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.gguf_export import FILE_TYPES
+from headrace.weights.safetensors import SafetensorsFile
 from headrace.weights.tensor_output import ClassReport
+from tiny import convertible_model
 
 WRITABLE = [
     "llama2",
@@ -35,16 +36,16 @@ WRITABLE = [
     "qwen3",
 ]
 WRITABLE += ["qwen3_yarn", "granite", "smollm3_window", "olmo2", "phi3", "phi3_partial", "gemma2", "gemma3"]
-WRITABLE += ["gemma3_nested", "starcoder2", "starcoder2_window", "gpt_neox", "gpt2", "falcon"]
-
-
-def tiny_model(folder: Path, name: str) -> Path:
-    """With a tokenizer as GGUF can have it: bytes without a token are nothing."""
-    path = tiny.tiny_model(folder, name)
-    state = json.loads((path / "tokenizer.json").read_text())
-    state["model"]["unk_token"] = None
-    (path / "tokenizer.json").write_text(json.dumps(state))
-    return path
+WRITABLE += [
+    "gemma3_nested",
+    "starcoder2",
+    "starcoder2_window",
+    "gpt_neox",
+    "gpt2",
+    "falcon",
+    "mixtral_window",
+    "qwen3_moe",
+]
 
 
 def export(source: Path, out: Path, type: str) -> list[ClassReport]:
@@ -63,7 +64,7 @@ def logits(path: Path, prompt: Array) -> Array:
 
 @pytest.mark.parametrize("name", WRITABLE)
 def test_a_folder_becomes_gguf_and_gives_its_logits(tmp_path: Path, name: str) -> None:
-    folder, out = tiny_model(tmp_path, name), tmp_path / "tiny.gguf"
+    folder, out = convertible_model(tmp_path, name), tmp_path / "tiny.gguf"
     export(folder, out, "f32")
     truth = load_file(FOLDER / name / "golden.safetensors")
     assert relative_error(logits(out, truth["prompt"]), truth["logits"]) <= 1e-4
@@ -72,7 +73,7 @@ def test_a_folder_becomes_gguf_and_gives_its_logits(tmp_path: Path, name: str) -
 
 @pytest.mark.parametrize("name", [name for name in WRITABLE if name not in ("llama3", "llama3_tied", "gpt2")])
 def test_gguf_becomes_a_folder_that_gives_its_logits(tmp_path: Path, name: str) -> None:
-    folder = tiny_model(tmp_path, name)
+    folder = convertible_model(tmp_path, name)
     export(folder, tmp_path / "tiny.gguf", "f32")
     export(tmp_path / "tiny.gguf", tmp_path / "back", "f32")
     truth = load_file(FOLDER / name / "golden.safetensors")
@@ -82,7 +83,7 @@ def test_gguf_becomes_a_folder_that_gives_its_logits(tmp_path: Path, name: str) 
 @pytest.mark.parametrize("type", FILE_TYPES)
 def test_gguf_reads_the_tensors_of_every_type(tmp_path: Path, type: str) -> None:
     gguf = pytest.importorskip("gguf")
-    export(tiny_model(tmp_path, "llama2"), tmp_path / "tiny.gguf", type)
+    export(convertible_model(tmp_path, "llama2"), tmp_path / "tiny.gguf", type)
     reader = gguf.GGUFReader(tmp_path / "tiny.gguf")
     with open_checkpoint(tmp_path / "tiny.gguf") as ours:
         by_name = {info.name: name for name, info in ours.tensors.items()}
@@ -99,7 +100,7 @@ def test_gguf_reads_the_tensors_of_every_type(tmp_path: Path, type: str) -> None
 
 def test_the_report_says_what_does_not_fit(tmp_path: Path) -> None:
     """The golden's rows have 32 entries: too few for a block of Q4_K, enough for Q8_0."""
-    lines = export(tiny_model(tmp_path, "llama2"), tmp_path / "tiny.gguf", "q4_k")
+    lines = export(convertible_model(tmp_path, "llama2"), tmp_path / "tiny.gguf", "q4_k")
     found = {(line.kind, line.type): line for line in lines}
     assert ("attention", "Q8_0") in found and ("norms, biases", "F32") in found
     mlp = {kind for (name, kind) in found if name == "mlp"}
@@ -123,7 +124,7 @@ def test_a_model_of_stories_runs_from_what_was_written(tmp_path: Path, shared_da
 
 
 def test_template_and_tokens_come_along(tmp_path: Path) -> None:
-    folder = tiny_model(tmp_path, "llama2")
+    folder = convertible_model(tmp_path, "llama2")
     export(folder, tmp_path / "tiny.gguf", "q8_0")
     export(tmp_path / "tiny.gguf", tmp_path / "back", "bf16")
     messages = [{"role": "user", "content": "Hi there"}]
@@ -136,32 +137,55 @@ def test_template_and_tokens_come_along(tmp_path: Path) -> None:
     assert texts[0] and len(texts) == 2
 
 
-def dequantised(folder: Path, name: str, group: int, bits: int) -> np.ndarray:
+def unpacked(folder: Path, name: str, group: int, bits: int) -> np.ndarray:
     """A packed weight as the format's description reads."""
-    tensors = load_file(folder / "model.safetensors")
-    packed, scale = tensors[f"{name}_packed"], tensors[f"{name}_scale"].astype(np.float32)
+    with SafetensorsFile(folder / "model.safetensors") as file:
+        packed, shape = (raw(file, f"{name}_{what}") for what in ("packed", "shape"))
+        scale = file.float32(file.tensors[f"{name}_scale"])
     shifts = np.arange(0, 32, bits, dtype=np.uint32)
-    codes = (packed.view(np.uint32)[..., None] >> shifts & ((1 << bits) - 1)).astype(np.int64) - (
-        1 << bits - 1
-    )
-    n, k = tensors[f"{name}_shape"]
+    n, k = shape.view("<i8")
+    words = packed.view("<u4").reshape(n, -1, 1)
+    codes = (words >> shifts & np.uint32((1 << bits) - 1)).astype(np.int64) - (1 << bits - 1)
     return (codes.reshape(n, -1, group) * scale[..., None]).reshape(n, k)
 
 
-@pytest.mark.parametrize(("type", "bits", "group", "most"), [("int8", 8, 32, 0.01), ("int4", 4, 32, 0.12)])
-def test_integers_as_compressed_tensors(
-    tmp_path: Path, type: str, bits: int, group: int, most: float
-) -> None:
-    pytest.importorskip("ml_dtypes", reason="NumPy reads bf16 by the package ml_dtypes alone")
-    folder = tiny_model(tmp_path, "llama2")
-    export(folder, tmp_path / "out", type)
+def raw(file: SafetensorsFile, name: str) -> np.ndarray:
+    info = file.tensors[name]
+    data = np.empty(info.nbytes, np.uint8)
+    file.read_into(info, 0, data.data)
+    return data
+
+
+@pytest.mark.parametrize(("type", "bits", "most"), [("int8", 8, 0.01), ("int4", 4, 0.12)])
+def test_integers_as_compressed_tensors(tmp_path: Path, type: str, bits: int, most: float) -> None:
+    """The golden's rows are as short as the smallest group, 32 inputs."""
+    folder = convertible_model(tmp_path, "llama2")
+    lines = export(folder, tmp_path / "out", type)
     name = "model.layers.1.self_attn.q_proj.weight"
     with open_checkpoint(folder) as checkpoint:
         original = checkpoint.float32(name)
-    found = dequantised(tmp_path / "out", name, group, bits)
-    assert np.square(found - original).sum() <= most**2 * np.square(original).sum()
+    found = unpacked(tmp_path / "out", name, 32, bits)
+    loss = np.sqrt(np.square(found - original).sum() / np.square(original).sum())
+    assert loss <= most
+    assert loss <= next(line.worst for line in lines if line.type == "I32" and line.kind == "attention")
     config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
     assert config["format"] == "pack-quantized" and "lm_head" in config["ignore"]
+
+
+@pytest.mark.parametrize("type", ["f32", "bf16", "int8", "int4"])
+def test_transformers_reads_what_was_written(tmp_path: Path, type: str) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    if type.startswith("int"):
+        pytest.importorskip("compressed_tensors")
+    export(convertible_model(tmp_path, "llama2"), tmp_path / "tiny.gguf", "f32")
+    export(tmp_path / "tiny.gguf", tmp_path / "out", type)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    truth = load_file(FOLDER / "llama2" / "golden.safetensors")
+    with torch.no_grad():
+        found = model(torch.from_numpy(truth["prompt"]).long()[None]).logits[0].numpy()
+    loss = np.sqrt(np.square(found - truth["logits"]).mean() / np.square(truth["logits"]).mean())
+    assert loss <= {"f32": 1e-5, "bf16": 0.02, "int8": 0.05, "int4": 0.5}[type]
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("ab").input_ids[-2:] == [66, 67]
 
 
 def test_what_has_no_place_in_gguf_is_refused(tmp_path: Path) -> None:
@@ -169,11 +193,12 @@ def test_what_has_no_place_in_gguf_is_refused(tmp_path: Path) -> None:
         ("qwen2_window", "window"),
         ("smollm3", "rotate"),
         ("gpt_neox_serial", "activation"),
+        ("qwen3_moe_mixed", "experts"),
     ):
-        folder = tiny_model(tmp_path, name)
+        folder = convertible_model(tmp_path, name)
         with pytest.raises(UnsupportedModel, match=message):
             export(folder, tmp_path / "out.gguf", "f16")
-    export(tiny_model(tmp_path, "llama3"), tmp_path / "divided.gguf", "f16")
+    export(convertible_model(tmp_path, "llama3"), tmp_path / "divided.gguf", "f16")
     with pytest.raises(UnsupportedModel, match="divisors"):
         export(tmp_path / "divided.gguf", tmp_path / "folder", "f16")
     assert not (tmp_path / "folder").exists() and not (tmp_path / "out.gguf").exists()
@@ -181,7 +206,7 @@ def test_what_has_no_place_in_gguf_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
-    folder = tiny_model(tmp_path, "llama2")
+    folder = convertible_model(tmp_path, "llama2")
     shutil.copytree(folder, tmp_path / "out")
     (tmp_path / "out" / "old.txt").write_text("old")
     export(folder, tmp_path / "out", "bf16")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ Config = dict[str, Any]
 Keys = dict[str, Any]
 
 # Not here, as GGUF has no key for them: qwen2_window (which layers slide), smollm3 (which rotate: all but
-# every fourth), gpt_neox_serial (its activation).
+# every fourth), gpt_neox_serial (its activation), qwen3_moe_mixed (which layers have experts).
 CASES = {
     "llama2": "LLAMA",
     "llama_bias": "LLAMA",
@@ -46,6 +47,9 @@ CASES = {
     "gpt_neox": "GPTNEOX",
     "gpt2": "GPT2",
     "falcon": "FALCON",
+    "mixtral": "LLAMA",
+    "mixtral_window": "LLAMA",
+    "qwen3_moe": "QWEN3MOE",
 }
 
 
@@ -107,6 +111,9 @@ def keys_of(config: Config) -> Keys:
         "logit_scale": get("logits_scaling"),
         "attn_logit_softcapping": get("attn_logit_softcapping"),
         "final_logit_softcapping": get("final_logit_softcapping"),
+        "expert_count": get("num_local_experts") or get("num_experts"),
+        "expert_used_count": get("num_experts_per_tok"),
+        "expert_feed_forward_length": get("moe_intermediate_size"),
     }
     if get("head_dim"):
         keys |= {"attention.key_length": head_dim, "attention.value_length": head_dim}
@@ -140,6 +147,24 @@ def gemma3_keys(config: Config) -> Keys:
     }
 
 
+def stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Experts of a layer become one tensor, under the name that the converter gives it."""
+    found: dict[str, Any] = {}
+    for name, values in tensors.items():
+        expert = re.fullmatch(r"(.*\.experts)\.(\d+)\.(.*)", name)
+        if expert is None:
+            found[name] = values
+        else:
+            merged = f"{expert[1]}.{expert[3]}".replace("block_sparse_moe", "feed_forward")
+            if "feed_forward" in merged:
+                merged = merged.removeprefix("model.")
+            found.setdefault(merged, {})[int(expert[2])] = values
+    return {
+        name: np.stack([values[number] for number in sorted(values)]) if isinstance(values, dict) else values
+        for name, values in found.items()
+    }
+
+
 def convert(folder: Path, kind: str, path: Path) -> None:
     """The golden as a GGUF file, written by the package."""
     config = json.loads((folder / "config.json").read_text())
@@ -154,7 +179,7 @@ def convert(folder: Path, kind: str, path: Path) -> None:
         }
         add.get(type(value), writer.add_array)(f"{gguf.MODEL_ARCH_NAMES[arch]}.{key}", value)
     names = gguf.get_tensor_name_map(arch, config.get("num_hidden_layers") or config["n_layer"])
-    for name, values in load_file(folder / "model.safetensors").items():
+    for name, values in stacked(load_file(folder / "model.safetensors")).items():
         stored = names.get_name(name, (".weight", ".bias"))
         assert stored is not None, name
         values = CHANGES.get(kind, lambda config, name, values: values)(config, name, values)

@@ -16,7 +16,8 @@ from headrace.run.limits import Limits, machine_limits
 
 HELP = """Measure this machine.
 
-`limits`: read bandwidth and arithmetic peaks, of one thread and of all; kept in the cache folder until --measure.
+`limits`: read bandwidth and arithmetic peaks, of one thread and of all. They are kept in the cache folder
+until --measure asks for new ones.
 
 \b
 Example:

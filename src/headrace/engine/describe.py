@@ -57,7 +57,7 @@ class Speed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """`active_parameters` take part in a token: of experts only the chosen ones. `plan` and `speed` are None
-    where the model does not fit, as `plan_problem` says. `runs_in` are the formats the matrices would have."""
+    where the model does not fit, as `plan_problem` says. `runs_in`: the formats of the matrices."""
 
     name: str
     path: Path
@@ -94,6 +94,9 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
         wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
         tokenizer, template = text_side(path, checkpoint.metadata)
         plan, problem = _plan(program, wanted, options, model.config.context)
+        speed = None
+        if plan is not None:
+            speed = _speed(program, model.config.vocabulary, wanted, plan, options, measure)
         stored = _stored(checkpoint)
         return ModelFacts(
             name=public_name(name, path),
@@ -115,9 +118,7 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
             runs_in=tuple(sorted({weight.format for weight in wanted})),
             plan=plan,
             plan_problem=problem,
-            speed=None
-            if plan is None
-            else _speed(program, model.config.vocabulary, wanted, plan, options, measure),
+            speed=speed,
         )
 
 

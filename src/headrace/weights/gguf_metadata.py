@@ -177,6 +177,12 @@ def _qwen(config: Config) -> Keys:
     return {"attention.sliding_window": None}
 
 
+def _qwen_moe(config: Config) -> Keys:
+    if config.get("mlp_only_layers") or integer(config, "decoder_sparse_step", 1) != 1:
+        raise UnsupportedModel("which layers have experts has no key in GGUF: write safetensors instead")
+    return _qwen(config)
+
+
 def _gpt_neox(config: Config) -> Keys:
     if config.get("hidden_act", "gelu") != "gelu":
         raise UnsupportedModel(
@@ -219,6 +225,7 @@ _EXTRAS: Mapping[str, Callable[[Config], Keys]] = {
     "phi3": _phi3,
     "qwen2": _qwen,
     "qwen3": _qwen,
+    "qwen3_moe": _qwen_moe,
     "gpt_neox": _gpt_neox,
     "deepseek_v3": _deepseek,
     "mamba2": _mamba2,

@@ -11,7 +11,6 @@ import numpy as np
 
 from headrace.weights.block_types import BY_NAME, dequantise
 from headrace.weights.block_types.blocks import Bytes, Floats
-from headrace.weights.safetensors import READABLE
 from headrace.weights.source import Source, Tensors
 from headrace.weights.tensor_classes import class_of
 
@@ -112,9 +111,7 @@ def float_rows(source: Tensors, name: str) -> Iterator[Floats]:
 def read_floats(source: Tensors, name: str, start: int, count: int) -> Floats:
     """Rows [start, start + count) of a matrix as float32."""
     kind, k = BY_NAME[source.row_dtype(name)], source.info(name).shape[1]
-    width = READABLE.get(kind.name)
-    row_bytes = k * width if width is not None else k // kind.block_size * kind.block_bytes
-    raw = np.empty(count * row_bytes, np.uint8)
+    raw = np.empty(count * kind.row_bytes(k), np.uint8)
     source.read_rows(name, start, count, raw.data)
     return dequantise(kind, raw).reshape(count, k)
 
