@@ -86,8 +86,8 @@ def test_chunks_change_no_bit(name: str) -> None:
 
 
 def model_error(golden: Golden, got: Array, expected: Array) -> float:
-    """The largest difference, as a share of the largest expected magnitude. Of a mixture of experts that of the
-    middle row: where rounding changes the choice of an expert, a row is another one."""
+    """The largest difference, as a share of the largest expected magnitude. Of a mixture of experts that of
+    the middle row: where rounding changes the choice of an expert, a row is another one."""
     differences = np.abs(got - expected).max(axis=1) / np.abs(expected).max()
     mixture = any(instruction.name == "moe" for instruction in golden.program.instructions)
     return float(np.median(differences) if mixture else differences.max())

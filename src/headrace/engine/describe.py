@@ -14,6 +14,7 @@ from headrace.engine.parts import PartsOf
 from headrace.engine.plan import MemoryPlan, plan_memory, shares_per_token
 from headrace.errors import OutOfMemory
 from headrace.kv.pages import PAGE_TOKENS
+from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import Model, find_model
 from headrace.program.program import Program
 from headrace.program.record import record
@@ -143,7 +144,8 @@ def _stored(checkpoint: Source) -> tuple[StoredClass, ...]:
 
 
 def _active(stored: tuple[StoredClass, ...], model: Model) -> int:
-    experts = model.config.experts
+    config = model.config
+    experts = config.experts if isinstance(config, DecoderConfig) else None
     share = 1.0 if experts is None else experts.top_k / experts.count
     return round(sum(entry.parameters * (share if entry.kind == "experts" else 1) for entry in stored))
 

@@ -16,6 +16,7 @@ from headrace.chat.template import ChatTemplate
 from headrace.engine.load import text_side
 from headrace.engine.model_card import licence
 from headrace.errors import UnsupportedModel
+from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import Model, find_model
 from headrace.models.rope import read_rope
 from headrace.text.gguf_tokens import tokenizer_keys
@@ -53,8 +54,8 @@ class Export:
             source=self.checkpoint,
             architecture=by_model_type(model.model_type),
             type=self.type,
-            head_dim=model.config.head_dim,
-            transposed=model.config.transposed,
+            head_dim=model.config.head_dim if isinstance(model.config, DecoderConfig) else 0,
+            transposed=isinstance(model.config, DecoderConfig) and model.config.transposed,
             converter=converter,
         )
         outputs = [*self._rope_tensors(model), *export.outputs()]
@@ -122,7 +123,10 @@ class Export:
 
     def _rope_tensors(self, model: Model) -> list[Output]:
         """Divisors of the rotary frequencies, which GGUF keeps as tensors."""
-        config, rope = self.checkpoint.config, model.config.ropes[0] if model.config.ropes else None
+        config, ropes = self.checkpoint.config, ()
+        if isinstance(model.config, DecoderConfig):
+            ropes = model.config.ropes
+        rope = ropes[0] if ropes else None
         if rope is None:
             return []
         table = cast("dict[str, object]", config.get("rope_parameters") or config.get("rope_scaling") or {})
