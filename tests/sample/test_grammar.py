@@ -324,6 +324,18 @@ def test_patterns_mean_what_they_mean_in_ecma_262(pattern: str, right: list[str]
         assert not admits(constraint, json.dumps(text, ensure_ascii=False)), text
 
 
+def test_a_compiler_that_fails_is_an_error_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Panic(BaseException):
+        pass
+
+    def fail(*_: object, **__: object) -> None:
+        raise Panic("index out of bounds")
+
+    monkeypatch.setattr("llguidance.LLMatcher", fail)
+    with pytest.raises(GrammarError, match="the compiler failed"):
+        new_grammars().matcher(Constraint("regex", "a"))
+
+
 def test_dates_know_leap_years() -> None:
     date = re.compile(FORMAT_PATTERNS["date"])
     for year in (1900, 1999, 2000, 2023, 2024, 2100, 2400):

@@ -20,16 +20,29 @@ _Result = TypeVar("_Result")
 
 
 def on_large_stack(work: Callable[[], _Result]) -> _Result:
-    """Run the compiler where hostile nesting within the limits cannot end the process."""
+    """Run the compiler where hostile nesting within the limits cannot end the process.
+
+    RuntimeError where it fails in a way that it does not report, a Rust panic for instance.
+    """
     results: list[_Result] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # a panic is no Exception
+            failures.append(error)
+
     with _stack_size:
         before = threading.stack_size(COMPILER_STACK_BYTES)
         try:
-            thread = threading.Thread(target=lambda: results.append(work()), name="headrace-grammar")
+            thread = threading.Thread(target=run, name="headrace-grammar")
             thread.start()
         finally:
             threading.stack_size(before)
     thread.join()
+    if failures:
+        raise RuntimeError(str(failures[0])[:200]) from failures[0]
     return results[0]
 
 

@@ -63,7 +63,10 @@ class Grammars:
 
         grammar = compile_grammar(constraint)
         limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
-        matcher = on_large_stack(lambda: LLMatcher(self.tokens.trie, grammar, log_level=0, limits=limits))
+        try:
+            matcher = on_large_stack(lambda: LLMatcher(self.tokens.trie, grammar, log_level=0, limits=limits))
+        except RuntimeError as error:
+            raise constraint.error(f"cannot be compiled: the compiler failed ({error})") from error
         matcher.compute_bitmask()  # what fails at once fails here, beside the loop
         if matcher.is_error():
             raise constraint.error(f"cannot be compiled: {_first_lines(matcher.get_error())}")
