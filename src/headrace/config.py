@@ -196,6 +196,13 @@ class Settings:
         "Host and Origin names accepted on a loopback address besides localhost",
         shown_default="none",
     )
+    tool_format: str | None = _setting(
+        None,
+        _text,
+        "name",
+        "syntax of tool calls, e.g. hermes",
+        shown_default="told by the chat template",
+    )
     drain_s: float = _setting(
         30.0,
         _seconds,

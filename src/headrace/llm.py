@@ -13,8 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, cast
 
-from headrace.chat.messages import messages_from_openai
+from headrace.chat.answer import Answer
+from headrace.chat.conversation import Conversation, prepare
+from headrace.chat.messages import ToolCall, messages_from_openai
 from headrace.chat.template import missing_template
+from headrace.chat.tool_formats.output import AnswerEvent, Reasoning, Text
+from headrace.chat.tools import tool_use_from_openai
 from headrace.config import default_cache_dir
 from headrace.engine.load import LoadedModel, Progress, load_model
 from headrace.engine.options import EngineOptions
@@ -37,6 +41,7 @@ from headrace.sample.params import SamplingParams
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, object]]
 
+_CHAT_OPTIONS = ("tools", "tool_choice", "parallel_tool_calls", "tool_format", "template_variables")
 _PARAMS = frozenset(field.name for field in fields(SamplingParams))
 _CONSTRAINTS: Mapping[str, Callable[[Any], Constraint]] = {
     "json_schema": lambda schema: schema_constraint(schema, param="json_schema"),
@@ -57,11 +62,14 @@ class Choice:
     finish_reason: str
     stop: str | int | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The answer to one prompt; `text`, `tokens` and `finish_reason` are the first choice's."""
+    """The answer to one prompt; `text`, `tokens`, `finish_reason`, `reasoning` and `tool_calls` are the first
+    choice's. Reasoning and calls of a chat are no part of its text."""
 
     choices: tuple[Choice, ...]
     usage: Usage
@@ -80,15 +88,25 @@ class Completion:
     def finish_reason(self) -> str:
         return self.choices[0].finish_reason
 
+    @property
+    def reasoning(self) -> str:
+        return self.choices[0].reasoning
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return self.choices[0].tool_calls
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a stream: new text of a choice; the last one of the stream carries `completion`."""
+    """A piece of a stream: new text of a choice, or new reasoning of a chat; the last one of the stream has
+    `completion`, with all tool calls."""
 
     text: str
     choice: int = 0
     tokens: tuple[int, ...] = ()
     completion: Completion | None = None
+    reasoning: str = ""
 
 
 class LLM:
@@ -148,12 +166,17 @@ class LLM:
         return _Stream(self, self._request(prompt, sampling))
 
     def chat(self, messages: Messages, **sampling: Any) -> Completion:
-        """Answer a conversation: dicts with `role` and `content`, rendered by the model's chat template."""
+        """Answer a conversation: dicts with `role` and `content`, rendered by the model's chat template.
+
+        `tools`, `tool_choice` and `parallel_tool_calls` are those of OpenAI's chat completions, `tool_format`
+        names the syntax of calls where the template does not tell it, `template_variables` (a dict, such as
+        {"enable_thinking": False}) goes to the template.
+        """
         return _last(self.stream_chat(messages, **sampling))
 
     def stream_chat(self, messages: Messages, **sampling: Any) -> Iterator[Piece]:
         """Like chat, piece by piece."""
-        return _Stream(self, self._chat_request(messages, sampling))
+        return _Stream(self, *self._chat_request(messages, sampling))
 
     async def agenerate(self, prompt: Prompt, **sampling: Any) -> Completion:
         """`generate` for asyncio."""
@@ -169,7 +192,7 @@ class LLM:
 
     def astream_chat(self, messages: Messages, **sampling: Any) -> AsyncIterator[Piece]:
         """`stream_chat` for asyncio."""
-        return _astream(self, self._chat_request(messages, sampling))
+        return _astream(self, *self._chat_request(messages, sampling))
 
     def close(self) -> None:
         """Stop the engine and free its memory."""
@@ -192,15 +215,29 @@ class LLM:
         params = self._params(sampling)
         return Request(prompt=ids, params=params, continues=continues, constraint=constraint)
 
-    def _chat_request(self, messages: Messages, sampling: dict[str, Any]) -> Request:
+    def _chat_request(self, messages: Messages, options: dict[str, Any]) -> tuple[Request, Conversation]:
         template = self.model.template
         if template is None:
             raise missing_template(self.model.name)
-        text = template.render(messages_from_openai(list(messages)))
-        # The template writes the special tokens itself, the tokenizer must not add them again.
-        ids = self.model.tokenizer.encode(text, add_special=False)
-        sampling, constraint = _constraint(sampling)
-        return Request(prompt=tuple(ids), params=self._params(sampling), constraint=constraint)
+        given = {name: options.get(name) for name in _CHAT_OPTIONS}
+        sampling = {name: value for name, value in options.items() if name not in given}
+        sampling, wanted = _constraint(sampling)
+        conversation = prepare(
+            template,
+            messages_from_openai(list(messages)),
+            use=tool_use_from_openai(given["tools"], given["tool_choice"], given["parallel_tool_calls"]),
+            family=given["tool_format"],
+            variables=given["template_variables"],
+        )
+        tokenizer = self.model.tokenizer
+        request = Request(
+            # The template writes the special tokens itself, the tokenizer must not add them again.
+            prompt=tuple(tokenizer.encode(conversation.text, add_special=False)),
+            params=self._params(sampling),
+            constraint=conversation.constraint(tokenizer, wanted),
+            visible_ids=conversation.visible_ids(tokenizer),
+        )
+        return request, conversation
 
     def _params(self, sampling: dict[str, Any]) -> SamplingParams:
         _known("generate", sampling, _PARAMS | _CONSTRAINTS.keys())
@@ -215,10 +252,10 @@ class LLM:
 class _Stream:
     """A running request as an iterator of pieces; closing or dropping it before its end cancels."""
 
-    def __init__(self, llm: LLM, request: Request) -> None:
+    def __init__(self, llm: LLM, request: Request, conversation: Conversation | None = None) -> None:
         self._llm = llm  # its engine would stop with its last reference
         self._events: queue.SimpleQueue[list[Event]] = queue.SimpleQueue()
-        self._collector = _Collector(request.params.n)
+        self._collector = _Collector(request.params.n, conversation)
         self._pieces: deque[Piece] = deque()
         self._open = False
         self._ticket = llm.model.engine.submit(request, self._events.put)
@@ -247,10 +284,12 @@ class _Stream:
         self.close()
 
 
-async def _astream(llm: LLM, request: Request) -> AsyncIterator[Piece]:
+async def _astream(
+    llm: LLM, request: Request, conversation: Conversation | None = None
+) -> AsyncIterator[Piece]:
     loop = asyncio.get_running_loop()
     events: asyncio.Queue[list[Event]] = asyncio.Queue()
-    collector = _Collector(request.params.n)
+    collector = _Collector(request.params.n, conversation)
     sink = _on_loop(loop, events.put_nowait)
     if request.constraint is None:
         ticket: Ticket = llm.model.engine.submit(request, sink)
@@ -278,9 +317,11 @@ def _on_loop(
 class _Collector:
     """Gathers the events of one request into pieces and, at the end, a completion."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, conversation: Conversation | None) -> None:
         self.completion: Completion | None = None
-        self._texts: list[list[str]] = [[] for _ in range(n)]
+        parsed = None if conversation is None or conversation.plain else conversation
+        self._parsers = [None if parsed is None else parsed.parser() for _ in range(n)]
+        self._answers = [Answer() for _ in range(n)]
         self._tokens: list[list[int]] = [[] for _ in range(n)]
         self._logprobs: list[list[TokenLogprob]] = [[] for _ in range(n)]
         self._ends: dict[int, ChoiceDone] = {}
@@ -291,12 +332,16 @@ class _Collector:
         for event in events:
             match event:
                 case Delta(choice, text, tokens, logprobs):
-                    self._texts[choice].append(text)
+                    parser = self._parsers[choice]
                     self._tokens[choice] += tokens
                     self._logprobs[choice] += logprobs
-                    pieces.append(Piece(text, choice, tokens))
-                case ChoiceDone():
-                    self._ends[event.choice] = event
+                    said = [Text(text)] if parser is None else parser.feed(text)
+                    pieces.append(self._piece(choice, said, tokens))
+                case ChoiceDone(choice, reason):
+                    self._ends[choice] = event
+                    parser = self._parsers[choice]
+                    if parser is not None:
+                        pieces.append(self._piece(choice, parser.finish(cut=reason != "stop")))
                 case Done():
                     self.completion = self._complete(event)
                     pieces.append(Piece("", completion=self.completion))
@@ -304,14 +349,22 @@ class _Collector:
                     raise error
         return pieces
 
+    def _piece(self, choice: int, said: Sequence[AnswerEvent], tokens: tuple[int, ...] = ()) -> Piece:
+        self._answers[choice].take(said)
+        text = "".join(event.text for event in said if isinstance(event, Text))
+        reasoning = "".join(event.text for event in said if isinstance(event, Reasoning))
+        return Piece(text, choice, tokens, reasoning=reasoning)
+
     def _complete(self, done: Done) -> Completion:
         choices = tuple(
             Choice(
-                "".join(self._texts[index]),
+                self._answers[index].content,
                 tuple(self._tokens[index]),
-                end.reason,
+                self._answers[index].reason(end.reason),
                 end.stop,
                 tuple(self._logprobs[index]),
+                self._answers[index].reasoning,
+                self._answers[index].calls,
             )
             for index, end in sorted(self._ends.items())
         )

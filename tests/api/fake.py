@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from headrace.engine.engine import EngineLimits
@@ -34,6 +35,7 @@ class FakeTokenizer:
 
     bos_id = 256
     eos_ids = frozenset[int]()
+    pieces = SimpleNamespace(special_ids=frozenset())
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         return ([256] if add_special else []) + list(text.encode())
@@ -44,12 +46,22 @@ class FakeTokenizer:
     def decode(self, ids: list[int], *, skip_special: bool = True) -> str:
         return bytes(i for i in ids if i < 256).decode(errors="replace")
 
+    def id_of(self, token: str) -> int | None:
+        return None
+
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else b"<s>"
 
 
 class FakeTemplate:
-    """`role: content` lines."""
+    """`role: content` lines; `source` tells how the model writes calls and reasoning."""
+
+    def __init__(self, source: str = "") -> None:
+        self.source = self.tool_source = source
+        self.tail = ""
+        self.tools: Any = None
+        self.variables: Any = None
+        self.reads = frozenset({"messages", "refuse", *(["tools"] if "tools" in source else [])})
 
     def render(
         self,
@@ -60,10 +72,11 @@ class FakeTemplate:
         continue_final_message: bool = False,
         variables: dict[str, Any] | None = None,
     ) -> str:
+        self.tools, self.variables = tools, variables
         if variables and variables.get("refuse"):
             raise TemplateError("the template refuses: say something else", param="messages")
         lines = [f"{_get(m, 'role')}: {_get(m, 'content')}" for m in messages]
-        return "\n".join([*lines, "assistant:"] if add_generation_prompt else lines)
+        return "\n".join([*lines, "assistant:"] if add_generation_prompt else lines) + self.tail
 
 
 def _get(message: Any, name: str) -> Any:
@@ -185,7 +198,8 @@ class FakeEngine:
                 logprobs = tuple(TokenLogprob(byte, -0.5 - choice, top) for byte in data)
             events.append(Delta(choice, letter, tuple(data), logprobs))
         if item.position >= limit:
-            events += [ChoiceDone(choice, "length") for choice in range(params.n)]
+            reason = "length" if params.max_tokens else "stop"
+            events += [ChoiceDone(choice, reason) for choice in range(params.n)]
             events.append(self._done(item))
         return events
 

@@ -137,3 +137,14 @@ def test_kinds_of_real_decoders(real: tokenizers.Tokenizer) -> None:
 
 def test_a_decoder_of_unknown_shape_asks_the_library(small_named: dict[str, tokenizers.Tokenizer]) -> None:
     assert Tokenizer(small_named["word_suffix"]).pieces.kind is Kind.WHOLE
+
+
+def test_visible_special_tokens_are_part_of_the_text() -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "[U]": 1}, unk_token="[U]"))
+    backend.add_special_tokens(["<call>", "<end>"])
+    tokenizer = Tokenizer(backend)
+    shown = tokenizer.id_of("<call>")
+    assert shown is not None
+    stream = Detokenizer(tokenizer, visible_ids=frozenset({shown}))
+    text = "".join(stream.push(token_id) for token_id in [0, shown, 0, shown + 1]) + stream.flush()
+    assert text.split() == ["a", "<call>", "a"]

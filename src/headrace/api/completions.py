@@ -140,6 +140,7 @@ class TextShape:
         self._wants_logprobs = body.logprobs is not None
         self._offsets: dict[int, int] = {}
         self.keep = body.n or 1
+        self.reasoning_tokens = 0
         self._echoed: list[str] = []
         if body.echo:
             self._echoed = [

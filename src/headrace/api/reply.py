@@ -19,6 +19,7 @@ from headrace.api.wire import (
     ChatChoice,
     ChatChunkChoice,
     Chunk,
+    CompletionDetails,
     ParameterWarning,
     PromptDetails,
     Reply,
@@ -36,6 +37,7 @@ class Collected:
     """One choice of a reply that is not streamed."""
 
     text: list[str] = field(default_factory=list[str])
+    token_counts: list[int] = field(default_factory=list[int])  # of each text
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     done: ChoiceDone | None = None
 
@@ -52,6 +54,11 @@ class Shape(Protocol):
     chunk_object: str
     keep: int
     """Choices to return of each request: fewer than were computed with `best_of`."""
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens of reasoning in all choices, once they are shaped."""
+        ...
 
     def opening(self, index: int) -> ChatChunkChoice | TextChoice | None:
         """What a choice's stream begins with, before any text."""
@@ -81,13 +88,14 @@ class Head:
     created: int = field(default_factory=now_s)
 
 
-def usage_body(usages: Sequence[Usage]) -> UsageBody:
+def usage_body(usages: Sequence[Usage], reasoning_tokens: int = 0) -> UsageBody:
     """Token counts, added up over the prompts of one HTTP request."""
     prompt = sum(usage.prompt_tokens for usage in usages)
     completion = sum(usage.completion_tokens for usage in usages)
     reasons = [usage.miss_reason for usage in usages if usage.miss_reason is not None]
     details = PromptDetails(sum(usage.cached_tokens for usage in usages), reasons[0] if reasons else None)
-    return UsageBody(prompt, completion, prompt + completion, details)
+    parts = CompletionDetails(reasoning_tokens=reasoning_tokens)
+    return UsageBody(prompt, completion, prompt + completion, details, parts)
 
 
 def _seed(done: Sequence[Done]) -> int | UnsetType:
@@ -110,14 +118,15 @@ async def respond(
         LOG.info("%s: the client left before the reply", head.id)
         return Response(status_code=CLIENT_GONE)
     choices = [choice for choices in collector.choices for choice in _best(choices, shape.keep)]
+    shaped = [shape.whole(index, choice) for index, choice in enumerate(choices)]
     return json_response(
         Reply(
             id=head.id,
             object=shape.reply_object,
             created=head.created,
             model=head.model,
-            choices=[shape.whole(index, choice) for index, choice in enumerate(choices)],
-            usage=usage_body([done.usage for done in collector.done]),
+            choices=shaped,
+            usage=usage_body([done.usage for done in collector.done], shape.reasoning_tokens),
             seed=_seed(collector.done),
             warnings=head.warnings or UNSET,
         )
@@ -144,6 +153,7 @@ class Collector:
             if isinstance(event, Delta):
                 choice = self.choices[index][event.choice]
                 choice.text.append(event.text)
+                choice.token_counts.append(len(event.tokens))
                 choice.logprobs.extend(event.logprobs)
             elif isinstance(event, ChoiceDone):
                 self.choices[index][event.choice].done = event
@@ -202,7 +212,7 @@ class StreamChunks:
                 created=self._head.created,
                 model=self._head.model,
                 choices=[],
-                usage=usage_body([done.usage for done in self._done]),
+                usage=usage_body([done.usage for done in self._done], self._shape.reasoning_tokens),
                 seed=_seed(self._done),
             )
         ]

@@ -73,11 +73,38 @@ class TextLogprobs(msgspec.Struct, frozen=True):
     text_offset: list[int]
 
 
+class CalledFunction(msgspec.Struct, frozen=True):
+    """The function of a call; `arguments` is JSON text, in a chunk the next part of it."""
+
+    name: str | UnsetType = UNSET
+    arguments: str = ""
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True):
+    """What a chunk adds to the call at `index`; the first chunk of a call names it."""
+
+    index: int
+    function: CalledFunction
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+
+
+class MessageCall(msgspec.Struct, frozen=True):
+    """A whole call."""
+
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
 class ChatDelta(msgspec.Struct, frozen=True):
-    """What a chunk adds to a chat message."""
+    """What a chunk adds to a chat message. Reasoning goes by both names that clients read."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):
@@ -114,11 +141,14 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """The answer of a chat."""
+    """The answer of a chat; `content` is null where it is nothing but calls."""
 
-    content: str
+    content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[MessageCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):

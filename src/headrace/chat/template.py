@@ -59,6 +59,7 @@ class ChatTemplate:
         # Templates add these two to strings, so they are never undefined.
         self._tokens = {**(special_tokens or {}), "bos_token": bos_token or "", "eos_token": eos_token or ""}
         self.source = source
+        self.tool_source = source if tool_source is None else tool_source
         self._plain = _Compiled(source, now)
         self._with_tools = self._plain if tool_source is None else _Compiled(tool_source, now)
         self.reads = self._plain.reads | self._with_tools.reads

@@ -186,8 +186,12 @@ class Engine:
         return Choice(
             sequence,
             RowState(params, generation.seed, index, request.prompt, stop_ids),
-            # A grammar describes the text from its first byte, also where a decoder would take off a space.
-            Detokenizer(self._tokenizer, continues=request.continues or request.constraint is not None),
+            Detokenizer(
+                self._tokenizer,
+                visible_ids=request.visible_ids,
+                # A grammar describes the text from its first byte, where a decoder would take off a space.
+                continues=request.continues or request.constraint is not None,
+            ),
             stops,
             stop_ids,
             generation,

@@ -20,7 +20,8 @@ class Request:
     `salt` separates prefix caches (one per API key); `cache` False neither reads nor feeds the prefix
     cache. Lower `priority` runs sooner. `deadline_s` counts from submission. `continues` says that the output
     goes on with the prompt's text (a completion) and so may begin with a space, rather than being a text of
-    its own (an answer). Every choice matches `constraint`, where there is one, or fails.
+    its own (an answer). Special tokens are no part of the text, but for those of `visible_ids`. Every choice
+    matches `constraint`, where there is one, or fails.
     """
 
     prompt: tuple[int, ...]
@@ -32,6 +33,7 @@ class Request:
     deadline_s: float | None = None
     continues: bool = False
     constraint: Constraint | None = None
+    visible_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,39 +14,50 @@ _WINDOW_TOKENS = 8  # a character has at most four bytes, so a longer doubt is n
 class Detokenizer:
     """Incremental decoding of one sequence.
 
-    The texts of all pushes and of `flush` together equal `tokenizer.decode(all ids)`. `continues` says
-    that the sequence goes on from an earlier text (a completion of a prompt): then the first token keeps
-    the space that a decoder takes off the start of a text. Bytes that a prompt left unfinished belong to
+    The texts of all pushes and of `flush` together equal `tokenizer.decode(all ids)`; with `skip_special`,
+    special tokens other than `visible_ids` are no part of it. `continues` says that the sequence goes on from
+    an earlier text (a completion of a prompt): then the first token keeps the space that a decoder takes off
+    the start of a text. Bytes that a prompt left unfinished belong to
     the prompt: what completes them is U+FFFD here, as when the generated ids are decoded alone.
 
     A run of `<0xNN>` tokens (SentencePiece byte fallback) is held until it ends or is known to be wrong:
     the reference decoder replaces the whole run when any byte of it is wrong.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, continues: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special: bool = True,
+        visible_ids: frozenset[int] = frozenset(),
+        continues: bool = False,
+    ) -> None:
         pieces = tokenizer.pieces
+        skipped = pieces.special_ids if skip_special else frozenset[int]()
+        if visible_ids:
+            skipped -= visible_ids
         self._state: _ByteLevel | _ByteFallback | _Tokenwise | _Whole
         if pieces.kind is Kind.BYTE_LEVEL:
-            self._state = _ByteLevel(tokenizer, skip_special)
+            self._state = _ByteLevel(tokenizer, skipped)
         elif pieces.kind is Kind.BYTE_FALLBACK:
-            self._state = _ByteFallback(tokenizer, skip_special, continues)
+            self._state = _ByteFallback(tokenizer, skipped, continues)
         elif pieces.kind is Kind.TOKENWISE:
-            self._state = _Tokenwise(tokenizer, skip_special, continues)
+            self._state = _Tokenwise(tokenizer, skipped, continues)
         else:
-            self._state = _Whole(tokenizer, skip_special)
+            self._state = _Whole(tokenizer, skipped)
         self.push: Callable[[int], str] = self._state.push
         self.flush: Callable[[], str] = self._state.flush
 
 
 class _ByteLevel:
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int]) -> None:
         self._pieces = tokenizer.pieces
-        self._skip_special = skip_special
+        self._skipped = skipped
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_id: int) -> str:
         """Text newly certain after this id."""
-        piece = self._pieces.of(token_id, skip_special=self._skip_special)
+        piece = self._pieces.of(token_id, skip_special=token_id in self._skipped)
         return "" if piece is None else self._decoder.decode(piece.raw)
 
     def flush(self) -> str:
@@ -55,9 +66,9 @@ class _ByteLevel:
 
 
 class _ByteFallback:
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool, continues: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int], continues: bool) -> None:
         self._pieces = tokenizer.pieces
-        self._skip_special = skip_special
+        self._skipped = skipped
         self._strip_character, strip_count = tokenizer.pieces.strip
         self._to_strip = 0 if continues else strip_count
         self._run = bytearray()
@@ -67,7 +78,7 @@ class _ByteFallback:
 
     def push(self, token_id: int) -> str:
         """Text newly certain after this id."""
-        piece = self._pieces.of(token_id, skip_special=self._skip_special)
+        piece = self._pieces.of(token_id, skip_special=token_id in self._skipped)
         if piece is None:
             return ""
         if piece.is_byte:
@@ -113,14 +124,14 @@ class _ByteFallback:
 
 
 class _Tokenwise:
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool, continues: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int], continues: bool) -> None:
         self._pieces = tokenizer.pieces
-        self._skip_special = skip_special
+        self._skipped = skipped
         self._is_first = not continues
 
     def push(self, token_id: int) -> str:
         """Text newly certain after this id."""
-        piece = self._pieces.of(token_id, skip_special=self._skip_special)
+        piece = self._pieces.of(token_id, skip_special=token_id in self._skipped)
         if piece is None:
             return ""
         if self._is_first:
@@ -140,14 +151,16 @@ class _Whole:
     start of a list cancels; it is exact for every decoder that looks no further than one window back.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int]) -> None:
         self._tokenizer = tokenizer
-        self._skip_special = skip_special
+        self._skipped = skipped
         self._shown: list[int] = []
         self._held: list[int] = []
 
     def push(self, token_id: int) -> str:
         """Text newly certain after this id."""
+        if token_id in self._skipped:
+            return ""
         self._held.append(token_id)
         text = self._difference()
         doubtful = not text or text.endswith("�")
@@ -164,6 +177,6 @@ class _Whole:
         return text
 
     def _difference(self) -> str:
-        before = self._tokenizer.decode(self._shown, skip_special=self._skip_special)
-        after = self._tokenizer.decode(self._shown + self._held, skip_special=self._skip_special)
+        before = self._tokenizer.decode(self._shown, skip_special=False)
+        after = self._tokenizer.decode(self._shown + self._held, skip_special=False)
         return after[len(before) :]

@@ -1,0 +1,69 @@
+"""How models write their reasoning: the marks around it, by what a chat template says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.chat.tool_formats.lark import Lark
+from headrace.chat.tool_formats.output import Output
+from headrace.chat.tool_formats.reader import Reader, Steps
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningMarks:
+    """Reasoning stands between `start` and `end` before the answer; `wrap` stands around the answer itself.
+
+    A template may write `start` at the end of the prompt; then the answer begins within the reasoning.
+    """
+
+    start: str
+    end: str
+    wrap: tuple[str, ...] = ()
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Every mark that may be a special token."""
+        return (self.start, self.end, *self.wrap)
+
+    def opened_by(self, prompt: str) -> bool:
+        """Whether the prompt ends within the reasoning."""
+        return prompt.rstrip().endswith(self.start)
+
+    def read(
+        self, reader: Reader, output: Output, answer: Callable[[Reader, Output], Steps[None]], *, opened: bool
+    ) -> Steps[None]:
+        """Take an answer with the reasoning before it; `answer` takes what follows."""
+        yield from reader.space()
+        if opened or (yield from reader.literal(self.start)):
+            output.thinking = True
+            yield from reader.space()
+            yield from reader.literal(self.start)  # some models say it again
+            yield from reader.until((self.end,), output.reasoning)
+            output.thinking = False
+            output.section()
+        yield from answer(reader, output)
+
+    def grammar(self, lark: Lark, answer: str, *, opened: bool) -> str:
+        """An expression for an answer with free reasoning before it."""
+        thought = f"{lark.up_to(self.end)} /[ \\n]{{0,8}}/"
+        return f"{thought} {answer}" if opened else f"({lark.text(self.start)} {thought})? {answer}"
+
+
+_KNOWN = (
+    ReasoningMarks("[THINK]", "[/THINK]"),
+    ReasoningMarks("<|START_THINKING|>", "<|END_THINKING|>", ("<|START_RESPONSE|>", "<|END_RESPONSE|>")),
+    ReasoningMarks("<|channel>thought", "<channel|>"),
+    ReasoningMarks("<seed:think>", "</seed:think>"),
+    ReasoningMarks("<think>", "</think>", ("<response>", "</response>")),
+    ReasoningMarks("<think>", "</think>"),
+)
+
+
+def reasoning_of(template_source: str) -> ReasoningMarks | None:
+    """The marks that a template knows; None where it knows none."""
+    for marks in _KNOWN:
+        needed = (marks.end, *marks.wrap[:1])
+        if all(mark in template_source for mark in needed):
+            return marks
+    return None

@@ -1,0 +1,109 @@
+"""gpt-oss: harmony, where the whole answer is messages on channels and a call is one of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.chat.tool_formats.format import ANY_OBJECT, openai_id
+from headrace.chat.tool_formats.lark import Lark
+from headrace.chat.tool_formats.output import Output
+from headrace.chat.tool_formats.reader import Malformed, Reader, Steps
+from headrace.chat.tool_formats.values import read_arguments
+from headrace.chat.tools import ToolUse
+
+_START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
+_ENDS = ("<|end|>", "<|call|>", "<|return|>")
+_NEXT = (*_ENDS, _START, _CHANNEL)
+_RECIPIENT = re.compile(r"to=functions\.([A-Za-z0-9_-]+)")
+_CHANNEL_NAME = re.compile(r"<\|channel\|>\s*([a-z]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Harmony:
+    """Messages `<|start|>assistant<|channel|>NAME<|message|>…<|end|>`; the prompt ends in the first header.
+
+    Channel `analysis` is reasoning, `final` and `commentary` are text, `to=functions.NAME` makes a call.
+    """
+
+    name: str = "gpt_oss"
+    template_marks: tuple[str, ...] = (_CHANNEL, "analysis")
+    new_id: Callable[[], str] = openai_id
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Every mark that may be a special token."""
+        return (_START, _CHANNEL, _MESSAGE, "<|constrain|>", *_ENDS)
+
+    def read(self, reader: Reader, output: Output) -> Steps[None]:
+        """Take an answer. Text that does not begin as a message is an answer of its own."""
+        mark = ""
+        while mark or (yield from reader.peek()):
+            reader.record()
+            try:
+                if mark or (yield from reader.followed_by(_START, _CHANNEL, "to=")):
+                    mark = yield from self._message(reader, output, mark)
+                else:
+                    mark = yield from self._body(reader, output)
+            except Malformed:
+                output.thinking = False
+                output.fail(mark + reader.recorded())
+                mark = ""
+
+    def _message(self, reader: Reader, output: Output, mark: str) -> Steps[str]:
+        """Take a message whose header begins with `mark`; the mark of the next header if that is taken."""
+        header = [mark]
+        if not (yield from reader.until((_MESSAGE,), header.append)):
+            raise Malformed
+        text = "".join(header)
+        recipient, channel = _RECIPIENT.search(text), _CHANNEL_NAME.search(text)
+        output.section()
+        if recipient is None:
+            output.thinking = channel is not None and channel[1] == "analysis"
+            return (yield from self._body(reader, output))
+        if recipient[1] not in output.tools:
+            raise Malformed
+        output.start(recipient[1])
+        yield from read_arguments(reader, output.arguments)
+        output.end()
+        yield from reader.space()
+        yield from reader.literal(*_ENDS)
+        return ""
+
+    def _body(self, reader: Reader, output: Output) -> Steps[str]:
+        mark = yield from reader.until(_NEXT, output.reasoning if output.thinking else output.text)
+        output.thinking = False
+        return "" if mark in _ENDS else mark
+
+    def grammar(self, lark: Lark, use: ToolUse) -> str:
+        """One call, after any reasoning."""
+        schemas = {tool.name: tool.parameters for tool in use.callable}
+        return f"({self._said(lark, 'analysis')})? {self._calls(lark, use, schemas)}"
+
+    def lazy_grammar(self, lark: Lark, use: ToolUse) -> str | None:
+        """Messages, of which those to a function follow it."""
+        schemas = {tool.name: tool.parameters if tool.strict else ANY_OBJECT for tool in use.callable}
+        said = lark.any_of(self._said(lark, channel) for channel in ("analysis", "commentary"))
+        final = f"{lark.text(_CHANNEL + 'final' + _MESSAGE)} {lark.free()}"
+        return f"({said})* ({self._calls(lark, use, schemas)} | {final})"
+
+    def _said(self, lark: Lark, channel: str) -> str:
+        """A message to the user or to itself, and the start of the next."""
+        header = lark.text(_CHANNEL + channel + _MESSAGE)
+        return f"{header} {lark.up_to(_ENDS[0])} {lark.text(_START + 'assistant')}"
+
+    def _calls(self, lark: Lark, use: ToolUse, schemas: Mapping[str, Mapping[str, Any]]) -> str:
+        return lark.any_of(
+            " ".join(
+                (
+                    lark.text(f"{_CHANNEL}commentary to=functions.{tool.name} <|constrain|>json{_MESSAGE}"),
+                    lark.json(schemas[tool.name]),
+                )
+            )
+            for tool in use.callable
+        )
+
+
+GPT_OSS = Harmony()

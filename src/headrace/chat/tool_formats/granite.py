@@ -1,0 +1,16 @@
+"""Granite 3: a list of JSON objects after `<|tool_call|>`."""
+
+from __future__ import annotations
+
+from headrace.chat.tool_formats.envelope import Envelope
+from headrace.chat.tool_formats.format import ToolFormat
+
+GRANITE = ToolFormat(
+    name="granite",
+    call=Envelope(),
+    opens=("<|tool_call|>", "<tool_call>"),
+    lead="[",
+    separator=", ",
+    tail="]",
+    template_marks=("<|tool_call|>",),
+)

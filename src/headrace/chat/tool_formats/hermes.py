@@ -1,0 +1,15 @@
+"""Hermes 2 and 3, Qwen 2.5 and 3, and many that follow them: `<tool_call>{json}</tool_call>`."""
+
+from __future__ import annotations
+
+from headrace.chat.tool_formats.envelope import Envelope
+from headrace.chat.tool_formats.format import ToolFormat
+
+HERMES = ToolFormat(
+    name="hermes",
+    call=Envelope(),
+    opens=("<tool_call>\n",),
+    close="\n</tool_call>",
+    gap="\n",
+    template_marks=("<tool_call>",),
+)

@@ -1,0 +1,84 @@
+"""Grammar text in the Lark dialect of llguidance, put together rule by rule."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from headrace.sample.grammar_schema import schema_text
+
+SpecialId = Callable[[str], int | None]
+"""The id of a special token by its spelling; None where it is ordinary text."""
+
+
+class Lark:
+    """Collects rules. Marks that are special tokens of the tokenizer are written as those tokens: a grammar's
+    text never matches them otherwise."""
+
+    def __init__(self, special_id: SpecialId, marks: Iterable[str]) -> None:
+        self._ids = {mark: found for mark in marks if (found := special_id(mark)) is not None}
+        longest_first = sorted(self._ids, key=len, reverse=True)
+        self._split = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if self._ids else None
+        self._rules: list[str] = []
+
+    def is_special(self, mark: str) -> bool:
+        """Whether `mark` is one token that no text spells."""
+        return mark in self._ids
+
+    def text(self, text: str) -> str:
+        """An expression for exactly `text`."""
+        parts = self._split.split(text) if self._split else [text]
+        written = [f"<[{self._ids[part]}]>" if part in self._ids else _quoted(part) for part in parts if part]
+        return " ".join(written) if written else '""'
+
+    def json(self, schema: Mapping[str, Any]) -> str:
+        """An expression for a JSON value of that schema."""
+        return "%json " + schema_text(schema, param="tools")
+
+    def up_to(self, mark: str) -> str:
+        """An expression for any text and, once, `mark` after it."""
+        if self.is_special(mark):
+            return f"{self.free()} {self.text(mark)}"
+        return self.rule(f"/(?s:.*)/ {_quoted(mark)}", "[lazy]")
+
+    def free(self) -> str:
+        """An expression for any text."""
+        return self.rule("/(?s:.*)/", name="FREE")
+
+    def rule(self, body: str, attributes: str = "", *, name: str = "") -> str:
+        """Add a rule; its name."""
+        name = name or f"rule_{len(self._rules)}"
+        line = f"{name}{attributes}: {body}"
+        if line not in self._rules:
+            self._rules.append(line)
+        return name
+
+    def any_of(self, options: Iterable[str]) -> str:
+        """A rule for one of several expressions."""
+        return self.rule(" | ".join(f"({option})" for option in options))
+
+    def members(self, required: Sequence[str], optional: Sequence[str], comma: str) -> str:
+        """An expression for `required` and any of `optional` in that order, with `comma` between them."""
+        between = self.text(comma)
+        if required:
+            more = "".join(f" ({between} {member})?" for member in optional)
+            return f" {between} ".join(required) + more
+        choices = [
+            member + "".join(f" ({between} {later})?" for later in optional[index + 1 :])
+            for index, member in enumerate(optional)
+        ]
+        return f"({self.any_of(choices)})?" if choices else self.text("")
+
+    def has(self, name: str) -> bool:
+        """Whether there is a rule of that name."""
+        return any(line.startswith(f"{name}:") for line in self._rules)
+
+    def grammar(self, start: str) -> str:
+        """The whole text."""
+        return "\n".join([f"start: {start}", *self._rules]) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

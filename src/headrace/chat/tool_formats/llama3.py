@@ -1,0 +1,16 @@
+"""Llama 3.1 to 3.3: a bare JSON object with `name` and `parameters`, or one after `<|python_tag|>`."""
+
+from __future__ import annotations
+
+from headrace.chat.tool_formats.envelope import Envelope
+from headrace.chat.tool_formats.format import ToolFormat
+
+LLAMA3 = ToolFormat(
+    name="llama3",
+    call=Envelope("parameters"),
+    opens=("<|python_tag|>", "<|python_start|>"),
+    separator="; ",
+    close="<|python_end|>",
+    bare=True,
+    template_marks=('"parameters": dictionary of argument name and its value}',),
+)

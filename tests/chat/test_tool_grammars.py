@@ -1,0 +1,173 @@
+"""The grammar of each family takes what its parser reads, and nothing that breaks a tool's schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from answers import parsed, read
+from test_tool_formats import WRITTEN, gemma
+
+from headrace.chat.answer import answer_grammar, answer_syntax
+from headrace.chat.tool_formats.families import FAMILIES
+from headrace.chat.tools import Tool, ToolUse
+
+llguidance = pytest.importorskip("llguidance")
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"town": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["C", "F"]}},
+    "required": ["town", "days"],
+    "additionalProperties": False,
+}
+TOOLS = (Tool("weather", "", SCHEMA, strict=True), Tool("time", "", {"type": "object", "properties": {}}))
+GOOD: list[tuple[str, dict[str, Any]]] = [("weather", {"town": "Kö\n{n", "days": 2, "unit": "C"})]
+BAD: list[tuple[str, dict[str, Any]]] = [("weather", {"town": "x", "days": "two"})]
+
+
+def envelope(key: str, made: Any) -> str:
+    return ", ".join(json.dumps({"name": name, key: args}, ensure_ascii=False) for name, args in made)
+
+
+def parameters(made: Any) -> str:
+    [(name, args)] = made
+    inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in args.items())
+    return f"<function={name}>\n{inner}</function>"
+
+
+def glm(made: Any) -> str:
+    [(name, args)] = made
+    pairs = (f"<arg_key>{k}</arg_key>\n<arg_value>{v}</arg_value>\n" for k, v in args.items())
+    return f"<tool_call>{name}\n{''.join(pairs)}</tool_call>"
+
+
+def dumped(made: Any) -> str:
+    return json.dumps(made[0][1], ensure_ascii=False)
+
+
+def in_json(made: Any) -> str:
+    [(name, args)] = made
+    values = (f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in args.items())
+    return f"[{name}({', '.join(values)})]"
+
+
+QUOTE = '<|"|>'
+SPELLED = {
+    "hermes": lambda made: f"<tool_call>\n{envelope('arguments', made)}\n</tool_call>",
+    "llama3": lambda made: envelope("parameters", made),
+    "granite": lambda made: f"<|tool_call|>[{envelope('arguments', made)}]",
+    "mistral": lambda made: f"[TOOL_CALLS][{envelope('arguments', made)}]",
+    "mistral_args": lambda made: f"[TOOL_CALLS]{made[0][0]}[ARGS]{dumped(made)}",
+    "qwen3_coder": lambda made: f"<tool_call>\n{parameters(made)}\n</tool_call>",
+    "seed_oss": lambda made: f"<seed:tool_call>\n{parameters(made)}\n</seed:tool_call>",
+    "glm": glm,
+    "deepseek_v3": lambda made: (
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{made[0][0]}\n```json\n{dumped(made)}"
+        "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    ),
+    "deepseek_v31": lambda made: (
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{made[0][0]}<｜tool▁sep｜>{dumped(made)}"
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    ),
+    "kimi_k2": lambda made: (
+        f"<|tool_calls_section_begin|><|tool_call_begin|>functions.{made[0][0]}:0<|tool_call_argument_begin|>"
+        f"{dumped(made)}<|tool_call_end|><|tool_calls_section_end|>"
+    ),
+    "gemma4": lambda made: f"<|tool_call>call:{made[0][0]}{gemma(QUOTE)(made[0][1])}<tool_call|>",
+    "functiongemma": WRITTEN["functiongemma"],
+    "llama4_pythonic": in_json,
+    "lfm2": lambda made: f"<|tool_call_start|>{in_json(made)}<|tool_call_end|>",
+    "gpt_oss": lambda made: (
+        f"<|channel|>commentary to=functions.{made[0][0]} <|constrain|>json<|message|>{dumped(made)}"
+    ),
+}
+BARE = {"llama3", "llama4_pythonic"}
+
+
+@pytest.fixture(scope="module")
+def byte_tokenizer() -> Any:
+    """One token per byte; the last is the end of the sequence."""
+    tokens = [bytes([byte]) for byte in range(256)] + [b"<eos>"]
+
+    class Bytes:
+        eos_token_id = 256
+        bos_token_id = None
+        special_token_ids = (256,)
+
+        def __init__(self) -> None:
+            self.tokens = tokens
+
+        def __call__(self, text: bytes | str) -> list[int]:
+            return list(text.encode() if isinstance(text, str) else text)
+
+    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(Bytes()))
+
+
+def takes(tokenizer: Any, grammar: str, text: str) -> bool:
+    matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(grammar))
+    assert not matcher.is_error(), matcher.get_error() + "\n" + grammar
+    return all(matcher.consume_token(byte) for byte in text.encode()) and matcher.is_accepting()
+
+
+def no_special(mark: str) -> int | None:
+    return None
+
+
+def test_every_family_is_here() -> None:
+    assert set(SPELLED) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("name", SPELLED)
+def test_a_demanded_call(byte_tokenizer: Any, name: str) -> None:
+    syntax = answer_syntax("", name)
+    use = ToolUse(TOOLS, TOOLS, mode="required")
+    grammar = answer_grammar(syntax, use, no_special, opened=False)
+    assert grammar is not None
+    good = SPELLED[name](GOOD)
+    assert parsed(read(syntax, use, [good])) == GOOD
+    assert takes(byte_tokenizer, grammar, good)
+    assert not takes(byte_tokenizer, grammar, SPELLED[name](BAD))
+    assert not takes(byte_tokenizer, grammar, SPELLED[name]([("weather", {"days": 2})]))
+    assert not takes(byte_tokenizer, grammar, SPELLED[name]([("other", {"town": "x", "days": 2})]))
+    assert not takes(byte_tokenizer, grammar, "No.")
+
+
+@pytest.mark.parametrize("name", sorted(SPELLED.keys() - BARE))
+def test_free_text_with_strict_calls(byte_tokenizer: Any, name: str) -> None:
+    use = ToolUse(TOOLS, TOOLS)
+    grammar = answer_grammar(answer_syntax("", name), use, no_special, opened=False)
+    assert grammar is not None
+    before = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant" if name == "gpt_oss" else "Well. "
+    plain = "<|channel|>final<|message|>No." if name == "gpt_oss" else "No."
+    assert takes(byte_tokenizer, grammar, plain)
+    assert takes(byte_tokenizer, grammar, before + SPELLED[name](GOOD))
+    assert not takes(byte_tokenizer, grammar, before + SPELLED[name](BAD))
+
+
+def test_reasoning_before_a_demanded_call(byte_tokenizer: Any) -> None:
+    syntax = answer_syntax("<think></think><tool_call>")
+    use = ToolUse(TOOLS, TOOLS, mode="required")
+    call = SPELLED["hermes"](GOOD)
+    for opened, answers in ((False, [call, f"<think>hm</think>\n\n{call}"]), (True, [f"hm</think>\n{call}"])):
+        grammar = answer_grammar(syntax, use, no_special, opened=opened)
+        assert grammar is not None
+        for answer in answers:
+            assert takes(byte_tokenizer, grammar, answer), answer
+            assert parsed(read(syntax, use, answer, opened=opened)) == GOOD
+
+
+def test_one_call_where_no_parallel_ones_are_wanted(byte_tokenizer: Any) -> None:
+    for name in ("hermes", "mistral", "deepseek_v3", "llama3"):
+        use = ToolUse(TOOLS, TOOLS, mode="required", parallel=False)
+        grammar = answer_grammar(answer_syntax("", name), use, no_special, opened=False)
+        several = answer_grammar(
+            answer_syntax("", name), ToolUse(TOOLS, TOOLS, "required"), no_special, opened=False
+        )
+        assert grammar is not None
+        assert several is not None
+        twice = SPELLED[name](GOOD * 2) if name in ("mistral", "llama3") else ""
+        if twice:
+            twice = twice.replace("}, {", "}; {") if name == "llama3" else twice
+            assert takes(byte_tokenizer, several, twice)
+            assert not takes(byte_tokenizer, grammar, twice)
