@@ -125,6 +125,7 @@ def step_of(tokens: list[int] | range) -> Step:
         lengths=none,
         block_tables=np.zeros((0, 1), np.int32),
         rows=rows,
+        state_slots=none,
     )
 
 

@@ -88,9 +88,7 @@ class PartsOf:
         whole = self._checkpoint.float32(tensor)
         if part.transposed:
             whole = whole.reshape(part.matrices, -1, part.of // part.matrices).transpose(0, 2, 1)
-        rows = (
-            whole.reshape(part.of, *whole.shape[-len(shape[1:]) :]) if len(shape) == 2 else whole.reshape(-1)
-        )
+        rows = whole.reshape(part.of, *whole.shape[whole.ndim - len(shape) + 1 :])
         return rows[(part.rows(0, shape[0]), *(slice(size) for size in shape[1:]))] + np.float32(part.plus)
 
     def row_dtype(self, name: str) -> str:

@@ -42,7 +42,9 @@ class TensorPart:
         return self.first + row // self.block * self.stride + place
 
     def stored_shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """Those that the whole tensor may have, of a part of shape [rows, inputs] or [numbers]."""
+        """Those that the whole tensor may have, of a part: [rows, inputs], [numbers] or [rows, ...]."""
+        if len(shape) > 2:
+            return ((self.of, *shape[1:]),)
         inputs = (self.inputs or shape[1],) if len(shape) == 2 else ()
         matrix = (self.of // self.matrices, *inputs)
         matrix = matrix[::-1] if self.transposed else matrix
