@@ -101,7 +101,7 @@ GPT_OSS = LLAMA | {
     "model_type": "gpt_oss",
     "num_hidden_layers": 3,
     "head_dim": 16,
-    "intermediate_size": 24,
+    "intermediate_size": 32,
     "num_local_experts": 6,
     "num_experts_per_tok": 2,
     "sliding_window": 8,

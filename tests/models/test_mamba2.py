@@ -72,7 +72,14 @@ def hybrid(m: Builder) -> Value:
         q, k, v = (linear(x, m.weight(name, 32, 32)) for name in "qkv")
         cache = m.cache(0, 32)
         kv_write(k, v, m.slots, cache)
-        attrs = {"head_dim": 16, "page_tokens": PAGE_TOKENS, "scale": 0.25, "window": 0, "softcap": 0.0}
+        attrs = {
+            "head_dim": 16,
+            "value_dim": 16,
+            "page_tokens": PAGE_TOKENS,
+            "scale": 0.25,
+            "window": 0,
+            "softcap": 0.0,
+        }
         return add(y, attend(q, cache, m.query_starts, m.lengths, m.block_tables, **attrs))
 
     with pytest.MonkeyPatch.context() as patch:

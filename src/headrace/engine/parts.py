@@ -18,6 +18,7 @@ from headrace.weights.source import Tensors
 from headrace.weights.tensor_file import TensorInfo
 
 _BLOCK_BYTES = 4 << 20  # of a transposed tensor in memory at once
+_MOST_SPAN = 4  # times the rows of a part that is read in one piece
 
 
 class PartsOf:
@@ -46,11 +47,17 @@ class PartsOf:
         if info.shape not in wholes:
             raise CorruptFile(
                 f"tensor {tensor} has shape {info.shape}, config.json implies "
-                f"{' or '.join(map(str, wholes))}: "
-                "the weights do not belong to this config"
+                f"{' or '.join(map(str, wholes))}: the weights do not belong to this config"
             )
+        if self._is_dequantised(name):
+            return replace(info, name=name, dtype="F32", shape=shape, nbytes=4 * math.prod(shape))
         nbytes = info.nbytes * math.prod(shape) // math.prod(info.shape)
         return replace(info, name=name, shape=shape, nbytes=nbytes)
+
+    def _is_dequantised(self, name: str) -> bool:
+        """Blocks of inputs cannot be turned: columns of quantised matrices are read as floats."""
+        tensor, part = self._program.parts[name]
+        return part.transposed and BY_NAME[self._checkpoint.row_dtype(tensor)].block_size > 1
 
     def _stack_info(self, name: str) -> TensorInfo:
         tensors = self._program.stacks[name]
@@ -92,16 +99,12 @@ class PartsOf:
         return rows[(part.rows(0, shape[0]), *(slice(size) for size in shape[1:]))] + np.float32(part.plus)
 
     def row_dtype(self, name: str) -> str:
-        """Type of what `read_rows` gives; UnsupportedModel for columns of a quantised matrix as rows."""
+        """Type of what `read_rows` gives; F32 for columns of quantised matrices."""
         stack = self._program.stacks.get(name)
         tensor, part = self._program.parts.get(name, (stack[0] if stack else name, None))
-        dtype = self._checkpoint.row_dtype(tensor)
-        if part is not None and part.transposed and BY_NAME[dtype].block_size > 1:
-            raise UnsupportedModel(
-                f"tensor {tensor} is stored as {dtype} with inputs and outputs exchanged: such blocks cannot "
-                "be turned; convert the model from its original checkpoint"
-            )
-        return dtype
+        if part is not None and self._is_dequantised(name):
+            return "F32"
+        return self._checkpoint.row_dtype(tensor)
 
     def read_rows(self, name: str, start_row: int, row_count: int, out: memoryview) -> None:
         """Rows as row_dtype, into the start of `out`, a flat view of bytes."""
@@ -113,7 +116,10 @@ class PartsOf:
             return
         tensor, part = self._program.parts[name]
         rows, k = part.rows(start_row, row_count), self.info(name).shape[1]
-        if part.transposed:
+        if self._is_dequantised(name):
+            values = self.float32(name)[start_row : start_row + row_count]
+            np.frombuffer(out, np.float32, values.size)[:] = values.reshape(-1)
+        elif part.transposed:
             self._read_columns(tensor, part, rows, k, out)
         else:
             self._read_runs(tensor, rows, BY_NAME[self.row_dtype(name)].row_bytes(k), out)
@@ -130,6 +136,14 @@ class PartsOf:
             done += count
 
     def _read_runs(self, tensor: str, rows: Ints, row_bytes: int, out: memoryview) -> None:
+        first, span = int(rows.min()), int(np.ptp(rows)) + 1
+        if len(rows) < span <= _MOST_SPAN * len(rows):  # cheaper to read what lies between, too
+            block = np.empty((span, row_bytes), np.uint8)
+            self._checkpoint.read_rows(tensor, first, span, block.reshape(-1).data)
+            np.frombuffer(out, np.uint8, len(rows) * row_bytes).reshape(-1, row_bytes)[:] = block[
+                rows - first
+            ]
+            return
         done = 0
         for first, count in _runs(rows):
             end = done + count * row_bytes

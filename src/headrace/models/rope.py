@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ import numpy as np
 from headrace.errors import UnsupportedModel
 from headrace.ops.value import Array
 from headrace.weights.config_json import Config, boolean, find, integer, number, numbers, text
+
+LOG = logging.getLogger("headrace.models")
 
 CONTEXT_IN_USE = "headrace_context"
 """Of a config: the context in tokens that a model is loaded with, where that is not its own."""
@@ -135,6 +138,7 @@ def _longrope(plain: Array, table: Config, config: Config) -> Rope:
     )
     in_use = integer(config, CONTEXT_IN_USE, longest, maximum=1 << 30)
     name = "long_factor" if in_use > original else "short_factor"
+    LOG.info("%s rotates for a context of %s tokens; the original is %s", name, in_use, original)
     divisors = np.array(numbers(table, name, plain.size, above=0), np.float32)
     factor = number(table, "factor", longest / original)
     scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0

@@ -79,8 +79,8 @@ class Op:
 
 
 def _size(bound: dict[str, Dim], letter: str) -> Dim:
-    sign = next((sign for sign in "*+" if sign in letter), None)
-    if sign is None:
+    sign = "*" if "*" in letter else "+"
+    if sign not in letter:
         return bound[letter]
     left, right = (bound[part] for part in letter.split(sign))
     assert isinstance(left, int) and isinstance(right, int)

@@ -42,10 +42,8 @@ class TensorPart:
         return self.first + row // self.block * self.stride + place
 
     def stored_shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """Those that the whole tensor may have, of a part: [rows, inputs], [numbers] or [rows, ...]."""
-        if len(shape) > 2:
-            return ((self.of, *shape[1:]),)
-        inputs = (self.inputs or shape[1],) if len(shape) == 2 else ()
+        """Those that the whole tensor may have, of a part of the given shape."""
+        inputs = (self.inputs,) if self.inputs else shape[1:]
         matrix = (self.of // self.matrices, *inputs)
         matrix = matrix[::-1] if self.transposed else matrix
         whole = (self.matrices * matrix[0], *matrix[1:])
