@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from golden import CAPACITY, FOLDER, Chunk, make_step, relative_error, scattered
 from headrace.engine.parts import PartsOf
 from headrace.models.registry import find_model, known_model_types
 from headrace.program.record import record
+from headrace.program.text import format_program
 from headrace.program.verify import verify
 from headrace.run.reference import ReferenceExecutor
 from headrace.weights.checkpoint import open_checkpoint
@@ -26,8 +27,8 @@ Config = dict[str, Any]
 Keys = dict[str, Any]
 
 # Not here, as GGUF has no key for them: qwen2_window (which layers slide), smollm3 (which rotate: all but
-# every fourth), gpt_neox_serial (its activation), qwen3_moe_mixed (which layers have experts), mamba2_groups (the
-# limits of its steps), deepseek_v3 (two factors of attention that differ).
+# every fourth), gpt_neox_serial (its activation), qwen3_moe_mixed (which layers have experts), mamba2_groups
+# (limits of its steps).
 CASES = {
     "llama2": "LLAMA",
     "llama_bias": "LLAMA",
@@ -52,7 +53,6 @@ CASES = {
     "mixtral_window": "LLAMA",
     "qwen3_moe": "QWEN3MOE",
     "mamba2": "MAMBA2",
-    "deepseek_v3_direct": "DEEPSEEK2",
 }
 
 
@@ -286,6 +286,26 @@ def rows_of(checkpoint: Source, name: str) -> np.ndarray:
     return rows
 
 
+def test_deepseek_is_that_of_the_folder(tmp_path: Path) -> None:
+    """The golden's two factors of attention differ, for which GGUF has one key: so not its logits, but its
+    tensors, and its program with the factors made equal."""
+    convert(FOLDER / "deepseek_v3", "DEEPSEEK2", tmp_path / "deepseek.gguf")
+    with (
+        open_checkpoint(tmp_path / "deepseek.gguf") as file,
+        open_checkpoint(FOLDER / "deepseek_v3") as folder,
+    ):
+        assert file.tensors.keys() == folder.tensors.keys()
+        for name in folder.tensors:
+            assert (file.float32(name) == folder.float32(name)).all(), name
+        scaling = cast(Config, folder.config["rope_scaling"])
+        theirs = find_model(folder.config | {"rope_scaling": scaling | {"mscale": scaling["mscale_all_dim"]}})
+        ours = find_model(file.config)
+        assert format_program(record(ours.define)) == format_program(record(theirs.define))
+        for one, other in zip(ours.config.ropes, theirs.config.ropes, strict=True):
+            assert one is not None and other is not None and one.scale == other.scale
+            assert (one.inv_freq == other.inv_freq).all()
+
+
 def test_every_model_has_an_architecture() -> None:
     covered = {json.loads((FOLDER / name / "config.json").read_text())["model_type"] for name in CASES}
-    assert covered >= set(known_model_types()) - {"mistral", "deepseek_v2", "gpt_oss"}
+    assert covered >= set(known_model_types()) - {"mistral", "deepseek_v2", "deepseek_v3", "gpt_oss"}

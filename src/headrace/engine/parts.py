@@ -89,7 +89,7 @@ class PartsOf:
         if part.transposed:
             whole = whole.reshape(part.matrices, -1, part.of // part.matrices).transpose(0, 2, 1)
         rows = (
-            whole.reshape(part.of, *whole.shape[-len(shape[1:]) :]) if len(shape) == 2 else whole.reshape(-1)
+            whole.reshape(part.of, *whole.shape[-len(shape[1:]) :]) if len(shape) > 1 else whole.reshape(-1)
         )
         return rows[(part.rows(0, shape[0]), *(slice(size) for size in shape[1:]))] + np.float32(part.plus)
 

@@ -42,8 +42,8 @@ class TensorPart:
         return self.first + row // self.block * self.stride + place
 
     def stored_shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """Those that the whole tensor may have, of a part of shape [rows, inputs] or [numbers]."""
-        inputs = (self.inputs or shape[1],) if len(shape) == 2 else ()
+        """Those that the whole tensor may have, of a part of shape [rows, inputs, ...] or [numbers]."""
+        inputs = (self.inputs or shape[1], *shape[2:]) if len(shape) > 1 else ()
         matrix = (self.of // self.matrices, *inputs)
         matrix = matrix[::-1] if self.transposed else matrix
         whole = (self.matrices * matrix[0], *matrix[1:])
