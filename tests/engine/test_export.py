@@ -45,6 +45,8 @@ WRITABLE += [
     "falcon",
     "mixtral_window",
     "qwen3_moe",
+    "mamba2",
+    "phi3_longrope",
 ]
 
 
@@ -194,6 +196,9 @@ def test_what_has_no_place_in_gguf_is_refused(tmp_path: Path) -> None:
         ("smollm3", "rotate"),
         ("gpt_neox_serial", "activation"),
         ("qwen3_moe_mixed", "experts"),
+        ("mamba2_groups", "time steps"),
+        ("deepseek_v3", "mscale"),
+        ("deepseek_v3_direct", "rotate"),
     ):
         folder = convertible_model(tmp_path, name)
         with pytest.raises(UnsupportedModel, match=message):

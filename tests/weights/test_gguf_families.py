@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from golden import CAPACITY, FOLDER, Chunk, make_step, relative_error, scattered
 from headrace.engine.parts import PartsOf
 from headrace.models.registry import find_model, known_model_types
 from headrace.program.record import record
+from headrace.program.text import format_program
 from headrace.program.verify import verify
 from headrace.run.reference import ReferenceExecutor
 from headrace.weights.checkpoint import open_checkpoint
@@ -26,7 +27,8 @@ Config = dict[str, Any]
 Keys = dict[str, Any]
 
 # Not here, as GGUF has no key for them: qwen2_window (which layers slide), smollm3 (which rotate: all but
-# every fourth), gpt_neox_serial (its activation), qwen3_moe_mixed (which layers have experts).
+# every fourth), gpt_neox_serial (its activation), qwen3_moe_mixed (which layers have experts), mamba2_groups
+# (limits of its steps).
 CASES = {
     "llama2": "LLAMA",
     "llama_bias": "LLAMA",
@@ -50,6 +52,7 @@ CASES = {
     "mixtral": "LLAMA",
     "mixtral_window": "LLAMA",
     "qwen3_moe": "QWEN3MOE",
+    "mamba2": "MAMBA2",
 }
 
 
@@ -77,6 +80,17 @@ def turned(config: Config, name: str, values: np.ndarray) -> np.ndarray:
     return values.T if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")) else values
 
 
+def state_space(config: Config, name: str, values: np.ndarray) -> np.ndarray:
+    """A itself instead of its logarithm; single numbers of heads as columns, norms by groups."""
+    if name.endswith("A_log"):
+        values = -np.exp(values)
+    if name.endswith(("A_log", "mixer.D")):
+        return values.reshape(-1, 1)
+    if name.endswith("mixer.norm.weight"):
+        return values.reshape(config["n_groups"], -1)
+    return values.squeeze(1) if name.endswith("conv1d.weight") else values
+
+
 CHANGES: dict[str, Callable[[Config, str, np.ndarray], np.ndarray]] = {
     "LLAMA": paired,
     "GRANITE": paired,
@@ -85,11 +99,14 @@ CHANGES: dict[str, Callable[[Config, str, np.ndarray], np.ndarray]] = {
     "GEMMA3": plus_one,
     "GPTNEOX": three_stacks,
     "GPT2": turned,
+    "MAMBA2": state_space,
 }
 
 
 def keys_of(config: Config) -> Keys:
     """The keys that set_gguf_parameters of each model writes."""
+    if config["model_type"] == "mamba2":
+        return mamba_keys(config)
     get = config.get
     hidden = get("hidden_size") or config["n_embd"]
     heads = get("num_attention_heads") or config["n_head"]
@@ -126,9 +143,56 @@ def keys_of(config: Config) -> Keys:
         keys["attention.scale"] = config["query_pre_attn_scalar"] ** -0.5
     if config["model_type"] == "gemma3_text":
         keys |= gemma3_keys(config)
+    if config["model_type"] == "deepseek_v3":
+        keys |= deepseek_keys(config)
     if config["model_type"] == "gpt_neox":
         keys["use_parallel_residual"] = get("use_parallel_residual", True)
     return {key: value for key, value in keys.items() if value is not None}
+
+
+def mamba_keys(config: Config) -> Keys:
+    inner = config["num_heads"] * config["head_dim"]
+    return {
+        "context_length": 2**20,
+        "embedding_length": config["hidden_size"],
+        "feed_forward_length": 0,
+        "attention.head_count": 0,
+        "block_count": config["num_hidden_layers"],
+        "ssm.conv_kernel": config["conv_kernel"],
+        "ssm.inner_size": inner,
+        "ssm.state_size": config["state_size"],
+        "ssm.time_step_rank": config["num_heads"],
+        "ssm.group_count": config["n_groups"],
+        "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
+    }
+
+
+def deepseek_keys(config: Config) -> Keys:
+    nope, rope = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
+    keys = {
+        "attention.kv_lora_rank": config["kv_lora_rank"],
+        "attention.q_lora_rank": config.get("q_lora_rank"),
+        "attention.key_length": nope + rope,
+        "attention.value_length": config["v_head_dim"],
+        "rope.dimension_count": rope,
+        "leading_dense_block_count": config["first_k_dense_replace"],
+        "expert_count": config["n_routed_experts"],
+        "expert_shared_count": config["n_shared_experts"],
+        "expert_group_count": config["n_group"],
+        "expert_group_used_count": config["topk_group"],
+        "expert_weights_scale": config["routed_scaling_factor"],
+        "expert_weights_norm": config["norm_topk_prob"],
+        "expert_gating_func": 2,
+    }
+    scaling = config.get("rope_scaling") or {}
+    if scaling:
+        keys |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": float(scaling["factor"]),
+            "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],
+            "rope.scaling.yarn_log_multiplier": 0.1 * scaling["mscale_all_dim"],
+        }
+    return keys
 
 
 def gemma3_keys(config: Config) -> Keys:
@@ -180,7 +244,8 @@ def convert(folder: Path, kind: str, path: Path) -> None:
         add.get(type(value), writer.add_array)(f"{gguf.MODEL_ARCH_NAMES[arch]}.{key}", value)
     names = gguf.get_tensor_name_map(arch, config.get("num_hidden_layers") or config["n_layer"])
     for name, values in stacked(load_file(folder / "model.safetensors")).items():
-        stored = names.get_name(name, (".weight", ".bias"))
+        called = name.replace("dt_bias", "dt_proj.bias").replace("correction_bias", "correction.bias")
+        stored = names.get_name(called, (".weight", ".bias"))
         assert stored is not None, name
         values = CHANGES.get(kind, lambda config, name, values: values)(config, name, values)
         writer.add_tensor(stored, np.ascontiguousarray(values, np.float32))
@@ -221,6 +286,26 @@ def rows_of(checkpoint: Source, name: str) -> np.ndarray:
     return rows
 
 
+def test_deepseek_is_that_of_the_folder(tmp_path: Path) -> None:
+    """The golden's two factors of attention differ, for which GGUF has one key: so not its logits, but its
+    tensors, and its program with the factors made equal."""
+    convert(FOLDER / "deepseek_v3", "DEEPSEEK2", tmp_path / "deepseek.gguf")
+    with (
+        open_checkpoint(tmp_path / "deepseek.gguf") as file,
+        open_checkpoint(FOLDER / "deepseek_v3") as folder,
+    ):
+        assert file.tensors.keys() == folder.tensors.keys()
+        for name in folder.tensors:
+            assert (file.float32(name) == folder.float32(name)).all(), name
+        scaling = cast(Config, folder.config["rope_scaling"])
+        theirs = find_model(folder.config | {"rope_scaling": scaling | {"mscale": scaling["mscale_all_dim"]}})
+        ours = find_model(file.config)
+        assert format_program(record(ours.define)) == format_program(record(theirs.define))
+        for one, other in zip(ours.config.ropes, theirs.config.ropes, strict=True):
+            assert one is not None and other is not None and one.scale == other.scale
+            assert (one.inv_freq == other.inv_freq).all()
+
+
 def test_every_model_has_an_architecture() -> None:
     covered = {json.loads((FOLDER / name / "config.json").read_text())["model_type"] for name in CASES}
-    assert covered >= set(known_model_types()) - {"mistral"}
+    assert covered >= set(known_model_types()) - {"mistral", "deepseek_v2", "deepseek_v3", "gpt_oss"}

@@ -18,7 +18,7 @@ from headrace.engine.model_card import licence
 from headrace.errors import UnsupportedModel
 from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import Model, find_model
-from headrace.models.rope import read_rope
+from headrace.models.rope import Rope, read_rope
 from headrace.text.gguf_tokens import tokenizer_keys
 from headrace.text.tokenizer import Tokenizer
 from headrace.weights.checkpoint import INDEX
@@ -113,24 +113,25 @@ class Export:
             return kept | kind
         tokenizer, template = text_side(self.path, None)
         config = self.checkpoint.config
-        keys = metadata_of(config, by_model_type(str(config["model_type"])))
+        model = find_model(config)
+        architecture, rope = by_model_type(model.model_type), _rope_of(model)
+        keys = metadata_of(config, architecture)
+        if rope is not None and long_rope_factors(config, 2 * len(rope.inv_freq)):
+            keys[f"{architecture.name}.rope.scaling.attn_factor"] = rope.scale
         keys |= {"general.type": "model", "general.name": self.name} | kind
         own_licence = licence(self.path, None)
         if own_licence is not None:
             keys["general.license"] = own_licence
-        keys |= tokenizer_keys(tokenizer, find_model(config).config.vocabulary)
+        keys |= tokenizer_keys(tokenizer, model.config.vocabulary)
         return keys | _template_keys(template) | _sampling_keys(self.checkpoint.generation_config or {})
 
     def _rope_tensors(self, model: Model) -> list[Output]:
         """Divisors of the rotary frequencies, which GGUF keeps as tensors."""
-        config, ropes = self.checkpoint.config, ()
-        if isinstance(model.config, DecoderConfig):
-            ropes = model.config.ropes
-        rope = ropes[0] if ropes else None
+        config, rope = self.checkpoint.config, _rope_of(model)
         if rope is None:
             return []
         table = cast("dict[str, object]", config.get("rope_parameters") or config.get("rope_scaling") or {})
-        if table.get("rope_type") in ("llama3", "divided"):
+        if table.get("rope_type", table.get("type")) in ("llama3", "divided"):
             theta = table.get("rope_theta", config.get("rope_theta", 10000.0))
             plain = read_rope({"rope_theta": theta}, 2 * len(rope.inv_freq))
             return [_vector(ROPE_FACTORS, (plain.inv_freq / rope.inv_freq).astype(np.float32))]
@@ -161,6 +162,11 @@ class Export:
         if quantization is not None:
             config["quantization_config"] = dict(quantization)
         (folder / "config.json").write_text(json.dumps(config, indent=2))
+
+
+def _rope_of(model: Model) -> Rope | None:
+    """The rotation of the first layer, None where it has none."""
+    return model.config.ropes[0] if isinstance(model.config, DecoderConfig) else None
 
 
 def _vector(name: str, values: np.ndarray) -> Output:

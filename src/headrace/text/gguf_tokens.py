@@ -69,18 +69,16 @@ def _vocabulary(state: dict[str, Any], tokenizer: Tokenizer, rows: int) -> dict[
 
 
 def _ends(tokenizer: Tokenizer) -> dict[str, object]:
-    ids = tokenizer.encode("a")
-    plain = tokenizer.encode("a", add_special=False)
-    first, last = ids[: len(ids) - len(plain)], ids[len(plain) :]
-    keys: dict[str, object] = {
-        "add_bos_token": tokenizer.bos_id is not None and first[:1] == [tokenizer.bos_id],
-        "add_eos_token": bool(last) and ids[-1] in tokenizer.eos_ids and ids[-1] not in plain,
-    }
-    if tokenizer.bos_id is not None:
-        keys["bos_token_id"] = tokenizer.bos_id
-    for key, number in zip(
-        ("eos_token_id", "eot_token_id", "eom_token_id"), sorted(tokenizer.eos_ids), strict=False
-    ):
+    """What is added around a text is read off one, as any of the tokenizer's files may have said it."""
+    ids, plain = tokenizer.encode("a"), tokenizer.encode("a", add_special=False)
+    start = next(first for first in range(len(ids)) if ids[first : first + len(plain)] == plain)
+    before, after = ids[:start], ids[start + len(plain) :]
+    bos = before[0] if before else tokenizer.bos_id
+    eos = [*after, *sorted(tokenizer.eos_ids - set(after))]
+    keys: dict[str, object] = {"add_bos_token": bool(before), "add_eos_token": bool(after)}
+    if bos is not None:
+        keys["bos_token_id"] = bos
+    for key, number in zip(("eos_token_id", "eot_token_id", "eom_token_id"), eos, strict=False):
         keys[key] = number
     return keys
 

@@ -81,6 +81,8 @@ def config_of(
         "tie_word_embeddings": f"{architecture.top['output']}.weight" not in tensors,
         "attention_bias": any(f"{architecture.layers}.0.{name}.bias" in tensors for name in biased),
         "mlp_bias": "model.layers.0.mlp.gate_proj.bias" in tensors,
+        "use_bias": f"{architecture.layers}.0.mixer.in_proj.bias" in tensors,
+        "use_conv_bias": f"{architecture.layers}.0.mixer.conv1d.bias" in tensors,
         "rope_parameters": _rope(keys, family.known),
     }
     return config | family.read(keys, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -199,13 +200,22 @@ def _deepseek(config: Config) -> Keys:
         "attention.value_length": integer(config, "v_head_dim"),
         "expert_gating_func": 2,
     }
-    scale = find(config, "rope_scaling.mscale_all_dim") or find(config, "rope_parameters.mscale_all_dim")
-    return keys | (
-        {"rope.scaling.yarn_log_multiplier": 0.1 * scale} if isinstance(scale, int | float) else {}
-    )
+    if not boolean(config, "rope_interleave", True):
+        raise UnsupportedModel(
+            "halves that rotate instead of neighbours have no key in GGUF: write safetensors"
+        )
+    table = cast(Config, find(config, "rope_parameters") or find(config, "rope_scaling") or {})
+    scale = number(table, "mscale_all_dim", 0.0)
+    if scale != number(table, "mscale", scale):
+        raise UnsupportedModel(
+            "mscale that is not mscale_all_dim has no key in GGUF: write safetensors instead"
+        )
+    return keys | ({"rope.scaling.yarn_log_multiplier": 0.1 * scale} if scale else {})
 
 
 def _mamba2(config: Config) -> Keys:
+    if config.get("time_step_limit") not in (None, [0.0, math.inf], [0.0, {"__float__": "Infinity"}]):
+        raise UnsupportedModel("limits of the time steps have no key in GGUF: write safetensors instead")
     hidden = integer(config, "hidden_size")
     return {
         "ssm.inner_size": int(number(config, "expand", 2.0) * hidden),
