@@ -52,8 +52,9 @@ def architecture_of(metadata: Mapping[str, object], file: str) -> Architecture:
             f"{file} holds the architecture {name[:60]!r}, which is not supported as GGUF; known: "
             f"{', '.join(ARCHITECTURES)}"
         )
-    has_experts = bool(metadata.get(f"{name}.expert_count"))
-    return MIXTRAL if name == MIXTRAL.name and has_experts else ARCHITECTURES[name]
+    if name == MIXTRAL.name and Keys(metadata, name, file).integer("expert_count", 0):
+        return MIXTRAL
+    return ARCHITECTURES[name]
 
 
 def config_of(
@@ -150,7 +151,7 @@ def _rope(keys: Keys, known: frozenset[str]) -> dict[str, object]:
     attention = "rope.scaling.attn_factor"
     if attention not in known and keys.number(attention, 1.0) != 1.0:
         raise UnsupportedModel(f"{keys.file} scales attention with its rope (attn_factor): not supported")
-    if kind not in ("none", "linear", "yarn"):
+    if not isinstance(kind, str) or kind not in ("none", "linear", "yarn"):
         raise UnsupportedModel(f"{keys.file} has the rope scaling {kind!r:.40}: not supported as GGUF")
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0))
     if kind == "yarn":
