@@ -9,6 +9,8 @@ from pathlib import Path
 import atheris
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+# The hook sees only what finders after it find, so that of an editable install goes behind it.
+sys.meta_path.sort(key=lambda finder: type(finder).__name__ == "ScikitBuildRedirectingFinder")
 with atheris.instrument_imports(include=["headrace"]):
     from fuzz.targets import run, seeds
 
