@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -104,3 +105,14 @@ def test_arrays_in_the_place_of_one_value(tmp_path: Path, key: str, error: str) 
     path.write_bytes(gguf_bytes(metadata | {key: np.zeros(0, np.float32)}, tensors))
     with pytest.raises(HeadraceError, match=error):
         open_model(path)
+
+
+def test_cut_at_a_thousand_points(tmp_path: Path) -> None:
+    """Of the header and of the tensors after it."""
+    path = block_model(tmp_path, "Q4_0")
+    size = path.stat().st_size
+    points = np.unique(np.random.default_rng(3).integers(0, size - 31, 1000))[::-1]  # 31 may be padding
+    for length in points.tolist():
+        os.truncate(path, length)
+        with pytest.raises(CorruptFile, match=r"^blocks-Q4_0\.gguf"):
+            open_model(path)
