@@ -229,10 +229,19 @@ def test_checkpoints_that_cannot_work(tmp_path: Path) -> None:
     folder = tiny_model(tmp_path)
     config = (folder / "config.json").read_text()
     (folder / "config.json").write_text(config.replace('"llama"', '"gpt9"'))
-    with pytest.raises(UnsupportedModel, match=r"'gpt9' is not supported; known: .*llama, .*mistral"):
+    known = r"'gpt9' is not supported; the nearest that is: 'gpt2'; known: .*llama, .*mistral"
+    with pytest.raises(UnsupportedModel, match=known):
         load_model(str(folder), EngineOptions())
     (folder / "config.json").write_text(config.replace('"hidden_size": 32', '"hidden_size": 64'))
     with pytest.raises(CorruptFile, match=r"config\.json implies"):
+        load_model(str(folder), EngineOptions())
+
+
+def test_weights_that_are_no_numbers_are_named(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes().replace(b'"F32"', b'"I32"'))
+    with pytest.raises(UnsupportedModel, match=r"'model\.embed_tokens\.weight' is stored as I32"):
         load_model(str(folder), EngineOptions())
 
 

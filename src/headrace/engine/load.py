@@ -147,7 +147,8 @@ def text_side(path: Path, metadata: Mapping[str, object] | None) -> tuple[Tokeni
 
 
 def wanted_weights(program: Program, checkpoint: Tensors, options: EngineOptions) -> tuple[Wanted, ...]:
-    """The matrices to pack, in the program's order; CorruptFile where a tensor has another shape."""
+    """The matrices to pack, in the program's order; CorruptFile where a tensor has another shape,
+    UnsupportedModel where it has an element type that is none of weights."""
     wanted: list[Wanted] = []
     routers = _routers(program)
     for name, value in program.weights.items():
@@ -159,6 +160,7 @@ def wanted_weights(program: Program, checkpoint: Tensors, options: EngineOptions
             )
         if len(value.shape) == 2:
             n, k = int(value.shape[0]), int(value.shape[1])
+            checkpoint.row_dtype(name)  # names a tensor that has no numbers
             format = format_of(options.weights, info.dtype)
             wanted.append(Wanted(name, n, k, "bf16" if name in routers and format in COARSE else format))
     return tuple(wanted)

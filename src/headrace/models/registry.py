@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import pkgutil
 from dataclasses import dataclass
@@ -58,11 +59,15 @@ def known_model_types() -> list[str]:
 
 def find_model(config: Config, *, context: int | None = None) -> Model:
     """The model of a config.json, to be used with `context` tokens (None: its own); UnsupportedModel names
-    the model_type and the known ones."""
+    the model_type, the nearest and the known ones."""
     model_type = text(config, "model_type")
     known = known_model_types()
     if model_type not in known:
-        raise UnsupportedModel(f"model_type '{model_type:.60}' is not supported; known: {', '.join(known)}")
+        nearest = difflib.get_close_matches(model_type[:60], known, 1, cutoff=0)[0]
+        raise UnsupportedModel(
+            f"model_type '{model_type:.60}' is not supported; the nearest that is: '{nearest}'; "
+            f"known: {', '.join(known)}"
+        )
     module = importlib.import_module(f"headrace.models.{model_type}")
     if context is not None:
         config = config | {CONTEXT_IN_USE: context}

@@ -10,7 +10,7 @@ from typing import cast
 
 import numpy as np
 
-from headrace.errors import UnsupportedModel
+from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.ops.value import Array
 from headrace.weights.config_json import Config, boolean, find, integer, number, numbers, text
 
@@ -32,14 +32,34 @@ def read_rope(config: Config, head_dim: int, share: float = 1.0) -> Rope:
     """The frequencies of a config: `rope_parameters`, or the older `rope_theta` and `rope_scaling`.
 
     The first `share` of each head rotates, or what `rope_parameters.partial_rotary_factor` says.
+    CorruptFile where the settings give no frequencies.
     """
+    try:
+        with np.errstate(all="ignore"):
+            rope = _rope(config, head_dim, share)
+            if np.isfinite(rope.inv_freq).all() and math.isfinite(rope.scale):
+                return rope
+    except (ArithmeticError, ValueError):  # a division by zero, the logarithm of a negative number
+        pass
+    raise _no_numbers(config)
+
+
+def _no_numbers(config: Config) -> CorruptFile:
+    settings = repr(_table(config) or {"rope_theta": find(config, "rope_theta")})
+    return CorruptFile(
+        f"config.json has rotary settings that give no finite frequencies or scale: {settings[:200]}: "
+        "correct them"
+    )
+
+
+def _rope(config: Config, head_dim: int, share: float) -> Rope:
     table = _table(config)
     rotary_dim = int(head_dim * min(number(table, "partial_rotary_factor", share), 2.0))
     if not 0 < rotary_dim <= head_dim or rotary_dim % 2:
         raise UnsupportedModel(
             f"config.json: {rotary_dim} of a head's {head_dim} entries would rotate; it must be even"
         )
-    theta = number(table, "rope_theta", number(config, "rope_theta", 10000.0), minimum=1.0)
+    theta = number(table, "rope_theta", number(config, "rope_theta", 10000.0, minimum=1.0), minimum=1.0)
     kind = text(table, "rope_type", text(table, "type", "default"))
     exponent = np.arange(0, rotary_dim, 2, dtype=np.float32) / np.float32(rotary_dim)
     plain = (np.float32(1.0) / np.power(np.float32(theta), exponent)).astype(np.float32)
@@ -66,7 +86,10 @@ def read_score_scale(config: Config) -> float:
     mscale = number(table, "mscale_all_dim", 0.0)
     if not mscale or text(table, "rope_type", text(table, "type", "default")) == "default":
         return 1.0
-    return _mscale(number(table, "factor"), mscale) ** 2
+    scale = _mscale(number(table, "factor"), mscale)
+    if not math.isfinite(scale * scale):
+        raise _no_numbers(config)
+    return scale * scale
 
 
 def _table(config: Config) -> Config:

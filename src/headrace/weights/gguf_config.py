@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
 from typing import cast
@@ -43,17 +44,19 @@ _SAMPLING = {
 
 
 def architecture_of(metadata: Mapping[str, object], file: str) -> Architecture:
-    """The architecture of a file; UnsupportedModel names it and the known ones."""
+    """The architecture of a file; UnsupportedModel names it, the nearest and the known ones."""
     name = metadata.get("general.architecture")
     if not isinstance(name, str):
         raise corrupt_metadata(file, "general.architecture", name, "the name of an architecture")
     if name not in ARCHITECTURES:
+        nearest = difflib.get_close_matches(name[:60], ARCHITECTURES, 1, cutoff=0)[0]
         raise UnsupportedModel(
-            f"{file} holds the architecture {name[:60]!r}, which is not supported as GGUF; known: "
-            f"{', '.join(ARCHITECTURES)}"
+            f"{file} holds the architecture {name[:60]!r}, which is not supported as GGUF; the nearest that "
+            f"is: {nearest!r}; known: {', '.join(ARCHITECTURES)}"
         )
-    has_experts = bool(metadata.get(f"{name}.expert_count"))
-    return MIXTRAL if name == MIXTRAL.name and has_experts else ARCHITECTURES[name]
+    if name == MIXTRAL.name and Keys(metadata, name, file).integer("expert_count", 0):
+        return MIXTRAL
+    return ARCHITECTURES[name]
 
 
 def config_of(
@@ -152,8 +155,10 @@ def _rope(keys: Keys, known: frozenset[str]) -> dict[str, object]:
     attention = "rope.scaling.attn_factor"
     if attention not in known and keys.number(attention, 1.0) != 1.0:
         raise UnsupportedModel(f"{keys.file} scales attention with its rope (attn_factor): not supported")
-    if kind not in ("none", "linear", "yarn"):
-        raise UnsupportedModel(f"{keys.file} has the rope scaling {kind!r:.40}: not supported as GGUF")
+    if not isinstance(kind, str) or kind not in ("none", "linear", "yarn"):
+        raise UnsupportedModel(
+            f"{keys.file} has the rope scaling {kind!r:.40}: supported as GGUF are none, linear, yarn"
+        )
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0))
     if kind == "yarn":
         context = keys.integer("rope.scaling.original_context_length", keys.integer("context_length"))

@@ -43,8 +43,8 @@ class RowOrder(Enum):
     def divides(self, count: int, head_dim: int) -> bool:
         """Whether `count` rows are whole heads, and a head whole pairs."""
         if self is RowOrder.PAIRS:
-            return head_dim % 2 == 0 and count % head_dim == 0
-        return count % (3 * head_dim) == 0
+            return head_dim > 0 and head_dim % 2 == 0 and count % head_dim == 0
+        return head_dim > 0 and count % (3 * head_dim) == 0
 
 
 def gather_rows(read: Callable[[int, int], NDArray[np.uint8]], rows: NDArray[np.int64]) -> NDArray[np.uint8]:
