@@ -144,6 +144,12 @@ def default_cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "headrace"
 
 
+def default_store() -> Path:
+    """Where the store is kept unless told otherwise."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "headrace" / "headrace.sqlite3"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Every setting, typed and checked. Make one with `load_settings`."""
@@ -176,6 +182,13 @@ class Settings:
     )
     cache_dir: Path | None = _setting(
         None, _path, "folder", "where packed weights are kept", shown_default="~/.cache/headrace"
+    )
+    store: Path | None = _setting(
+        None,
+        _path,
+        "file",
+        "SQLite file of keys, logs and saved responses",
+        shown_default="~/.local/share/headrace/headrace.sqlite3",
     )
     offline: bool = _setting(
         False, _switch, "true|false", "never reach for the network", shown_default="false"
@@ -214,6 +227,11 @@ class Settings:
     def cache_folder(self) -> Path:
         """`cache_dir`, or its default under the user's cache folder."""
         return self.cache_dir if self.cache_dir is not None else default_cache_dir()
+
+    @property
+    def store_file(self) -> Path:
+        """`store`, or its default under the user's data folder."""
+        return self.store if self.store is not None else default_store()
 
 
 def _table() -> dict[str, Setting]:

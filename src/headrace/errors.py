@@ -113,6 +113,12 @@ class EngineStopped(HeadraceError):
     code = "engine_stopped"
 
 
+class StoreError(HeadraceError):
+    """The SQLite file cannot be read or written: a full disk, damage, no permission."""
+
+    code = "store_error"
+
+
 class ProgramError(HeadraceError):
     """A model definition or a pass broke a rule of the program (a defect of ours, not of the input)."""
 

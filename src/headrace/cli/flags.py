@@ -25,7 +25,7 @@ MODEL_SETTINGS = (
     "cache_dir",
     "offline",
 )
-SERVER_SETTINGS = ("host", "port", "api_key", "allowed_hosts", "tool_format", "drain_s")
+SERVER_SETTINGS = ("host", "port", "api_key", "allowed_hosts", "tool_format", "drain_s", "store")
 
 
 @dataclass(frozen=True, slots=True)
