@@ -202,6 +202,34 @@ class Settings:
         "keys that clients must send; several are separated by commas",
         shown_default="none",
     )
+    requests_per_minute: int | None = _setting(
+        None, _integer(1), "count", "requests that each key may make in a minute", shown_default="no limit"
+    )
+    tokens_per_minute: int | None = _setting(
+        None,
+        _integer(1),
+        "tokens",
+        "tokens, of prompts and answers, that each key may use in a minute",
+        shown_default="no limit",
+    )
+    concurrency: int | None = _setting(
+        None, _integer(1), "count", "requests of each key at the same time", shown_default="no limit"
+    )
+    max_requests: int = _setting(
+        2048, _integer(1), "count", "requests under way, running or queued; more get 503"
+    )
+    max_queued_tokens: int = _setting(
+        2**22,
+        _integer(1),
+        "tokens",
+        "tokens of prompts that wait for their turn; beyond them requests get 503",
+    )
+    log_requests: bool = _setting(
+        False, _switch, "true|false", "keep a line for each request in the store", shown_default="false"
+    )
+    log_content: bool = _setting(
+        False, _switch, "true|false", "keep also what requests say", shown_default="false"
+    )
     allowed_hosts: tuple[str, ...] = _setting(
         (),
         _texts,

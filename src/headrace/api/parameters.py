@@ -225,7 +225,9 @@ async def read_parameters(kind: type[Body], http: HttpRequest) -> tuple[Body, li
         body = await get_service(http).off_loop(lambda: parse_body(kind, data))
     else:
         body = parse_body(kind, data)
-    return body, body.warnings()
+    warnings = body.warnings()
+    get_service(http).meter.warnings.update(warning.param for warning in warnings)
+    return body, warnings
 
 
 def json_schema(kind: type[GenerationBody]) -> dict[str, Any]:
