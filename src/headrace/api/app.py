@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from headrace.api import chat_completions, completions, health, metrics, models
+from headrace.api import chat_completions, completions, health, metrics, models, openapi
 from headrace.api.errors import install_error_handlers
 from headrace.api.guard import Guard
 from headrace.api.health import ProgressWatch
@@ -31,8 +31,9 @@ def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
     app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
     app.state.service = service
     app.state.progress = ProgressWatch()
+    app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     install_error_handlers(app)
-    for room in (chat_completions, completions, models, health, metrics):
+    for room in (chat_completions, completions, models, health, metrics, openapi):
         app.include_router(room.router)
     build = app.build_middleware_stack
 

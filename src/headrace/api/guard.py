@@ -19,6 +19,8 @@ from headrace.api.limits import Account
 from headrace.api.service import Service
 from headrace.config import Settings
 from headrace.errors import HeadraceError
+from headrace.store.database import Database
+from headrace.store.keys import Keys
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -134,9 +136,9 @@ def _host_name(header: str) -> str:
 
 def exposed(settings: Settings) -> Sequence[str]:
     """Warnings about how the server is bound."""
-    if is_loopback(settings.host) or settings.api_key:
+    if is_loopback(settings.host) or settings.api_key or Keys(Database(settings.store_file)).ever():
         return ()
     return (
         f"anyone who reaches {settings.host}:{settings.port} can use this server: "
-        "set --api-key (or HEADRACE_API_KEY), or bind 127.0.0.1",
+        "set --api-key (or HEADRACE_API_KEY), make one with `headrace keys add`, or bind 127.0.0.1",
     )

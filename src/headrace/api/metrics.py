@@ -12,7 +12,13 @@ from headrace.telemetry.exposition import expose
 router = APIRouter()
 
 
-@router.get("/metrics")
+TEXT = {"schema": {"type": "string"}}
+CONTENT = {"text/plain": TEXT, "application/openmetrics-text": TEXT}
+
+
+@router.get(
+    "/metrics", response_class=Response, responses={200: {"description": "Metrics", "content": CONTENT}}
+)
 async def metrics(http: HttpRequest) -> Response:
     """Counts, latencies and memory since the server started, as text or OpenMetrics."""
     service = get_service(http)

@@ -20,6 +20,7 @@ from starlette.types import Receive
 from headrace.api.bridge import Mailbox
 from headrace.api.call import Call, call_of
 from headrace.api.errors import BodyTooLarge, BodyTooSlow, ClientGone
+from headrace.api.request_log import RequestLog
 from headrace.config import Settings
 from headrace.engine.request import Done, Event, Failed, Request, Ticket
 from headrace.errors import HeadraceError, InvalidRequest, ModelLoading, ModelNotFound, Overloaded
@@ -165,6 +166,7 @@ class Service:
         self.settings = settings
         self.database = Database(settings.store_file)
         self.meter = Meter()
+        self._log = RequestLog(self.database, self.meter) if settings.log_requests else None
         self.under_way: set[Generation] = set()
         self.open_calls = 0
         self.queued_tokens = 0  # of prompts of which nothing has come back yet
@@ -218,9 +220,12 @@ class Service:
 
     def ended(self, call: Call) -> None:
         """A call is over, whatever became of it."""
-        self.meter.replies[call.status or CLIENT_GONE] += 1
+        call.status = call.status or CLIENT_GONE
+        self.meter.replies[call.status] += 1
         if call.refusal is not None:
             self.meter.rejected[call.refusal] += 1
+        if self._log is not None and call.method == "POST":
+            self._log.add(call, self._model.name if self._model is not None else None)
 
     def hold_body(self, call: Call, size: int) -> None:
         """Make room for `size` more bytes of the call's body; Overloaded where all bodies take too much."""
@@ -281,6 +286,8 @@ class Service:
 
     def close(self) -> None:
         """Stop the threads and close the store; the model belongs to the caller."""
+        if self._log is not None:
+            self._log.close()
         self.database.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
