@@ -66,15 +66,7 @@ def _own(meter: Meter, status: EngineStatus, model: str, kv_bytes: int) -> Itera
     yield make.counter(
         "log_failures", "Entries of the request log that could not be kept.", meter.log_failures
     )
-    page = kv_bytes / max(status.page_count, 1)
-    pages = {
-        "free": status.free_pages,
-        "cached": status.available_pages - status.free_pages,
-        "used": status.page_count - status.available_pages,
-    }
-    sizes = {state: page * count for state, count in pages.items()}
-    yield make.gauges("kv_bytes", "Memory of keys and values.", "state", sizes)
-    yield make.gauge("kv_cache_usage_ratio", "Share of the pages in use.", _usage(status))
+    yield from _memory(make, status, kv_bytes)
     yield make.summary("grammar_mask_seconds", "Finding grammars' masks.", status.masks, status.mask_s)
     for name, help, histogram in (
         ("time_to_first_token_seconds", "From arrival to the first token.", meter.first_token),
@@ -87,6 +79,18 @@ def _own(meter: Meter, status: EngineStatus, model: str, kv_bytes: int) -> Itera
         ("request_inference_seconds", "From the first step to the end.", meter.inference),
     ):
         yield make.histogram(name, help, histogram)
+
+
+def _memory(make: _Families, status: EngineStatus, kv_bytes: int) -> Iterator[Metric]:
+    page = kv_bytes / max(status.page_count, 1)
+    pages = {
+        "free": status.free_pages,
+        "cached": status.available_pages - status.free_pages,
+        "used": status.page_count - status.available_pages,
+    }
+    sizes = {state: page * count for state, count in pages.items()}
+    yield make.gauges("kv_bytes", "Memory of keys and values.", "state", sizes)
+    yield make.gauge("kv_cache_usage_ratio", "Share of the pages in use.", _usage(status))
 
 
 def _vllm(meter: Meter, status: EngineStatus, model: str) -> Iterator[Metric]:
