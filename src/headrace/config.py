@@ -144,6 +144,12 @@ def default_cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "headrace"
 
 
+def default_store() -> Path:
+    """Where the store is kept unless told otherwise."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "headrace" / "headrace.sqlite3"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Every setting, typed and checked. Make one with `load_settings`."""
@@ -177,6 +183,13 @@ class Settings:
     cache_dir: Path | None = _setting(
         None, _path, "folder", "where packed weights are kept", shown_default="~/.cache/headrace"
     )
+    store: Path | None = _setting(
+        None,
+        _path,
+        "file",
+        "SQLite file of keys, logs and saved responses",
+        shown_default="~/.local/share/headrace/headrace.sqlite3",
+    )
     offline: bool = _setting(
         False, _switch, "true|false", "never reach for the network", shown_default="false"
     )
@@ -188,6 +201,34 @@ class Settings:
         "key[,key]",
         "keys that clients must send; several are separated by commas",
         shown_default="none",
+    )
+    requests_per_minute: int | None = _setting(
+        None, _integer(1), "count", "requests that each key may make in a minute", shown_default="no limit"
+    )
+    tokens_per_minute: int | None = _setting(
+        None,
+        _integer(1),
+        "tokens",
+        "tokens, of prompts and answers, that each key may use in a minute",
+        shown_default="no limit",
+    )
+    concurrency: int | None = _setting(
+        None, _integer(1), "count", "requests of each key at the same time", shown_default="no limit"
+    )
+    max_requests: int = _setting(
+        2048, _integer(1), "count", "requests under way, running or queued; more get 503"
+    )
+    max_queued_tokens: int = _setting(
+        2**22,
+        _integer(1),
+        "tokens",
+        "tokens of prompts that wait for their turn; beyond them requests get 503",
+    )
+    log_requests: bool = _setting(
+        False, _switch, "true|false", "keep a line for each request in the store", shown_default="false"
+    )
+    log_content: bool = _setting(
+        False, _switch, "true|false", "keep also what requests say", shown_default="false"
     )
     allowed_hosts: tuple[str, ...] = _setting(
         (),
@@ -214,6 +255,11 @@ class Settings:
     def cache_folder(self) -> Path:
         """`cache_dir`, or its default under the user's cache folder."""
         return self.cache_dir if self.cache_dir is not None else default_cache_dir()
+
+    @property
+    def store_file(self) -> Path:
+        """`store`, or its default under the user's data folder."""
+        return self.store if self.store is not None else default_store()
 
 
 def _table() -> dict[str, Setting]:

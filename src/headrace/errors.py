@@ -88,14 +88,21 @@ class OutOfMemory(HeadraceError):
 
 
 class Overloaded(HeadraceError):
-    """The queue is full or the server is draining; `retry_after_s` says when to come back."""
+    """Not now: `retry_after_s` says when to come back, `reason` (one word) what metrics count it under."""
 
     status = 503
     code = "overloaded"
 
-    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+    def __init__(self, message: str, *, retry_after_s: float = 1.0, reason: str = "queue") -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.reason = reason
+
+
+class ModelLoading(Overloaded):
+    """The model is on its way into memory."""
+
+    code = "model_loading"
 
 
 class DeadlineExceeded(HeadraceError):
@@ -111,6 +118,12 @@ class EngineStopped(HeadraceError):
 
     status = 503
     code = "engine_stopped"
+
+
+class StoreError(HeadraceError):
+    """The SQLite file cannot be read or written: a full disk, damage, no permission."""
+
+    code = "store_error"
 
 
 class ProgramError(HeadraceError):

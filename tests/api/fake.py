@@ -102,6 +102,9 @@ class FakeStatus:
     steps: int
     last_step_s: float
     alive: bool
+    preemptions: int = 0
+    masks: int = 0
+    mask_s: float = 0.0
 
 
 class FakeEngine:
@@ -222,6 +225,7 @@ class FakeModel:
     defaults: SamplingParams = SamplingParams()
     created_s: int = 1_700_000_000
     folder: Path = Path("fake")
+    plan: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(kv_bytes=102_400))
 
     def close(self) -> None:
         self.engine.close()

@@ -9,8 +9,12 @@ import pytest
 from in_process import Running, raw
 from starlette.requests import Request as HttpRequest
 
+from headrace.api.app import create_app
+from headrace.api.call import Call
 from headrace.api.errors import ClientGone
+from headrace.api.limits import Account
 from headrace.api.service import read_body
+from headrace.config import load_settings
 from headrace.errors import (
     ContextLengthExceeded,
     EngineStopped,
@@ -18,6 +22,7 @@ from headrace.errors import (
     InvalidRequest,
     Overloaded,
 )
+from headrace.store.keys import KeyLimits
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"
@@ -35,7 +40,10 @@ def test_a_client_that_leaves_while_it_sends_is_no_failure_of_the_server() -> No
     async def receive() -> dict[str, str]:
         return {"type": "http.disconnect"}
 
-    request = HttpRequest({"type": "http", "method": "POST", "headers": []}, receive)
+    settings = load_settings(environ={}, folders=[])
+    call = Call("id", "POST", "/", Account("", KeyLimits()))
+    scope = {"type": "http", "method": "POST", "headers": [], "app": create_app(None, settings)}
+    request = HttpRequest(scope | {"headrace.call": call}, receive)
     with pytest.raises(ClientGone):
         asyncio.run(read_body(request))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from headrace.api import chat_completions, completions, health, models
+from headrace.api import chat_completions, completions, health, metrics, models, openapi
 from headrace.api.errors import install_error_handlers
 from headrace.api.guard import Guard
 from headrace.api.health import ProgressWatch
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from headrace.engine.load import LoadedModel
 
 
-def create_app(model: LoadedModel, settings: Settings) -> FastAPI:
-    """An ASGI application that serves `model`. The model stays the caller's to close."""
+def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
+    """An ASGI application that serves `model`; None while it loads. The model stays the caller's to close."""
     service = Service(model, settings)
 
     @asynccontextmanager
@@ -31,14 +31,15 @@ def create_app(model: LoadedModel, settings: Settings) -> FastAPI:
     app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
     app.state.service = service
     app.state.progress = ProgressWatch()
+    app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     install_error_handlers(app)
-    for room in (chat_completions, completions, models, health):
+    for room in (chat_completions, completions, models, health, metrics, openapi):
         app.include_router(room.router)
     build = app.build_middleware_stack
 
     def guarded_stack() -> Guard:
         # Outside Starlette's own error middleware, so that a 500 has its request id as well.
-        return Guard(build(), settings=settings)
+        return Guard(build(), service)
 
     app.build_middleware_stack = guarded_stack  # type: ignore[method-assign]
     return app

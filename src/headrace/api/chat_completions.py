@@ -11,10 +11,17 @@ from starlette.responses import Response
 
 from headrace.api.answers import ChoiceAnswer
 from headrace.api.logprobs import chat_logprobs
+from headrace.api.openapi import ChatChunk, ChatReply, replies
 from headrace.api.parameters import GenerationBody, check_characters, json_schema, read_parameters
 from headrace.api.reply import Collected, Head, respond
 from headrace.api.service import get_service, key_salt, new_id
-from headrace.api.wire import ChatChoice, ChatChunkChoice, ChatDelta, ChatLogprobs, ParameterWarning
+from headrace.api.wire import (
+    ChatChoice,
+    ChatChunkChoice,
+    ChatDelta,
+    ChatLogprobs,
+    ParameterWarning,
+)
 from headrace.chat.conversation import Conversation, prepare
 from headrace.chat.messages import messages_from_openai
 from headrace.chat.template import missing_template
@@ -174,7 +181,9 @@ class ChatShape:
         return chat_logprobs(self._tokenizer, logprobs) if self._wants_logprobs else None
 
 
-@router.post("/v1/chat/completions", openapi_extra=json_schema(ChatBody))
+@router.post(
+    "/v1/chat/completions", openapi_extra=json_schema(ChatBody), responses=replies(ChatReply, ChatChunk)
+)
 async def create_chat_completion(http: HttpRequest) -> Response:
     """Answer a conversation."""
     service = get_service(http)

@@ -11,10 +11,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.logprobs import text_logprobs
+from headrace.api.openapi import TextChunk, TextReply, replies
 from headrace.api.parameters import GenerationBody, check_characters, json_schema, read_parameters
 from headrace.api.reply import Collected, Head, respond
 from headrace.api.service import get_service, key_salt, new_id
-from headrace.api.wire import TextChoice, TextLogprobs
+from headrace.api.wire import (
+    TextChoice,
+    TextLogprobs,
+)
 from headrace.engine.request import ChoiceDone, Delta, Request, TokenLogprob
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 
@@ -182,7 +186,9 @@ class TextShape:
         return shaped
 
 
-@router.post("/v1/completions", openapi_extra=json_schema(CompletionBody))
+@router.post(
+    "/v1/completions", openapi_extra=json_schema(CompletionBody), responses=replies(TextReply, TextChunk)
+)
 async def create_completion(http: HttpRequest) -> Response:
     """Continue one or several prompts."""
     service = get_service(http)

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headrace.api.call import call_of
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
 
 
@@ -71,7 +72,7 @@ def error_response(error: HeadraceError) -> Response:
     """The reply for a typed error; 503 says when to come back, 401 how to authenticate."""
     headers: dict[str, str] = {}
     if isinstance(error, Overloaded):
-        headers["retry-after"] = str(math.ceil(error.retry_after_s))
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
         headers["retry-after-ms"] = str(math.ceil(error.retry_after_s * 1000))
     elif error.status == 503:
         headers["retry-after"] = "5"
@@ -96,6 +97,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def typed(request: Request, error: Exception) -> Response:
         assert isinstance(error, HeadraceError)
+        call_of(request).note(error)
         return error_response(error)
 
     async def framework(request: Request, error: Exception) -> Response:

@@ -1,21 +1,26 @@
-"""The door: request ids, Host and Origin checks, API keys. Every request passes here first."""
+"""The door: request ids, Host and Origin checks, API keys, limits. Every request passes here first."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import re
 import uuid
 from collections.abc import Sequence
+from contextlib import ExitStack
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headrace.api.call import Call
 from headrace.api.errors import Forbidden, Unauthorized, error_response
+from headrace.api.keys import KeyRing
+from headrace.api.limits import Account
+from headrace.api.service import Service
 from headrace.config import Settings
 from headrace.errors import HeadraceError
+from headrace.store.database import Database
+from headrace.store.keys import Keys
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -24,33 +29,55 @@ _CLIENT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 class Guard:
     """ASGI middleware. Stands outside everything, so that refusals and failures have a request id too."""
 
-    def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        settings = service.settings
         self._app = app
-        self._keys = [key.encode() for key in settings.api_key]
+        self._service = service
+        self._keys = KeyRing(settings, service.database)
         self._hosts = {"localhost", *(name.lower() for name in settings.allowed_hosts)}
         self._loopback = is_loopback(settings.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check and pass on, or reply with the refusal."""
+        """Check and pass on, or reply with the refusal; then the call is counted and logged."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         sent = headers.get("x-request-id", "")
         request_id = sent if _CLIENT_ID.fullmatch(sent) else new_request_id()
+        call = Call(request_id, scope["method"], scope["path"], self._keys.everybody)
+        scope["headrace.call"] = call
 
-        async def send_with_id(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                call.status = message["status"]
+                self._service.release_body(call)
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (b"x-request-id", request_id.encode()),
+                    *call.account.headers(),
+                ]
             await send(message)
 
         try:
-            self._check_host(headers)
-            scope["headrace.key"] = self._key_id(headers, scope["path"])
-        except HeadraceError as error:
-            await error_response(error)(scope, receive, send_with_id)
-            return
-        await self._app(scope, receive, send_with_id)
+            await self._pass_on(call, headers, scope, receive, send_with_headers)
+        finally:
+            self._service.ended(call)
+
+    async def _pass_on(
+        self, call: Call, headers: Headers, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        with ExitStack() as held:
+            try:
+                self._check_host(headers)
+                call.account = self._account(headers, call.path)
+                if call.method == "POST":  # what is posted makes work, everything else is a look at a number
+                    held.enter_context(self._service.admitted(call))
+            except HeadraceError as error:
+                call.note(error)
+                await error_response(error)(scope, receive, send)
+                return
+            await self._app(scope, receive, send)
 
     def _check_host(self, headers: Headers) -> None:
         """Refuse foreign names on a loopback address: a web page must not reach it by DNS rebinding."""
@@ -71,19 +98,17 @@ class Guard:
     def _is_ours(self, host: str) -> bool:
         return host in self._hosts or is_loopback(host)
 
-    def _key_id(self, headers: Headers, path: str) -> str:
-        """A short hash of the caller's key; '' where the server has no keys. Compares in constant time."""
-        if not self._keys or path in OPEN_PATHS:
-            return ""
+    def _account(self, headers: Headers, path: str) -> Account:
+        """The account of the caller's key, or where the server has no keys that of everybody."""
+        if path in OPEN_PATHS or not self._keys.required:
+            return self._keys.everybody
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        sent = (token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode(
-            "latin-1"
-        )
-        matches = [hmac.compare_digest(sent, key) for key in self._keys]
-        if not any(matches):
+        sent = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        account = self._keys.find(sent.encode("latin-1"))
+        if account is None:
             said = "is not valid" if sent else "is missing: send 'Authorization: Bearer KEY'"
             raise Unauthorized(f"the API key {said}")
-        return hashlib.sha256(sent).hexdigest()[:16]
+        return account
 
 
 def new_request_id() -> str:
@@ -111,9 +136,9 @@ def _host_name(header: str) -> str:
 
 def exposed(settings: Settings) -> Sequence[str]:
     """Warnings about how the server is bound."""
-    if is_loopback(settings.host) or settings.api_key:
+    if is_loopback(settings.host) or settings.api_key or Keys(Database(settings.store_file)).ever():
         return ()
     return (
         f"anyone who reaches {settings.host}:{settings.port} can use this server: "
-        "set --api-key (or HEADRACE_API_KEY), or bind 127.0.0.1",
+        "set --api-key (or HEADRACE_API_KEY), make one with `headrace keys add`, or bind 127.0.0.1",
     )

@@ -10,6 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.errors import error_response, json_response
+from headrace.api.openapi import replies
 from headrace.api.service import get_service
 from headrace.api.wire import Health, Ready
 from headrace.errors import EngineStopped, Overloaded
@@ -44,10 +45,13 @@ class ProgressWatch:
         return now_s - self._since_s
 
 
-@router.get("/health")
+@router.get("/health", responses=replies(Health))
 async def health(http: HttpRequest) -> Response:
-    """200 while the loop progresses, else 503."""
-    status = get_service(http).model.engine.status()
+    """200 while the model loads and while the loop progresses, else 503."""
+    service = get_service(http)
+    if service.loading:
+        return json_response(Health("loading", 0, 0, 0, 0, 0))
+    status = service.model.engine.status()
     watch: ProgressWatch = http.app.state.progress
     stalled_s = watch.stalled_s(status, time.monotonic())
     if not status.alive:
@@ -61,7 +65,7 @@ async def health(http: HttpRequest) -> Response:
     )
 
 
-@router.get("/ready")
+@router.get("/ready", responses=replies(Ready))
 async def ready(http: HttpRequest) -> Response:
     """200 while requests are taken, else 503."""
     service = get_service(http)

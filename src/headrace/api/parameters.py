@@ -225,12 +225,21 @@ async def read_parameters(kind: type[Body], http: HttpRequest) -> tuple[Body, li
         body = await get_service(http).off_loop(lambda: parse_body(kind, data))
     else:
         body = parse_body(kind, data)
-    return body, body.warnings()
+    warnings = body.warnings()
+    get_service(http).meter.warnings.update(warning.param for warning in warnings)
+    return body, warnings
 
 
 def json_schema(kind: type[GenerationBody]) -> dict[str, Any]:
-    """The request body's entry in the OpenAPI document."""
-    content = {"application/json": {"schema": kind.model_json_schema()}}
+    """The request body's entry in the OpenAPI document: unknown fields are refused, some have no effect."""
+    schema = kind.model_json_schema()
+    schema["properties"] |= {name: {"description": "Has no effect."} for name in NO_EFFECT}
+    schema["properties"] |= {
+        name: {"description": "Not supported yet: any other value is refused.", "enum": [None, *values]}
+        for name, values in UNSUPPORTED.items()
+    }
+    schema["additionalProperties"] = False
+    content = {"application/json": {"schema": schema}}
     return {"requestBody": {"required": True, "content": content}}
 
 

@@ -12,8 +12,9 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.call import call_of
 from headrace.api.errors import json_response
-from headrace.api.service import Service, now_s, wait_for_end
+from headrace.api.service import CLIENT_GONE, Service, now_s, wait_for_end
 from headrace.api.sse import EventStream
 from headrace.api.wire import (
     ChatChoice,
@@ -29,7 +30,6 @@ from headrace.api.wire import (
 from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request, TokenLogprob, Usage
 
 LOG = logging.getLogger("headrace.api")
-CLIENT_GONE = 499  # never sent, only logged
 
 
 @dataclass(slots=True)
@@ -110,10 +110,10 @@ async def respond(
     """Submit `requests` and reply; raises what the engine refuses at the door."""
     if stream:
         reply = EventStream(StreamChunks(requests, shape, head))
-        await reply.submit(service, requests)
+        await reply.submit(service, requests, call_of(http))
         return reply
     collector = Collector(requests)
-    generation = await service.start(requests, collector.feed)
+    generation = await service.start(requests, collector.feed, call_of(http))
     if not await wait_for_end(http, generation):
         LOG.info("%s: the client left before the reply", head.id)
         return Response(status_code=CLIENT_GONE)

@@ -8,8 +8,10 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
@@ -18,6 +20,9 @@ from headrace.api.protocol import BoundedProtocol
 from headrace.api.service import Service
 from headrace.config import Settings
 from headrace.errors import EngineStopped, UsageError
+
+if TYPE_CHECKING:
+    from headrace.engine.load import LoadedModel
 
 LOG = logging.getLogger("headrace.api")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -36,9 +41,19 @@ def bind(settings: Settings) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """uvicorn with a drain: listening goes on with 503 until all replies have ended or `drain_s` is over."""
+    """uvicorn with a drain: listening goes on with 503 until all replies have ended or `drain_s` is over.
 
-    def __init__(self, app: FastAPI, settings: Settings, on_started: Callable[[], None]) -> None:
+    With `load` the app has no model yet: it is loaded by a thread, and until then requests get 503. `failure`
+    is what that thread raised, after which the server stops.
+    """
+
+    def __init__(
+        self,
+        app: FastAPI,
+        settings: Settings,
+        on_started: Callable[[], None],
+        load: Callable[[], LoadedModel] | None = None,
+    ) -> None:
         config = uvicorn.Config(
             app,
             http=BoundedProtocol,
@@ -55,6 +70,8 @@ class Server(uvicorn.Server):
         self._service: Service = app.state.service
         self._drain_s = settings.drain_s
         self._on_started = on_started
+        self._load = load
+        self.failure: BaseException | None = None
         self.stopped_by: int | None = None
 
     @contextmanager
@@ -79,9 +96,30 @@ class Server(uvicorn.Server):
     force_drain = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, then say so."""
+        """Begin to listen, load the model where there is none yet, then say so."""
         await super().startup(sockets)
+        if self._load is None:
+            self._on_started()
+            return
+        # A daemon, so that a signal ends the program also while a model loads.
+        arguments = (asyncio.get_running_loop(), self._load)
+        threading.Thread(target=self._load_model, args=arguments, name="headrace-load", daemon=True).start()
+
+    def _load_model(self, loop: asyncio.AbstractEventLoop, load: Callable[[], LoadedModel]) -> None:
+        try:
+            outcome = partial(self._loaded, load())
+        except BaseException as error:
+            outcome = partial(self._failed, error)
+        with suppress(RuntimeError):  # the loop has closed: the server was stopped meanwhile
+            loop.call_soon_threadsafe(outcome)
+
+    def _loaded(self, model: LoadedModel) -> None:
+        self._service.provide(model)
         self._on_started()
+
+    def _failed(self, error: BaseException) -> None:
+        self.failure = error
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, then close. Requests still under way after `drain_s` end with an error event."""
@@ -99,11 +137,20 @@ class Server(uvicorn.Server):
 
 
 def serve(
-    app: FastAPI, settings: Settings, listener: socket.socket, on_started: Callable[[], None]
+    app: FastAPI,
+    settings: Settings,
+    listener: socket.socket,
+    on_started: Callable[[], None],
+    load: Callable[[], LoadedModel] | None = None,
 ) -> int | None:
-    """Serve until SIGINT or SIGTERM; returns the signal. `on_started` is called when requests are taken."""
-    server = Server(app, settings, on_started)
+    """Serve until SIGINT or SIGTERM; returns the signal. `on_started` is called when requests are taken.
+
+    Raises what `load` has raised.
+    """
+    server = Server(app, settings, on_started, load)
     server.run(sockets=[listener])
+    if server.failure is not None:
+        raise server.failure
     return server.stopped_by
 
 

@@ -7,8 +7,10 @@ import hashlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -16,17 +18,23 @@ from starlette.requests import Request as HttpRequest
 from starlette.types import Receive
 
 from headrace.api.bridge import Mailbox
+from headrace.api.call import Call, call_of
 from headrace.api.errors import BodyTooLarge, BodyTooSlow, ClientGone
+from headrace.api.request_log import RequestLog
 from headrace.config import Settings
 from headrace.engine.request import Done, Event, Failed, Request, Ticket
-from headrace.errors import HeadraceError, InvalidRequest, ModelNotFound, Overloaded
+from headrace.errors import HeadraceError, InvalidRequest, ModelLoading, ModelNotFound, Overloaded
+from headrace.store.database import Database
+from headrace.telemetry.meter import Meter, RequestMeter
 
 if TYPE_CHECKING:
     from headrace.engine.load import LoadedModel
 
 LOG = logging.getLogger("headrace.api")
 
+CLIENT_GONE = 499  # never sent, only counted and logged
 BODY_LIMIT_BYTES = 32 * 2**20
+BODIES_LIMIT_BYTES = 256 * 2**20  # of all bodies that are being read or parsed
 BODY_DEADLINE_S = 60.0
 
 T = TypeVar("T")
@@ -39,9 +47,14 @@ class Generation:
     one of them has had its terminal event, with the first error or None.
     """
 
-    def __init__(self, service: Service, on_events: Callable[[int, list[Event]], None]) -> None:
+    def __init__(
+        self, service: Service, on_events: Callable[[int, list[Event]], None], call: Call, cost: Cost
+    ) -> None:
         self._service = service
         self._on_events = on_events
+        self._call = call
+        self._cost = cost
+        self._meters: list[RequestMeter] = []
         self._tickets: list[Ticket] = []
         self._open = 0
         self._cancelled = False
@@ -71,7 +84,9 @@ class Generation:
             return None
 
         self._open = len(requests)
+        self._meters = [RequestMeter(self._service.meter, self._call.arrival_s) for _ in requests]
         self._service.under_way.add(self)
+        self._service.queued_tokens += self._cost.prompt_tokens
         try:
             refusal = await self._service.off_loop(submit_all)
         except BaseException:
@@ -83,7 +98,19 @@ class Generation:
 
     def _abandon(self) -> None:
         self.cancel()
-        self._service.under_way.discard(self)
+        self._settle(self._cost.reserved_tokens)
+
+    def _settle(self, returned_tokens: int) -> None:
+        """Nothing is under way any more."""
+        if self in self._service.under_way:
+            self._service.under_way.discard(self)
+            self._begun()
+            self._call.account.settle(returned_tokens)
+
+    def _begun(self) -> None:
+        """Its prompts wait no longer."""
+        self._service.queued_tokens -= self._cost.prompt_tokens
+        self._cost = replace(self._cost, prompt_tokens=0)
 
     def cancel(self) -> None:
         """Stop whatever has not ended; pages are free within one step. No further event is passed on."""
@@ -98,7 +125,11 @@ class Generation:
         self.cancel()
 
     def _receive(self, index: int, events: list[Event]) -> None:
-        last = events[-1]
+        last, now_s = events[-1], time.monotonic()
+        if self._cost.prompt_tokens:
+            self._begun()
+            self._call.first_token_s = now_s - self._call.arrival_s
+        self._meters[index].take(events, now_s)
         if not self._cancelled:
             try:
                 self._on_events(index, events)
@@ -106,25 +137,111 @@ class Generation:
                 LOG.exception("a reply cannot be written")
                 self.fail(HeadraceError("the server failed; its log has the details"))
         if isinstance(last, Failed):
+            self._call.note(last.error)
             self.fail(last.error)
+        if isinstance(last, Done):
+            self._call.usages.append(last.usage)
         if isinstance(last, Done | Failed):
             self._open -= 1
             if self._open == 0:
-                self._service.under_way.discard(self)
+                used = sum(usage.prompt_tokens + usage.completion_tokens for usage in self._call.usages)
+                self._settle(self._cost.reserved_tokens - used)
                 if not self.ended.done():
                     self.ended.set_result(self._failure)
 
 
-class Service:
-    """One served model. Made before the loop runs; `mailbox` belongs to the loop that first asks for it."""
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a request is charged before it runs: its prompts, and these with all that it may generate."""
 
-    def __init__(self, model: LoadedModel, settings: Settings) -> None:
-        self.model = model
+    prompt_tokens: int
+    reserved_tokens: int
+
+
+class Service:
+    """One served model, or None while it loads. Made before the loop runs; then it belongs to the loop."""
+
+    def __init__(self, model: LoadedModel | None, settings: Settings) -> None:
+        self._model = model
         self.settings = settings
+        self.database = Database(settings.store_file)
+        self.meter = Meter()
+        self._log = RequestLog(self.database, self.meter) if settings.log_requests else None
         self.under_way: set[Generation] = set()
+        self.open_calls = 0
+        self.queued_tokens = 0  # of prompts of which nothing has come back yet
+        self._body_bytes = 0
         self.draining = False
         self._mailbox: Mailbox | None = None
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="headrace-prompt")
+
+    @property
+    def model(self) -> LoadedModel:
+        """The model; raises ModelLoading until it is there."""
+        if self._model is None:
+            raise ModelLoading("the model is loading: try again in a moment", reason="loading")
+        return self._model
+
+    @property
+    def loading(self) -> bool:
+        """Whether the model is still on its way."""
+        return self._model is None
+
+    def provide(self, model: LoadedModel) -> None:
+        """The model has loaded: from now on requests are taken."""
+        self._model = model
+
+    @contextmanager
+    def admitted(self, call: Call) -> Generator[None]:
+        """Count a call that wants something computed, or refuse it before a byte of its body is read."""
+        if self.draining:
+            raise Overloaded(
+                "the server is shutting down: send the request elsewhere",
+                retry_after_s=5.0,
+                reason="draining",
+            )
+        assert self.model
+        most, tokens = self.settings.max_requests, self.settings.max_queued_tokens
+        if self.open_calls >= most:
+            raise Overloaded(f"{most:,} requests are under way, as many as are allowed: try again later")
+        if self.queued_tokens >= tokens:
+            raise Overloaded(
+                f"{self.queued_tokens:,} tokens of prompts wait, at most {tokens:,} may: try again later",
+                reason="queued_tokens",
+            )
+        call.account.enter()
+        self.open_calls += 1
+        try:
+            yield
+        finally:
+            self.open_calls -= 1
+            call.account.leave()
+            self.release_body(call)
+
+    def ended(self, call: Call) -> None:
+        """A call is over, whatever became of it."""
+        call.status = call.status or CLIENT_GONE
+        self.meter.replies[call.status] += 1
+        if call.refusal is not None:
+            self.meter.rejected[call.refusal] += 1
+        if self._log is not None and call.method == "POST":
+            self._log.add(call, self._model.name if self._model is not None else None)
+
+    def hold_body(self, call: Call, size: int) -> None:
+        """Make room for `size` more bytes of the call's body; Overloaded where all bodies take too much."""
+        if self._body_bytes + size > BODIES_LIMIT_BYTES:
+            raise Overloaded(
+                f"bodies of {self._body_bytes:,} bytes are being read, at most {BODIES_LIMIT_BYTES:,} may be "
+                "at a time: try again later",
+                reason="body_bytes",
+            )
+        self._body_bytes += size
+        call.body_bytes += size
+
+    def release_body(self, call: Call) -> None:
+        """The call's body is not needed any more."""
+        self._body_bytes -= call.body_bytes
+        call.body_bytes = 0
 
     @property
     def mailbox(self) -> Mailbox:
@@ -138,11 +255,9 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     async def start(
-        self, requests: Sequence[Request], on_events: Callable[[int, list[Event]], None]
+        self, requests: Sequence[Request], on_events: Callable[[int, list[Event]], None], call: Call
     ) -> Generation:
-        """Submit; raises what the engine refuses at the door, or Overloaded while draining."""
-        if self.draining:
-            raise Overloaded("the server is shutting down: send the request elsewhere", retry_after_s=5.0)
+        """Submit; raises what the engine refuses at the door, or RateLimited. `call` is charged for it."""
         asked, limit = sum(request.params.n for request in requests), self.model.engine.limits.max_choices
         if asked > limit:  # not Overloaded: it would be so on every retry
             raise InvalidRequest(
@@ -150,9 +265,16 @@ class Service:
                 "at a time: split it",
                 param="n",
             )
-        generation = Generation(self, on_events)
+        cost = self._cost(requests)
+        call.account.reserve(cost.reserved_tokens)
+        generation = Generation(self, on_events, call, cost)
         await generation.submit(requests)
         return generation
+
+    def _cost(self, requests: Sequence[Request]) -> Cost:
+        prompts = sum(len(request.prompt) for request in requests)
+        answers = sum(request.params.n * (request.params.max_tokens or 0) for request in requests)
+        return Cost(prompts, prompts + answers)
 
     def require_model(self, name: str | None) -> None:
         """Refuse a request for a model that is not served; None means the one that is."""
@@ -163,7 +285,10 @@ class Service:
             )
 
     def close(self) -> None:
-        """Stop the threads; the model belongs to the caller."""
+        """Stop the threads and close the store; the model belongs to the caller."""
+        if self._log is not None:
+            self._log.close()
+        self.database.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -176,7 +301,7 @@ def get_service(request: HttpRequest) -> Service:
 
 def key_salt(request: HttpRequest, extra: str | None) -> str:
     """What separates prefix caches: the caller's key (hashed) and its own `prompt_cache_key`."""
-    key = str(request.scope.get("headrace.key", ""))
+    key = call_of(request).account.salt
     return hashlib.sha256(f"{key}\0{extra or ''}".encode()).hexdigest()[:16] if key or extra else ""
 
 
@@ -197,6 +322,8 @@ async def read_body(request: HttpRequest) -> bytes:
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared) > limit:
         raise BodyTooLarge(refusal)
+    service, call = get_service(request), call_of(request)
+    service.hold_body(call, int(declared))
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_DEADLINE_S):
@@ -204,12 +331,16 @@ async def read_body(request: HttpRequest) -> bytes:
                 body += part
                 if len(body) > limit:
                     raise BodyTooLarge(refusal)
+                if len(body) > call.body_bytes:
+                    service.hold_body(call, len(body) - call.body_bytes)
     except ClientDisconnect:
         raise ClientGone("the client left before its body had arrived") from None
     except TimeoutError:
         raise BodyTooSlow(
             f"the body did not arrive within {BODY_DEADLINE_S:g} s ({len(body):,} bytes came): send it again"
         ) from None
+    if service.settings.log_content:
+        call.body = bytes(body)
     return bytes(body)
 
 

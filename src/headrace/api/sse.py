@@ -11,6 +11,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from headrace.api.call import Call
 from headrace.api.errors import error_body
 from headrace.api.service import Generation, Service, wait_for_disconnect
 from headrace.engine.request import Event, Failed, Request
@@ -62,9 +63,9 @@ class EventStream(Response):
         self._sending = False
         self._cut: Callable[[str], None] = lambda reason: None
 
-    async def submit(self, service: Service, requests: Sequence[Request]) -> None:
+    async def submit(self, service: Service, requests: Sequence[Request], call: Call) -> None:
         """Hand the requests to the engine; raises its refusal, so that no stream has started then."""
-        self._generation = await service.start(requests, self._feed)
+        self._generation = await service.start(requests, self._feed, call)
         self._generation.ended.add_done_callback(lambda ended: self._end(ended.result()))
 
     def _feed(self, index: int, events: list[Event]) -> None:

@@ -25,7 +25,22 @@ MODEL_SETTINGS = (
     "cache_dir",
     "offline",
 )
-SERVER_SETTINGS = ("host", "port", "api_key", "allowed_hosts", "tool_format", "drain_s")
+SERVER_SETTINGS = (
+    "host",
+    "port",
+    "api_key",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "concurrency",
+    "max_requests",
+    "max_queued_tokens",
+    "log_requests",
+    "log_content",
+    "allowed_hosts",
+    "tool_format",
+    "drain_s",
+    "store",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from headrace.errors import HeadraceError
 COMMANDS = {
     "run": "Stream an answer to a prompt, or chat in the terminal.",
     "serve": "Serve a model over HTTP, as OpenAI's API does.",
+    "keys": "Make, list and revoke the API keys of the server.",
     "list": "List the models on this machine.",
     "show": "Show what a model is, the memory it takes and how fast it can be.",
     "quantize": "Write a model in another type of weights, as GGUF or safetensors.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -18,7 +19,8 @@ from headrace.cli.terminal import note
 from headrace.config import Settings
 from headrace.engine.load import LoadedModel
 
-HELP = """Serve a model over HTTP, as OpenAI's API does: chat completions, completions, models, health, ready.
+HELP = """Serve a model over HTTP, as OpenAI's API does: chat completions, completions, models, health, ready,
+metrics, and their description at /docs. While the model loads, requests get 503 with Retry-After.
 
 Stops on Ctrl-C or SIGTERM: what is under way gets --drain-s seconds to finish, a second signal ends it.
 
@@ -38,12 +40,18 @@ def command(
 ) -> None:
     """Serve it; see HELP."""
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
-    with bind(settings) as listener, loaded(model, settings) as running:
+    with bind(settings) as listener, ExitStack() as held:
         for warning in exposed(settings):
             note(f"warning: {warning}")
         host, port = listener.getsockname()[:2]
-        app = create_app(running, settings)
-        stopped_by = serve(app, settings, listener, lambda: _greet(running, settings, host, port))
+        app = create_app(None, settings)
+        stopped_by = serve(
+            app,
+            settings,
+            listener,
+            on_started=lambda: _greet(app.state.service.model, settings, host, port),
+            load=lambda: held.enter_context(loaded(model, settings)),
+        )
     if stopped_by == signal.SIGINT:
         sys.exit(130)
 

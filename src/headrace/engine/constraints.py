@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -24,6 +25,7 @@ class Constraints:
         self._tokenizer, self._vocabulary = tokenizer, vocabulary
         self._grammars = Grammars(self._read_tokens)
         self._thread: ThreadPoolExecutor | None = None
+        self.masks, self.mask_s = 0, 0.0  # found so far, and the seconds that took
 
     def matchers(self, request: Request) -> list[Matcher | None]:
         """One for each choice, or None for each; GrammarError where the constraint cannot be compiled."""
@@ -55,12 +57,19 @@ class Constraints:
             return None
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-masks")
-        return self._thread.submit(lambda: [_mask(choice) for choice in choices])
+        return self._thread.submit(lambda: self._find(choices))
 
     def close(self) -> None:
         """End the thread."""
         if self._thread is not None:
             self._thread.shutdown()
+
+    def _find(self, choices: Sequence[Choice]) -> Masks:
+        start_s = time.monotonic()
+        masks = [_mask(choice) for choice in choices]
+        self.masks += sum(mask is not None for mask in masks)
+        self.mask_s += time.monotonic() - start_s
+        return masks
 
     def _read_tokens(self) -> TokenTable:
         pieces, twin = self._tokenizer.pieces, self._tokenizer.twin()

@@ -54,7 +54,10 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """A snapshot. `last_step_s` is the monotonic time at which the loop last made progress."""
+    """A snapshot. `last_step_s` is the monotonic time at which the loop last made progress.
+
+    `preemptions`, and the `masks` of grammars with the seconds they took, are counted since the start.
+    """
 
     running: int
     waiting: int
@@ -64,6 +67,9 @@ class EngineStatus:
     steps: int
     last_step_s: float
     alive: bool
+    preemptions: int = 0
+    masks: int = 0
+    mask_s: float = 0.0
 
 
 class Engine:
@@ -152,6 +158,9 @@ class Engine:
             steps=self._steps,
             last_step_s=self._last_step_s,
             alive=self._thread.is_alive(),
+            preemptions=scheduler.preemptions,
+            masks=self._constraints.masks,
+            mask_s=self._constraints.mask_s,
         )
 
     def close(self) -> None:

@@ -91,6 +91,8 @@ class Scheduler:
         self._running: list[Sequence] = []  # by rank
         self._leaders: dict[int | str, Sequence] = {}  # who computes a request's prompt now, by request_key
         self._blocked: Sequence | None = None  # did not fit, and no page was given back since
+        self.preemptions = 0
+        """How often a sequence lost its pages to a more important one."""
 
     @property
     def free_pages(self) -> int:
@@ -291,6 +293,7 @@ class Scheduler:
         sequence.state = State.WAITING
         sequence.computed = 0
         sequence.preemptions += 1
+        self.preemptions += 1
         insort(self._waiting, sequence, key=_RANK)
 
     def _stop(self, sequence: Sequence, *, keep: bool) -> None:

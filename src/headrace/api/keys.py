@@ -1,0 +1,96 @@
+"""Which keys open the server: those of the settings and those of the store, held as keyed hashes."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+
+from headrace.api.limits import Account
+from headrace.config import Settings
+from headrace.errors import StoreError
+from headrace.store.database import Database
+from headrace.store.keys import KeyLimits, Keys, StoredKey, digest_of
+
+LOG = logging.getLogger("headrace.api")
+REFRESH_S = 1.0
+
+
+class KeyRing:
+    """Finds the account of a key. Keys that `headrace keys` adds or revokes count within a second.
+
+    A key is looked up by its hash under a secret that clients do not know, so how long that takes tells
+    them nothing about the keys.
+    """
+
+    def __init__(
+        self, settings: Settings, database: Database, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._defaults = KeyLimits(
+            settings.requests_per_minute, settings.tokens_per_minute, settings.concurrency
+        )
+        self._pepper = secrets.token_bytes(32)
+        self._configured = {
+            digest: Account(f"key {number}", self._defaults, salt=digest.hex()[:16])
+            for number, digest in enumerate(
+                (digest_of(key.encode(), self._pepper) for key in settings.api_key), 1
+            )
+        }
+        self._keys = Keys(database)
+        self._stored: dict[bytes, Account] = {}
+        self._stored_pepper = b""
+        self._stored_ever = False
+        self._version = 0
+        self._read_once = False
+        self._refreshed_s = -REFRESH_S
+        self.everybody = Account("", self._defaults)
+        """Whose requests those are that need no key."""
+
+    @property
+    def required(self) -> bool:
+        """Whether a key is needed: as soon as there ever was one."""
+        self._refresh()
+        return bool(self._configured) or self._stored_ever
+
+    def find(self, sent: bytes) -> Account | None:
+        """The account of a key; None where it is no key, or not one any more."""
+        self._refresh()
+        account = self._configured.get(digest_of(sent, self._pepper))
+        if account is None and self._stored_pepper:
+            account = self._stored.get(digest_of(sent, self._stored_pepper))
+        return account
+
+    def _refresh(self) -> None:
+        now_s = self._clock()
+        if now_s - self._refreshed_s < REFRESH_S:
+            return
+        self._refreshed_s = now_s
+        try:
+            self._read()
+        except StoreError as error:
+            if not self._read_once:
+                raise
+            LOG.error("%s; the keys stay as they were", error.message)
+        self._read_once = True
+
+    def _read(self) -> None:
+        version = self._keys.version()
+        if version == self._version:
+            return
+        self._version = version
+        self._stored_ever = self._keys.ever()
+        if self._stored_ever:
+            self._stored_pepper = self._keys.pepper()
+            self._stored = {key.digest: self._account(key) for key in self._keys.all()}
+
+    def _account(self, key: StoredKey) -> Account:
+        """The account of a stored key: the one it has, so that its use is not forgotten by a refresh."""
+        own, defaults = key.limits, self._defaults
+        limits = KeyLimits(
+            own.requests_per_minute or defaults.requests_per_minute,
+            own.tokens_per_minute or defaults.tokens_per_minute,
+            own.concurrency or defaults.concurrency,
+        )
+        return self._stored.get(key.digest) or Account(key.name, limits, salt=key.digest.hex()[:16])

@@ -1,0 +1,41 @@
+"""The tables, as migrations in the order in which they run; one that has been released never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+MIGRATIONS: Mapping[str, Sequence[str]] = {
+    "keys": (
+        "CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL)",
+        """CREATE TABLE keys (
+            id INTEGER PRIMARY KEY,
+            name TEXT NOT NULL,
+            digest BLOB NOT NULL UNIQUE,
+            created_s INTEGER NOT NULL,
+            revoked_s INTEGER,
+            requests_per_minute INTEGER,
+            tokens_per_minute INTEGER,
+            concurrency INTEGER
+        )""",
+        "CREATE UNIQUE INDEX keys_in_use ON keys (name) WHERE revoked_s IS NULL",
+    ),
+    "request_log": (
+        """CREATE TABLE request_log (
+            id TEXT NOT NULL,
+            arrived_s REAL NOT NULL,
+            key_name TEXT,
+            method TEXT NOT NULL,
+            path TEXT NOT NULL,
+            status INTEGER NOT NULL,
+            model TEXT,
+            prompt_tokens INTEGER,
+            cached_tokens INTEGER,
+            completion_tokens INTEGER,
+            first_token_s REAL,
+            total_s REAL NOT NULL,
+            error TEXT,
+            body BLOB
+        )""",
+        "CREATE INDEX request_log_by_time ON request_log (arrived_s)",
+    ),
+}

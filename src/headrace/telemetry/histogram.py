@@ -1,0 +1,39 @@
+"""A histogram that costs a bisection per value: counts per bucket, and the sum."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
+SECONDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+"""Upper bounds in seconds, inclusive: fine around what people expect of a token or an answer."""
+
+
+class Histogram:
+    """One thread observes. prometheus_client's own takes two locks per value, which every token would pay."""
+
+    __slots__ = ("_counts", "bounds", "total")
+
+    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
+        self.bounds = tuple(bounds)
+        self.total = 0.0
+        self._counts = [0] * (len(self.bounds) + 1)
+
+    @property
+    def count(self) -> int:
+        """Values observed."""
+        return sum(self._counts)
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self._counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Upper bound as text and the count of values up to it, as Prometheus wants them."""
+        names = [*(repr(bound) for bound in self.bounds), "+Inf"]
+        return [(name, float(count)) for name, count in zip(names, accumulate(self._counts), strict=True)]

@@ -1,0 +1,90 @@
+"""Counts what engine events tell: latencies, tokens, ends, cache hits. One thread; times are monotonic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from headrace.engine.request import ChoiceDone, Delta, Done, Event, Failed
+from headrace.telemetry.histogram import Histogram
+
+
+@dataclass(slots=True)
+class Meter:
+    """The totals of one model since the server started.
+
+    Definitions: `first_token` from a request's arrival to its first token; `between_tokens` the gaps between
+    the deliveries of one request; `per_token` = (end-to-end - first token) / (tokens of a choice - 1).
+    Queue, prefill and decode are the engine's own times, from submission.
+    """
+
+    first_token: Histogram = field(default_factory=Histogram)
+    between_tokens: Histogram = field(default_factory=Histogram)
+    per_token: Histogram = field(default_factory=Histogram)
+    end_to_end: Histogram = field(default_factory=Histogram)
+    queue: Histogram = field(default_factory=Histogram)
+    prefill: Histogram = field(default_factory=Histogram)
+    decode: Histogram = field(default_factory=Histogram)
+    inference: Histogram = field(default_factory=Histogram)
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    cache_queries: int = 0  # prompt tokens that were looked up
+    cache_hits: int = 0  # of these, taken from the cache
+    cache_misses: Counter[str] = field(default_factory=Counter[str])  # requests, by reason
+    ended: Counter[str] = field(default_factory=Counter[str])  # requests, by finish reason or "error"
+    errors: Counter[str] = field(default_factory=Counter[str])  # failed requests, by code
+    rejected: Counter[str] = field(default_factory=Counter[str])  # refused before the engine, by reason
+    warnings: Counter[str] = field(default_factory=Counter[str])  # by parameter
+    replies: Counter[int] = field(default_factory=Counter[int])  # HTTP replies, by status
+    log_failures: int = 0
+
+
+class RequestMeter:
+    """Follows one request through the engine. `arrival_s` is when its HTTP request came."""
+
+    __slots__ = ("_arrival_s", "_first_s", "_last_s", "_meter", "_reason")
+
+    def __init__(self, meter: Meter, arrival_s: float) -> None:
+        self._meter = meter
+        self._arrival_s = arrival_s
+        self._first_s = self._last_s = 0.0
+        self._reason = ""
+
+    def take(self, events: list[Event], now_s: float) -> None:
+        """The events of one step. Called for every token: no more than a few additions."""
+        meter = self._meter
+        for event in events:
+            if type(event) is Delta:
+                meter.generation_tokens += len(event.tokens)
+            elif type(event) is ChoiceDone:
+                self._reason = self._reason or event.reason
+            elif type(event) is Done:
+                self._done(event, now_s)
+            elif type(event) is Failed:
+                meter.ended["error"] += 1
+                meter.errors[event.error.code or event.error.kind] += 1
+        if type(events[0]) is Delta:
+            if self._first_s == 0.0:
+                self._first_s = now_s
+                meter.first_token.observe(now_s - self._arrival_s)
+            else:
+                meter.between_tokens.observe(now_s - self._last_s)
+            self._last_s = now_s
+
+    def _done(self, event: Done, now_s: float) -> None:
+        meter, usage, timing = self._meter, event.usage, event.timing
+        meter.ended[self._reason] += 1
+        meter.prompt_tokens += usage.prompt_tokens
+        meter.cache_queries += usage.prompt_tokens
+        meter.cache_hits += usage.cached_tokens
+        if usage.miss_reason is not None:
+            meter.cache_misses[usage.miss_reason] += 1
+        meter.end_to_end.observe(now_s - self._arrival_s)
+        meter.queue.observe(timing.queue_s)
+        if not self._first_s:
+            return  # cancelled before it ran: it has no times of its own
+        meter.prefill.observe(timing.first_token_s - timing.queue_s)
+        meter.decode.observe(timing.total_s - timing.first_token_s)
+        meter.inference.observe(timing.total_s - timing.queue_s)
+        if usage.completion_tokens > 1:
+            meter.per_token.observe((now_s - self._first_s) / (usage.completion_tokens - 1))

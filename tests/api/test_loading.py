@@ -1,0 +1,102 @@
+"""A server whose model is still loading: it listens, says so, and takes requests as soon as it can."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import httpx
+import openai
+import pytest
+from fake import FakeModel
+
+from headrace.api.app import create_app
+from headrace.api.server import Server, bind
+from headrace.config import load_settings
+from headrace.errors import CorruptFile
+
+BODY = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+
+
+@contextmanager
+def loading(load: Callable[[], FakeModel]) -> Iterator[tuple[str, Server, threading.Event, threading.Thread]]:
+    settings = load_settings({"port": 0}, environ={}, folders=[])
+    listener = bind(settings)
+    started = threading.Event()
+    server = Server(create_app(None, settings), settings, started.set, load)  # type: ignore[arg-type]
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", server, started, thread
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_503_until_the_model_is_there() -> None:
+    gate, model = threading.Event(), FakeModel()
+
+    def load() -> FakeModel:
+        gate.wait(20)
+        return model
+
+    with loading(load) as (url, _, started, _), httpx.Client(base_url=url, trust_env=False) as http:
+        assert http.get("/health").json()["status"] == "loading"
+        for refused in (
+            http.get("/ready"),
+            http.get("/v1/models"),
+            http.get("/metrics"),
+            http.post("/v1/chat/completions", json=BODY),
+        ):
+            assert refused.status_code == 503
+            assert refused.json()["error"]["code"] == "model_loading"
+            assert refused.headers["retry-after"]
+        assert http.get("/openapi.json").status_code == 200
+        # The official client waits for as long as Retry-After says and then gets its answer.
+        client = openai.OpenAI(
+            base_url=url + "/v1", api_key="none", max_retries=9, http_client=httpx.Client(trust_env=False)
+        )
+        gate.set()
+        assert client.chat.completions.create(model="fake/model", **BODY).choices[0].message.content
+        assert started.is_set()
+        client.close()
+    model.close()
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_server() -> None:
+    def load() -> FakeModel:
+        raise CorruptFile("cut short")
+
+    with loading(load) as (_, server, started, thread):
+        thread.join(20)
+        assert not thread.is_alive()
+        assert isinstance(server.failure, CorruptFile)
+        assert not started.is_set()
+
+
+def test_a_stop_does_not_wait_for_the_model() -> None:
+    gate = threading.Event()
+    arrived = threading.Event()
+
+    def load() -> FakeModel:
+        arrived.set()
+        gate.wait(20)
+        raise CorruptFile("after the stop")
+
+    with loading(load) as (_, server, _, thread):
+        assert arrived.wait(10)
+        server.handle_exit(15, None)
+        thread.join(20)
+        assert not thread.is_alive()
+        gate.set()
+    assert server.failure is None
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_left() -> Iterator[None]:
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "headrace-load":
+            thread.join(20)

@@ -1,0 +1,69 @@
+"""The OpenAPI document tells the truth: requests made from it, valid and not, get what it says."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake import FakeEngine, FakeModel
+from in_process import Running, running_server
+
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,"
+    "response_schema_conformance,negative_data_rejection"
+)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Running]:
+    with running_server(FakeModel(engine=FakeEngine("answer"))) as server:
+        yield server
+
+
+def schemathesis(server: Running, folder: Path, examples: int) -> None:
+    """Valid and invalid requests of all kinds; a subprocess, because its pytest plugin lags behind pytest."""
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json"]
+    command += ["--checks", CHECKS, "--max-examples", str(examples), "--mode", "all", "--no-color"]
+    command += ["--generation-deterministic", "--warnings", "off"]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=590)
+    print(run.stdout[-1500:])
+    assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-1000:]
+
+
+def test_requests_made_from_the_document(served: Running, tmp_path: Path) -> None:
+    schemathesis(served, tmp_path, examples=50)
+
+
+@pytest.mark.soak
+def test_many_requests_made_from_the_document(served: Running, tmp_path: Path) -> None:
+    schemathesis(served, tmp_path, examples=500)
+
+
+def test_every_route_is_described(served: Running) -> None:
+    document = served.http().get("/openapi.json").json()
+    assert document["openapi"].startswith("3.1")
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            assert operation["description"], path
+            statuses = set(operation["responses"])
+            assert {"200", "400", "403", "500", "503"} <= statuses and "422" not in statuses, path
+            assert ("401" in statuses) == (path not in ("/health", "/ready"))
+            if method == "post":
+                assert {"404", "408", "413", "429"} <= statuses
+    text = json.dumps(document)
+    for name in re.findall(r"#/components/schemas/(\w+)", text):
+        assert name in document["components"]["schemas"]
+    assert "/tmp" not in text and "/root" not in text
+
+
+def test_the_page_of_the_document_needs_nothing_from_elsewhere(served: Running) -> None:
+    reply = served.http().get("/docs")
+    assert reply.status_code == 200
+    assert reply.headers["content-type"].startswith("text/html")
+    assert "POST /v1/chat/completions" in reply.text
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//|<script", reply.text)
