@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 from packaging.requirements import Requirement
 
@@ -132,9 +133,9 @@ def wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:
     deadline = time.monotonic() + 60
     while True:
         try:
-            with socket.create_connection(("127.0.0.1", port), timeout=1):
-                return
-        except OSError:
+            httpx.get(f"http://127.0.0.1:{port}/ready", trust_env=False).raise_for_status()
+            return
+        except httpx.HTTPError:
             assert server.poll() is None, "the server ended"
             assert time.monotonic() < deadline, "the server did not start"
             time.sleep(0.05)
