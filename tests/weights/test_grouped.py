@@ -156,7 +156,7 @@ def test_refusals() -> None:
 def test_with_another_isa(isa: str) -> None:
     if "HEADRACE_GROUPED_CHILD" in os.environ:
         pytest.skip("this is the run with another instruction set")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__))]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(Path(__file__))]
     environment = {**os.environ, "HEADRACE_ISA": isa, "HEADRACE_GROUPED_CHILD": "1"}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stdout
