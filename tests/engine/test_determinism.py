@@ -42,7 +42,7 @@ CASES = [
 VOCABULARY = 90  # of the smallest of these models
 REQUESTS = 40
 CONSTRAINTS = [
-    Constraint("regex", "(%[0-9]+&){2,5}'forced text'[!-9]*"),
+    Constraint("regex", "(%[0-9]+&){2,5}'forced_text'[!-9]*"),
     Constraint("choice", '["!!!!!!", "0123456789", "012"]'),
     Constraint("lark", 'start: pair+\npair: "<" /[0-9]+/ ">" ":::::"'),
     Constraint("regex", "[0-9]{3}//////////[0-9]{3}", after="7"),
