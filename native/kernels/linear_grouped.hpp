@@ -38,9 +38,11 @@ inline void unpack_floats(const Grouped& g, const uint8_t* strip, int64_t first,
     read_scales(g.scales, head, head, s);
     const uint8_t* codes = head + head_bytes(g.scales);
     for (int step = 0; step < kGroupSteps; ++step) {
+      uint32_t words[kStrip];  // of four inputs
+      std::memcpy(words, codes + step * 128, sizeof words);
       for (int t = 0; t < 4; ++t) {
         float* to = out + (step * 4 + t) * kStrip;
-        for (int c = 0; c < kStrip; ++c) to[c] = s.scale[0][c] * from_e4m3(codes[(step * kStrip + c) * 4 + t]);
+        for (int c = 0; c < kStrip; ++c) to[c] = s.scale[0][c] * from_e4m3(words[c] >> (8 * t));
       }
     }
   }
