@@ -81,6 +81,8 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "thinking_token_budget": (),
+    "thinking_budget": (),
+    "reasoning": ({},),
     "chat_template": (),
     "documents": ([],),
     "suffix": ("",),
@@ -233,11 +235,11 @@ async def read_parameters(kind: type[Body], http: HttpRequest) -> tuple[Body, li
 def json_schema(kind: type[GenerationBody]) -> dict[str, Any]:
     """The request body's entry in the OpenAPI document: unknown fields are refused, some have no effect."""
     schema = kind.model_json_schema()
-    schema["properties"] |= {name: {"description": "Has no effect."} for name in NO_EFFECT}
-    schema["properties"] |= {
+    others = {name: {"description": "Has no effect."} for name in NO_EFFECT} | {
         name: {"description": "Not supported yet: any other value is refused.", "enum": [None, *values]}
         for name, values in UNSUPPORTED.items()
     }
+    schema["properties"] = others | schema["properties"]
     schema["additionalProperties"] = False
     content = {"application/json": {"schema": schema}}
     return {"requestBody": {"required": True, "content": content}}
