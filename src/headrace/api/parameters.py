@@ -81,6 +81,8 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "thinking_token_budget": (),
+    "thinking_budget": (),
+    "reasoning": ({},),
     "chat_template": (),
     "documents": ([],),
     "suffix": ("",),
@@ -253,6 +255,14 @@ def json_schema(kind: type[RequestBody]) -> dict[str, Any]:
         for name, values in kind.unsupported.items()
     }
     schema["properties"] = idle | refused | schema["properties"]
+        name: {"description": "Not supported yet: any other value is refused.", "enum": [None, *values]}
+        for name, values in kind.unsupported.items()
+    }
+<<<<<<< HEAD
+    schema["properties"] = idle | refused | schema["properties"]
+=======
+    schema["properties"] = others | schema["properties"]
+>>>>>>> 4e7d9d3
     schema["additionalProperties"] = False
     content = {"application/json": {"schema": schema}}
     return {"requestBody": {"required": True, "content": content}}
