@@ -24,7 +24,7 @@ from headrace.api.wire import (
     ChatLogprobs,
     ParameterWarning,
 )
-from headrace.chat.conversation import Conversation, prepare
+from headrace.chat.conversation import STRICT_IN_VAIN, Conversation, prepare
 from headrace.chat.messages import messages_from_openai
 from headrace.chat.template import missing_template
 from headrace.chat.tools import tool_use_from_openai
@@ -252,7 +252,6 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     conversation, request = await service.off_loop(prepared)
     head.warnings.extend(body.idle_variables(model.template.reads if model.template else frozenset()))
     if conversation.strict_in_vain:
-        message = "tools: strict has no effect with tool_choice auto, this model's calls begin without a mark"
-        head.warnings.append(ParameterWarning("tools", message))
+        head.warnings.append(ParameterWarning("tools", STRICT_IN_VAIN))
     shape = ChatShape(model, body, conversation)
     return await respond(http, model, [request], shape, head, stream=bool(body.stream))

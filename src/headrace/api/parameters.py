@@ -248,21 +248,13 @@ async def read_parameters(kind: type[Body], http: HttpRequest) -> tuple[Body, li
 
 def json_schema(kind: type[RequestBody]) -> dict[str, Any]:
     """The request body's entry in the OpenAPI document: unknown fields are refused, some have no effect."""
-    schema = kind.model_json_schema()
+    schema = kind.model_json_schema(ref_template=f"#/components/schemas/{kind.__name__}_{{model}}")
     idle: dict[str, Any] = {name: {"description": "Has no effect."} for name in kind.no_effect}
     refused: dict[str, Any] = {
         name: {"description": "Not supported yet: any other value is refused.", "enum": [None, *values]}
         for name, values in kind.unsupported.items()
     }
     schema["properties"] = idle | refused | schema["properties"]
-        name: {"description": "Not supported yet: any other value is refused.", "enum": [None, *values]}
-        for name, values in kind.unsupported.items()
-    }
-<<<<<<< HEAD
-    schema["properties"] = idle | refused | schema["properties"]
-=======
-    schema["properties"] = others | schema["properties"]
->>>>>>> 4e7d9d3
     schema["additionalProperties"] = False
     content = {"application/json": {"schema": schema}}
     return {"requestBody": {"required": True, "content": content}}
@@ -282,5 +274,6 @@ def parse_body(kind: type[Body], body: bytes) -> Body:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         param = ".".join(str(part) for part in first["loc"][:1]) or None
-        message = f"{param}: {first['msg']}" if param else f"the body: {first['msg']}"
+        place = ".".join(map(str, first["loc"])) or "the body"
+        message = f"{place}: {first['msg']}"
         raise InvalidRequest(message, param=param, code="invalid_type") from None

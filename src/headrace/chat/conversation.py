@@ -20,6 +20,9 @@ from headrace.sample.grammar import Constraint
 from headrace.sample.thinking import ThinkingLimit
 from headrace.text.tokenizer import Tokenizer
 
+STRICT_IN_VAIN = "tools: strict has no effect with tool_choice auto, this model's calls begin without a mark"
+"""What a caller is told where `strict_in_vain`."""
+
 _syntax_of = lru_cache(32)(answer_syntax)
 
 

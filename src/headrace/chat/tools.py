@@ -110,7 +110,7 @@ def _tool(item: object, where: str) -> Tool:
 
 
 def function_tool(fields: Mapping[str, Any], where: str, schema_key: str = "parameters") -> Tool:
-    """The tool that `fields` describe, its schema under `schema_key`; errors say that they stand at `where`."""
+    """The tool that `fields` at `where` describe, its schema under `schema_key`."""
     name, description = fields.get("name"), fields.get("description") or ""
     parameters, strict = fields.get(schema_key) or _NO_ARGUMENTS, fields.get("strict") or False
     if not isinstance(name, str) or not _NAME.fullmatch(name):

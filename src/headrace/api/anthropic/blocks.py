@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from itertools import groupby
+
+from msgspec import Raw
 
 from headrace.api.anthropic.wire import (
     Block,
@@ -62,7 +63,7 @@ class BlockStream:
                         found.append(self._grown(ThinkingDelta(text)))
                 case CallStart(_, call_id, name):
                     found += self.close()
-                    found += self._opened(ToolUseBlock(call_id, name, {}))
+                    found += self._opened(ToolUseBlock(call_id, name, Raw("{}")))
                 case Arguments(_, text):
                     found.append(self._grown(InputDelta(text)))
                 case CallEnd() | CallFailed():
@@ -96,14 +97,12 @@ class BlockStream:
 def whole_blocks(
     events: Sequence[AnswerEvent], *, hide_thinking: bool = False
 ) -> tuple[list[Block], str | None]:
-    """The blocks of a whole answer, and the name of the tool whose call was cut short: that one has no input."""
+    """The blocks of a whole answer, and the name of the tool whose call was cut short and so has no input."""
     failed = {event.index for event in events if isinstance(event, CallFailed)}
     kept = [event for event in events if isinstance(event, Text | Reasoning) or event.index not in failed]
     blocks: list[Block] = []
     cut: str | None = None
-    for _, run in groupby(
-        kept, lambda event: type(event) if isinstance(event, Text | Reasoning) else event.index
-    ):
+    for _, run in groupby(kept, _block_of):
         first, *more = run
         text = "".join(event.text for event in (first, *more) if not isinstance(event, _BARE))
         match first:
@@ -115,7 +114,12 @@ def whole_blocks(
             case CallStart(_, call_id, name):
                 complete = isinstance(more[-1], CallEnd) if more else False
                 cut = cut if complete else name
-                blocks.append(ToolUseBlock(call_id, name, json.loads(text) if complete else {}))
+                blocks.append(ToolUseBlock(call_id, name, Raw(text if complete else "{}")))
             case _:
                 raise AssertionError("a call begins with its name")
     return blocks, cut
+
+
+def _block_of(event: AnswerEvent) -> type[AnswerEvent] | int:
+    """What neighbours of one block have in common."""
+    return type(event) if isinstance(event, Text | Reasoning) else event.index

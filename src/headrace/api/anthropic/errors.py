@@ -23,8 +23,8 @@ _TYPES: Final[Mapping[int, str]] = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-# A body that came too slowly stays 408: the official client has a class for it, and the server has computed nothing.
-_STATUSES: Final[Mapping[int, int]] = {503: 529}
+# What is overload elsewhere. A body that came too slowly stays 408: the official client has a class for it.
+ANTHROPIC_STATUSES: Final[Mapping[int, int]] = {503: 529}
 
 
 class AnthropicErrorDetail(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class AnthropicError(msgspec.Struct, frozen=True, tag_field="type", tag="error")
 
 def anthropic_error(error: HeadraceError, call: Call) -> tuple[int, AnthropicError]:
     """The status and the body that this surface gives an error: what is overload elsewhere is 529 here."""
-    status = 504 if error.code == "deadline_exceeded" else _STATUSES.get(error.status, error.status)
+    status = 504 if error.code == "deadline_exceeded" else ANTHROPIC_STATUSES.get(error.status, error.status)
     kind = _TYPES.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
     details = {"error_code": error.code} if error.code is not None else msgspec.UNSET
     return status, AnthropicError(AnthropicErrorDetail(kind, error.message, details), call.request_id)

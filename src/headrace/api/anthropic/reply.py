@@ -10,12 +10,13 @@ from msgspec import UNSET
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.answers import AnswerReader
 from headrace.api.anthropic.blocks import BlockStream, whole_blocks
 from headrace.api.anthropic.errors import anthropic_error
 from headrace.api.anthropic.wire import (
+    AnthropicMessage,
     Block,
     BlockEvent,
-    Message,
     MessageDelta,
     MessageEnd,
     MessageStart,
@@ -23,8 +24,8 @@ from headrace.api.anthropic.wire import (
     MessageUsage,
     OutputDetails,
     Ping,
+    StreamEvent,
 )
-from headrace.api.answers import AnswerReader
 from headrace.api.call import Call, call_of
 from headrace.api.errors import json_response
 from headrace.api.reply import collect
@@ -132,14 +133,14 @@ class MessageWriter:
         return sse_event(body, "error")
 
 
-def _written(event: BlockEvent | MessageStart | MessageDelta | MessageStop | Ping) -> bytes:
+def _written(event: StreamEvent) -> bytes:
     return sse_event(event, str(event.__struct_config__.tag))
 
 
 def _message(
     message_id: str, head: Head, blocks: Sequence[Block], ending: MessageEnd | None, usage: MessageUsage
-) -> Message:
-    return Message(
+) -> AnthropicMessage:
+    return AnthropicMessage(
         id=message_id,
         model=head.model,
         content=list(blocks),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -25,11 +23,11 @@ class ThinkingBlock(msgspec.Struct, frozen=True, tag_field="type", tag="thinking
 
 
 class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"):
-    """A call of a tool."""
+    """A call of a tool; `input` is a JSON object."""
 
     id: str
     name: str
-    input: dict[str, Any]
+    input: msgspec.Raw
 
 
 Block = TextBlock | ThinkingBlock | ToolUseBlock
@@ -52,7 +50,7 @@ class MessageUsage(msgspec.Struct, frozen=True):
     service_tier: str = "standard"
 
 
-class Message(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
+class AnthropicMessage(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
     """The whole reply."""
 
     id: str
@@ -65,7 +63,7 @@ class Message(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
     warnings: list[ParameterWarning] | UnsetType = UNSET
 
 
-class TokenCount(msgspec.Struct, frozen=True):
+class AnthropicTokenCount(msgspec.Struct, frozen=True):
     """How many tokens a prompt has."""
 
     input_tokens: int
@@ -74,7 +72,7 @@ class TokenCount(msgspec.Struct, frozen=True):
 class MessageStart(msgspec.Struct, frozen=True, tag_field="type", tag="message_start"):
     """The message, with nothing in it yet."""
 
-    message: Message
+    message: AnthropicMessage
 
 
 class Ping(msgspec.Struct, frozen=True, tag_field="type", tag="ping"):
@@ -147,3 +145,27 @@ class MessageDelta(msgspec.Struct, frozen=True, tag_field="type", tag="message_d
 
 class MessageStop(msgspec.Struct, frozen=True, tag_field="type", tag="message_stop"):
     """Nothing follows."""
+
+
+StreamEvent = MessageStart | Ping | BlockEvent | MessageDelta | MessageStop
+STREAM_EVENTS = (MessageStart, Ping, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop)
+
+
+class AnthropicModel(msgspec.Struct, frozen=True, tag_field="type", tag="model"):
+    """A served model."""
+
+    id: str
+    display_name: str
+    created_at: str
+    max_input_tokens: int
+    max_tokens: int
+    lifecycle: str = "active"
+
+
+class AnthropicModelList(msgspec.Struct, frozen=True):
+    """A page of the served models."""
+
+    data: list[AnthropicModel]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
