@@ -272,8 +272,9 @@ def parse_body(kind: type[Body], body: bytes) -> Body:
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        first = error.errors(include_url=False, include_context=False)[0]
         param = ".".join(str(part) for part in first["loc"][:1]) or None
         place = ".".join(map(str, first["loc"])) or "the body"
-        message = f"{place}: {first['msg']}"
+        found = f", not {first['input']!r:.60}" if first["type"] == "literal_error" else ""
+        message = f"{place}: {first['msg']}{found}"
         raise InvalidRequest(message, param=param, code="invalid_type") from None
