@@ -15,6 +15,7 @@ from headrace.chat.template import ChatTemplate
 from headrace.engine.load import load_model
 from headrace.engine.options import EngineOptions
 
+CONTEXT_LENGTH = 256
 STORY: Any = [
     {"role": "user", "content": "Tell me of the old house at the end of the lane, and who lived in it."}
 ]
@@ -25,7 +26,7 @@ TEMPLATE = """{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}{% for m 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    loaded = load_model(None, EngineOptions(max_sequences=8, token_budget=64))
+    loaded = load_model(None, EngineOptions(max_sequences=8, token_budget=64, context=CONTEXT_LENGTH))
     with running_server(dataclasses.replace(loaded, template=ChatTemplate(TEMPLATE))) as running:
         yield running
     loaded.close()
@@ -72,6 +73,19 @@ def test_a_stop_sequence_is_named(server: Running) -> None:
     with client.messages.stream(**body(server, stop_sequences=[stop])) as stream:
         final = stream.get_final_message()
     assert (final.stop_reason, final.stop_sequence) == ("stop_sequence", stop)
+
+
+def test_an_answer_may_fill_the_context_and_says_so(server: Running) -> None:
+    client = server.anthropic()
+    whole = client.messages.create(**body(server, max_tokens=100_000, timeout=60.0))
+    count = client.messages.count_tokens(model=server.model.name, messages=STORY).input_tokens
+    assert whole.stop_reason == "model_context_window_exceeded"
+    assert whole.usage.output_tokens == CONTEXT_LENGTH - count
+    with client.messages.stream(**body(server, max_tokens=100_000)) as stream:
+        assert stream.get_final_message().stop_reason == "model_context_window_exceeded"
+    with pytest.raises(anthropic.BadRequestError, match="limit is") as caught:
+        client.messages.create(**body(server, messages=[{"role": "user", "content": "word " * 300}]))
+    assert caught.value.error_code == "context_length_exceeded"
 
 
 def test_a_schema_holds(server: Running) -> None:

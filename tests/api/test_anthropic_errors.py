@@ -106,6 +106,7 @@ def check_shape(reply: Any, kind: str) -> dict[str, Any]:
         ({"cache_control": {"type": "forever"}}, "cache_control"),
         ({"container": "c"}, "container"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
+        ({"thread": {"type": "create"}}, "thread"),
         ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management"),
     ],
 )
@@ -252,3 +253,17 @@ def test_what_is_no_json(serve: Serve) -> None:
         reply = http.post("/v1/messages", content=body)
         assert reply.status_code == 400
         check_shape(reply, "invalid_request_error")
+
+
+def test_a_schema_of_great_depth_is_no_failure_of_the_server(serve: Serve) -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(400):
+        schema = {"type": "object", "properties": {"a": schema}}
+    http = serve(FakeModel(template=FakeTemplate(HERMES))).http()
+    for more in (
+        {"tools": [{"name": "deep", "input_schema": schema}]},
+        {"tools": [{"name": "deep", "input_schema": schema, "strict": True}]},
+        {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
+        {"messages": [{"role": "assistant", "content": [CALLED["content"][0] | {"input": schema}]}, *HELLO]},
+    ):
+        assert http.post("/v1/messages", json=BODY | more).status_code in (200, 400)

@@ -155,6 +155,25 @@ def test_a_tool_loop_of_two_turns(serve: Serve) -> None:
     ]
 
 
+def test_the_clients_own_tool_loop(serve: Serve) -> None:
+    server = answering(serve, CALL, HERMES)
+    asked: list[str] = []
+
+    @anthropic.beta_tool
+    def weather(town: str) -> str:
+        """The weather in a town."""
+        asked.append(town)
+        server.model.engine.answer = "It rains."
+        return "rain"
+
+    runner = server.anthropic().beta.messages.tool_runner(
+        model=MODEL, messages=HELLO, max_tokens=400, tools=[weather]
+    )
+    assert runner.until_done().content[0].text == "It rains."
+    assert asked == ["Köln"]
+    assert [message.role for message in prompt_of(server)] == ["user", "assistant", "tool"]
+
+
 def test_tool_choice(serve: Serve) -> None:
     server = answering(serve, CALL + TIME_CALL, HERMES)
     free = ask(server, tools=[WEATHER, TIME], tool_choice={"type": "auto", "disable_parallel_tool_use": True})

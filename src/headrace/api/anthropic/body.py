@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from headrace.api.parameters import RequestBody
+from headrace.api.wire import ParameterWarning
+from headrace.errors import InvalidRequest
 from headrace.sample.params import MAX_STOPS
 
 
@@ -224,7 +226,6 @@ class PromptBody(RequestBody):
         "mcp_servers": ([],),
         "compaction": (),
         "fallbacks": ([],),
-        "thread": (),
     }
 
     model: str | None = None
@@ -235,6 +236,17 @@ class PromptBody(RequestBody):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     cache_control: CacheControl | None = None
+    thread: Annotated[Any, WithJsonSchema({"type": "null"})] = None
+
+    def warnings(self) -> list[ParameterWarning]:
+        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""
+        if self.thread is not None:
+            raise InvalidRequest(
+                "thread: conversations are not kept here, send the whole one with each request",
+                param="thread",
+                code="thread_unsupported_request",  # on which the official client does so by itself
+            )
+        return super().warnings()
 
 
 class MessageBody(PromptBody):

@@ -64,12 +64,17 @@ def make_prompt(body: PromptBody, model: LoadedModel, tool_format: str | None) -
 def make_request(
     body: MessageBody, prompt: Prompt, model: LoadedModel, request_id: str, salt: str
 ) -> Request:
-    """The engine request that a body asks for; raises InvalidRequest naming what cannot be honoured."""
+    """The engine request that a body asks for; raises InvalidRequest naming what cannot be honoured.
+
+    A max_tokens beyond the context is none: the answer may fill the context, and says so where it does.
+    """
     given: dict[str, Any] = {
         name: value
-        for name in ("max_tokens", "temperature", "top_p", "top_k")
+        for name in ("temperature", "top_p", "top_k")
         if (value := getattr(body, name)) is not None
     }
+    beyond = len(prompt.tokens) + body.max_tokens > model.engine.limits.context_length
+    given["max_tokens"] = None if beyond else body.max_tokens
     if body.stop_sequences is not None:
         given["stop"] = tuple(body.stop_sequences)
     conversation, tokenizer = prompt.conversation, model.tokenizer

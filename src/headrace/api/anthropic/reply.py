@@ -65,7 +65,7 @@ async def respond(
     """Submit `request` and reply; raises what the engine refuses at the door."""
     reader = AnswerReader(None if conversation.plain else conversation.parser())
     if stream:
-        writer = MessageWriter(request.request_id, head, reader, call_of(http))
+        writer = MessageWriter(request, head, reader, call_of(http))
         reply = StreamedReply(writer, writer.opening())
         await reply.submit(get_service(http), model, [request], call_of(http))
         return reply
@@ -82,12 +82,11 @@ async def respond(
     last, reason = reader.finish(choice.done.reason)
     blocks, cut = whole_blocks([*events, *last], hide_thinking=head.hide_thinking)
     if cut is not None:
-        message = (
-            f"the call of {cut} was cut short and has no input: max_tokens was reached, send a larger one"
-        )
+        message = f"the call of {cut} was cut short and has no input: max_tokens or the context was reached"
         head.warnings.append(ParameterWarning("max_tokens", message))
     usage = _usage(done.usage, reader.reasoning_tokens)
-    return json_response(_message(request.request_id, head, blocks, _ending(choice.done, reason), usage))
+    ending = _ending(choice.done, reason, request)
+    return json_response(_message(request.request_id, head, blocks, ending, usage))
 
 
 class MessageWriter:
@@ -95,8 +94,8 @@ class MessageWriter:
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, message_id: str, head: Head, reader: AnswerReader, call: Call) -> None:
-        self._id = message_id
+    def __init__(self, request: Request, head: Head, reader: AnswerReader, call: Call) -> None:
+        self._request = request
         self._head = head
         self._reader = reader
         self._call = call
@@ -106,7 +105,7 @@ class MessageWriter:
 
     def opening(self) -> bytes:
         """The message without content, and a ping: both before the prompt is computed."""
-        message = _message(self._id, self._head, [], None, self._usage)
+        message = _message(self._request.request_id, self._head, [], None, self._usage)
         return _written(MessageStart(message)) + _written(Ping())
 
     def events(self, index: int, events: list[Event]) -> bytes:
@@ -118,7 +117,7 @@ class MessageWriter:
             elif isinstance(event, ChoiceDone):
                 last, reason = self._reader.finish(event.reason)
                 found += [*self._blocks.feed(last), *self._blocks.close()]
-                self._ending = _ending(event, reason)
+                self._ending = _ending(event, reason, self._request)
             elif isinstance(event, Done):
                 self._usage = _usage(event.usage, self._reader.reasoning_tokens)
         return b"".join(map(_written, found))
@@ -151,10 +150,12 @@ def _message(
     )
 
 
-def _ending(done: ChoiceDone, reason: str) -> MessageEnd:
-    """A stop sequence is told apart from an end that the model chose."""
+def _ending(done: ChoiceDone, reason: str, request: Request) -> MessageEnd:
+    """A stop sequence is told apart from the model's own end, max_tokens from a context that is full."""
     if isinstance(done.stop, str):
         return MessageEnd("stop_sequence", done.stop)
+    if reason == "length" and request.params.max_tokens is None:
+        return MessageEnd("model_context_window_exceeded", None)
     return MessageEnd(_REASONS.get(reason, "end_turn"), None)
 
 

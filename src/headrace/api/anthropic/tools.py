@@ -6,18 +6,13 @@ from collections.abc import Sequence
 
 from headrace.api.anthropic.body import NamedChoice, NoChoice, ToolChoice, ToolPart
 from headrace.api.wire import ParameterWarning
-from headrace.chat.tools import ToolUse, distinct_tools, function_tool
+from headrace.chat.tools import Tool, ToolUse, distinct_tools, function_tool
 from headrace.errors import InvalidRequest
 
 
 def tool_use(tools: Sequence[ToolPart], choice: ToolChoice | None) -> ToolUse | None:
     """What the model may call; None: nothing is offered. Raises InvalidRequest naming the field."""
-    offered = distinct_tools(
-        [
-            function_tool(tool.model_dump(), f"tools.{index}", "input_schema")
-            for index, tool in enumerate(tools)
-        ]
-    )
+    offered = distinct_tools([_tool(tool, f"tools.{index}") for index, tool in enumerate(tools)])
     if not offered:
         if choice is not None and choice.type in ("any", "tool"):
             raise InvalidRequest("tool_choice needs tools: give them or leave it out", param="tool_choice")
@@ -46,3 +41,8 @@ def idle_tool_fields(tools: Sequence[ToolPart]) -> list[ParameterWarning]:
         for index, tool in enumerate(tools)
         if tool.input_examples
     ]
+
+
+def _tool(tool: ToolPart, where: str) -> Tool:
+    names = ("name", "description", "input_schema", "strict")
+    return function_tool({name: getattr(tool, name) for name in names}, where, "input_schema")
