@@ -44,7 +44,7 @@ class RunOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """Speeds are of all sequences together; `decode` while every one of them generates."""
+    """Speeds are of all sequences together; `decode` while every one of them generates (0 for single tokens)."""
 
     prefill_tokens_per_s: float
     decode_tokens_per_s: float
@@ -103,11 +103,13 @@ def measure(order: RunOrder) -> RunFigures:
 def _speeds(workload: Workload, times_s: list[list[float]]) -> dict[str, float]:
     firsts = [times[0] for times in times_s]
     began_s, ended_s = max(firsts), min(times[-1] for times in times_s)
+    if ended_s <= began_s:  # some had ended before others began: then all that was generated, in all its time
+        began_s, ended_s = min(firsts), max(times[-1] for times in times_s)
     window_s = ended_s - began_s
     counted = sum(sum(began_s < time_s <= ended_s for time_s in times) for times in times_s)
     steps = counted / len(times_s)
     return {
-        "prefill_tokens_per_s": workload.prompt * workload.batch / began_s,
+        "prefill_tokens_per_s": workload.prompt * workload.batch / max(firsts),
         "decode_tokens_per_s": counted / window_s if window_s > 0 else 0.0,
         "ttft_s": sum(firsts) / len(firsts),
         "tpot_s": window_s / steps if steps else 0.0,
