@@ -44,7 +44,7 @@ class RunOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """Speeds are of all sequences together; `decode` while every one of them generates, 0 for single tokens."""
+    """Speeds are of all sequences together; `decode` while all of them generate, 0 for single tokens."""
 
     prefill_tokens_per_s: float
     decode_tokens_per_s: float
