@@ -16,6 +16,7 @@ from headrace.api.openapi import ChatChunk, ChatReply, replies
 from headrace.api.parameters import GenerationBody, check_characters, json_schema, read_parameters
 from headrace.api.reply import Collected, Head, respond
 from headrace.api.service import get_service, key_salt, new_id
+from headrace.api.template_variables import idle_variables, template_variables
 from headrace.api.wire import (
     ChatChoice,
     ChatChunkChoice,
@@ -74,33 +75,12 @@ class ChatBody(GenerationBody):
             family=tool_format,
             add_generation_prompt=begins,
             continue_final_message=continues,
-            variables=self.variables(model.template.reads),
+            variables=template_variables(
+                self.chat_template_kwargs, self.reasoning_effort, model.template.reads
+            ),
         )
         check_characters(conversation.text, model.context_length, "messages")
         return conversation
-
-    def variables(self, reads: frozenset[str]) -> dict[str, Any]:
-        """What the template is given besides the messages."""
-        given = dict(self.chat_template_kwargs or {})
-        if self.reasoning_effort is not None:
-            if "reasoning_effort" in reads:
-                given.setdefault("reasoning_effort", self.reasoning_effort)
-            elif self.reasoning_effort == "none":
-                for name in ("enable_thinking", "thinking"):
-                    if name in reads:
-                        given.setdefault(name, False)
-        return given
-
-    def idle_variables(self, reads: frozenset[str]) -> list[ParameterWarning]:
-        """Warnings for what the template does not look at."""
-        names = [
-            f"chat_template_kwargs.{name}" for name in self.chat_template_kwargs or {} if name not in reads
-        ]
-        switches = {"enable_thinking", "thinking"} if self.reasoning_effort == "none" else set[str]()
-        if self.reasoning_effort is not None and not reads & {"reasoning_effort", *switches}:
-            names.append("reasoning_effort")
-        message = "has no effect: this model's chat template does not read it"
-        return [ParameterWarning(name, f"{name} {message}") for name in names]
 
     def request(self, model: LoadedModel, conversation: Conversation, request_id: str, salt: str) -> Request:
         """The engine request that this body asks for. Tokenises: not for the event loop."""
@@ -198,7 +178,9 @@ async def create_chat_completion(http: HttpRequest) -> Response:
         return conversation, body.request(model, conversation, head.id, salt)
 
     conversation, request = await service.off_loop(prepared)
-    head.warnings.extend(body.idle_variables(model.template.reads if model.template else frozenset()))
+    reads = model.template.reads if model.template else frozenset[str]()
+    idle = idle_variables(body.chat_template_kwargs, body.reasoning_effort, reads, "reasoning_effort")
+    head.warnings.extend(idle)
     if conversation.strict_in_vain:
         message = "tools: strict has no effect with tool_choice auto, this model's calls begin without a mark"
         head.warnings.append(ParameterWarning("tools", message))

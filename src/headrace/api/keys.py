@@ -6,6 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from functools import cache, partial
 
 from headrace.api.limits import Account
 from headrace.config import Settings
@@ -32,13 +33,18 @@ class KeyRing:
             settings.requests_per_minute, settings.tokens_per_minute, settings.concurrency
         )
         self._pepper = secrets.token_bytes(32)
+        self._keys = Keys(database)
         self._configured = {
-            digest: Account(f"key {number}", self._defaults, salt=digest.hex()[:16])
-            for number, digest in enumerate(
-                (digest_of(key.encode(), self._pepper) for key in settings.api_key), 1
+            digest: Account(
+                f"key {number}",
+                self._defaults,
+                salt=digest.hex()[:16],
+                owner=cache(partial(self._owner, key)),
+            )
+            for number, (key, digest) in enumerate(
+                ((key, digest_of(key.encode(), self._pepper)) for key in settings.api_key), 1
             )
         }
-        self._keys = Keys(database)
         self._stored: dict[bytes, Account] = {}
         self._stored_pepper = b""
         self._stored_ever = False
@@ -93,4 +99,11 @@ class KeyRing:
             own.tokens_per_minute or defaults.tokens_per_minute,
             own.concurrency or defaults.concurrency,
         )
-        return self._stored.get(key.digest) or Account(key.name, limits, salt=key.digest.hex()[:16])
+        digest = key.digest.hex()
+        return self._stored.get(key.digest) or Account(
+            key.name, limits, salt=digest[:16], owner=lambda: digest
+        )
+
+    def _owner(self, key: str) -> str:
+        """Whose is what a configured key keeps: the same after a restart, and no way back to the key."""
+        return digest_of(key.encode(), self._keys.pepper()).hex()

@@ -47,10 +47,18 @@ class Account:
     """The use of one key, or of everybody where the server has no keys. Lives on the event loop."""
 
     def __init__(
-        self, name: str, limits: KeyLimits, *, salt: str = "", clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        limits: KeyLimits,
+        *,
+        salt: str = "",
+        owner: Callable[[], str] = lambda: "",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`owner` gives whose is what the account keeps in the store; it may look into it."""
         self.name = name
         self.salt = salt
+        self.owner = owner
         self.limits = limits
         self._clock = clock
         self._open = 0

@@ -17,6 +17,13 @@ from headrace import __version__
 from headrace.api import wire
 from headrace.api.errors import ErrorBody
 from headrace.api.guard import OPEN_PATHS
+from headrace.api.responses.wire import (
+    DeletedResponse,
+    ResponseEvent,
+    ResponseInputTokens,
+    ResponseItemList,
+    ResponseObject,
+)
 
 router = APIRouter(include_in_schema=False)
 
@@ -52,6 +59,7 @@ class TextChunk(wire.Chunk, frozen=True):
 BODIES = (
     *(ErrorBody, wire.Health, wire.ModelCard, wire.ModelList, wire.Ready),
     *(ChatReply, TextReply, ChatChunk, TextChunk),
+    *(ResponseObject, ResponseEvent, DeletedResponse, ResponseInputTokens, ResponseItemList),
 )
 ANY_CALL: Mapping[int, str] = {
     400: "The request is not valid; the error names what is not",

@@ -86,7 +86,7 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "suffix": ("",),
 }
 
-Body = TypeVar("Body", bound="GenerationBody")
+Body = TypeVar("Body", bound="RequestBody")
 
 
 class StreamOptions(BaseModel):
@@ -97,10 +97,38 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool | None = None
 
 
-class GenerationBody(BaseModel):
-    """The fields that every generating endpoint takes. None always means: not given."""
+class RequestBody(BaseModel):
+    """A body whose unknown fields are refused; a surface lists those that it knows without use for them."""
 
     model_config = ConfigDict(extra="allow", strict=True)
+    no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = NO_EFFECT
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = UNSUPPORTED
+
+    def warnings(self) -> list[ParameterWarning]:
+        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""
+        found: list[ParameterWarning] = []
+        for name, value in (self.model_extra or {}).items():
+            if name not in self.no_effect and name not in self.unsupported:
+                known = [*type(self).model_fields, *self.no_effect, *self.unsupported]
+                close = nearest(name, known) if len(nearest(name, known)) < 80 else ""
+                raise InvalidRequest(
+                    f"unknown parameter {name[:80]!r}{close}", param=name[:80], code="unknown_parameter"
+                )
+            if value is None or value in self.no_effect.get(name, ()):
+                continue
+            if name in self.unsupported:
+                if value in self.unsupported[name]:
+                    continue
+                raise InvalidRequest(
+                    f"{name} is not supported yet, leave it out", param=name, code="unsupported_parameter"
+                )
+            found.append(ParameterWarning(name, f"{name} was accepted and has no effect"))
+        return found
+
+
+class GenerationBody(RequestBody):
+    """The fields that OpenAI's generating endpoints take. None always means: not given."""
+
     sampling_names: ClassVar[tuple[str, ...]] = (
         "temperature",
         "top_k",
@@ -171,21 +199,7 @@ class GenerationBody(BaseModel):
 
     def warnings(self) -> list[ParameterWarning]:
         """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""
-        found: list[ParameterWarning] = []
-        for name, value in (self.model_extra or {}).items():
-            if name not in NO_EFFECT and name not in UNSUPPORTED:
-                known = [*type(self).model_fields, *NO_EFFECT, *UNSUPPORTED]
-                close = nearest(name, known) if len(nearest(name, known)) < 80 else ""
-                raise InvalidRequest(
-                    f"unknown parameter {name[:80]!r}{close}", param=name[:80], code="unknown_parameter"
-                )
-            if value is None or value in NO_EFFECT.get(name, ()) or value in UNSUPPORTED.get(name, ()):
-                continue
-            if name in UNSUPPORTED:
-                raise InvalidRequest(
-                    f"{name} is not supported yet, leave it out", param=name, code="unsupported_parameter"
-                )
-            found.append(ParameterWarning(name, f"{name} was accepted and has no effect"))
+        found = super().warnings()
         if self.stream_options is not None:
             if not self.stream:
                 raise InvalidRequest("stream_options needs stream: true", param="stream_options")
@@ -230,14 +244,15 @@ async def read_parameters(kind: type[Body], http: HttpRequest) -> tuple[Body, li
     return body, warnings
 
 
-def json_schema(kind: type[GenerationBody]) -> dict[str, Any]:
+def json_schema(kind: type[RequestBody]) -> dict[str, Any]:
     """The request body's entry in the OpenAPI document: unknown fields are refused, some have no effect."""
     schema = kind.model_json_schema()
-    schema["properties"] |= {name: {"description": "Has no effect."} for name in NO_EFFECT}
-    schema["properties"] |= {
+    idle: dict[str, Any] = {name: {"description": "Has no effect."} for name in kind.no_effect}
+    refused: dict[str, Any] = {
         name: {"description": "Not supported yet: any other value is refused.", "enum": [None, *values]}
-        for name, values in UNSUPPORTED.items()
+        for name, values in kind.unsupported.items()
     }
+    schema["properties"] = idle | refused | schema["properties"]
     schema["additionalProperties"] = False
     content = {"application/json": {"schema": schema}}
     return {"requestBody": {"required": True, "content": content}}
