@@ -226,8 +226,8 @@ class ResponseAnswer:
         at = {"output_index": self._open.index, "item_id": self._open.item.id}
         self._event(name, content_index=0, part=part, **at)
 
-    def _event(self, name: str, **fields: object) -> None:
-        self._emit(ResponseEvent(type=name, sequence_number=self._number, **fields))  # type: ignore[arg-type]
+    def _event(self, kind: str, **fields: object) -> None:
+        self._emit(ResponseEvent(type=kind, sequence_number=self._number, **fields))  # type: ignore[arg-type]
         self._number += 1
 
 

@@ -156,7 +156,7 @@ class PromptBody(RequestBody):
 
     def tool_use(self) -> ToolUse | None:
         """The tools that may be called. They and `tool_choice` name functions without a level between."""
-        choice = self.tool_choice
+        choice: object = self.tool_choice
         if isinstance(choice, dict):
             fields = cast("dict[str, object]", choice)
             if fields.get("type") == "function":

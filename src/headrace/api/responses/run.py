@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,9 @@ from headrace.api.responses.wire import ResponseEvent
 from headrace.api.service import CLIENT_GONE, Generation, get_service, wait_for_end
 from headrace.api.sse import MEDIA_TYPE, sse_event
 from headrace.api.stream import StreamedReply
+from headrace.api.wire import ContentLogprob
 from headrace.chat.conversation import Conversation
-from headrace.engine.request import Event, Request
+from headrace.engine.request import Event, Request, TokenLogprob
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -157,5 +158,8 @@ class Run:
     def _answer(self, emit: Callable[[ResponseEvent], None]) -> ResponseAnswer:
         conversation, tokenizer = self._ready.conversation, self._model.tokenizer
         reader = AnswerReader(None if conversation.plain else conversation.parser())
-        show = (lambda tokens: chat_logprobs(tokenizer, tokens).content) if self._logprobs else None
-        return ResponseAnswer(self._making.response, reader, emit, show)
+
+        def show(tokens: Sequence[TokenLogprob]) -> list[ContentLogprob]:
+            return chat_logprobs(tokenizer, tokens).content
+
+        return ResponseAnswer(self._making.response, reader, emit, show if self._logprobs else None)
