@@ -179,7 +179,11 @@ def test_reasoning_is_an_item_and_goes_back(serve: Serve) -> None:
     assert [warning["param"] for warning in reply.warnings] == ["reasoning.summary", "reasoning.effort"]
     seen = messages_seen(server)
     ask(server, input=[{"role": "user", "content": "a"}, *reply.output, {"role": "user", "content": "b"}])
-    assert seen[-1] == [Message("user", "a"), Message("assistant", "Yes", reasoning="hm"), Message("user", "b")]
+    assert seen[-1] == [
+        Message("user", "a"),
+        Message("assistant", "Yes", reasoning="hm"),
+        Message("user", "b"),
+    ]
 
 
 def test_effort_reaches_a_template_that_reads_it(serve: Serve) -> None:
