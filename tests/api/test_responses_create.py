@@ -253,6 +253,7 @@ def item(**fields: Any) -> dict[str, Any]:
         ({"text": {"format": {"type": "text", "schema": {}}}}, "text.format", "json_schema"),
         ({"tools": [{"type": "web_search"}]}, "tools", "web_search"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools", "a b"),
+        ({"tools": [{"type": "function", "function": {"name": "a"}}]}, "tools", "'function'"),
         ({"tools": [{"type": "function", "name": "a", "defer_loading": True}]}, "tools", "defer_loading"),
         ({"tools": [TIME], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice", "'x'"),
         ({"tools": [TIME], "tool_choice": {"type": "web_search_preview"}}, "tool_choice", "none of"),

@@ -165,12 +165,18 @@ def test_warnings_stand_in_the_stream(server: Running) -> None:
     assert events[0].response.warnings[0]["param"] == events[-1].response.warnings[0]["param"] == "user"
 
 
-def test_a_client_that_leaves_stops_its_response(server: Running) -> None:
+def test_the_response_is_announced_before_anything_is_computed(server: Running) -> None:
     server.model.engine.held.clear()
+    events = server.openai().responses.create(model=MODEL, input="hello", stream=True)
+    assert [next(events).type for _ in range(2)] == ["response.created", "response.in_progress"]
+    server.model.engine.held.set()
+    assert next(events).type == "response.output_item.added"
+
+
+def test_a_client_that_leaves_stops_its_response(server: Running) -> None:
     client = server.openai()
     server.model.engine.pause_s = 0.02
     server.model.engine.answer = "a" * 3000
-    server.model.engine.held.set()
     events = client.responses.create(model=MODEL, input="hello", stream=True)
     first = next(iter(events))
     events.close()

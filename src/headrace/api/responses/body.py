@@ -156,15 +156,10 @@ class PromptBody(RequestBody):
 
     def tool_use(self) -> ToolUse | None:
         """The tools that may be called. They and `tool_choice` name functions without a level between."""
-        choice: object = self.tool_choice
-        if isinstance(choice, dict):
-            fields = cast("dict[str, object]", choice)
-            if fields.get("type") == "function":
-                choice = {"type": "function", "function": {"name": fields.get("name")}}
-        tools = self.tools
+        tools, choice = self.tools, self.tool_choice
         if isinstance(tools, list):
             tools = [_nested(tool) for tool in cast("list[object]", tools)]
-        return tool_use_from_openai(tools, choice, self.parallel_tool_calls)
+        return tool_use_from_openai(tools, _nested(choice), self.parallel_tool_calls)
 
     def idle_variables(self, model: LoadedModel) -> list[ParameterWarning]:
         """Warnings for what the model's template does not look at."""
@@ -208,7 +203,7 @@ class ResponseBody(PromptBody, GenerationBody):
     @property
     def wants_logprobs(self) -> bool:
         """Whether the output shows log probabilities."""
-        return self.top_logprobs is not None or LOGPROBS in (self.include or ())
+        return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
 
     def warnings(self) -> list[ParameterWarning]:
         """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""
@@ -300,11 +295,11 @@ def _idle(name: str, why: str | None = None) -> ParameterWarning:
 
 
 def _nested(tool: object) -> object:
-    """A tool in the shape of chat completions."""
+    """A tool, or the choice of one, in the shape of chat completions."""
     if not isinstance(tool, dict):
         return tool
     fields = cast("dict[str, object]", tool)
-    if fields.get("type") != "function" or "function" in fields:
+    if fields.get("type") != "function":
         return fields
     function = {key: value for key, value in fields.items() if key != "type" and value is not None}
     return {"type": "function", "function": function}

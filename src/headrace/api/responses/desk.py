@@ -113,6 +113,8 @@ class Desk:
 
     async def close(self) -> None:
         """Wait until everything that has ended is kept."""
+        if self._beat is not None:
+            self._beat.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
 

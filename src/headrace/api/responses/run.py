@@ -61,7 +61,7 @@ class EventWriter:
     def events(self, index: int, events: list[Event]) -> bytes:
         """The response's events for the engine's."""
         self.answer.take(events)
-        return self._taken()
+        return self.taken()
 
     def finish(self) -> bytes:
         """The events of the end."""
@@ -74,9 +74,10 @@ class EventWriter:
     def _end(self, error: HeadraceError | None) -> bytes:
         self.answer.end(error)
         self._desk.ended(self._making)
-        return self._taken()
+        return self.taken()
 
-    def _taken(self) -> bytes:
+    def taken(self) -> bytes:
+        """What was written since the last time."""
         data = bytes(self._written)
         self._written.clear()
         return data
@@ -120,7 +121,8 @@ class Run:
         writer = EventWriter(self._desk, self._making)
         writer.answer = self._answer(writer.emit)
         await self._desk.begin(self._making)
-        reply = StreamedReply(writer)
+        writer.answer.announce()
+        reply = StreamedReply(writer, writer.taken())
         try:
             await reply.submit(self._service, self._model, [self._ready.request], self._call)
         except BaseException:
