@@ -10,7 +10,7 @@ import openai
 import pytest
 from fake import CONTEXT_LENGTH, FakeEngine, FakeModel, FakeTemplate, overloaded
 from in_process import Running, running_server
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from headrace.chat.messages import Message, ToolCall
 from headrace.engine.load import LoadedModel, load_model
@@ -205,6 +205,7 @@ def test_logprobs(server: Running) -> None:
 def test_what_has_no_effect_is_a_warning(server: Running) -> None:
     reply = ask(
         server,
+        input=[{"role": "assistant", "content": "x", "phase": "commentary"}],
         user="u",
         safety_identifier="s",
         max_tool_calls=3,
@@ -216,7 +217,7 @@ def test_what_has_no_effect_is_a_warning(server: Running) -> None:
     names = {warning["param"] for warning in reply.warnings}
     assert names == {
         "user", "safety_identifier", "max_tool_calls", "service_tier", "text.verbosity",
-        "include.reasoning.encrypted_content", "prompt_cache_retention",
+        "include.reasoning.encrypted_content", "prompt_cache_retention", "input.phase",
     }  # fmt: skip
     assert (reply.user, reply.safety_identifier, reply.max_tool_calls) == ("u", "s", 3)
     assert reply.service_tier == "default"
@@ -316,7 +317,7 @@ class Mood(BaseModel):
     """What the model is asked to fill in."""
 
     mood: Literal["glad", "sad"]
-    years: int
+    years: int = Field(ge=0, le=99)
 
 
 @pytest.fixture(scope="module")
@@ -346,7 +347,8 @@ def test_a_conversation_with_the_model_that_ships(real: Running) -> None:
 
 def test_the_sdk_parses_its_own_models(real: Running) -> None:
     client, name = real.openai(), real.model.name
-    options: Any = {"model": name, "input": "How are you?", "text_format": Mood, "max_output_tokens": 200}
+    options: Any = {"model": name, "input": "How are you?", "text_format": Mood}
+    options |= {"max_output_tokens": 200, "extra_body": {"seed": 4}}
     parsed = client.responses.parse(**options)
     assert isinstance(parsed.output_parsed, Mood)
     assert parsed.text.format.type == "json_schema"

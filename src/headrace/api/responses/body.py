@@ -138,6 +138,11 @@ class PromptBody(RequestBody):
                 )
         if self.text is not None and self.text.verbosity is not None:
             found.append(_idle("text.verbosity"))
+        items = cast("list[object]", self.input) if isinstance(self.input, list) else []
+        if any(
+            isinstance(item, dict) and item.get("phase") for item in cast("list[dict[str, object]]", items)
+        ):
+            found.append(_idle("input.phase"))
         return found
 
     def prepare(self, model: LoadedModel, items: Sequence[Item], tool_format: str | None) -> Conversation:

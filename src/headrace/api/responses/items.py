@@ -159,7 +159,7 @@ def _read(entry: object, where: str, find: Callable[[str], Item | None]) -> Item
     fields = {key: part for key, part in cast("dict[str, object]", entry).items() if part is not None}
     fields.setdefault("type", "message" if "role" in fields else "item_reference")
     if fields["type"] == "message" and isinstance(fields.get("phase"), str):
-        del fields["phase"]  # a remark of other servers on when a message was said
+        del fields["phase"]  # the body has warned of it
     item = _convert(fields, where)
     if not isinstance(item, ItemReference):
         return cast("Item", item)
