@@ -138,10 +138,9 @@ class PromptBody(RequestBody):
                 )
         if self.text is not None and self.text.verbosity is not None:
             found.append(_idle("text.verbosity"))
-        items = cast("list[object]", self.input) if isinstance(self.input, list) else []
-        if any(
-            isinstance(item, dict) and item.get("phase") for item in cast("list[dict[str, object]]", items)
-        ):
+        given: object = self.input
+        items = cast("list[object]", given) if isinstance(given, list) else []
+        if any(cast("dict[str, object]", item).get("phase") for item in items if isinstance(item, dict)):
             found.append(_idle("input.phase"))
         return found
 
