@@ -194,6 +194,15 @@ def test_effort_reaches_a_template_that_reads_it(serve: Serve) -> None:
     assert reply.reasoning.effort == "high" and "warnings" not in reply.model_extra
 
 
+def test_a_budget_of_reasoning(serve: Serve) -> None:
+    server = answering(serve, "Yes", THINK)
+    ask(server, extra_body={"thinking_token_budget": 5})
+    assert server.model.engine.submitted[-1].thinking.max_tokens == 5
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(answering(serve, "Yes"), extra_body={"thinking_token_budget": 5})
+    assert caught.value.param == "thinking_token_budget"
+
+
 def test_logprobs(server: Running) -> None:
     reply = ask(server, include=["message.output_text.logprobs"], top_logprobs=2, max_output_tokens=4)
     entries = reply.output[0].content[0].logprobs

@@ -197,6 +197,7 @@ class ResponseBody(PromptBody, GenerationBody):
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
     store: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None
     user: _TEXT | None = None
 
     @property
@@ -252,6 +253,7 @@ class ResponseBody(PromptBody, GenerationBody):
             more["max_tokens"] = self.max_output_tokens
         if self.wants_logprobs:
             more["logprobs"] = self.top_logprobs or 0
+        budget, name = self.thinking_token_budget, "thinking_token_budget"
         return Request(
             params=self.sampling(model.defaults, **more),
             # The template writes the special tokens, so none are added.
@@ -262,6 +264,7 @@ class ResponseBody(PromptBody, GenerationBody):
             deadline_s=self.deadline_s,
             visible_ids=conversation.visible_ids(model.tokenizer),
             constraint=conversation.constraint(model.tokenizer, self.constraint()),
+            thinking=None if budget is None else conversation.thinking(model.tokenizer, budget, param=name),
         )
 
     def response(self, response_id: str, model: LoadedModel, request: Request) -> ResponseObject:

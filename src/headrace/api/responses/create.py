@@ -19,7 +19,7 @@ from headrace.api.responses.run import Prepared, Run
 from headrace.api.responses.wire import ResponseEvent, ResponseInputTokens, ResponseObject
 from headrace.api.service import get_service, key_salt, new_id
 from headrace.api.wire import ParameterWarning
-from headrace.chat.conversation import Conversation
+from headrace.chat.conversation import STRICT_IN_VAIN, Conversation
 
 if TYPE_CHECKING:
     from headrace.engine.load import LoadedModel
@@ -95,6 +95,5 @@ def _warnings(body: PromptBody, model: LoadedModel, conversation: Conversation) 
     """Warnings for what this model makes nothing of."""
     found = body.idle_variables(model)
     if conversation.strict_in_vain:
-        message = "tools: strict has no effect with tool_choice auto, this model's calls begin without a mark"
-        found.append(ParameterWarning("tools", message))
+        found.append(ParameterWarning("tools", STRICT_IN_VAIN))
     return found
