@@ -50,7 +50,7 @@ class StreamedReply(Response):
     _generation: Generation
 
     def __init__(self, writer: StreamWriter, opening: bytes = b"") -> None:
-        """`opening` is sent at once, before the model has said anything."""
+        """`opening` is sent before anything has been computed."""
         super().__init__(
             media_type=writer.media_type,
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
