@@ -25,6 +25,13 @@ from headrace.api.anthropic.wire import (
 )
 from headrace.api.errors import ErrorBody
 from headrace.api.guard import OPEN_PATHS
+from headrace.api.responses.wire import (
+    DeletedResponse,
+    ResponseEvent,
+    ResponseInputTokens,
+    ResponseItemList,
+    ResponseObject,
+)
 
 router = APIRouter(include_in_schema=False)
 
@@ -62,6 +69,7 @@ BODIES = (
     *(ChatReply, TextReply, ChatChunk, TextChunk),
     *(AnthropicError, AnthropicMessage, AnthropicModel, AnthropicModelList, AnthropicTokenCount),
     *STREAM_EVENTS,
+    *(ResponseObject, ResponseEvent, DeletedResponse, ResponseInputTokens, ResponseItemList),
 )
 ANY_CALL: Mapping[int, str] = {
     400: "The request is not valid; the error names what is not",
