@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from headrace.api import chat_completions, completions, health, metrics, models, openapi
+from headrace.api import batches, chat_completions, completions, files, health, metrics, models, openapi
+from headrace.api.batch_runner import BatchRunner
 from headrace.api.errors import install_error_handlers
 from headrace.api.guard import Guard
 from headrace.api.health import ProgressWatch
@@ -25,7 +26,9 @@ def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        yield
+        app.state.batches = runner = BatchRunner(app, service)
+        async with runner.at_work():
+            yield
         service.close()
 
     app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
@@ -33,7 +36,7 @@ def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
     app.state.progress = ProgressWatch()
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     install_error_handlers(app)
-    for room in (chat_completions, completions, models, health, metrics, openapi):
+    for room in (chat_completions, completions, files, batches, models, health, metrics, openapi):
         app.include_router(room.router)
     build = app.build_middleware_stack
 

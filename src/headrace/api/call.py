@@ -16,7 +16,8 @@ from headrace.errors import HeadraceError, Overloaded
 class Call:
     """Made by the guard, filled in by those who serve it; lives on the event loop.
 
-    `arrival_s` is of the monotonic clock. `body_bytes` count as held until the reply has ended.
+    `arrival_s` is of the monotonic clock. `body_bytes` count as held until the reply has ended. What is
+    `idle` waits for everything else.
     """
 
     request_id: str
@@ -31,6 +32,7 @@ class Call:
     status: int = 0
     error: str | None = None
     refusal: str | None = None
+    idle: bool = False
 
     def note(self, error: HeadraceError) -> None:
         """Remember what the call ended with."""

@@ -52,6 +52,7 @@ class TextChunk(wire.Chunk, frozen=True):
 BODIES = (
     *(ErrorBody, wire.Health, wire.ModelCard, wire.ModelList, wire.Ready),
     *(ChatReply, TextReply, ChatChunk, TextChunk),
+    *(wire.FileObject, wire.FileList, wire.FileDeleted, wire.BatchObject, wire.BatchList),
 )
 ANY_CALL: Mapping[int, str] = {
     400: "The request is not valid; the error names what is not",
@@ -61,9 +62,9 @@ ANY_CALL: Mapping[int, str] = {
     503: "Loading, shutting down, overloaded or stopped; Retry-After says when to come back",
 }
 WITH_KEY: Mapping[int, str] = {401: "The API key is missing or not valid"}
-WITH_MODEL: Mapping[int, str] = {404: "No such model here"}
+WITH_NAME: Mapping[int, str] = {404: "There is nothing of that name or id here"}
 WITH_BODY: Mapping[int, str] = {
-    404: "No such model here",
+    404: "No such model or file here",
     408: "The body did not arrive in time, or the request's own deadline passed",
     413: "The body is larger than 32 MiB",
     429: "The key has used up its requests, tokens or concurrency; Retry-After says when to come back",
@@ -108,9 +109,7 @@ def _complete(path: str, method: str, operation: Json) -> None:
     if method == "post":
         errors |= WITH_BODY
     elif "{" in path:
-        errors |= WITH_MODEL
-    else:
-        operation.pop("parameters", None)
+        errors |= WITH_NAME
     schema = {"$ref": SCHEMA_OF.format(name="ErrorBody")}
     for status, text in sorted(errors.items()):
         responses.setdefault(
@@ -150,7 +149,8 @@ def _section(title: str, operation: Json) -> str:
         for status, reply in sorted(operation["responses"].items())
     )
     body = operation.get("requestBody")
-    schema = _details("Body", body["content"]["application/json"]["schema"]) if body else ""
+    content = next(iter(body["content"].values())) if body else {}
+    schema = _details("Body", content["schema"]) if body else ""
     text = _escape(operation.get("description", ""))
     return f"<h2><code>{_escape(title)}</code></h2><p>{text}</p>{schema}<table>{rows}</table>"
 
