@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from headrace.api import batches, chat_completions, completions, files, health, metrics, models, openapi
+from headrace.api import (
+    batches,
+    chat_completions,
+    completions,
+    files,
+    health,
+    metrics,
+    models,
+    moderations,
+    openapi,
+    tokenize,
+)
 from headrace.api.batch_runner import BatchRunner
 from headrace.api.errors import install_error_handlers
 from headrace.api.guard import Guard
@@ -36,7 +47,8 @@ def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
     app.state.progress = ProgressWatch()
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     install_error_handlers(app)
-    for room in (chat_completions, completions, files, batches, models, health, metrics, openapi):
+    generating = (chat_completions, completions, files, batches, tokenize, moderations)
+    for room in (*generating, models, health, metrics, openapi):
         app.include_router(room.router)
     build = app.build_middleware_stack
 

@@ -90,8 +90,9 @@ class _Lines:
 def _usage(reply: bytes) -> Mapping[str, int]:
     """The tokens of one reply, in the words of chat completions or of responses."""
     usage: dict[str, Any] = msgspec.json.decode(reply)["response"]["body"].get("usage") or {}
-    prompt = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
-    answer = usage.get("completion_tokens_details") or usage.get("output_tokens_details") or {}
+    none: dict[str, Any] = {}
+    prompt = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or none
+    answer = usage.get("completion_tokens_details") or usage.get("output_tokens_details") or none
     return {
         "input": usage.get("prompt_tokens", usage.get("input_tokens", 0)),
         "output": usage.get("completion_tokens", usage.get("output_tokens", 0)),

@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -111,7 +111,7 @@ def _request(text: bytes, endpoint: str, seen: set[str]) -> tuple[str, bytes]:
         line = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _Wrong("invalid_json_line", f"it is not JSON: {error}") from None
-    members: dict[str, Any] = line if isinstance(line, dict) else {}
+    members = cast("dict[str, Any]", line if isinstance(line, dict) else {})
     custom_id = members.get("custom_id")
     if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= MAX_CUSTOM_ID:
         raise _Wrong("invalid_custom_id", f"custom_id must be a text of 1 to {MAX_CUSTOM_ID} characters")

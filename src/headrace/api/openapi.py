@@ -53,6 +53,7 @@ BODIES = (
     *(ErrorBody, wire.Health, wire.ModelCard, wire.ModelList, wire.Ready),
     *(ChatReply, TextReply, ChatChunk, TextChunk),
     *(wire.FileObject, wire.FileList, wire.FileDeleted, wire.BatchObject, wire.BatchList),
+    *(wire.Tokenized, wire.PromptText),
 )
 ANY_CALL: Mapping[int, str] = {
     400: "The request is not valid; the error names what is not",
@@ -149,8 +150,8 @@ def _section(title: str, operation: Json) -> str:
         for status, reply in sorted(operation["responses"].items())
     )
     body = operation.get("requestBody")
-    content = next(iter(body["content"].values())) if body else {}
-    schema = _details("Body", content["schema"]) if body else ""
+    contents: list[Json] = list(body["content"].values()) if body else []
+    schema = "".join(_details("Body", content["schema"]) for content in contents)
     text = _escape(operation.get("description", ""))
     return f"<h2><code>{_escape(title)}</code></h2><p>{text}</p>{schema}<table>{rows}</table>"
 

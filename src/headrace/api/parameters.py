@@ -89,6 +89,7 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
 }
 
 Body = TypeVar("Body", bound="GenerationBody")
+Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
 class StreamOptions(BaseModel):
@@ -245,7 +246,7 @@ def json_schema(kind: type[GenerationBody]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def parse_body(kind: type[Body], body: bytes) -> Body:
+def parse_body(kind: type[Parsed], body: bytes) -> Parsed:
     """A request body from its JSON; raises InvalidRequest that names the first bad field.
 
     msgspec parses: it holds the interpreter lock for a tenth of the time that pydantic's parser needs.

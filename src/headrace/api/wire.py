@@ -305,3 +305,18 @@ class BatchList(msgspec.Struct, frozen=True):
     first_id: str | None
     last_id: str | None
     object: Literal["list"] = "list"
+
+
+class Tokenized(msgspec.Struct, frozen=True):
+    """The tokens of a text, and as many as the model's context holds."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class PromptText(msgspec.Struct, frozen=True):
+    """A text for a model."""
+
+    prompt: str
