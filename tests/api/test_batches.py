@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -112,6 +113,7 @@ def test_a_wrong_line_fails_alone(start: Serve) -> None:
         {**line("method"), "method": "GET"},
         {**line("body"), "body": None},
         line("stream", stream=True),
+        line("priority", priority=-5),
         {**line("more"), "colour": "red"},
     ]
     refused = [
@@ -125,7 +127,7 @@ def test_a_wrong_line_fails_alone(start: Serve) -> None:
     outputs, errors = lines_of(server, batch.output_file_id), lines_of(server, batch.error_file_id)
     assert [one["custom_id"] for one in outputs] == ["good-1", "good-2"]
     counts = batch.request_counts
-    assert (counts.total, counts.completed, counts.failed) == (16, 2, 14)
+    assert (counts.total, counts.completed, counts.failed) == (17, 2, 15)
     codes = [one["error"]["code"] for one in errors if one["error"]]
     assert codes == [
         "invalid_json_line",
@@ -133,7 +135,7 @@ def test_a_wrong_line_fails_alone(start: Serve) -> None:
         "duplicate_custom_id",
         "invalid_url",
         "invalid_method",
-        *["invalid_request"] * 3,
+        *["invalid_request"] * 4,
     ]
     assert errors[0]["error"]["message"].startswith("line 2: it is not JSON")
     answered = {one["custom_id"]: one["response"] for one in errors if one["response"]}
@@ -358,6 +360,21 @@ def test_every_key_has_its_own(start: Serve) -> None:
     database = server.server._service.database
     wait_until(lambda: bool(database.query("SELECT 1 FROM request_log WHERE path = ?", (CHAT,))))
     assert database.query("SELECT key_name FROM request_log WHERE path = ?", (CHAT,)) == [("key 1",)]
+
+
+def test_hostile_lines_fail_alone() -> None:
+    random_ = random.Random(4)
+    seed = json.dumps(line("a", stop=["b"], logit_bias={"1": 2}), ensure_ascii=False).encode()
+    pieces = [b'"', b"{", b"}", b"[" * 2000, b"null", b"1e999", b"\\ud800", b"\xff", b"\x00", b"NaN", b","]
+    for _ in range(3000):
+        text = bytearray(seed)
+        for _ in range(random_.randrange(1, 4)):
+            at = random_.randrange(len(text))
+            text[at : at + random_.randrange(4)] = random_.choice(pieces)
+        good, bad = read_lines([json.dumps(line("good")).encode() + b"\n", bytes(text)], CHAT)
+        assert good.state is LineState.PENDING
+        assert (bad.state is LineState.PENDING) == (bad.reply is None)
+        assert bad.reply is None or json.loads(bad.reply)["error"]["code"]
 
 
 def test_lines_are_found_wherever_the_parts_end() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import httpx
 import openai
 import pytest
@@ -122,6 +124,42 @@ def test_forms_as_httpx_writes_them() -> None:
         "b": "é\r\n",
         "f": "\r\n--\r\n",
     }
+
+
+def test_hostile_forms_are_refused_or_read() -> None:
+    random_ = random.Random(3)
+    seed = (
+        b"--x\r\nContent-Disposition: form-data; name=\"a\"; filename*=UTF-8''b%20c\r\n\r\n1\r\n"
+        b"--x\r\nContent-Disposition: form-data; name*0*=utf-8'en'd; name*1=\"e\"\r\n\r\n2\r\n--x--"
+    )
+    pieces = [
+        b'"',
+        b"'",
+        b";",
+        b"%",
+        b"\r\n",
+        b"--x",
+        b"\x00",
+        b"\xff",
+        b"name",
+        b"*",
+        b"=",
+        b"utf-9''",
+        b"\\",
+    ]
+    read = 0
+    for _ in range(4000):
+        body = bytearray(seed)
+        for _ in range(random_.randrange(1, 6)):
+            at = random_.randrange(len(body))
+            body[at : at + random_.randrange(3)] = random_.choice(pieces)
+        header = "multipart/form-data; boundary=x" + random_.choice(["", '"', "; a=b", "\xff", "*=x''y"])
+        try:
+            parse_form(header, bytes(body))
+            read += 1
+        except InvalidRequest:
+            pass
+    assert 0 < read < 4000
 
 
 @pytest.mark.parametrize(

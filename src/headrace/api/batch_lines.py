@@ -15,6 +15,7 @@ from headrace.store.batches import Line, LineState
 
 MAX_LINES = 50_000
 MAX_CUSTOM_ID = 512
+WITHOUT_SENSE = ("stream", "background", "priority")  # nobody reads along, and batches come last
 
 
 class LineError(msgspec.Struct, frozen=True):
@@ -127,8 +128,9 @@ def _request(text: bytes, endpoint: str, seen: set[str]) -> tuple[str, bytes]:
     body = members.get("body")
     if not isinstance(body, dict):
         raise _Wrong("invalid_request", "body is missing or no object", custom_id)
-    if body.get("stream"):  # pyright: ignore[reportUnknownMemberType]
-        raise _Wrong("invalid_request", "stream: a batch has no stream, leave it out", custom_id)
+    for name, value in cast("dict[str, Any]", body).items():
+        if name in WITHOUT_SENSE and value:
+            raise _Wrong("invalid_request", f"{name} makes no sense in a batch: leave it out", custom_id)
     unknown = sorted(set(members) - {"custom_id", "method", "url", "body"})
     if unknown:
         raise _Wrong("invalid_request", f"unknown member {unknown[0][:80]!r}", custom_id)

@@ -97,9 +97,10 @@ def constraint_of(given: Mapping[str, Any], after: str | None) -> Constraint | N
 
 def _response_format(value: object, after: str | None) -> Constraint | None:
     name = "response_format"
-    if isinstance(value, dict) and cast("dict[str, Any]", value).get("type") == "structural_tag":
-        return _structural_tag(value, after, name)
-    form = _members(name, value, {"type", "json_schema"})
+    kinds: dict[str, Any] = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    if kinds.get("type") == "structural_tag":
+        return _structural_tag(kinds, after, name)
+    form = _members(name, cast("object", value), {"type", "json_schema"})
     kind = form.get("type")
     if kind != "json_schema" and "json_schema" in form:
         raise InvalidRequest(f'{name}.json_schema needs "type": "json_schema"', param=name)
