@@ -14,6 +14,7 @@ from fake import FakeEngine, FakeModel, overloaded
 from in_process import Running
 
 import headrace.api.batch_lines
+import headrace.api.batch_runner
 from headrace.api.batch_lines import read_lines, text_lines
 from headrace.store.batches import Batches, Line, LineState
 from headrace.store.files import Files
@@ -338,12 +339,13 @@ def test_a_batch_that_was_being_written_is_written_anew(start: Serve) -> None:
     assert batch.status == "completed"
 
 
-def test_of_two_servers_one_runs_the_batches(start: Serve) -> None:
+def test_of_two_servers_one_runs_the_batches(start: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headrace.api.batch_runner, "LOOK_IDLE_S", 0.1)
     first, second = start(), start()
     one = finish(first, begin(first, [line("a")]))
     other = begin(second, [line("b")])
     assert finish(second, other).status == one.status == "completed"
-    assert second.model.engine.submitted == []
+    assert sorted(len(server.model.engine.submitted) for server in (first, second)) == [0, 2]
 
 
 def test_every_key_has_its_own(start: Serve) -> None:

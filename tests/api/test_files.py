@@ -163,6 +163,25 @@ def test_hostile_forms_are_refused_or_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ('filename="a b.txt"', "a b.txt"),
+        ("filename=a.txt", "a.txt"),
+        (r'filename="a\"b\\c\d"', r'a"b\c\d'),
+        ("filename*=UTF-8''%C3%BC%20x", "ü x"),
+        ('filename="ü"', "ü"),
+        ('filename="%22"', '"'),
+        ("colour=red", None),
+    ],
+)
+def test_names_of_files_as_clients_write_them(written: str, name: str | None) -> None:
+    head = f'CONTENT-DISPOSITION:form-data; name="f"; {written}\r\nContent-Type: text/plain'
+    body = f"--a b\r\n{head}\r\n\r\nx\r\n--a b--\r\n".encode()
+    form = parse_form('Multipart/Form-Data; charset=x; boundary="a b"', body)
+    assert (form["f"].filename, form["f"].content) == (name, b"x")
+
+
+@pytest.mark.parametrize(
     "body",
     [
         b"",

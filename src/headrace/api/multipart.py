@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from email.message import Message
+from urllib.parse import unquote
 
 from headrace.errors import InvalidRequest
 
 MAX_FIELDS = 32
 MAX_HEADER_BYTES = 8192
+_DISPOSITION = re.compile(
+    r"^content-disposition[ \t]*:[ \t]*form-data[ \t]*(;.*)", re.IGNORECASE | re.MULTILINE
+)
+_PARAMETER = re.compile(r';[ \t]*([a-z*]+)=(?:"((?:[^"\\]|\\.)*)"|([^;" \t\r]*))')
+_QUOTED_PAIR = re.compile(r'\\(["\\])')
 _ESCAPES = {"%22": '"', "%0D": "\r", "%0A": "\n"}  # as browsers write them in names (WHATWG, form submission)
 
 
@@ -23,10 +30,9 @@ class FormField:
 
 def parse_form(content_type: str, body: bytes) -> dict[str, FormField]:
     """The fields of a form by their names; InvalidRequest where it is none, or has a field twice."""
-    header = Message()
-    header["content-type"] = content_type
-    boundary = header.get_boundary()
-    if header.get_content_type() != "multipart/form-data" or not boundary:
+    kind, _, more = content_type.partition(";")
+    boundary = dict(_parameters(";" + more)).get("boundary")
+    if kind.strip().lower() != "multipart/form-data" or not boundary:
         raise InvalidRequest(
             "the body is not a form: send it as multipart/form-data with a boundary", code="invalid_form"
         )
@@ -48,17 +54,21 @@ def parse_form(content_type: str, body: bytes) -> dict[str, FormField]:
 def _field(part: bytes) -> FormField:
     """A field from its headers and content, as they stand after a boundary."""
     head, blank, content = part.partition(b"\r\n\r\n")
-    header = Message()
-    for line in head[:MAX_HEADER_BYTES].decode("utf-8", "replace").split("\r\n"):
-        name, colon, value = line.partition(":")
-        if colon and name.strip().lower() == "content-disposition":
-            header["content-disposition"] = value.strip()
-    name = header.get_param("name", header="content-disposition")
-    if not blank or not isinstance(name, str) or header.get_content_disposition() != "form-data":
+    found = _DISPOSITION.search(head[:MAX_HEADER_BYTES].decode("utf-8", "replace"))
+    names = dict(_parameters(found[1])) if found else {}
+    if not blank or "name" not in names:
         raise InvalidRequest(
             'the form has a part without Content-Disposition: form-data; name="…"', code="invalid_form"
         )
-    filename = header.get_filename()
-    for written, character in _ESCAPES.items():
-        filename = None if filename is None else filename.replace(written, character)
-    return FormField(name, filename, content)
+    return FormField(names["name"], names.get("filename"), content)
+
+
+def _parameters(text: str) -> Iterator[tuple[str, str]]:
+    """Names and values after a header's first word, as RFC 7578, browsers and older clients write them."""
+    for name, quoted, bare in _PARAMETER.findall(text):
+        value = _QUOTED_PAIR.sub(r"\1", quoted) or bare
+        if name == "filename*":  # RFC 5987: an encoding, a language, then the name in percent signs
+            name, value = "filename", unquote(value.rpartition("'")[2], errors="replace")
+        for written, character in _ESCAPES.items():
+            value = value.replace(written, character)
+        yield name, value
