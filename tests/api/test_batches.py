@@ -15,6 +15,7 @@ from in_process import Running
 
 import headrace.api.batch_lines
 import headrace.api.batch_runner
+from headrace.api.batch_files import publish
 from headrace.api.batch_lines import read_lines, text_lines
 from headrace.store.batches import Batches, Line, LineState
 from headrace.store.files import Files
@@ -337,6 +338,17 @@ def test_a_batch_that_was_being_written_is_written_anew(start: Serve) -> None:
     assert [one["custom_id"] for one in lines_of(server, found.error_file_id)] == ["c"]
     assert database.query("SELECT COUNT(*) FROM files WHERE unfinished_of IS NOT NULL") == [(0,)]
     assert batch.status == "completed"
+
+
+def test_a_batch_ends_once(start: Serve) -> None:
+    """Who began to look before it ended, and comes late, changes nothing."""
+    server = start()
+    batch = finish(server, begin(server, [line("a")]))
+    database = server.server._service.database
+    [stored] = Batches(database).page("", after=None, limit=1)
+    Batches(database).close(batch.id, "expired")
+    publish(database, stored, "expired")
+    assert server.openai().batches.retrieve(batch.id) == batch
 
 
 def test_of_two_servers_one_runs_the_batches(start: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

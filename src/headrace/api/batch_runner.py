@@ -22,7 +22,6 @@ from headrace.api.call import Call
 from headrace.api.guard import new_request_id
 from headrace.api.limits import Account, RateLimited
 from headrace.api.service import Service
-from headrace.errors import HeadraceError
 from headrace.store.batches import Batches, Line, LineState, StoredBatch
 
 LOG = logging.getLogger("headrace.api")
@@ -84,8 +83,8 @@ class BatchRunner:
             self._news.clear()
             try:
                 await self._look()
-            except HeadraceError as error:
-                LOG.error("%s; batches wait", error.message)
+            except Exception:
+                LOG.exception("the store of batches cannot be read: they wait")
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_BUSY_S if self._tasks else LOOK_IDLE_S):
                     await self._news.wait()

@@ -163,7 +163,8 @@ class Batches:
             )
             connection.execute(
                 """UPDATE batches SET outcome = ?1, finalizing_s = ?2,
-                status = CASE status WHEN 'in_progress' THEN 'finalizing' ELSE status END WHERE id = ?3""",
+                status = CASE status WHEN 'in_progress' THEN 'finalizing' ELSE status END
+                WHERE id = ?3 AND ended_s IS NULL""",
                 (outcome, int(time.time()), batch_id),
             )
 
@@ -182,11 +183,12 @@ class Batches:
     def publish(
         self, batch_id: str, *, output_file_id: str | None, error_file_id: str | None, usage: str | None
     ) -> None:
-        """The batch has ended and its files are whole; its lines are in them."""
+        """The batch has ended and its files are whole; its lines are in them. Once: what has ended stays."""
         with self._database.transaction() as connection:
             connection.execute(
                 f"""UPDATE batches SET status = outcome, ended_s = ?, output_file_id = ?, error_file_id = ?,
-                usage = ?, completed = {_COUNTS["completed"]}, failed = {_COUNTS["failed"]} WHERE id = ?""",
+                usage = ?, completed = {_COUNTS["completed"]}, failed = {_COUNTS["failed"]}
+                WHERE id = ? AND ended_s IS NULL""",
                 (int(time.time()), output_file_id, error_file_id, usage, batch_id),
             )
             connection.execute("DELETE FROM batch_lines WHERE batch = ?", (batch_id,))
