@@ -19,8 +19,8 @@ from headrace.api.responses.items import (
 from headrace.api.responses.wire import (
     UNFINISHED,
     IncompleteDetails,
-    InputDetails,
-    OutputDetails,
+    ResponseInputDetails,
+    ResponseOutputDetails,
     ResponseEvent,
     ResponseFailure,
     ResponseObject,
@@ -141,9 +141,9 @@ class ResponseAnswer:
         self.response.seed = done.seed
         self.response.usage = ResponseUsage(
             usage.prompt_tokens,
-            InputDetails(usage.cached_tokens, usage.miss_reason),
+            ResponseInputDetails(usage.cached_tokens, usage.miss_reason),
             usage.completion_tokens,
-            OutputDetails(self._reader.reasoning_tokens),
+            ResponseOutputDetails(self._reader.reasoning_tokens),
             usage.prompt_tokens + usage.completion_tokens,
         )
 

@@ -44,7 +44,7 @@ class TextOptions(msgspec.Struct, frozen=True):
     format: dict[str, Any]
 
 
-class InputDetails(msgspec.Struct, frozen=True):
+class ResponseInputDetails(msgspec.Struct, frozen=True):
     """How much of the input came from the prefix cache, and why not more."""
 
     cached_tokens: int
@@ -52,7 +52,7 @@ class InputDetails(msgspec.Struct, frozen=True):
     cache_write_tokens: int = 0
 
 
-class OutputDetails(msgspec.Struct, frozen=True):
+class ResponseOutputDetails(msgspec.Struct, frozen=True):
     """Parts of the output's tokens."""
 
     reasoning_tokens: int
@@ -62,9 +62,9 @@ class ResponseUsage(msgspec.Struct, frozen=True):
     """Token counts of a response."""
 
     input_tokens: int
-    input_tokens_details: InputDetails
+    input_tokens_details: ResponseInputDetails
     output_tokens: int
-    output_tokens_details: OutputDetails
+    output_tokens_details: ResponseOutputDetails
     total_tokens: int
 
 
