@@ -15,6 +15,7 @@ from headrace.api.anthropic.blocks import BlockStream, whole_blocks
 from headrace.api.anthropic.errors import anthropic_error
 from headrace.api.anthropic.wire import (
     AnthropicMessage,
+    AnthropicOutputDetails,
     Block,
     BlockEvent,
     MessageDelta,
@@ -22,7 +23,6 @@ from headrace.api.anthropic.wire import (
     MessageStart,
     MessageStop,
     MessageUsage,
-    AnthropicOutputDetails,
     Ping,
     StreamEvent,
 )

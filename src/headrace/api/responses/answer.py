@@ -19,11 +19,11 @@ from headrace.api.responses.items import (
 from headrace.api.responses.wire import (
     UNFINISHED,
     IncompleteDetails,
-    ResponseInputDetails,
-    ResponseOutputDetails,
     ResponseEvent,
     ResponseFailure,
+    ResponseInputDetails,
     ResponseObject,
+    ResponseOutputDetails,
     ResponseUsage,
     Status,
 )
