@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.api.call import Call, call_of
+from headrace.api.ollama.errors import ollama_error
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
 
 
@@ -88,7 +89,7 @@ def openai_error(error: HeadraceError, call: Call) -> tuple[int, msgspec.Struct]
 
 
 # Other surfaces by the beginning of their paths.
-SHAPES: Mapping[str, ErrorShape] = {}
+SHAPES: Mapping[str, ErrorShape] = {"/api/": ollama_error}
 
 
 def error_response(error: HeadraceError, call: Call) -> Response:

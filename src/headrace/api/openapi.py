@@ -14,9 +14,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace import __version__
-from headrace.api import wire
+from headrace.api import sse, wire
 from headrace.api.errors import ErrorBody
 from headrace.api.guard import OPEN_PATHS
+from headrace.api.ollama import wire as ollama
+from headrace.api.ollama.errors import OllamaError
 
 router = APIRouter(include_in_schema=False)
 
@@ -52,7 +54,12 @@ class TextChunk(wire.Chunk, frozen=True):
 BODIES = (
     *(ErrorBody, wire.Health, wire.ModelCard, wire.ModelList, wire.Ready),
     *(ChatReply, TextReply, ChatChunk, TextChunk),
+    *(OllamaError, ollama.OllamaGenerate, ollama.OllamaChat, ollama.OllamaTags, ollama.OllamaProcesses),
+    *(ollama.OllamaShow, ollama.OllamaVersion, ollama.OllamaStatus),
+    *(ollama.OllamaEmbeddings, ollama.OllamaEmbedding),
 )
+# Bodies of errors by the beginning of their paths, as SHAPES makes them.
+ERRORS: Mapping[str, type[msgspec.Struct]] = {"/api/": OllamaError}
 ANY_CALL: Mapping[int, str] = {
     400: "The request is not valid; the error names what is not",
     403: "The Host or Origin header is not one of this server's",
@@ -70,12 +77,17 @@ WITH_BODY: Mapping[int, str] = {
 }
 
 
-def replies(body: type[msgspec.Struct], chunk: type[msgspec.Struct] | None = None) -> dict[int | str, Json]:
+def replies(
+    body: type[msgspec.Struct], chunk: type[msgspec.Struct] | None = None, *, media_type: str = sse.MEDIA_TYPE
+) -> dict[int | str, Json]:
     """The `responses` of a route that answers with `body`, or if asked with a stream of `chunk`s."""
     content: Json = {"application/json": {"schema": {"$ref": SCHEMA_OF.format(name=body.__name__)}}}
-    if chunk is not None:
+    if chunk is not None and media_type != sse.MEDIA_TYPE:
+        text = f"Unless stream is false, a line for each {chunk.__name__} (or one error, then nothing)."
+        content[media_type] = {"schema": {"type": "string", "description": text}}
+    elif chunk is not None:
         text = f"With stream: true, `data:` lines of {chunk.__name__} (or an ErrorBody), then `data: [DONE]`."
-        content["text/event-stream"] = {"schema": {"type": "string", "description": text}}
+        content[media_type] = {"schema": {"type": "string", "description": text}}
     return {200: {"description": "The reply", "content": content}}
 
 
@@ -105,13 +117,14 @@ def _complete(path: str, method: str, operation: Json) -> None:
     errors = dict(ANY_CALL)
     if path not in OPEN_PATHS:
         errors |= WITH_KEY
-    if method == "post":
+    if "requestBody" in operation:
         errors |= WITH_BODY
     elif "{" in path:
         errors |= WITH_MODEL
     else:
         operation.pop("parameters", None)
-    schema = {"$ref": SCHEMA_OF.format(name="ErrorBody")}
+    error = next((body for start, body in ERRORS.items() if path.startswith(start)), ErrorBody)
+    schema = {"$ref": SCHEMA_OF.format(name=error.__name__)}
     for status, text in sorted(errors.items()):
         responses.setdefault(
             str(status), {"description": text, "content": {"application/json": {"schema": schema}}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
@@ -87,6 +87,7 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
 }
 
 Body = TypeVar("Body", bound="GenerationBody")
+Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
 class StreamOptions(BaseModel):
@@ -174,17 +175,11 @@ class GenerationBody(BaseModel):
         found: list[ParameterWarning] = []
         for name, value in (self.model_extra or {}).items():
             if name not in NO_EFFECT and name not in UNSUPPORTED:
-                known = [*type(self).model_fields, *NO_EFFECT, *UNSUPPORTED]
-                close = nearest(name, known) if len(nearest(name, known)) < 80 else ""
-                raise InvalidRequest(
-                    f"unknown parameter {name[:80]!r}{close}", param=name[:80], code="unknown_parameter"
-                )
+                raise unknown_parameter(name, [*type(self).model_fields, *NO_EFFECT, *UNSUPPORTED])
             if value is None or value in NO_EFFECT.get(name, ()) or value in UNSUPPORTED.get(name, ()):
                 continue
             if name in UNSUPPORTED:
-                raise InvalidRequest(
-                    f"{name} is not supported yet, leave it out", param=name, code="unsupported_parameter"
-                )
+                raise unsupported_parameter(name)
             found.append(ParameterWarning(name, f"{name} was accepted and has no effect"))
         if self.stream_options is not None:
             if not self.stream:
@@ -198,6 +193,19 @@ class GenerationBody(BaseModel):
     def include_usage(self) -> bool:
         """Whether the stream ends with a chunk of token counts."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+
+def unknown_parameter(name: str, known: Sequence[str], kind: str = "parameter") -> InvalidRequest:
+    """The error for a name that nothing here has, with the nearest that is known."""
+    close = nearest(name, known) if len(nearest(name, known)) < 80 else ""
+    return InvalidRequest(f"unknown {kind} {name[:80]!r}{close}", param=name[:80], code="unknown_parameter")
+
+
+def unsupported_parameter(name: str) -> InvalidRequest:
+    """The error for a parameter that is known and not built."""
+    return InvalidRequest(
+        f"{name} is not supported yet, leave it out", param=name, code="unsupported_parameter"
+    )
 
 
 def check_characters(text: str, context_length: int, param: str) -> None:
@@ -219,15 +227,19 @@ def _token_id(key: str) -> int:
 
 
 async def read_parameters(kind: type[Body], http: HttpRequest) -> tuple[Body, list[ParameterWarning]]:
-    """The body of `http`, checked, with its warnings. Large ones are parsed off the event loop."""
-    data = await read_body(http)
-    if len(data) > LARGE_BODY_BYTES:
-        body = await get_service(http).off_loop(lambda: parse_body(kind, data))
-    else:
-        body = parse_body(kind, data)
+    """The body of `http`, checked, with its warnings."""
+    body = await parsed_body(kind, http)
     warnings = body.warnings()
     get_service(http).meter.warnings.update(warning.param for warning in warnings)
     return body, warnings
+
+
+async def parsed_body(kind: type[Parsed], http: HttpRequest) -> Parsed:
+    """The body of `http`; large ones are parsed off the event loop."""
+    data = await read_body(http)
+    if len(data) > LARGE_BODY_BYTES:
+        return await get_service(http).off_loop(lambda: parse_body(kind, data))
+    return parse_body(kind, data)
 
 
 def json_schema(kind: type[GenerationBody]) -> dict[str, Any]:
@@ -239,11 +251,15 @@ def json_schema(kind: type[GenerationBody]) -> dict[str, Any]:
         for name, values in UNSUPPORTED.items()
     }
     schema["additionalProperties"] = False
-    content = {"application/json": {"schema": schema}}
-    return {"requestBody": {"required": True, "content": content}}
+    return request_body(schema)
 
 
-def parse_body(kind: type[Body], body: bytes) -> Body:
+def request_body(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry of a JSON body in the OpenAPI document."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def parse_body(kind: type[Parsed], body: bytes) -> Parsed:
     """A request body from its JSON; raises InvalidRequest that names the first bad field.
 
     msgspec parses: it holds the interpreter lock for a tenth of the time that pydantic's parser needs.

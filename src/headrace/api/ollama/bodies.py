@@ -1,0 +1,150 @@
+"""The bodies of Ollama's requests: what they share, and how one is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from starlette.requests import Request as HttpRequest
+
+from headrace.api.ollama.options import Options, options_schema, read_options
+from headrace.api.parameters import parsed_body, request_body, unknown_parameter
+from headrace.api.wire import ParameterWarning
+from headrace.errors import InvalidRequest
+from headrace.sample.grammar import Constraint, schema_constraint
+from headrace.sample.params import MAX_TOP_LOGPROBS
+
+Harmless = Mapping[str, tuple[object, ...]]
+"""Fields, each with the values that ask for what happens anyway."""
+Refused = Mapping[str, tuple[str, tuple[object, ...]]]
+"""Fields, each with why it is refused and such values."""
+
+Body = TypeVar("Body", bound="OllamaBody")
+
+FORMAT_SCHEMA: Final = {"anyOf": [{"enum": ["", "json"]}, {"type": "object"}, {"type": "null"}]}
+_UNIT_S: Final[Mapping[str, float]] = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
+_PIECE = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
+
+
+class OllamaBody(BaseModel):
+    """A body whose unknown fields are refused by name. None always means: not given.
+
+    Those of `refused` are known and cannot be honoured, those of `no_effect` are accepted with a warning.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    no_effect: ClassVar[Harmless] = {}
+    refused: ClassVar[Refused] = {}
+
+    def warnings(self) -> list[ParameterWarning]:
+        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""
+        found: list[ParameterWarning] = []
+        for name, value in (self.model_extra or {}).items():
+            if name not in self.no_effect and name not in self.refused:
+                known = [*type(self).model_fields, *self.no_effect, *self.refused]
+                raise unknown_parameter(name, known)
+            reason, harmless = self.refused.get(name, ("", self.no_effect.get(name, ())))
+            if value is None or value in harmless:
+                continue
+            if reason:
+                raise InvalidRequest(f"{name} {reason}", param=name, code="unsupported_parameter")
+            found.append(ParameterWarning(name, f"{name} was accepted and has no effect"))
+        return found
+
+
+class ModelBody(OllamaBody):
+    """A body that names a model."""
+
+    model: Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class AnswerBody(ModelBody):
+    """The fields that both generating endpoints take."""
+
+    no_effect: ClassVar[Harmless] = {"truncate": (False,), "shift": (False,)}
+    stream: bool | None = None
+    options: Annotated[dict[str, Any], WithJsonSchema(options_schema())] | None = None
+    format: Annotated[Any, WithJsonSchema(FORMAT_SCHEMA)] = None
+    keep_alive: float | str | None = None
+    think: bool | str | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+
+    @property
+    def asks_nothing(self) -> bool:
+        """Whether nothing is to be computed, only the model to be loaded or unloaded."""
+        raise NotImplementedError
+
+    @property
+    def streams(self) -> bool:
+        """Whether the reply is a stream: yes, unless told otherwise."""
+        return self.stream is not False
+
+    def read_options(self, defaults: Mapping[str, Any]) -> Options:
+        """The options of the request over an alias's `defaults`."""
+        return read_options({**defaults, **(self.options or {})})
+
+    @property
+    def logprob_count(self) -> int | None:
+        """As SamplingParams.logprobs."""
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def constraint(self) -> Constraint | None:
+        """What the answer must match."""
+        if self.format is None or self.format == "":
+            return None
+        if self.format == "json":
+            return Constraint("json_object", param="format")
+        if not isinstance(self.format, dict):
+            raise InvalidRequest('format is neither "json" nor a JSON Schema', param="format")
+        return schema_constraint(cast("dict[str, Any]", self.format), param="format")
+
+    @property
+    def keep_alive_s(self) -> float | None:
+        """How long the model is to stay in memory after the reply; negative: for ever; None: as set up."""
+        return None if self.keep_alive is None else duration_s(self.keep_alive)
+
+
+def duration_s(value: float | str) -> float:
+    """Seconds, or a text such as 5m, 1h30m, -1s; InvalidRequest for anything else."""
+    if isinstance(value, float | int):
+        return float(value)
+    sign, digits = (-1.0, value[1:]) if value.startswith("-") else (1.0, value.removeprefix("+"))
+    if digits.isascii() and digits.isdecimal() and len(digits) < 12:
+        return sign * float(digits)
+    pieces = _PIECE.findall(digits)
+    if not pieces or len(value) > 64 or "".join(number + unit for number, unit in pieces) != digits:
+        raise InvalidRequest(
+            f"keep_alive is {value[:40]!r}, it must be seconds or a duration such as 5m", param="keep_alive"
+        )
+    return sign * sum(float(number) * _UNIT_S[unit] for number, unit in pieces)
+
+
+async def read_ollama(kind: type[Body], http: HttpRequest) -> tuple[Body, list[ParameterWarning]]:
+    """The body of `http`, checked, with its warnings."""
+    body = await parsed_body(kind, http)
+    return body, body.warnings()
+
+
+def ollama_schema(kind: type[OllamaBody]) -> dict[str, Any]:
+    """The request body's entry in the OpenAPI document."""
+    schema = kind.model_json_schema()
+    schema["properties"] |= {name: {"description": "Has no effect."} for name in kind.no_effect}
+    schema["properties"] |= {
+        name: {"description": f"Refused: it {reason}.", "enum": [None, *values]}
+        for name, (reason, values) in kind.refused.items()
+    }
+    schema["additionalProperties"] = False
+    return request_body(schema)
