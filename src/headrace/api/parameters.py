@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
@@ -86,8 +86,7 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "suffix": ("",),
 }
 
-Body = TypeVar("Body", bound="GenerationBody")
-Parsed = TypeVar("Parsed", bound=BaseModel)
+Body = TypeVar("Body", bound="RequestBody")
 
 
 class StreamOptions(BaseModel):
@@ -98,10 +97,38 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool | None = None
 
 
-class GenerationBody(BaseModel):
-    """The fields that every generating endpoint takes. None always means: not given."""
+class RequestBody(BaseModel):
+    """A body whose unknown fields are refused; a surface lists those that it knows without use for them."""
 
     model_config = ConfigDict(extra="allow", strict=True)
+    no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = NO_EFFECT
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = UNSUPPORTED
+
+    def warnings(self) -> list[ParameterWarning]:
+        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""
+        found: list[ParameterWarning] = []
+        for name, value in (self.model_extra or {}).items():
+            if name not in self.no_effect and name not in self.unsupported:
+                known = [*type(self).model_fields, *self.no_effect, *self.unsupported]
+                close = nearest(name, known) if len(nearest(name, known)) < 80 else ""
+                raise InvalidRequest(
+                    f"unknown parameter {name[:80]!r}{close}", param=name[:80], code="unknown_parameter"
+                )
+            if value is None or value in self.no_effect.get(name, ()):
+                continue
+            if name in self.unsupported:
+                if value in self.unsupported[name]:
+                    continue
+                raise InvalidRequest(
+                    f"{name} is not supported yet, leave it out", param=name, code="unsupported_parameter"
+                )
+            found.append(ParameterWarning(name, f"{name} was accepted and has no effect"))
+        return found
+
+
+class GenerationBody(RequestBody):
+    """The fields that OpenAI's generating endpoints take. None always means: not given."""
+
     sampling_names: ClassVar[tuple[str, ...]] = (
         "temperature",
         "top_k",
@@ -172,15 +199,7 @@ class GenerationBody(BaseModel):
 
     def warnings(self) -> list[ParameterWarning]:
         """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""
-        found: list[ParameterWarning] = []
-        for name, value in (self.model_extra or {}).items():
-            if name not in NO_EFFECT and name not in UNSUPPORTED:
-                raise unknown_parameter(name, [*type(self).model_fields, *NO_EFFECT, *UNSUPPORTED])
-            if value is None or value in NO_EFFECT.get(name, ()) or value in UNSUPPORTED.get(name, ()):
-                continue
-            if name in UNSUPPORTED:
-                raise unsupported_parameter(name)
-            found.append(ParameterWarning(name, f"{name} was accepted and has no effect"))
+        found = super().warnings()
         if self.stream_options is not None:
             if not self.stream:
                 raise InvalidRequest("stream_options needs stream: true", param="stream_options")
@@ -193,19 +212,6 @@ class GenerationBody(BaseModel):
     def include_usage(self) -> bool:
         """Whether the stream ends with a chunk of token counts."""
         return bool(self.stream_options and self.stream_options.include_usage)
-
-
-def unknown_parameter(name: str, known: Sequence[str], kind: str = "parameter") -> InvalidRequest:
-    """The error for a name that nothing here has, with the nearest that is known."""
-    close = nearest(name, known) if len(nearest(name, known)) < 80 else ""
-    return InvalidRequest(f"unknown {kind} {name[:80]!r}{close}", param=name[:80], code="unknown_parameter")
-
-
-def unsupported_parameter(name: str) -> InvalidRequest:
-    """The error for a parameter that is known and not built."""
-    return InvalidRequest(
-        f"{name} is not supported yet, leave it out", param=name, code="unsupported_parameter"
-    )
 
 
 def check_characters(text: str, context_length: int, param: str) -> None:
@@ -227,39 +233,37 @@ def _token_id(key: str) -> int:
 
 
 async def read_parameters(kind: type[Body], http: HttpRequest) -> tuple[Body, list[ParameterWarning]]:
-    """The body of `http`, checked, with its warnings."""
-    body = await parsed_body(kind, http)
+    """The body of `http`, checked, with its warnings. Large ones are parsed off the event loop."""
+    data = await read_body(http)
+    if len(data) > LARGE_BODY_BYTES:
+        body = await get_service(http).off_loop(lambda: parse_body(kind, data))
+    else:
+        body = parse_body(kind, data)
     warnings = body.warnings()
     get_service(http).meter.warnings.update(warning.param for warning in warnings)
     return body, warnings
 
 
-async def parsed_body(kind: type[Parsed], http: HttpRequest) -> Parsed:
-    """The body of `http`; large ones are parsed off the event loop."""
-    data = await read_body(http)
-    if len(data) > LARGE_BODY_BYTES:
-        return await get_service(http).off_loop(lambda: parse_body(kind, data))
-    return parse_body(kind, data)
+def json_schema(kind: type[RequestBody]) -> dict[str, Any]:
+    """The request body's entry in the OpenAPI document."""
+    content = {"application/json": {"schema": body_schema(kind)}}
+    return {"requestBody": {"required": True, "content": content}}
 
 
-def json_schema(kind: type[GenerationBody]) -> dict[str, Any]:
-    """The request body's entry in the OpenAPI document: unknown fields are refused, some have no effect."""
+def body_schema(kind: type[RequestBody]) -> dict[str, Any]:
+    """The schema of a body: unknown fields are refused, some have no effect."""
     schema = kind.model_json_schema()
-    schema["properties"] |= {name: {"description": "Has no effect."} for name in NO_EFFECT}
-    schema["properties"] |= {
+    idle: dict[str, Any] = {name: {"description": "Has no effect."} for name in kind.no_effect}
+    refused: dict[str, Any] = {
         name: {"description": "Not supported yet: any other value is refused.", "enum": [None, *values]}
-        for name, values in UNSUPPORTED.items()
+        for name, values in kind.unsupported.items()
     }
+    schema["properties"] = idle | refused | schema["properties"]
     schema["additionalProperties"] = False
-    return request_body(schema)
+    return schema
 
 
-def request_body(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry of a JSON body in the OpenAPI document."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-def parse_body(kind: type[Parsed], body: bytes) -> Parsed:
+def parse_body(kind: type[Body], body: bytes) -> Body:
     """A request body from its JSON; raises InvalidRequest that names the first bad field.
 
     msgspec parses: it holds the interpreter lock for a tenth of the time that pydantic's parser needs.
@@ -268,6 +272,11 @@ def parse_body(kind: type[Parsed], body: bytes) -> Parsed:
         content = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}", code="invalid_json") from None
+    return validated(kind, content)
+
+
+def validated(kind: type[Body], content: object) -> Body:
+    """A checked body, or an object inside one; InvalidRequest names the first bad field."""
     try:
         return kind.model_validate(content)
     except ValidationError as error:

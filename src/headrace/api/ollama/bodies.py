@@ -1,27 +1,18 @@
-"""The bodies of Ollama's requests: what they share, and how one is read."""
+"""What the bodies of Ollama's requests share."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Final, cast
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
-from starlette.requests import Request as HttpRequest
+from pydantic import Field, WithJsonSchema
 
-from headrace.api.ollama.options import Options, options_schema, read_options
-from headrace.api.parameters import parsed_body, request_body, unknown_parameter
-from headrace.api.wire import ParameterWarning
+from headrace.api.ollama.options import Options, options_schema
+from headrace.api.parameters import RequestBody, validated
 from headrace.errors import InvalidRequest
 from headrace.sample.grammar import Constraint, schema_constraint
 from headrace.sample.params import MAX_TOP_LOGPROBS
-
-Harmless = Mapping[str, tuple[object, ...]]
-"""Fields, each with the values that ask for what happens anyway."""
-Refused = Mapping[str, tuple[str, tuple[object, ...]]]
-"""Fields, each with why it is refused and such values."""
-
-Body = TypeVar("Body", bound="OllamaBody")
 
 FORMAT_SCHEMA: Final = {"anyOf": [{"enum": ["", "json"]}, {"type": "object"}, {"type": "null"}]}
 _UNIT_S: Final[Mapping[str, float]] = {
@@ -36,30 +27,11 @@ _UNIT_S: Final[Mapping[str, float]] = {
 _PIECE = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
 
 
-class OllamaBody(BaseModel):
-    """A body whose unknown fields are refused by name. None always means: not given.
+class OllamaBody(RequestBody):
+    """A body of Ollama's surface. None always means: not given."""
 
-    Those of `refused` are known and cannot be honoured, those of `no_effect` are accepted with a warning.
-    """
-
-    model_config = ConfigDict(extra="allow", strict=True)
-    no_effect: ClassVar[Harmless] = {}
-    refused: ClassVar[Refused] = {}
-
-    def warnings(self) -> list[ParameterWarning]:
-        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""
-        found: list[ParameterWarning] = []
-        for name, value in (self.model_extra or {}).items():
-            if name not in self.no_effect and name not in self.refused:
-                known = [*type(self).model_fields, *self.no_effect, *self.refused]
-                raise unknown_parameter(name, known)
-            reason, harmless = self.refused.get(name, ("", self.no_effect.get(name, ())))
-            if value is None or value in harmless:
-                continue
-            if reason:
-                raise InvalidRequest(f"{name} {reason}", param=name, code="unsupported_parameter")
-            found.append(ParameterWarning(name, f"{name} was accepted and has no effect"))
-        return found
+    no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
 
 
 class ModelBody(OllamaBody):
@@ -71,7 +43,7 @@ class ModelBody(OllamaBody):
 class AnswerBody(ModelBody):
     """The fields that both generating endpoints take."""
 
-    no_effect: ClassVar[Harmless] = {"truncate": (False,), "shift": (False,)}
+    no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {"truncate": (False,), "shift": (False,)}
     stream: bool | None = None
     options: Annotated[dict[str, Any], WithJsonSchema(options_schema())] | None = None
     format: Annotated[Any, WithJsonSchema(FORMAT_SCHEMA)] = None
@@ -92,7 +64,7 @@ class AnswerBody(ModelBody):
 
     def read_options(self, defaults: Mapping[str, Any]) -> Options:
         """The options of the request over an alias's `defaults`."""
-        return read_options({**defaults, **(self.options or {})})
+        return validated(Options, {**defaults, **(self.options or {})})
 
     @property
     def logprob_count(self) -> int | None:
@@ -103,13 +75,14 @@ class AnswerBody(ModelBody):
 
     def constraint(self) -> Constraint | None:
         """What the answer must match."""
-        if self.format is None or self.format == "":
+        wanted: object = self.format
+        if wanted is None or wanted == "":
             return None
-        if self.format == "json":
+        if wanted == "json":
             return Constraint("json_object", param="format")
-        if not isinstance(self.format, dict):
+        if not isinstance(wanted, dict):
             raise InvalidRequest('format is neither "json" nor a JSON Schema', param="format")
-        return schema_constraint(cast("dict[str, Any]", self.format), param="format")
+        return schema_constraint(cast("dict[str, Any]", wanted), param="format")
 
     @property
     def keep_alive_s(self) -> float | None:
@@ -130,21 +103,3 @@ def duration_s(value: float | str) -> float:
             f"keep_alive is {value[:40]!r}, it must be seconds or a duration such as 5m", param="keep_alive"
         )
     return sign * sum(float(number) * _UNIT_S[unit] for number, unit in pieces)
-
-
-async def read_ollama(kind: type[Body], http: HttpRequest) -> tuple[Body, list[ParameterWarning]]:
-    """The body of `http`, checked, with its warnings."""
-    body = await parsed_body(kind, http)
-    return body, body.warnings()
-
-
-def ollama_schema(kind: type[OllamaBody]) -> dict[str, Any]:
-    """The request body's entry in the OpenAPI document."""
-    schema = kind.model_json_schema()
-    schema["properties"] |= {name: {"description": "Has no effect."} for name in kind.no_effect}
-    schema["properties"] |= {
-        name: {"description": f"Refused: it {reason}.", "enum": [None, *values]}
-        for name, (reason, values) in kind.refused.items()
-    }
-    schema["additionalProperties"] = False
-    return request_body(schema)

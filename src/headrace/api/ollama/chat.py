@@ -15,13 +15,13 @@ from starlette.responses import Response
 
 from headrace.api.call import call_of
 from headrace.api.ollama.answer import Part
-from headrace.api.ollama.bodies import AnswerBody, ollama_schema, read_ollama
+from headrace.api.ollama.bodies import AnswerBody
 from headrace.api.ollama.names import Used, use_model
 from headrace.api.ollama.reply import MEDIA_TYPE, Asked, respond, without_answer
 from headrace.api.ollama.thinking import think_variables
 from headrace.api.ollama.wire import OllamaChat, OllamaMessage, timestamp
 from headrace.api.openapi import replies
-from headrace.api.parameters import check_characters
+from headrace.api.parameters import check_characters, json_schema, read_parameters
 from headrace.api.service import get_service, key_salt, new_id
 from headrace.api.wire import ParameterWarning
 from headrace.chat.conversation import Conversation, prepare
@@ -48,13 +48,13 @@ class ChatBody(AnswerBody):
 
 @router.post(
     "/api/chat",
-    openapi_extra=ollama_schema(ChatBody),
+    openapi_extra=json_schema(ChatBody),
     responses=replies(OllamaChat, OllamaChat, media_type=MEDIA_TYPE),
 )
 async def chat(http: HttpRequest) -> Response:
     """Answer a conversation; without messages, load the model."""
     service, call = get_service(http), call_of(http)
-    body, warnings = await read_ollama(ChatBody, http)
+    body, warnings = await read_parameters(ChatBody, http)
     used = await use_model(http, body)
     if body.asks_nothing:
         unloads = body.keep_alive_s == 0

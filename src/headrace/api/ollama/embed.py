@@ -9,10 +9,11 @@ from pydantic import WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.ollama.bodies import ModelBody, ollama_schema, read_ollama
+from headrace.api.ollama.bodies import ModelBody
 from headrace.api.ollama.catalog import find_entry
 from headrace.api.ollama.wire import OllamaEmbedding, OllamaEmbeddings
 from headrace.api.openapi import replies
+from headrace.api.parameters import json_schema, read_parameters
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
 
@@ -39,19 +40,17 @@ class EmbeddingsBody(ModelBody):
     keep_alive: float | str | None = None
 
 
-@router.post("/api/embed", openapi_extra=ollama_schema(EmbedBody), responses=replies(OllamaEmbeddings))
+@router.post("/api/embed", openapi_extra=json_schema(EmbedBody), responses=replies(OllamaEmbeddings))
 async def embed(http: HttpRequest) -> Response:
     """Embed texts. No model of this version does: 400 until one does."""
-    body, _ = await read_ollama(EmbedBody, http)
+    body, _ = await read_parameters(EmbedBody, http)
     raise await _refusal(http, body.model)
 
 
-@router.post(
-    "/api/embeddings", openapi_extra=ollama_schema(EmbeddingsBody), responses=replies(OllamaEmbedding)
-)
+@router.post("/api/embeddings", openapi_extra=json_schema(EmbeddingsBody), responses=replies(OllamaEmbedding))
 async def embeddings(http: HttpRequest) -> Response:
     """Embed one text. No model of this version does: 400 until one does."""
-    body, _ = await read_ollama(EmbeddingsBody, http)
+    body, _ = await read_parameters(EmbeddingsBody, http)
     raise await _refusal(http, body.model)
 
 

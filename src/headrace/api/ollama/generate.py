@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from fastapi import APIRouter
@@ -13,13 +14,13 @@ from starlette.responses import Response
 
 from headrace.api.call import call_of
 from headrace.api.ollama.answer import Part
-from headrace.api.ollama.bodies import AnswerBody, Refused, ollama_schema, read_ollama
+from headrace.api.ollama.bodies import AnswerBody
 from headrace.api.ollama.names import Used, use_model
 from headrace.api.ollama.reply import MEDIA_TYPE, Asked, respond, without_answer
 from headrace.api.ollama.thinking import think_variables
 from headrace.api.ollama.wire import OllamaGenerate, timestamp
 from headrace.api.openapi import replies
-from headrace.api.parameters import check_characters
+from headrace.api.parameters import check_characters, json_schema, read_parameters
 from headrace.api.service import get_service, key_salt, new_id
 from headrace.api.wire import ParameterWarning
 from headrace.chat.conversation import Conversation, prepare
@@ -39,13 +40,13 @@ NO_IMAGES = {"type": "array", "maxItems": 0}
 class GenerateBody(AnswerBody):
     """The body of /api/generate."""
 
-    refused: ClassVar[Refused] = {
-        "template": ("is not taken from a request: the checkpoint's own is used, or none with raw", ("",)),
-        "suffix": ("is not supported yet, leave it out", ("",)),
-        **dict.fromkeys(("width", "height", "steps"), ("is for models that make images: leave it out", ())),
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "suffix": ("",),
+        **dict.fromkeys(("width", "height", "steps"), ()),
     }
     prompt: str | None = None
     system: str | None = None
+    template: str | None = None
     raw: bool | None = None
     context: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
     images: Annotated[Any, WithJsonSchema(NO_IMAGES)] = None
@@ -59,6 +60,11 @@ class GenerateBody(AnswerBody):
         """Refuse what contradicts itself."""
         if self.images:
             raise InvalidRequest("images cannot be read by this model, it reads text only", param="images")
+        if self.template:
+            raise InvalidRequest(
+                "template cannot be sent: the checkpoint's own is used, or none with raw: true",
+                param="template",
+            )
         if not self.raw:
             return
         for name in ("system", "context", "think"):
@@ -71,13 +77,13 @@ class GenerateBody(AnswerBody):
 
 @router.post(
     "/api/generate",
-    openapi_extra=ollama_schema(GenerateBody),
+    openapi_extra=json_schema(GenerateBody),
     responses=replies(OllamaGenerate, OllamaGenerate, media_type=MEDIA_TYPE),
 )
 async def generate(http: HttpRequest) -> Response:
     """Answer a prompt; with raw, go on with its text. An empty prompt loads the model."""
     service, call = get_service(http), call_of(http)
-    body, warnings = await read_ollama(GenerateBody, http)
+    body, warnings = await read_parameters(GenerateBody, http)
     body.check()
     used = await use_model(http, body)
     if body.asks_nothing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, cast
 
@@ -13,14 +14,16 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.errors import json_response
-from headrace.api.ollama.bodies import ModelBody, OllamaBody, Refused, ollama_schema, read_ollama
+from headrace.api.ollama.bodies import ModelBody, OllamaBody
 from headrace.api.ollama.catalog import find_entry, model_paths
 from headrace.api.ollama.names import TAG
-from headrace.api.ollama.options import options_schema, read_options
+from headrace.api.ollama.options import Options, options_schema
 from headrace.api.ollama.reply import MEDIA_TYPE, line_of
 from headrace.api.ollama.wire import OllamaStatus
 from headrace.api.openapi import replies
+from headrace.api.parameters import json_schema, read_parameters, validated
 from headrace.api.service import Service, get_service
+from headrace.api.wire import ParameterWarning
 from headrace.errors import InvalidRequest
 from headrace.store.aliases import Alias, Aliases
 from headrace.weights.hub import remove
@@ -29,27 +32,30 @@ router = APIRouter()
 
 MAX_SYSTEM_CHARACTERS = 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
-_ONLY_ALIASES = (
-    "cannot be changed by a server: a creation names a model (from) and gives it a system prompt, parameters "
-    "and a license; `headrace quantize` makes new weights"
-)
+NOT_MADE_HERE = ("quantize", "quantization", "template", "modelfile", "path", "files", "adapters", "messages")
 
 
 class CreateBody(ModelBody):
     """The body of /api/create."""
 
-    refused: ClassVar[Refused] = {
-        **dict.fromkeys(
-            ("quantize", "quantization", "template", "modelfile", "path"), (_ONLY_ALIASES, ("",))
-        ),
-        **dict.fromkeys(("files", "adapters"), (_ONLY_ALIASES, ({},))),
-        "messages": (_ONLY_ALIASES, ([],)),
-    }
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = dict.fromkeys(NOT_MADE_HERE, ("", {}, []))
     from_: Annotated[str, Field(alias="from", min_length=1, max_length=256)]
     system: Annotated[str, Field(max_length=MAX_SYSTEM_CHARACTERS)] | None = None
     parameters: Annotated[dict[str, Any], WithJsonSchema(options_schema())] | None = None
     license: Annotated[Any, WithJsonSchema({"type": ["string", "array", "null"]})] = None
     stream: bool | None = None
+
+    def warnings(self) -> list[ParameterWarning]:
+        """As of every body; what else Ollama makes of a model is refused with what is possible here."""
+        for name in NOT_MADE_HERE:
+            if (self.model_extra or {}).get(name):
+                raise InvalidRequest(
+                    f"{name} is not supported: a creation names a model (from) and gives it a system prompt, "
+                    "parameters and a license; `headrace quantize` makes new weights",
+                    param=name,
+                    code="unsupported_parameter",
+                )
+        return super().warnings()
 
 
 class CopyBody(OllamaBody):
@@ -62,21 +68,21 @@ class CopyBody(OllamaBody):
 class PushBody(ModelBody):
     """The body of /api/push."""
 
-    refused: ClassVar[Refused] = {"insecure": ("is never done", (False,))}
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {"insecure": (False,)}
     stream: bool | None = None
 
 
 @router.post(
     "/api/create",
-    openapi_extra=ollama_schema(CreateBody),
+    openapi_extra=json_schema(CreateBody),
     responses=replies(OllamaStatus, OllamaStatus, media_type=MEDIA_TYPE),
 )
 async def create(http: HttpRequest) -> Response:
     """Give a model a second name, with a system prompt and parameters of its own. Kept in the store."""
     service = get_service(http)
-    body, _ = await read_ollama(CreateBody, http)
+    body, _ = await read_parameters(CreateBody, http)
     given = {key: value for key, value in (body.parameters or {}).items() if value is not None}
-    read_options(given).warnings()
+    validated(Options, given).warnings()
     words = _licence(body.license)
 
     def keep() -> None:
@@ -97,11 +103,11 @@ async def create(http: HttpRequest) -> Response:
     return Response(line_of(status), media_type=MEDIA_TYPE)
 
 
-@router.post("/api/copy", openapi_extra=ollama_schema(CopyBody), responses=replies(OllamaStatus))
+@router.post("/api/copy", openapi_extra=json_schema(CopyBody), responses=replies(OllamaStatus))
 async def copy(http: HttpRequest) -> Response:
     """Give a model or an alias a second name. Kept in the store; no weights are copied."""
     service = get_service(http)
-    body, _ = await read_ollama(CopyBody, http)
+    body, _ = await read_parameters(CopyBody, http)
 
     def keep() -> None:
         source = find_entry(service, body.source)
@@ -111,11 +117,11 @@ async def copy(http: HttpRequest) -> Response:
     return json_response(OllamaStatus("success"))
 
 
-@router.delete("/api/delete", openapi_extra=ollama_schema(ModelBody), responses=replies(OllamaStatus))
+@router.delete("/api/delete", openapi_extra=json_schema(ModelBody), responses=replies(OllamaStatus))
 async def delete(http: HttpRequest) -> Response:
     """Forget an alias, or delete a model of the hub from its cache. Nothing else is ever deleted."""
     service = get_service(http)
-    body, _ = await read_ollama(ModelBody, http)
+    body, _ = await read_parameters(ModelBody, http)
 
     def forget() -> None:
         entry = find_entry(service, body.model)
@@ -130,10 +136,10 @@ async def delete(http: HttpRequest) -> Response:
     return json_response(OllamaStatus("success"))
 
 
-@router.post("/api/push", openapi_extra=ollama_schema(PushBody), responses=replies(OllamaStatus))
+@router.post("/api/push", openapi_extra=json_schema(PushBody), responses=replies(OllamaStatus))
 async def push(http: HttpRequest) -> Response:
     """Refused: this server publishes nothing."""
-    await read_ollama(PushBody, http)
+    await read_parameters(PushBody, http)
     raise InvalidRequest(
         "push is not supported: this server publishes nothing, use the hub's own client",
         code="unsupported_parameter",

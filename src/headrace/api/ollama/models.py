@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from fastapi import APIRouter
@@ -11,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from headrace import __version__
 from headrace.api.errors import json_response
-from headrace.api.ollama.bodies import Harmless, ModelBody, ollama_schema, read_ollama
+from headrace.api.ollama.bodies import ModelBody
 from headrace.api.ollama.catalog import Entry, entries, find_entry
 from headrace.api.ollama.thinking import thinks
 from headrace.api.ollama.wire import (
@@ -24,6 +25,7 @@ from headrace.api.ollama.wire import (
     timestamp,
 )
 from headrace.api.openapi import replies
+from headrace.api.parameters import json_schema, read_parameters
 from headrace.api.service import Service, get_service
 from headrace.chat.template import ChatTemplate
 from headrace.engine.load import text_side
@@ -39,7 +41,7 @@ FOREVER = "9999-12-31T23:59:59Z"
 class ShowBody(ModelBody):
     """The body of /api/show."""
 
-    no_effect: ClassVar[Harmless] = {"verbose": (False,)}
+    no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {"verbose": (False,)}
 
 
 @router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
@@ -81,11 +83,11 @@ async def processes(http: HttpRequest) -> Response:
     return json_response(OllamaProcesses([running]))
 
 
-@router.post("/api/show", openapi_extra=ollama_schema(ShowBody), responses=replies(OllamaShow))
+@router.post("/api/show", openapi_extra=json_schema(ShowBody), responses=replies(OllamaShow))
 async def show(http: HttpRequest) -> Response:
     """What a model is."""
     service = get_service(http)
-    body, _ = await read_ollama(ShowBody, http)
+    body, _ = await read_parameters(ShowBody, http)
     return json_response(await service.off_loop(lambda: _shown(service, body.model)))
 
 

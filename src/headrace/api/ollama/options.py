@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from headrace.api.parameters import unknown_parameter, unsupported_parameter
-from headrace.api.wire import ParameterWarning
+from headrace.api.parameters import RequestBody, body_schema
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.sample.params import SamplingParams
 
@@ -29,9 +26,12 @@ SAMPLING: Final[Mapping[str, str]] = {
     "num_predict": "max_tokens",
 }
 # How a model is loaded is the server's business: settings of `headrace serve` decide it.
-NO_EFFECT: Final = (
-    *("numa", "num_keep", "num_batch", "num_gpu", "main_gpu", "low_vram", "f16_kv"),
-    *("logits_all", "vocab_only", "use_mmap", "use_mlock", "num_thread"),
+NO_EFFECT: Final[Mapping[str, tuple[object, ...]]] = dict.fromkeys(
+    [
+        *("numa", "num_keep", "num_batch", "num_gpu", "main_gpu", "low_vram", "f16_kv"),
+        *("logits_all", "vocab_only", "use_mmap", "use_mlock", "num_thread"),
+    ],
+    (),
 )
 # Refused, but for the values listed, which ask for what happens anyway.
 UNSUPPORTED: Final[Mapping[str, tuple[object, ...]]] = {
@@ -48,11 +48,11 @@ UNLIMITED: Final = (-1, -2)
 """Values of `num_predict` that mean: up to the context's end."""
 
 
-class Options(BaseModel):
+class Options(RequestBody):
     """The options that take effect. None always means: not given."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
-
+    no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = NO_EFFECT
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = UNSUPPORTED
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -64,22 +64,6 @@ class Options(BaseModel):
     num_predict: int | None = None
     num_ctx: int | None = None
     stop: str | list[str] | None = None
-
-    def warnings(self) -> list[ParameterWarning]:
-        """Warnings for options without effect; raises InvalidRequest for one that cannot be honoured."""
-        found: list[ParameterWarning] = []
-        for name, value in (self.model_extra or {}).items():
-            if name not in NO_EFFECT and name not in UNSUPPORTED:
-                known = [*type(self).model_fields, *NO_EFFECT, *UNSUPPORTED]
-                raise unknown_parameter(name, known, "option")
-            if value is None or value in UNSUPPORTED.get(name, ()):
-                continue
-            if name in UNSUPPORTED:
-                raise unsupported_parameter(f"options.{name}")
-            param = f"options.{name}"
-            message = f"{param} has no effect: settings of the server say how a model is loaded"
-            found.append(ParameterWarning(param, message))
-        return found
 
     def sampling(self, model: LoadedModel, prompt_tokens: int, *, top_logprobs: int | None) -> SamplingParams:
         """Sampling parameters over the model's defaults, for a prompt of so many tokens.
@@ -107,20 +91,20 @@ class Options(BaseModel):
         asked = None if self.num_predict in UNLIMITED else self.num_predict
         if asked is not None and asked < 1:
             raise InvalidRequest(
-                f"options.num_predict is {asked:,}, it must be at least 1, or -1 for as many as fit",
-                param="options.num_predict",
+                f"num_predict is {asked:,}, it must be at least 1, or -1 for as many as fit",
+                param="num_predict",
             )
         limit = context_length if self.num_ctx is None else self.num_ctx
         if not 1 <= limit <= context_length:
             raise InvalidRequest(
-                f"options.num_ctx is {limit:,}, the model is loaded with a context of {context_length:,} "
+                f"num_ctx is {limit:,}, the model is loaded with a context of {context_length:,} "
                 f"tokens: send at most that, or start the server with a larger --context",
-                param="options.num_ctx",
+                param="num_ctx",
             )
         if self.num_ctx is not None and prompt_tokens >= limit:
             raise ContextLengthExceeded(
                 f"prompt has {prompt_tokens:,} tokens, num_ctx is {limit:,}: shorten it, or raise that",
-                param="options.num_ctx",
+                param="num_ctx",
             )
         room = limit - prompt_tokens
         if self.num_ctx is None and (asked is None or room < 1):
@@ -128,31 +112,14 @@ class Options(BaseModel):
         return room if asked is None else min(asked, room)
 
 
-def read_options(given: Mapping[str, Any]) -> Options:
-    """Options from a request's object or an alias's parameters; InvalidRequest names the first bad one."""
-    try:
-        return Options.model_validate(given)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        name = f"options.{first['loc'][0]}"
-        raise InvalidRequest(f"{name}: {first['msg']}", param=name, code="invalid_type") from None
-
-
 def options_schema() -> dict[str, Any]:
     """The options' entry in the OpenAPI document."""
-    schema = Options.model_json_schema()
-    schema["properties"] |= {name: {"description": "Has no effect."} for name in NO_EFFECT}
-    schema["properties"] |= {
-        name: {"description": "Not supported yet: any other value is refused.", "enum": [None, *values]}
-        for name, values in UNSUPPORTED.items()
-    }
-    schema["additionalProperties"] = False
-    return {"anyOf": [schema, {"type": "null"}]}
+    return {"anyOf": [body_schema(Options), {"type": "null"}]}
 
 
 def _in_words_of_ollama(error: InvalidRequest) -> InvalidRequest:
     """An error of the sampler's parameters under the name that the caller gave."""
-    names = {field: f"options.{name}" for name, field in SAMPLING.items()} | {"logprobs": "top_logprobs"}
+    names = {field: name for name, field in SAMPLING.items()} | {"logprobs": "top_logprobs"}
     param = error.param or ""
-    name = names.get(param, f"options.{param}")
+    name = names.get(param, param)
     return InvalidRequest(error.message.replace(param, name, 1), param=name, code=error.code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,13 +16,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
 from headrace.api.errors import json_response
-from headrace.api.ollama.bodies import ModelBody, Refused, ollama_schema, read_ollama
+from headrace.api.ollama.bodies import ModelBody
 from headrace.api.ollama.catalog import model_paths
 from headrace.api.ollama.errors import OllamaError
 from headrace.api.ollama.names import TAG
 from headrace.api.ollama.reply import MEDIA_TYPE, line_of
 from headrace.api.ollama.wire import OllamaStatus
 from headrace.api.openapi import replies
+from headrace.api.parameters import json_schema, read_parameters
 from headrace.api.service import Service, get_service
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
 from headrace.weights.hub import check_pullable, pull
@@ -38,7 +39,7 @@ REPORT_S = 0.2
 class PullBody(ModelBody):
     """The body of /api/pull."""
 
-    refused: ClassVar[Refused] = {"insecure": ("is never done: models are fetched over HTTPS", (False,))}
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {"insecure": (False,)}
     stream: bool | None = None
 
 
@@ -107,13 +108,13 @@ class Pulls:
 
 @router.post(
     "/api/pull",
-    openapi_extra=ollama_schema(PullBody),
+    openapi_extra=json_schema(PullBody),
     responses=replies(OllamaStatus, OllamaStatus, media_type=MEDIA_TYPE),
 )
 async def pull_model(http: HttpRequest) -> Response:
     """Fetch a model of the hub, or what has changed of it. Nothing that could run is fetched."""
     service = get_service(http)
-    body, _ = await read_ollama(PullBody, http)
+    body, _ = await read_parameters(PullBody, http)
     name = body.model.removesuffix(TAG)
     streams = body.stream is not False
     if await service.off_loop(lambda: _is_here(service, name)):
