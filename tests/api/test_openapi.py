@@ -21,7 +21,7 @@ CHECKS = (
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Running]:
-    with running_server(FakeModel(engine=FakeEngine("answer"))) as server:
+    with running_server(FakeModel(engine=FakeEngine("answer")), offline=True) as server:
         yield server
 
 
