@@ -12,19 +12,13 @@ from headrace.api import chat_completions, completions, health, metrics, models,
 from headrace.api.errors import install_error_handlers
 from headrace.api.guard import Guard
 from headrace.api.health import ProgressWatch
-from headrace.api.ollama import chat as ollama_chat
-from headrace.api.ollama import embed as ollama_embed
-from headrace.api.ollama import generate as ollama_generate
-from headrace.api.ollama import manage as ollama_manage
-from headrace.api.ollama import models as ollama_models
-from headrace.api.ollama import pull as ollama_pull
+from headrace.api.ollama import routes as ollama
+from headrace.api.ollama.pull import Pulls
 from headrace.api.service import Service
 from headrace.config import Settings
 
 if TYPE_CHECKING:
     from headrace.engine.load import LoadedModel
-
-OLLAMA = (ollama_generate, ollama_chat, ollama_embed, ollama_models, ollama_manage, ollama_pull)
 
 
 def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
@@ -39,10 +33,10 @@ def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
     app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
     app.state.service = service
     app.state.progress = ProgressWatch()
-    app.state.pulls = ollama_pull.Pulls()
+    app.state.pulls = Pulls()
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     install_error_handlers(app)
-    for room in (chat_completions, completions, models, health, metrics, openapi, *OLLAMA):
+    for room in (chat_completions, completions, models, health, metrics, openapi, ollama):
         app.include_router(room.router)
     build = app.build_middleware_stack
 

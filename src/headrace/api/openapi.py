@@ -14,11 +14,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace import __version__
-from headrace.api import sse, wire
+from headrace.api import wire
 from headrace.api.errors import ErrorBody
 from headrace.api.guard import OPEN_PATHS
-from headrace.api.ollama import wire as ollama
 from headrace.api.ollama.errors import OllamaError
+from headrace.api.ollama.wire import OLLAMA_REPLIES
 
 router = APIRouter(include_in_schema=False)
 
@@ -54,9 +54,7 @@ class TextChunk(wire.Chunk, frozen=True):
 BODIES = (
     *(ErrorBody, wire.Health, wire.ModelCard, wire.ModelList, wire.Ready),
     *(ChatReply, TextReply, ChatChunk, TextChunk),
-    *(OllamaError, ollama.OllamaGenerate, ollama.OllamaChat, ollama.OllamaTags, ollama.OllamaProcesses),
-    *(ollama.OllamaShow, ollama.OllamaVersion, ollama.OllamaStatus),
-    *(ollama.OllamaEmbeddings, ollama.OllamaEmbedding),
+    *(OllamaError, *OLLAMA_REPLIES),
 )
 # Bodies of errors by the beginning of their paths, as SHAPES makes them.
 ERRORS: Mapping[str, type[msgspec.Struct]] = {"/api/": OllamaError}
@@ -77,17 +75,12 @@ WITH_BODY: Mapping[int, str] = {
 }
 
 
-def replies(
-    body: type[msgspec.Struct], chunk: type[msgspec.Struct] | None = None, *, media_type: str = sse.MEDIA_TYPE
-) -> dict[int | str, Json]:
+def replies(body: type[msgspec.Struct], chunk: type[msgspec.Struct] | None = None) -> dict[int | str, Json]:
     """The `responses` of a route that answers with `body`, or if asked with a stream of `chunk`s."""
     content: Json = {"application/json": {"schema": {"$ref": SCHEMA_OF.format(name=body.__name__)}}}
-    if chunk is not None and media_type != sse.MEDIA_TYPE:
-        text = f"Unless stream is false, a line for each {chunk.__name__} (or one error, then nothing)."
-        content[media_type] = {"schema": {"type": "string", "description": text}}
-    elif chunk is not None:
+    if chunk is not None:
         text = f"With stream: true, `data:` lines of {chunk.__name__} (or an ErrorBody), then `data: [DONE]`."
-        content[media_type] = {"schema": {"type": "string", "description": text}}
+        content["text/event-stream"] = {"schema": {"type": "string", "description": text}}
     return {200: {"description": "The reply", "content": content}}
 
 
@@ -117,7 +110,7 @@ def _complete(path: str, method: str, operation: Json) -> None:
     errors = dict(ANY_CALL)
     if path not in OPEN_PATHS:
         errors |= WITH_KEY
-    if "requestBody" in operation:
+    if method == "post" or "requestBody" in operation:
         errors |= WITH_BODY
     elif "{" in path:
         errors |= WITH_MODEL

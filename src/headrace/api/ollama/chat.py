@@ -17,10 +17,9 @@ from headrace.api.call import call_of
 from headrace.api.ollama.answer import Part
 from headrace.api.ollama.bodies import AnswerBody
 from headrace.api.ollama.names import Used, use_model
-from headrace.api.ollama.reply import MEDIA_TYPE, Asked, respond, without_answer
+from headrace.api.ollama.reply import Asked, line_replies, respond, without_answer
 from headrace.api.ollama.thinking import think_variables
 from headrace.api.ollama.wire import OllamaChat, OllamaMessage, timestamp
-from headrace.api.openapi import replies
 from headrace.api.parameters import check_characters, json_schema, read_parameters
 from headrace.api.service import get_service, key_salt, new_id
 from headrace.api.wire import ParameterWarning
@@ -49,7 +48,7 @@ class ChatBody(AnswerBody):
 @router.post(
     "/api/chat",
     openapi_extra=json_schema(ChatBody),
-    responses=replies(OllamaChat, OllamaChat, media_type=MEDIA_TYPE),
+    responses=line_replies(OllamaChat),
 )
 async def chat(http: HttpRequest) -> Response:
     """Answer a conversation; without messages, load the model."""

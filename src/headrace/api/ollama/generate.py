@@ -16,10 +16,9 @@ from headrace.api.call import call_of
 from headrace.api.ollama.answer import Part
 from headrace.api.ollama.bodies import AnswerBody
 from headrace.api.ollama.names import Used, use_model
-from headrace.api.ollama.reply import MEDIA_TYPE, Asked, respond, without_answer
+from headrace.api.ollama.reply import Asked, line_replies, respond, without_answer
 from headrace.api.ollama.thinking import think_variables
 from headrace.api.ollama.wire import OllamaGenerate, timestamp
-from headrace.api.openapi import replies
 from headrace.api.parameters import check_characters, json_schema, read_parameters
 from headrace.api.service import get_service, key_salt, new_id
 from headrace.api.wire import ParameterWarning
@@ -78,7 +77,7 @@ class GenerateBody(AnswerBody):
 @router.post(
     "/api/generate",
     openapi_extra=json_schema(GenerateBody),
-    responses=replies(OllamaGenerate, OllamaGenerate, media_type=MEDIA_TYPE),
+    responses=line_replies(OllamaGenerate),
 )
 async def generate(http: HttpRequest) -> Response:
     """Answer a prompt; with raw, go on with its text. An empty prompt loads the model."""

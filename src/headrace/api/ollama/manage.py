@@ -18,7 +18,7 @@ from headrace.api.ollama.bodies import ModelBody, OllamaBody
 from headrace.api.ollama.catalog import find_entry, model_paths
 from headrace.api.ollama.names import TAG
 from headrace.api.ollama.options import Options, options_schema
-from headrace.api.ollama.reply import MEDIA_TYPE, line_of
+from headrace.api.ollama.reply import MEDIA_TYPE, line_of, line_replies
 from headrace.api.ollama.wire import OllamaStatus
 from headrace.api.openapi import replies
 from headrace.api.parameters import json_schema, read_parameters, validated
@@ -75,7 +75,7 @@ class PushBody(ModelBody):
 @router.post(
     "/api/create",
     openapi_extra=json_schema(CreateBody),
-    responses=replies(OllamaStatus, OllamaStatus, media_type=MEDIA_TYPE),
+    responses=line_replies(OllamaStatus),
 )
 async def create(http: HttpRequest) -> Response:
     """Give a model a second name, with a system prompt and parameters of its own. Kept in the store."""

@@ -20,9 +20,8 @@ from headrace.api.ollama.bodies import ModelBody
 from headrace.api.ollama.catalog import model_paths
 from headrace.api.ollama.errors import OllamaError
 from headrace.api.ollama.names import TAG
-from headrace.api.ollama.reply import MEDIA_TYPE, line_of
+from headrace.api.ollama.reply import MEDIA_TYPE, line_of, line_replies
 from headrace.api.ollama.wire import OllamaStatus
-from headrace.api.openapi import replies
 from headrace.api.parameters import json_schema, read_parameters
 from headrace.api.service import Service, get_service
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
@@ -109,7 +108,7 @@ class Pulls:
 @router.post(
     "/api/pull",
     openapi_extra=json_schema(PullBody),
-    responses=replies(OllamaStatus, OllamaStatus, media_type=MEDIA_TYPE),
+    responses=line_replies(OllamaStatus),
 )
 async def pull_model(http: HttpRequest) -> Response:
     """Fetch a model of the hub, or what has changed of it. Nothing that could run is fetched."""

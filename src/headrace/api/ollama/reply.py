@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
@@ -18,6 +18,7 @@ from headrace.api.logprobs import chat_logprobs
 from headrace.api.ollama.answer import AnswerReader, Part
 from headrace.api.ollama.errors import OllamaError
 from headrace.api.ollama.wire import OllamaGenerate, OllamaLine
+from headrace.api.openapi import replies
 from headrace.api.service import CLIENT_GONE, get_service, wait_for_end
 from headrace.api.stream import StreamedReply
 from headrace.api.wire import ParameterWarning
@@ -37,6 +38,14 @@ _encoder = msgspec.json.Encoder()
 def line_of(body: msgspec.Struct) -> bytes:
     """One line of a stream."""
     return _encoder.encode(body) + b"\n"
+
+
+def line_replies(body: type[msgspec.Struct]) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that streams lines of `body`, or with `stream: false` answers with one."""
+    found = replies(body)
+    text = f"Unless stream is false, a line for each {body.__name__} (or one error, then nothing)."
+    found[200]["content"][MEDIA_TYPE] = {"schema": {"type": "string", "description": text}}
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
