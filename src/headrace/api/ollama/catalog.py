@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headrace.api.ollama.names import TAG
+from headrace.api.ollama.names import TAG, in_memory
 from headrace.api.ollama.wire import OllamaDetails
 from headrace.api.service import Service
 from headrace.engine.describe import StoredClass, stored_classes
@@ -34,7 +34,7 @@ class Entry:
 
 def model_paths(service: Service) -> dict[str, Path]:
     """Where each model is, those in memory first. Looks at the disk: not for the event loop."""
-    paths = {service.model.name: service.model.folder}
+    paths = {model.name: model.folder for model in in_memory(service)}
     for model in list_local():
         paths.setdefault(model.name, model.folder)
     return paths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastapi import APIRouter
 from msgspec import UNSET
@@ -14,6 +14,7 @@ from headrace import __version__
 from headrace.api.errors import json_response
 from headrace.api.ollama.bodies import ModelBody
 from headrace.api.ollama.catalog import Entry, entries, find_entry
+from headrace.api.ollama.names import in_memory
 from headrace.api.ollama.thinking import thinks
 from headrace.api.ollama.wire import (
     OllamaModel,
@@ -32,6 +33,9 @@ from headrace.engine.load import text_side
 from headrace.engine.model_card import licence
 from headrace.models.registry import find_model
 from headrace.weights.checkpoint import open_checkpoint
+
+if TYPE_CHECKING:
+    from headrace.engine.load import LoadedModel
 
 router = APIRouter()
 
@@ -68,19 +72,9 @@ async def tags(http: HttpRequest) -> Response:
 async def processes(http: HttpRequest) -> Response:
     """The models in memory."""
     service = get_service(http)
-    model = service.model
-    entry = await service.off_loop(lambda: find_entry(service, model.name))
-    running = OllamaRunning(
-        name=entry.name,
-        model=entry.name,
-        size=model.plan.total_bytes,
-        digest=entry.digest,
-        details=entry.details,
-        expires_at=FOREVER,
-        size_vram=0,
-        context_length=model.context_length,
-    )
-    return json_response(OllamaProcesses([running]))
+    models = in_memory(service)
+    found = await service.off_loop(lambda: [_running(find_entry(service, m.name), m) for m in models])
+    return json_response(OllamaProcesses(found))
 
 
 @router.post("/api/show", openapi_extra=json_schema(ShowBody), responses=replies(OllamaShow))
@@ -99,6 +93,19 @@ def _model(entry: Entry) -> OllamaModel:
         size=entry.size_bytes,
         digest=entry.digest,
         details=entry.details,
+    )
+
+
+def _running(entry: Entry, model: LoadedModel) -> OllamaRunning:
+    return OllamaRunning(
+        name=entry.name,
+        model=entry.name,
+        size=model.plan.total_bytes,
+        digest=entry.digest,
+        details=entry.details,
+        expires_at=FOREVER,
+        size_vram=0,
+        context_length=model.context_length,
     )
 
 

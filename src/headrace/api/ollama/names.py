@@ -10,7 +10,7 @@ from starlette.requests import Request as HttpRequest
 
 from headrace.api.call import call_of
 from headrace.api.ollama.bodies import AnswerBody
-from headrace.api.service import get_service
+from headrace.api.service import Service, get_service
 from headrace.api.wire import ParameterWarning
 from headrace.errors import InvalidRequest, ModelNotFound
 from headrace.store.aliases import Alias, Aliases
@@ -40,6 +40,11 @@ class Used:
     def parameters(self) -> dict[str, Any]:
         """The alias's own options."""
         return {} if self.alias is None else dict(self.alias.parameters)
+
+
+def in_memory(service: Service) -> list[LoadedModel]:
+    """The models that are loaded."""
+    return [service.model]
 
 
 async def use_model(http: HttpRequest, body: AnswerBody) -> Used:
