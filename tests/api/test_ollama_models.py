@@ -96,6 +96,12 @@ def test_show_tells_what_a_model_is(real: Running) -> None:
     refused(404, lambda: client.show("/etc"))
 
 
+def test_what_show_ignores_it_says(real: Running) -> None:
+    body = real.http().post("/api/show", json={"model": "novelette", "verbose": True}).json()
+    assert [warning["param"] for warning in body["warnings"]] == ["verbose"]
+    assert "warnings" not in real.http().post("/api/show", json={"model": "novelette"}).json()
+
+
 def test_capabilities_are_those_of_the_template(real: Running, hub: Path) -> None:
     template = hub / "models--org--name" / "snapshots" / COMMIT / "chat_template.jinja"
     template.write_text("{{ messages }}{{ tools }}<tool_call><think></think>")

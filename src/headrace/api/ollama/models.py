@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 from fastapi import APIRouter
 from msgspec import UNSET
 from starlette.requests import Request as HttpRequest
@@ -81,8 +82,9 @@ async def processes(http: HttpRequest) -> Response:
 async def show(http: HttpRequest) -> Response:
     """What a model is."""
     service = get_service(http)
-    body, _ = await read_parameters(ShowBody, http)
-    return json_response(await service.off_loop(lambda: _shown(service, body.model)))
+    body, warnings = await read_parameters(ShowBody, http)
+    shown = await service.off_loop(lambda: _shown(service, body.model))
+    return json_response(msgspec.structs.replace(shown, warnings=warnings or UNSET))
 
 
 def _model(entry: Entry) -> OllamaModel:

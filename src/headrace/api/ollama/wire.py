@@ -125,6 +125,7 @@ class OllamaShow(msgspec.Struct, frozen=True, kw_only=True):
     license: str | UnsetType = UNSET
     template: str | UnsetType = UNSET
     system: str | UnsetType = UNSET
+    warnings: list[ParameterWarning] | UnsetType = UNSET
 
 
 class OllamaVersion(msgspec.Struct, frozen=True):
