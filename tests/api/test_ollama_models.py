@@ -68,7 +68,8 @@ def names(server: Running) -> list[str]:
 
 def test_a_sign_of_life(server: Running) -> None:
     http = server.http()
-    assert http.head("/").status_code == http.get("/").status_code == 200
+    for path in ("/", "/api/version", "/api/tags"):
+        assert http.head(path).status_code == http.get(path).status_code == 200
     assert "Headrace" in http.get("/").text
     assert http.get("/api/version").json() == {"version": headrace.__version__}
 

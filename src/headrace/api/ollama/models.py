@@ -55,12 +55,14 @@ async def alive() -> Response:
     return PlainTextResponse(f"Headrace {__version__} is running. /docs lists what it answers.\n")
 
 
+@router.head("/api/version", include_in_schema=False)
 @router.get("/api/version", responses=replies(OllamaVersion))
 async def version() -> Response:
     """Headrace's version."""
     return json_response(OllamaVersion(__version__))
 
 
+@router.head("/api/tags", include_in_schema=False)
 @router.get("/api/tags", responses=replies(OllamaTags))
 async def tags(http: HttpRequest) -> Response:
     """The models on this machine: served, shipped, in the hub's cache, and aliases."""
