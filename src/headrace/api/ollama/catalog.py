@@ -34,7 +34,7 @@ class Entry:
 
 def model_paths(service: Service) -> dict[str, Path]:
     """Where each model is, those in memory first. Looks at the disk: not for the event loop."""
-    paths = {model.name: model.folder for model in in_memory(service)}
+    paths = _loaded_paths(service)
     for model in list_local():
         paths.setdefault(model.name, model.folder)
     return paths
@@ -49,13 +49,20 @@ def entries(service: Service) -> list[Entry]:
 
 def find_entry(service: Service, name: str) -> Entry:
     """The entry of that name; ModelNotFound. A name that is not listed never reaches the disk."""
-    name, paths = name.removesuffix(TAG), model_paths(service)
+    name, loaded = name.removesuffix(TAG), _loaded_paths(service)
+    if name in loaded:
+        return _entry(name, loaded[name])
+    paths = model_paths(service)
     if name in paths:
         return _entry(name, paths[name])
     alias = Aliases(service.database).find(name)
     if alias is not None and alias.target in paths:
         return _aliased(_entry(alias.target, paths[alias.target]), alias)
     raise ModelNotFound(f"there is no model {name[:200]!r} here; here are {', '.join(paths)}", param="model")
+
+
+def _loaded_paths(service: Service) -> dict[str, Path]:
+    return {model.name: model.folder for model in in_memory(service)}
 
 
 def _entry(name: str, path: Path) -> Entry:
