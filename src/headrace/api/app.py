@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from headrace.api import chat_completions, completions, health, metrics, models, openapi
+from headrace.api.anthropic import messages
 from headrace.api.errors import install_error_handlers
 from headrace.api.guard import Guard
 from headrace.api.health import ProgressWatch
@@ -36,7 +37,7 @@ def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
     app.state.pulls = Pulls()
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     install_error_handlers(app)
-    for room in (chat_completions, completions, models, health, metrics, openapi, ollama):
+    for room in (chat_completions, completions, messages, models, health, metrics, openapi, ollama):
         app.include_router(room.router)
     build = app.build_middleware_stack
 

@@ -15,6 +15,14 @@ from starlette.responses import Response
 
 from headrace import __version__
 from headrace.api import wire
+from headrace.api.anthropic.errors import ANTHROPIC_STATUSES, MESSAGES_PATH, AnthropicError
+from headrace.api.anthropic.wire import (
+    STREAM_EVENTS,
+    AnthropicMessage,
+    AnthropicModel,
+    AnthropicModelList,
+    AnthropicTokenCount,
+)
 from headrace.api.errors import ErrorBody
 from headrace.api.guard import OPEN_PATHS
 from headrace.api.ollama.errors import OllamaError
@@ -55,9 +63,11 @@ BODIES = (
     *(ErrorBody, wire.Health, wire.ModelCard, wire.ModelList, wire.Ready),
     *(ChatReply, TextReply, ChatChunk, TextChunk),
     *(OllamaError, *OLLAMA_REPLIES),
+    *(AnthropicError, AnthropicMessage, AnthropicModel, AnthropicModelList, AnthropicTokenCount),
+    *STREAM_EVENTS,
 )
 # Bodies of errors by the beginning of their paths, as SHAPES makes them.
-ERRORS: Mapping[str, type[msgspec.Struct]] = {"/api/": OllamaError}
+ERRORS: Mapping[str, type[msgspec.Struct]] = {"/api/": OllamaError, MESSAGES_PATH: AnthropicError}
 ANY_CALL: Mapping[int, str] = {
     400: "The request is not valid; the error names what is not",
     403: "The Host or Origin header is not one of this server's",
@@ -75,9 +85,15 @@ WITH_BODY: Mapping[int, str] = {
 }
 
 
-def replies(body: type[msgspec.Struct], chunk: type[msgspec.Struct] | None = None) -> dict[int | str, Json]:
-    """The `responses` of a route that answers with `body`, or if asked with a stream of `chunk`s."""
-    content: Json = {"application/json": {"schema": {"$ref": SCHEMA_OF.format(name=body.__name__)}}}
+def replies(
+    body: type[msgspec.Struct],
+    chunk: type[msgspec.Struct] | None = None,
+    *,
+    other: type[msgspec.Struct] | None = None,
+) -> dict[int | str, Json]:
+    """The `responses` of a route that answers with `body` or `other`, or with a stream of `chunk`s."""
+    schemas = [{"$ref": SCHEMA_OF.format(name=kind.__name__)} for kind in (body, other) if kind is not None]
+    content: Json = {"application/json": {"schema": schemas[0] if other is None else {"anyOf": schemas}}}
     if chunk is not None:
         text = f"With stream: true, `data:` lines of {chunk.__name__} (or an ErrorBody), then `data: [DONE]`."
         content["text/event-stream"] = {"schema": {"type": "string", "description": text}}
@@ -88,12 +104,14 @@ def document(app: FastAPI) -> Json:
     """The OpenAPI document of `app`, made once: its routes, the errors that all have, their schemas."""
     if app.openapi_schema is None:
         found = get_openapi(title=app.title, version=__version__, routes=app.routes)
+        parts: Json = {}
         for path, operations in cast("Json", found["paths"]).items():
             for method, operation in operations.items():
                 _complete(path, method, operation)
+                parts |= _parts_of_body(operation)
         _, schemas = msgspec.json.schema_components(BODIES, ref_template=SCHEMA_OF)
         components = found.setdefault("components", {})
-        components["schemas"] = schemas
+        components["schemas"] = schemas | parts
         components["securitySchemes"] = {
             "bearer": {"type": "http", "scheme": "bearer"},
             "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -103,8 +121,17 @@ def document(app: FastAPI) -> Json:
     return app.openapi_schema
 
 
+def _parts_of_body(operation: Json) -> Json:
+    """Take the schemas that a request's body refers to out of it: references start at the document."""
+    if "requestBody" not in operation:
+        return {}
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    return {f"{schema['title']}_{name}": part for name, part in schema.pop("$defs", {}).items()}
+
+
 def _complete(path: str, method: str, operation: Json) -> None:
     """Add what every operation has; take out what FastAPI only assumes."""
+    anthropic = path.startswith(MESSAGES_PATH)
     responses: Json = operation["responses"]
     responses.pop("422", None)
     errors = dict(ANY_CALL)
@@ -116,6 +143,8 @@ def _complete(path: str, method: str, operation: Json) -> None:
         errors |= WITH_MODEL
     else:
         operation.pop("parameters", None)
+    if anthropic:
+        errors = {ANTHROPIC_STATUSES.get(status, status): text for status, text in errors.items()}
     error = next((body for start, body in ERRORS.items() if path.startswith(start)), ErrorBody)
     schema = {"$ref": SCHEMA_OF.format(name=error.__name__)}
     for status, text in sorted(errors.items()):

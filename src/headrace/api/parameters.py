@@ -81,6 +81,8 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "thinking_token_budget": (),
+    "thinking_budget": (),
+    "reasoning": ({},),
     "chat_template": (),
     "documents": ([],),
     "suffix": ("",),
@@ -252,7 +254,7 @@ def json_schema(kind: type[RequestBody]) -> dict[str, Any]:
 
 def body_schema(kind: type[RequestBody]) -> dict[str, Any]:
     """The schema of a body: unknown fields are refused, some have no effect."""
-    schema = kind.model_json_schema()
+    schema = kind.model_json_schema(ref_template=f"#/components/schemas/{kind.__name__}_{{model}}")
     idle: dict[str, Any] = {name: {"description": "Has no effect."} for name in kind.no_effect}
     refused: dict[str, Any] = {
         name: {"description": "Not supported yet: any other value is refused.", "enum": [None, *values]}
@@ -280,7 +282,9 @@ def validated(kind: type[Body], content: object) -> Body:
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        first = error.errors(include_url=False, include_context=False)[0]
         param = ".".join(str(part) for part in first["loc"][:1]) or None
-        message = f"{param}: {first['msg']}" if param else f"the body: {first['msg']}"
+        place = ".".join(map(str, first["loc"])) or "the body"
+        found = f", not {first['input']!r:.60}" if first["type"] == "literal_error" else ""
+        message = f"{place}: {first['msg']}{found}"
         raise InvalidRequest(message, param=param, code="invalid_type") from None
