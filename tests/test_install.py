@@ -27,7 +27,9 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-CLIENTS = [block for block in blocks("python") if block.startswith(("from ollama", "from anthropic"))]
+CLIENTS = [
+    block for block in blocks("python") if block.startswith(("from openai", "from ollama", "from anthropic"))
+]
 
 
 def test_the_base_install_is_small() -> None:

@@ -15,11 +15,15 @@ from headrace.api.guard import Guard
 from headrace.api.health import ProgressWatch
 from headrace.api.ollama import routes as ollama
 from headrace.api.ollama.pull import Pulls
+from headrace.api.responses import create, kept
+from headrace.api.responses.desk import Desk
 from headrace.api.service import Service
 from headrace.config import Settings
 
 if TYPE_CHECKING:
     from headrace.engine.load import LoadedModel
+
+ROOMS = (chat_completions, completions, messages, create, kept, ollama, models, health, metrics, openapi)
 
 
 def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
@@ -29,15 +33,17 @@ def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         yield
+        await app.state.desk.close()
         service.close()
 
     app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
     app.state.service = service
     app.state.progress = ProgressWatch()
     app.state.pulls = Pulls()
+    app.state.desk = Desk(service)
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     install_error_handlers(app)
-    for room in (chat_completions, completions, messages, models, health, metrics, openapi, ollama):
+    for room in ROOMS:
         app.include_router(room.router)
     build = app.build_middleware_stack
 

@@ -17,6 +17,7 @@ from headrace.api.openapi import ChatChunk, ChatReply, replies
 from headrace.api.parameters import GenerationBody, check_characters, json_schema, read_parameters
 from headrace.api.reply import Collected, Head, respond
 from headrace.api.service import get_service, key_salt, new_id
+from headrace.api.template_variables import idle_variables, template_variables
 from headrace.api.wire import (
     ChatChoice,
     ChatChunkChoice,
@@ -99,7 +100,7 @@ class ChatBody(GenerationBody):
             family=tool_format,
             add_generation_prompt=begins,
             continue_final_message=continues,
-            variables=self.variables(model.template.reads),
+            variables=template_variables(self.chat_template_kwargs, self.effort, model.template.reads),
         )
         check_characters(conversation.text, model.context_length, "messages")
         return conversation
@@ -133,29 +134,6 @@ class ChatBody(GenerationBody):
             said = " and ".join(f"{name} ({value})" for name, value in values.items())
             raise InvalidRequest(f"{said} differ: send one of them", param=next(iter(values)))
         return next(iter(values.values()), None)
-
-    def variables(self, reads: frozenset[str]) -> dict[str, Any]:
-        """What the template is given besides the messages."""
-        given, effort = dict(self.chat_template_kwargs or {}), self.effort
-        if effort is not None:
-            if "reasoning_effort" in reads:
-                given.setdefault("reasoning_effort", effort)
-            elif effort == "none":
-                for name in ("enable_thinking", "thinking"):
-                    if name in reads:
-                        given.setdefault(name, False)
-        return given
-
-    def idle_variables(self, reads: frozenset[str]) -> list[ParameterWarning]:
-        """Warnings for what the template does not look at."""
-        names = [
-            f"chat_template_kwargs.{name}" for name in self.chat_template_kwargs or {} if name not in reads
-        ]
-        switches = {"enable_thinking", "thinking"} if self.effort == "none" else set[str]()
-        if self.effort is not None and not reads & {"reasoning_effort", *switches}:
-            names.append("reasoning_effort")
-        message = "has no effect: this model's chat template does not read it"
-        return [ParameterWarning(name, f"{name} {message}") for name in names]
 
     def request(self, model: LoadedModel, conversation: Conversation, request_id: str, salt: str) -> Request:
         """The engine request that this body asks for. Tokenises: not for the event loop."""
@@ -250,7 +228,9 @@ async def create_chat_completion(http: HttpRequest) -> Response:
         return conversation, body.request(model, conversation, head.id, salt)
 
     conversation, request = await service.off_loop(prepared)
-    head.warnings.extend(body.idle_variables(model.template.reads if model.template else frozenset()))
+    reads = model.template.reads if model.template else frozenset[str]()
+    idle = idle_variables(body.chat_template_kwargs, body.effort, reads, "reasoning_effort")
+    head.warnings.extend(idle)
     if conversation.strict_in_vain:
         head.warnings.append(ParameterWarning("tools", STRICT_IN_VAIN))
     shape = ChatShape(model, body, conversation)

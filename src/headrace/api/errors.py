@@ -111,7 +111,7 @@ def error_response(error: HeadraceError, call: Call) -> Response:
 
 
 def json_response(
-    body: msgspec.Struct, *, status: int = 200, headers: dict[str, str] | None = None
+    body: msgspec.Struct | msgspec.Raw, *, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
     """A reply of compact JSON."""
     return Response(

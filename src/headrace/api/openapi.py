@@ -27,6 +27,13 @@ from headrace.api.errors import ErrorBody
 from headrace.api.guard import OPEN_PATHS
 from headrace.api.ollama.errors import OllamaError
 from headrace.api.ollama.wire import OLLAMA_REPLIES
+from headrace.api.responses.wire import (
+    DeletedResponse,
+    ResponseEvent,
+    ResponseInputTokens,
+    ResponseItemList,
+    ResponseObject,
+)
 
 router = APIRouter(include_in_schema=False)
 
@@ -65,6 +72,7 @@ BODIES = (
     *(OllamaError, *OLLAMA_REPLIES),
     *(AnthropicError, AnthropicMessage, AnthropicModel, AnthropicModelList, AnthropicTokenCount),
     *STREAM_EVENTS,
+    *(ResponseObject, ResponseEvent, DeletedResponse, ResponseInputTokens, ResponseItemList),
 )
 # Bodies of errors by the beginning of their paths, as SHAPES makes them.
 ERRORS: Mapping[str, type[msgspec.Struct]] = {"/api/": OllamaError, MESSAGES_PATH: AnthropicError}
