@@ -162,6 +162,16 @@ def test_system_and_raw(server: Running) -> None:
     assert reply.context is None
 
 
+def test_a_suffix_fills_in(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks = {"<fim_prefix>": 1, "<fim_suffix>": 2, "<fim_middle>": 3, "<|endoftext|>": 4}
+    monkeypatch.setattr(server.model.tokenizer, "id_of", marks.get, raising=False)
+    monkeypatch.setattr(server.model.tokenizer.pieces, "kind", None, raising=False)
+    assert generate(server, prompt="ab", suffix="yz", options={"num_predict": 3}).response == "a b"
+    [request] = server.model.engine.submitted
+    assert request.prompt == (256, 1, *b"ab", 2, *b"yz", 3)
+    assert request.params.stop_token_ids == (4,)
+
+
 def test_a_context_goes_before_the_next_turn(server: Running) -> None:
     first = generate(server, options={"num_predict": 3})
     generate(server, prompt="more", context=first.context, options={"num_predict": 1})
@@ -172,10 +182,11 @@ def test_a_context_goes_before_the_next_turn(server: Running) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"raw": True, "system": "s"}, "raw leaves the prompt as it is"),
+        ({"raw": True, "system": "s"}, "raw makes no turns"),
         ({"raw": True, "context": [1]}, "context has no place"),
         ({"template": "{{ .Prompt }}"}, "template cannot be sent"),
-        ({"suffix": "}"}, "suffix is not supported yet"),
+        ({"suffix": "}"}, "no tokens for filling in"),
+        ({"suffix": "}", "system": "s"}, "suffix makes no turns"),
         ({"images": ["aGVsbG8="]}, "images cannot be read"),
         ({"width": 512}, "width is not supported"),
         ({"think": True}, "does not support thinking"),

@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from headrace.api import chat_completions, completions, health, metrics, models, openapi
+from headrace.api import (
+    batches,
+    chat_completions,
+    completions,
+    files,
+    health,
+    metrics,
+    models,
+    moderations,
+    openapi,
+    tokenize,
+)
 from headrace.api.anthropic import messages
+from headrace.api.batch_runner import BatchRunner
 from headrace.api.errors import install_error_handlers
 from headrace.api.guard import Guard
 from headrace.api.health import ProgressWatch
@@ -23,7 +35,10 @@ from headrace.config import Settings
 if TYPE_CHECKING:
     from headrace.engine.load import LoadedModel
 
-ROOMS = (chat_completions, completions, messages, create, kept, ollama, models, health, metrics, openapi)
+ROOMS = (
+    *(chat_completions, completions, messages, create, kept, ollama, files, batches),
+    *(tokenize, moderations, models, health, metrics, openapi),
+)
 
 
 def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
@@ -32,7 +47,9 @@ def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        yield
+        app.state.batches = runner = BatchRunner(app, service)
+        async with runner.at_work():
+            yield
         await app.state.desk.close()
         service.close()
 

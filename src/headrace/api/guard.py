@@ -17,7 +17,6 @@ from headrace.api.anthropic.errors import MESSAGES_PATH
 from headrace.api.call import Call
 from headrace.api.cors import Cors
 from headrace.api.errors import Forbidden, Unauthorized, error_response
-from headrace.api.keys import KeyRing
 from headrace.api.limits import Account
 from headrace.api.service import Service
 from headrace.config import Settings
@@ -36,14 +35,14 @@ class Guard:
         settings = service.settings
         self._app = app
         self._service = service
-        self._keys = KeyRing(settings, service.database)
+        self._keys = service.keys
         self._cors = Cors(settings.cors_origins)
         self._hosts = {"localhost", *(name.lower() for name in settings.allowed_hosts)}
         self._loopback = is_loopback(settings.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check and pass on, or reply with the refusal; then the call is counted and logged."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or "headrace.call" in scope:  # the server's own calls were let in before
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)

@@ -33,7 +33,7 @@ class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"
 Block = TextBlock | ThinkingBlock | ToolUseBlock
 
 
-class OutputDetails(msgspec.Struct, frozen=True):
+class AnthropicOutputDetails(msgspec.Struct, frozen=True):
     """Parts of the output's tokens."""
 
     thinking_tokens: int
@@ -44,7 +44,7 @@ class MessageUsage(msgspec.Struct, frozen=True):
 
     input_tokens: int
     output_tokens: int
-    output_tokens_details: OutputDetails
+    output_tokens_details: AnthropicOutputDetails
     cache_read_input_tokens: int = 0
     cache_creation_input_tokens: int = 0
     service_tier: str = "standard"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from fastapi import APIRouter
@@ -27,6 +28,7 @@ from headrace.chat.messages import Message
 from headrace.chat.template import ChatTemplate
 from headrace.engine.request import Request
 from headrace.errors import InvalidRequest
+from headrace.text.infill import infill_prompt
 
 if TYPE_CHECKING:
     from headrace.engine.load import LoadedModel
@@ -39,11 +41,9 @@ NO_IMAGES = {"type": "array", "maxItems": 0}
 class GenerateBody(AnswerBody):
     """The body of /api/generate."""
 
-    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
-        "suffix": ("",),
-        **dict.fromkeys(("width", "height", "steps"), ()),
-    }
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = dict.fromkeys(("width", "height", "steps"), ())
     prompt: str | None = None
+    suffix: str | None = None
     system: str | None = None
     template: str | None = None
     raw: bool | None = None
@@ -64,12 +64,12 @@ class GenerateBody(AnswerBody):
                 "template cannot be sent: the checkpoint's own is used, or none with raw: true",
                 param="template",
             )
-        if not self.raw:
-            return
+        without_turns = "raw" if self.raw else "suffix" if self.suffix else None
         for name in ("system", "context", "think"):
-            if getattr(self, name):
+            if without_turns is not None and getattr(self, name):
                 raise InvalidRequest(
-                    f"raw leaves the prompt as it is, so {name} has no place: leave one of them out",
+                    f"{without_turns} makes no turns of a conversation, so {name} has no place: "
+                    "leave one of them out",
                     param=name,
                 )
 
@@ -120,8 +120,12 @@ def _prepare(
     model, prompt = used.model, body.prompt or ""
     options = body.read_options(used.parameters)
     warnings = options.warnings()
-    conversation = None
-    if not body.raw and model.template is not None:
+    conversation, ends = None, tuple[int, ...]()
+    if body.suffix:
+        check_characters(prompt + body.suffix, model.context_length, "prompt")
+        infill = infill_prompt(model.tokenizer, prompt, body.suffix)
+        ids, ends, constraint = infill.ids, infill.end_ids, body.constraint()
+    elif not body.raw and model.template is not None:
         variables, more = think_variables(body.think, model.template, used.name)
         warnings += more
         conversation = _conversation(body, used, model.template, tool_format, variables)
@@ -132,9 +136,10 @@ def _prepare(
             warnings.append(_without_template(body, used))
         check_characters(prompt, model.context_length, "prompt")
         ids, constraint = model.tokenizer.encode_prompt(prompt), body.constraint()
+    params = options.sampling(model, len(ids), top_logprobs=body.logprob_count)
     request = Request(
         prompt=tuple(ids),
-        params=options.sampling(model, len(ids), top_logprobs=body.logprob_count),
+        params=replace(params, stop_token_ids=(*params.stop_token_ids, *ends)),
         request_id=new_id("gen"),
         salt=salt,
         continues=conversation is None,
