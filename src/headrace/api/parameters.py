@@ -278,7 +278,7 @@ def parse_body(kind: type[Parsed], body: bytes) -> Parsed:
     return validated(kind, content)
 
 
-def validated(kind: type[Body], content: object) -> Body:
+def validated(kind: type[Parsed], content: object) -> Parsed:
     """A checked body, or an object inside one; InvalidRequest names the first bad field."""
     try:
         return kind.model_validate(content)

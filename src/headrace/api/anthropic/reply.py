@@ -15,7 +15,6 @@ from headrace.api.anthropic.blocks import BlockStream, whole_blocks
 from headrace.api.anthropic.errors import anthropic_error
 from headrace.api.anthropic.wire import (
     AnthropicMessage,
-    AnthropicOutputDetails,
     Block,
     BlockEvent,
     MessageDelta,
@@ -23,6 +22,7 @@ from headrace.api.anthropic.wire import (
     MessageStart,
     MessageStop,
     MessageUsage,
+    OutputDetails,
     Ping,
     StreamEvent,
 )
@@ -163,6 +163,6 @@ def _usage(usage: Usage, thinking_tokens: int) -> MessageUsage:
     return MessageUsage(
         input_tokens=usage.prompt_tokens - usage.cached_tokens,
         output_tokens=usage.completion_tokens,
-        output_tokens_details=AnthropicOutputDetails(thinking_tokens),
+        output_tokens_details=OutputDetails(thinking_tokens),
         cache_read_input_tokens=usage.cached_tokens,
     )

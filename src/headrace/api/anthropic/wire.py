@@ -33,7 +33,7 @@ class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"
 Block = TextBlock | ThinkingBlock | ToolUseBlock
 
 
-class AnthropicOutputDetails(msgspec.Struct, frozen=True):
+class OutputDetails(msgspec.Struct, frozen=True):
     """Parts of the output's tokens."""
 
     thinking_tokens: int
@@ -44,7 +44,7 @@ class MessageUsage(msgspec.Struct, frozen=True):
 
     input_tokens: int
     output_tokens: int
-    output_tokens_details: AnthropicOutputDetails
+    output_tokens_details: OutputDetails
     cache_read_input_tokens: int = 0
     cache_creation_input_tokens: int = 0
     service_tier: str = "standard"
