@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -108,6 +109,14 @@ def _texts(value: object) -> tuple[str, ...]:
     found = tuple(str(part).strip() for part in parts)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if not all(found):
         raise ValueError("non-empty texts separated by commas")
+    return found
+
+
+def _origins(value: object) -> tuple[str, ...]:
+    found = _texts(value)
+    for origin in found:
+        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", origin, re.IGNORECASE):
+            raise ValueError("origins such as https://app.example:8443, without a path; or *")
     return found
 
 
@@ -235,6 +244,13 @@ class Settings:
         _texts,
         "name[,name]",
         "Host and Origin names accepted on a loopback address besides localhost",
+        shown_default="none",
+    )
+    cors_origins: tuple[str, ...] = _setting(
+        (),
+        _origins,
+        "origin[,origin]",
+        "origins whose pages may call the server from a browser, such as https://app.example; * is all",
         shown_default="none",
     )
     tool_format: str | None = _setting(

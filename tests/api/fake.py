@@ -231,7 +231,9 @@ class FakeModel:
     defaults: SamplingParams = SamplingParams()
     created_s: int = 1_700_000_000
     folder: Path = Path("fake")
-    plan: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(kv_bytes=102_400))
+    plan: SimpleNamespace = field(
+        default_factory=lambda: SimpleNamespace(kv_bytes=102_400, total_bytes=409_600)
+    )
 
     def close(self) -> None:
         self.engine.close()

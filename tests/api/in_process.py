@@ -12,6 +12,7 @@ from typing import Any
 import anthropic
 import httpx
 import httpx2
+import ollama
 import openai
 
 from headrace.api.app import create_app
@@ -50,6 +51,14 @@ class Running:
         return openai.AsyncOpenAI(
             base_url=self.url + "/v1", api_key="none", max_retries=0, http_client=client
         )
+
+    def ollama(self, **options: Any) -> ollama.Client:
+        client = ollama.Client(host=self.url, trust_env=False, **({"timeout": 20.0} | options))
+        self.clients.callback(client.close)
+        return client
+
+    def async_ollama(self) -> ollama.AsyncClient:
+        return ollama.AsyncClient(host=self.url, trust_env=False, timeout=60)
 
 
 def raw(server: Running, data: bytes) -> bytes:

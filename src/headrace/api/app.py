@@ -25,6 +25,8 @@ from headrace.api.batch_runner import BatchRunner
 from headrace.api.errors import install_error_handlers
 from headrace.api.guard import Guard
 from headrace.api.health import ProgressWatch
+from headrace.api.ollama import routes as ollama
+from headrace.api.ollama.pull import Pulls
 from headrace.api.responses import create, kept
 from headrace.api.responses.desk import Desk
 from headrace.api.service import Service
@@ -32,6 +34,11 @@ from headrace.config import Settings
 
 if TYPE_CHECKING:
     from headrace.engine.load import LoadedModel
+
+ROOMS = (
+    *(chat_completions, completions, messages, create, kept, ollama, files, batches),
+    *(tokenize, moderations, models, health, metrics, openapi),
+)
 
 
 def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
@@ -49,21 +56,11 @@ def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
     app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
     app.state.service = service
     app.state.progress = ProgressWatch()
+    app.state.pulls = Pulls()
     app.state.desk = Desk(service)
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     install_error_handlers(app)
-    generating = (
-        chat_completions,
-        completions,
-        messages,
-        create,
-        kept,
-        files,
-        batches,
-        tokenize,
-        moderations,
-    )
-    for room in (*generating, models, health, metrics, openapi):
+    for room in ROOMS:
         app.include_router(room.router)
     build = app.build_middleware_stack
 

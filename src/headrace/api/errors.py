@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from headrace.api.anthropic.errors import MESSAGES_PATH, anthropic_error
 from headrace.api.call import Call, call_of
+from headrace.api.ollama.errors import ollama_error
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
 
 
@@ -96,7 +97,7 @@ def openai_error(error: HeadraceError, call: Call) -> tuple[int, msgspec.Struct]
 
 
 # Other surfaces by the beginning of their paths.
-SHAPES: Mapping[str, ErrorShape] = {MESSAGES_PATH: anthropic_error}
+SHAPES: Mapping[str, ErrorShape] = {"/api/": ollama_error, MESSAGES_PATH: anthropic_error}
 
 
 def error_response(error: HeadraceError, call: Call) -> Response:

@@ -1,4 +1,4 @@
-"""The door: request ids, Host and Origin checks, API keys, limits. Every request passes here first."""
+"""The door: request ids, Host and Origin checks, CORS, API keys, limits. Every request passes here first."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.api.anthropic.errors import MESSAGES_PATH
 from headrace.api.call import Call
+from headrace.api.cors import Cors
 from headrace.api.errors import Forbidden, Unauthorized, error_response
 from headrace.api.limits import Account
 from headrace.api.service import Service
@@ -34,6 +36,7 @@ class Guard:
         self._app = app
         self._service = service
         self._keys = service.keys
+        self._cors = Cors(settings.cors_origins)
         self._hosts = {"localhost", *(name.lower() for name in settings.allowed_hosts)}
         self._loopback = is_loopback(settings.host)
 
@@ -59,6 +62,7 @@ class Guard:
                     (b"x-request-id", request_id.encode()),
                     (b"request-id", request_id.encode()),  # as Anthropic calls it
                     *call.account.headers(),
+                    *self._cors.headers(headers.get("origin")),
                 ]
             await send(message)
 
@@ -73,6 +77,10 @@ class Guard:
         with ExitStack() as held:
             try:
                 self._check_host(headers)
+                if self._cors.is_preflight(call.method, headers):  # browsers send no key with it
+                    allowed = self._cors.preflight_headers(headers)
+                    await Response(status_code=204, headers=allowed)(scope, receive, send)
+                    return
                 call.account = self._account(headers, call.path)
                 if call.method == "POST":  # what is posted makes work, everything else is a look at a number
                     held.enter_context(self._service.admitted(call))
@@ -93,9 +101,11 @@ class Guard:
                 "start it with --allowed-hosts for other names"
             )
         origin = headers.get("origin")
-        if origin is not None and not self._is_ours(_host_name(origin.partition("//")[2])):
+        if origin is None or self._cors.allows(origin):
+            return
+        if not self._is_ours(_host_name(origin.partition("//")[2])):
             raise Forbidden(
-                f"pages of {origin[:80]!r} may not call this server: start it with --allowed-hosts for them"
+                f"pages of {origin[:80]!r} may not call this server: start it with --cors-origins for them"
             )
 
     def _is_ours(self, host: str) -> bool:

@@ -25,6 +25,8 @@ from headrace.api.anthropic.wire import (
 )
 from headrace.api.errors import ErrorBody
 from headrace.api.guard import OPEN_PATHS
+from headrace.api.ollama.errors import OllamaError
+from headrace.api.ollama.wire import OLLAMA_REPLIES
 from headrace.api.responses.wire import (
     DeletedResponse,
     ResponseEvent,
@@ -67,12 +69,15 @@ class TextChunk(wire.Chunk, frozen=True):
 BODIES = (
     *(ErrorBody, wire.Health, wire.ModelCard, wire.ModelList, wire.Ready),
     *(ChatReply, TextReply, ChatChunk, TextChunk),
+    *(OllamaError, *OLLAMA_REPLIES),
     *(AnthropicError, AnthropicMessage, AnthropicModel, AnthropicModelList, AnthropicTokenCount),
     *STREAM_EVENTS,
     *(ResponseObject, ResponseEvent, DeletedResponse, ResponseInputTokens, ResponseItemList),
     *(wire.FileObject, wire.FileList, wire.FileDeleted, wire.BatchObject, wire.BatchList),
     *(wire.Tokenized, wire.PromptText),
 )
+# Bodies of errors by the beginning of their paths, as SHAPES makes them.
+ERRORS: Mapping[str, type[msgspec.Struct]] = {"/api/": OllamaError, MESSAGES_PATH: AnthropicError}
 ANY_CALL: Mapping[int, str] = {
     400: "The request is not valid; the error names what is not",
     403: "The Host or Origin header is not one of this server's",
@@ -143,13 +148,14 @@ def _complete(path: str, method: str, operation: Json) -> None:
     errors = dict(ANY_CALL)
     if path not in OPEN_PATHS:
         errors |= WITH_KEY
-    if method == "post":
+    if method == "post" or "requestBody" in operation:
         errors |= WITH_BODY
     elif "{" in path:
         errors |= WITH_NAME
     if anthropic:
         errors = {ANTHROPIC_STATUSES.get(status, status): text for status, text in errors.items()}
-    schema = {"$ref": SCHEMA_OF.format(name="AnthropicError" if anthropic else "ErrorBody")}
+    error = next((body for start, body in ERRORS.items() if path.startswith(start)), ErrorBody)
+    schema = {"$ref": SCHEMA_OF.format(name=error.__name__)}
     for status, text in sorted(errors.items()):
         responses.setdefault(
             str(status), {"description": text, "content": {"application/json": {"schema": schema}}}

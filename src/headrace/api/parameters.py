@@ -248,7 +248,13 @@ async def read_parameters(kind: type[Body], http: HttpRequest) -> tuple[Body, li
 
 
 def json_schema(kind: type[RequestBody]) -> dict[str, Any]:
-    """The request body's entry in the OpenAPI document: unknown fields are refused, some have no effect."""
+    """The request body's entry in the OpenAPI document."""
+    content = {"application/json": {"schema": body_schema(kind)}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def body_schema(kind: type[RequestBody]) -> dict[str, Any]:
+    """The schema of a body: unknown fields are refused, some have no effect."""
     schema = kind.model_json_schema(ref_template=f"#/components/schemas/{kind.__name__}_{{model}}")
     idle: dict[str, Any] = {name: {"description": "Has no effect."} for name in kind.no_effect}
     refused: dict[str, Any] = {
@@ -257,8 +263,7 @@ def json_schema(kind: type[RequestBody]) -> dict[str, Any]:
     }
     schema["properties"] = idle | refused | schema["properties"]
     schema["additionalProperties"] = False
-    content = {"application/json": {"schema": schema}}
-    return {"requestBody": {"required": True, "content": content}}
+    return schema
 
 
 def parse_body(kind: type[Parsed], body: bytes) -> Parsed:
@@ -270,6 +275,11 @@ def parse_body(kind: type[Parsed], body: bytes) -> Parsed:
         content = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}", code="invalid_json") from None
+    return validated(kind, content)
+
+
+def validated(kind: type[Parsed], content: object) -> Parsed:
+    """A checked body, or an object inside one; InvalidRequest names the first bad field."""
     try:
         return kind.model_validate(content)
     except ValidationError as error:

@@ -37,6 +37,7 @@ SERVER_SETTINGS = (
     "log_requests",
     "log_content",
     "allowed_hosts",
+    "cors_origins",
     "tool_format",
     "drain_s",
     "store",

@@ -98,7 +98,7 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
         speed = None
         if plan is not None:
             speed = _speed(program, wanted, plan, options, measure)
-        stored = _stored(checkpoint)
+        stored = stored_classes(checkpoint)
         return ModelFacts(
             name=public_name(name, path),
             path=path,
@@ -132,7 +132,8 @@ def _plan(
         return None, error.message
 
 
-def _stored(checkpoint: Source) -> tuple[StoredClass, ...]:
+def stored_classes(checkpoint: Source) -> tuple[StoredClass, ...]:
+    """What a checkpoint holds; only headers are read."""
     groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for name, info in checkpoint.tensors.items():
         key = class_of(name, len(info.shape)), info.dtype

@@ -38,6 +38,16 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
         )""",
         "CREATE INDEX request_log_by_time ON request_log (arrived_s)",
     ),
+    "aliases": (
+        """CREATE TABLE aliases (
+            name TEXT PRIMARY KEY,
+            target TEXT NOT NULL,
+            created_s INTEGER NOT NULL,
+            system TEXT,
+            parameters TEXT NOT NULL,
+            license TEXT
+        )""",
+    ),
     "responses": (
         """CREATE TABLE responses (
             id TEXT PRIMARY KEY,

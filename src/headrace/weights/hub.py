@@ -74,10 +74,15 @@ def pull(
 
     `progress` gets (bytes so far, bytes known of), from several threads but never two at once.
     """
+    check_pullable(name, revision)
+    return _download(name, revision, progress)
+
+
+def check_pullable(name: str, revision: str | None = None) -> None:
+    """Refuse what cannot be the name of a hub model: UsageError, ModelNotFound."""
     if _looks_like_path(name) or "/" not in name:
         raise UsageError(f"{name!r} is no hub model, there is nothing to pull: hub models are named org/name")
     _check_hub_name(name, revision)
-    return _download(name, revision, progress)
 
 
 def list_local() -> list[LocalModel]:

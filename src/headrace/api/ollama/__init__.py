@@ -1,0 +1,1 @@
+"""Ollama's surface: the endpoints that its clients call, translated."""

@@ -1,0 +1,184 @@
+"""POST /api/generate: continue a prompt, or answer it as a message."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from fastapi import APIRouter
+from msgspec import UNSET
+from pydantic import Field, WithJsonSchema
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from headrace.api.call import call_of
+from headrace.api.ollama.answer import Part
+from headrace.api.ollama.bodies import AnswerBody
+from headrace.api.ollama.names import Used, use_model
+from headrace.api.ollama.reply import Asked, line_replies, respond, without_answer
+from headrace.api.ollama.thinking import think_variables
+from headrace.api.ollama.wire import OllamaGenerate, timestamp
+from headrace.api.parameters import check_characters, json_schema, read_parameters
+from headrace.api.service import get_service, key_salt, new_id
+from headrace.api.wire import ParameterWarning
+from headrace.chat.conversation import Conversation, prepare
+from headrace.chat.messages import Message
+from headrace.chat.template import ChatTemplate
+from headrace.engine.request import Request
+from headrace.errors import InvalidRequest
+from headrace.text.infill import infill_prompt
+
+if TYPE_CHECKING:
+    from headrace.engine.load import LoadedModel
+
+router = APIRouter()
+
+NO_IMAGES = {"type": "array", "maxItems": 0}
+
+
+class GenerateBody(AnswerBody):
+    """The body of /api/generate."""
+
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = dict.fromkeys(("width", "height", "steps"), ())
+    prompt: str | None = None
+    suffix: str | None = None
+    system: str | None = None
+    template: str | None = None
+    raw: bool | None = None
+    context: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
+    images: Annotated[Any, WithJsonSchema(NO_IMAGES)] = None
+
+    @property
+    def asks_nothing(self) -> bool:
+        """Whether nothing is to be computed, only the model to be loaded or unloaded."""
+        return not self.prompt
+
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.images:
+            raise InvalidRequest("images cannot be read by this model, it reads text only", param="images")
+        if self.template:
+            raise InvalidRequest(
+                "template cannot be sent: the checkpoint's own is used, or none with raw: true",
+                param="template",
+            )
+        without_turns = "raw" if self.raw else "suffix" if self.suffix else None
+        for name in ("system", "context", "think"):
+            if without_turns is not None and getattr(self, name):
+                raise InvalidRequest(
+                    f"{without_turns} makes no turns of a conversation, so {name} has no place: "
+                    "leave one of them out",
+                    param=name,
+                )
+
+
+@router.post(
+    "/api/generate",
+    openapi_extra=json_schema(GenerateBody),
+    responses=line_replies(OllamaGenerate),
+)
+async def generate(http: HttpRequest) -> Response:
+    """Answer a prompt; with raw, go on with its text. An empty prompt loads the model."""
+    service, call = get_service(http), call_of(http)
+    body, warnings = await read_parameters(GenerateBody, http)
+    body.check()
+    used = await use_model(http, body)
+    if body.asks_nothing:
+        unloads = body.keep_alive_s == 0
+        return without_answer(_shape(used.name, Part()), used.load_s, used.warnings, unloads=unloads)
+    salt = key_salt(http, None)
+    prepared = await service.off_loop(lambda: _prepare(body, used, service.settings.tool_format, salt))
+    request, conversation, more = prepared
+    asked = Asked(
+        request=request,
+        parser=None if conversation is None or conversation.plain else conversation.parser(),
+        shape=lambda part: _shape(used.name, part),
+        before_s=time.monotonic() - call.arrival_s,
+        load_s=used.load_s,
+        warnings=[*warnings, *used.warnings, *more],
+        gives_context=conversation is not None,
+    )
+    return await respond(http, used.model, asked, stream=body.streams)
+
+
+def _shape(name: str, part: Part) -> OllamaGenerate:
+    return OllamaGenerate(
+        model=name,
+        created_at=timestamp(),
+        response=part.text,
+        thinking=part.thinking or UNSET,
+        logprobs=part.logprobs or UNSET,
+    )
+
+
+def _prepare(
+    body: GenerateBody, used: Used, tool_format: str | None, salt: str
+) -> tuple[Request, Conversation | None, list[ParameterWarning]]:
+    """The engine request, the conversation where a template made it, warnings. Not for the event loop."""
+    model, prompt = used.model, body.prompt or ""
+    options = body.read_options(used.parameters)
+    warnings = options.warnings()
+    conversation, ends = None, tuple[int, ...]()
+    if body.suffix:
+        check_characters(prompt + body.suffix, model.context_length, "prompt")
+        infill = infill_prompt(model.tokenizer, prompt, body.suffix)
+        ids, ends, constraint = infill.ids, infill.end_ids, body.constraint()
+    elif not body.raw and model.template is not None:
+        variables, more = think_variables(body.think, model.template, used.name)
+        warnings += more
+        conversation = _conversation(body, used, model.template, tool_format, variables)
+        ids = _after(body.context or [], conversation.text, model)
+        constraint = conversation.constraint(model.tokenizer, body.constraint())
+    else:
+        if not body.raw:
+            warnings.append(_without_template(body, used))
+        check_characters(prompt, model.context_length, "prompt")
+        ids, constraint = model.tokenizer.encode_prompt(prompt), body.constraint()
+    params = options.sampling(model, len(ids), top_logprobs=body.logprob_count)
+    request = Request(
+        prompt=tuple(ids),
+        params=replace(params, stop_token_ids=(*params.stop_token_ids, *ends)),
+        request_id=new_id("gen"),
+        salt=salt,
+        continues=conversation is None,
+        constraint=constraint,
+        visible_ids=frozenset() if conversation is None else conversation.visible_ids(model.tokenizer),
+    )
+    return request, conversation, warnings
+
+
+def _conversation(
+    body: GenerateBody, used: Used, template: ChatTemplate, tool_format: str | None, variables: dict[str, Any]
+) -> Conversation:
+    system = body.system or used.system
+    messages = [Message("system", system)] if system else []
+    messages.append(Message("user", body.prompt))
+    conversation = prepare(template, messages, family=tool_format, variables=variables)
+    check_characters(conversation.text, used.model.context_length, "prompt")
+    return conversation
+
+
+def _without_template(body: GenerateBody, used: Used) -> ParameterWarning:
+    """The warning that a prompt is used as it is; raises InvalidRequest for what needs a template."""
+    for name, value in (
+        ("system", body.system or used.system),
+        ("context", body.context),
+        ("think", body.think),
+    ):
+        if value:
+            raise InvalidRequest(
+                f"{used.name} has no chat template, so {name} has no place: leave it out", param=name
+            )
+    return ParameterWarning(
+        "raw", f"{used.name} has no chat template: the prompt was used as it is, as with raw"
+    )
+
+
+def _after(context: list[int], text: str, model: LoadedModel) -> list[int]:
+    """The tokens of a turn after those of `context`, with one beginning of the sequence."""
+    ids = model.tokenizer.encode(text, add_special=False)
+    if context and ids[:1] == [model.tokenizer.bos_id]:
+        ids = ids[1:]
+    return [*context, *ids]

@@ -1,0 +1,165 @@
+"""Names of users for models: /api/create, /api/copy, /api/delete; and what cannot be pushed."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, cast
+
+from fastapi import APIRouter
+from pydantic import Field, WithJsonSchema
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from headrace.api.errors import json_response
+from headrace.api.ollama.bodies import ModelBody, OllamaBody
+from headrace.api.ollama.catalog import find_entry, model_paths
+from headrace.api.ollama.names import TAG, in_memory
+from headrace.api.ollama.options import Options, options_schema
+from headrace.api.ollama.reply import MEDIA_TYPE, line_of, line_replies
+from headrace.api.ollama.wire import OllamaStatus
+from headrace.api.openapi import replies
+from headrace.api.parameters import json_schema, read_parameters, validated
+from headrace.api.service import Service, get_service
+from headrace.api.wire import ParameterWarning
+from headrace.errors import InvalidRequest
+from headrace.store.aliases import Alias, Aliases
+from headrace.weights.hub import remove
+
+router = APIRouter()
+
+MAX_SYSTEM_CHARACTERS = 1_000_000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
+NOT_MADE_HERE = ("quantize", "quantization", "template", "modelfile", "path", "files", "adapters", "messages")
+
+
+class CreateBody(ModelBody):
+    """The body of /api/create."""
+
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = dict.fromkeys(NOT_MADE_HERE, ("", {}, []))
+    from_: Annotated[str, Field(alias="from", min_length=1, max_length=256)]
+    system: Annotated[str, Field(max_length=MAX_SYSTEM_CHARACTERS)] | None = None
+    parameters: Annotated[dict[str, Any], WithJsonSchema(options_schema())] | None = None
+    license: Annotated[Any, WithJsonSchema({"type": ["string", "array", "null"]})] = None
+    stream: bool | None = None
+
+    def warnings(self) -> list[ParameterWarning]:
+        """As of every body; what else Ollama makes of a model is refused with what is possible here."""
+        for name in NOT_MADE_HERE:
+            if (self.model_extra or {}).get(name):
+                raise InvalidRequest(
+                    f"{name} is not supported: a creation names a model (from) and gives it a system prompt, "
+                    "parameters and a license; `headrace quantize` makes new weights",
+                    param=name,
+                    code="unsupported_parameter",
+                )
+        return super().warnings()
+
+
+class CopyBody(OllamaBody):
+    """The body of /api/copy."""
+
+    source: Annotated[str, Field(min_length=1, max_length=256)]
+    destination: Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class PushBody(ModelBody):
+    """The body of /api/push."""
+
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {"insecure": (False,)}
+    stream: bool | None = None
+
+
+@router.post(
+    "/api/create",
+    openapi_extra=json_schema(CreateBody),
+    responses=line_replies(OllamaStatus),
+)
+async def create(http: HttpRequest) -> Response:
+    """Give a model a second name, with a system prompt and parameters of its own. Kept in the store."""
+    service = get_service(http)
+    body, _ = await read_parameters(CreateBody, http)
+    given = {key: value for key, value in (body.parameters or {}).items() if value is not None}
+    validated(Options, given).warnings()
+    words = _licence(body.license)
+
+    def keep() -> None:
+        target = find_entry(service, body.from_)
+        base = target.alias or Alias(name="", target=target.name, created_s=0)
+        system = base.system if body.system is None else body.system
+        parameters = {**base.parameters, **given}
+        _put(
+            service,
+            body.model,
+            replace(base, system=system, parameters=parameters, license=words or base.license),
+        )
+
+    await service.off_loop(keep)
+    status = OllamaStatus("success")
+    if body.stream is False:
+        return json_response(status)
+    return Response(line_of(status), media_type=MEDIA_TYPE)
+
+
+@router.post("/api/copy", openapi_extra=json_schema(CopyBody), responses=replies(OllamaStatus))
+async def copy(http: HttpRequest) -> Response:
+    """Give a model or an alias a second name. Kept in the store; no weights are copied."""
+    service = get_service(http)
+    body, _ = await read_parameters(CopyBody, http)
+
+    def keep() -> None:
+        source = find_entry(service, body.source)
+        _put(service, body.destination, source.alias or Alias(name="", target=source.name, created_s=0))
+
+    await service.off_loop(keep)
+    return json_response(OllamaStatus("success"))
+
+
+@router.delete("/api/delete", openapi_extra=json_schema(ModelBody), responses=replies(OllamaStatus))
+async def delete(http: HttpRequest) -> Response:
+    """Forget an alias, or delete a model of the hub from its cache. Nothing else is ever deleted."""
+    service = get_service(http)
+    body, _ = await read_parameters(ModelBody, http)
+
+    def forget() -> None:
+        entry = find_entry(service, body.model)
+        if entry.alias is not None:
+            Aliases(service.database).remove(entry.name)
+        elif entry.name in {model.name for model in in_memory(service)}:
+            raise InvalidRequest(f"{entry.name} is being served: stop the server first", param="model")
+        else:
+            remove(entry.name)
+
+    await service.off_loop(forget)
+    return json_response(OllamaStatus("success"))
+
+
+@router.post("/api/push", openapi_extra=json_schema(PushBody), responses=replies(OllamaStatus))
+async def push(http: HttpRequest) -> Response:
+    """Refused: this server publishes nothing."""
+    await read_parameters(PushBody, http)
+    raise InvalidRequest(
+        "push is not supported: this server publishes nothing, use the hub's own client",
+        code="unsupported_parameter",
+    )
+
+
+def _put(service: Service, name: str, alias: Alias) -> None:
+    """Keep the alias under that name, unless it is a model's own."""
+    name = name.removesuffix(TAG)
+    if _NAME.fullmatch(name) is None:
+        raise InvalidRequest(
+            f"{name[:80]!r} is no name: up to 128 of the characters a-z A-Z 0-9 . _ : / -", param="model"
+        )
+    if name in model_paths(service):
+        raise InvalidRequest(f"{name} is the name of a model: choose another", param="model")
+    Aliases(service.database).put(replace(alias, name=name, created_s=int(time.time())))
+
+
+def _licence(value: object) -> str | None:
+    texts = cast("list[object]", value) if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidRequest("license is neither a text nor a list of texts", param="license")
+    return "\n\n".join(cast("list[str]", texts)) or None

@@ -1,0 +1,159 @@
+"""Which models there are: /api/tags, /api/show, /api/ps, /api/version, and / as a sign of life."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+from fastapi import APIRouter
+from msgspec import UNSET
+from starlette.requests import Request as HttpRequest
+from starlette.responses import PlainTextResponse, Response
+
+from headrace import __version__
+from headrace.api.errors import json_response
+from headrace.api.ollama.bodies import ModelBody
+from headrace.api.ollama.catalog import Entry, entries, find_entry
+from headrace.api.ollama.names import in_memory
+from headrace.api.ollama.thinking import thinks
+from headrace.api.ollama.wire import (
+    OllamaModel,
+    OllamaProcesses,
+    OllamaRunning,
+    OllamaShow,
+    OllamaTags,
+    OllamaVersion,
+    timestamp,
+)
+from headrace.api.openapi import replies
+from headrace.api.parameters import json_schema, read_parameters
+from headrace.api.service import Service, get_service
+from headrace.chat.template import ChatTemplate
+from headrace.engine.load import text_side
+from headrace.engine.model_card import licence
+from headrace.models.registry import find_model
+from headrace.weights.checkpoint import open_checkpoint
+
+if TYPE_CHECKING:
+    from headrace.engine.load import LoadedModel
+
+router = APIRouter()
+
+FOREVER = "9999-12-31T23:59:59Z"
+
+
+class ShowBody(ModelBody):
+    """The body of /api/show."""
+
+    no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {"verbose": (False,)}
+
+
+@router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+async def alive() -> Response:
+    """A line that says that a server is here: clients look for one before they start."""
+    return PlainTextResponse(f"Headrace {__version__} is running. /docs lists what it answers.\n")
+
+
+@router.head("/api/version", include_in_schema=False)
+@router.get("/api/version", responses=replies(OllamaVersion))
+async def version() -> Response:
+    """Headrace's version."""
+    return json_response(OllamaVersion(__version__))
+
+
+@router.head("/api/tags", include_in_schema=False)
+@router.get("/api/tags", responses=replies(OllamaTags))
+async def tags(http: HttpRequest) -> Response:
+    """The models on this machine: served, shipped, in the hub's cache, and aliases."""
+    service = get_service(http)
+    found = await service.off_loop(lambda: entries(service))
+    return json_response(OllamaTags([_model(entry) for entry in found]))
+
+
+@router.get("/api/ps", responses=replies(OllamaProcesses))
+async def processes(http: HttpRequest) -> Response:
+    """The models in memory."""
+    service = get_service(http)
+    models = in_memory(service)
+    found = await service.off_loop(lambda: [_running(find_entry(service, m.name), m) for m in models])
+    return json_response(OllamaProcesses(found))
+
+
+@router.post("/api/show", openapi_extra=json_schema(ShowBody), responses=replies(OllamaShow))
+async def show(http: HttpRequest) -> Response:
+    """What a model is."""
+    service = get_service(http)
+    body, warnings = await read_parameters(ShowBody, http)
+    shown = await service.off_loop(lambda: _shown(service, body.model))
+    return json_response(msgspec.structs.replace(shown, warnings=warnings or UNSET))
+
+
+def _model(entry: Entry) -> OllamaModel:
+    return OllamaModel(
+        name=entry.name,
+        model=entry.name,
+        modified_at=timestamp(entry.modified_s),
+        size=entry.size_bytes,
+        digest=entry.digest,
+        details=entry.details,
+    )
+
+
+def _running(entry: Entry, model: LoadedModel) -> OllamaRunning:
+    return OllamaRunning(
+        name=entry.name,
+        model=entry.name,
+        size=model.plan.total_bytes,
+        digest=entry.digest,
+        details=entry.details,
+        expires_at=FOREVER,
+        size_vram=0,
+        context_length=model.context_length,
+    )
+
+
+def _shown(service: Service, name: str) -> OllamaShow:
+    entry = find_entry(service, name)
+    alias = entry.alias
+    with open_checkpoint(entry.path) as checkpoint:
+        _, template = text_side(entry.path, checkpoint.metadata)
+        text = (
+            licence(entry.path, checkpoint.metadata) if alias is None or not alias.license else alias.license
+        )
+        info = _model_info(checkpoint.config, entry.parameters)
+    own = {} if alias is None else dict(alias.parameters)
+    return OllamaShow(
+        modified_at=timestamp(entry.modified_s),
+        details=entry.details,
+        model_info=info,
+        capabilities=_capabilities(template),
+        parameters="\n".join(f"{key} {value}" for key, value in own.items()),
+        modelfile=f"FROM {entry.name if alias is None else alias.target}\n",
+        license=text or UNSET,
+        template=UNSET if template is None else template.source,
+        system=UNSET if alias is None or alias.system is None else alias.system,
+    )
+
+
+def _model_info(config: dict[str, object], parameters: int) -> dict[str, Any]:
+    """Sizes under the names that GGUF files have for them."""
+    model = find_model(config)
+    sizes, kind = model.config, model.model_type
+    return {
+        "general.architecture": kind,
+        "general.parameter_count": parameters,
+        f"{kind}.context_length": sizes.context,
+        f"{kind}.embedding_length": sizes.hidden,
+        f"{kind}.block_count": sizes.layers,
+        f"{kind}.attention.head_count": sizes.heads,
+        f"{kind}.attention.head_count_kv": sizes.kv_heads,
+        f"{kind}.vocab_size": sizes.vocabulary,
+    }
+
+
+def _capabilities(template: ChatTemplate | None) -> list[str]:
+    found = ["completion"]
+    if template is not None and "tools" in template.reads:
+        found.append("tools")
+    return [*found, "thinking"] if thinks(template) else found
