@@ -31,20 +31,18 @@ using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Mask = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-void init_row(SampleRow* row, double temperature, int64_t top_k, double top_p, double log_min_p,
-              float repetition_penalty, float presence_penalty, float frequency_penalty,
-              std::vector<std::pair<int32_t, float>> logit_bias, std::vector<int32_t> ends, int64_t min_tokens,
-              int32_t logprobs, uint64_t seed, uint32_t choice, Ids prompt) {
-  if (logprobs > headrace::kMaxTopLogprobs) {
-    throw std::invalid_argument("logprobs is " + std::to_string(logprobs) + ", at most " +
+void init_row(SampleRow* row, const SampleSettings& settings, Ids prompt, Ids history) {
+  if (settings.logprobs > headrace::kMaxTopLogprobs) {
+    throw std::invalid_argument("logprobs is " + std::to_string(settings.logprobs) + ", at most " +
                                 std::to_string(headrace::kMaxTopLogprobs) + " are given");
   }
-  for (const auto& entry : logit_bias) {
+  for (const auto& entry : settings.logit_bias) {
     if (entry.first < 0) throw std::invalid_argument("logit_bias has a negative token id");
   }
-  new (row) SampleRow({temperature, top_k, top_p, log_min_p, repetition_penalty, presence_penalty, frequency_penalty,
-                       std::move(logit_bias), std::move(ends), min_tokens, logprobs, seed, choice},
-                      prompt.data(), prompt.shape(0));
+  for (const auto& word : settings.bad_words) {
+    if (word.empty()) throw std::invalid_argument("a bad word has no tokens");
+  }
+  new (row) SampleRow(settings, prompt.data(), prompt.shape(0), history.data(), history.shape(0));
 }
 
 template <class T>
@@ -79,7 +77,7 @@ std::vector<const uint32_t*> masks_of(const std::optional<std::vector<std::optio
   return masks;
 }
 
-nb::tuple sample(Sampler& sampler, Logits logits, const std::vector<const SampleRow*>& rows,
+nb::tuple sample(Sampler& sampler, Logits logits, const std::vector<SampleRow*>& rows,
                  const std::optional<std::vector<std::optional<Mask>>>& allowed) {
   const size_t count = rows.size();
   if (logits.shape(0) != count || logits.shape(1) != static_cast<size_t>(sampler.vocabulary())) {
@@ -87,7 +85,7 @@ nb::tuple sample(Sampler& sampler, Logits logits, const std::vector<const Sample
                                 std::to_string(logits.shape(1)) + "], expected [" + std::to_string(count) + ", " +
                                 std::to_string(sampler.vocabulary()) + "]");
   }
-  for (const SampleRow* row : rows) {
+  for (SampleRow* row : rows) {
     if (row == nullptr) throw std::invalid_argument("a row is None");
   }
   const std::vector<const uint32_t*> masks = masks_of(allowed, count, sampler.vocabulary());
@@ -115,11 +113,40 @@ nb::tuple sample(Sampler& sampler, Logits logits, const std::vector<const Sample
 }  // namespace
 
 void bind_sample(nb::module_& m) {
+  nb::class_<SampleSettings>(m, "SampleSettings", "Parameters of one sequence; the defaults turn everything off.")
+      .def(nb::init<>())
+      .def_rw("temperature", &SampleSettings::temperature)
+      .def_rw("dynatemp_range", &SampleSettings::dynatemp_range)
+      .def_rw("dynatemp_exponent", &SampleSettings::dynatemp_exponent)
+      .def_rw("top_n_sigma", &SampleSettings::top_n_sigma)
+      .def_rw("top_k", &SampleSettings::top_k)
+      .def_rw("typical_p", &SampleSettings::typical_p)
+      .def_rw("top_p", &SampleSettings::top_p)
+      .def_rw("log_min_p", &SampleSettings::log_min_p)
+      .def_rw("xtc_probability", &SampleSettings::xtc_probability)
+      .def_rw("xtc_threshold", &SampleSettings::xtc_threshold)
+      .def_rw("mirostat", &SampleSettings::mirostat)
+      .def_rw("mirostat_tau", &SampleSettings::mirostat_tau)
+      .def_rw("mirostat_eta", &SampleSettings::mirostat_eta)
+      .def_rw("repetition_penalty", &SampleSettings::repetition_penalty)
+      .def_rw("presence_penalty", &SampleSettings::presence_penalty)
+      .def_rw("frequency_penalty", &SampleSettings::frequency_penalty)
+      .def_rw("repeat_last_n", &SampleSettings::repeat_last_n)
+      .def_rw("dry_multiplier", &SampleSettings::dry_multiplier)
+      .def_rw("dry_base", &SampleSettings::dry_base)
+      .def_rw("dry_allowed_length", &SampleSettings::dry_allowed_length)
+      .def_rw("dry_penalty_last_n", &SampleSettings::dry_penalty_last_n)
+      .def_rw("logit_bias", &SampleSettings::logit_bias)
+      .def_rw("bad_words", &SampleSettings::bad_words)
+      .def_rw("ends", &SampleSettings::ends)
+      .def_rw("min_tokens", &SampleSettings::min_tokens)
+      .def_rw("logprobs", &SampleSettings::logprobs)
+      .def_rw("seed", &SampleSettings::seed)
+      .def_rw("choice", &SampleSettings::choice);
   nb::class_<SampleRow>(m, "SampleRow", "Parameters, position and token counts of one sequence.")
-      .def("__init__", &init_row, nb::kw_only(), "temperature"_a, "top_k"_a, "top_p"_a, "log_min_p"_a,
-           "repetition_penalty"_a, "presence_penalty"_a, "frequency_penalty"_a, "logit_bias"_a, "ends"_a,
-           "min_tokens"_a, "logprobs"_a, "seed"_a, "choice"_a, "prompt"_a)
-      .def("append", &SampleRow::append, "token"_a)
+      .def("__init__", &init_row, "settings"_a, "prompt"_a, "history"_a)
+      .def("append", &SampleRow::append, "token"_a, "breaks"_a = false)
+      .def_prop_ro("mu", &SampleRow::mu)
       .def_prop_ro("position", &SampleRow::position);
   nb::class_<Sampler>(m, "Sampler", "Draws tokens from logits on the threads of a pool.")
       .def(nb::init<int64_t, Pool&>(), "vocabulary"_a, "pool"_a, nb::keep_alive<1, 3>())

@@ -42,13 +42,14 @@ Sampler::Sampler(int64_t vocabulary, Pool& pool, Isa isa)
   }
 }
 
-void Sampler::sample(float* logits, int64_t count, const SampleRow* const* rows, const uint32_t* const* allowed,
+void Sampler::sample(float* logits, int64_t count, SampleRow* const* rows, const uint32_t* const* allowed,
                      SampleResult* results) {
   size_t adjusted = 0;
   for (int64_t r = 0; r < count; ++r) {
     const SampleSettings& settings = rows[r]->settings();
     if (settings.logprobs < 0) continue;
-    adjusted = std::max(adjusted, settings.logit_bias.size() + rows[r]->seen().size() + settings.ends.size());
+    adjusted = std::max(adjusted, settings.logit_bias.size() + rows[r]->seen().size() + rows[r]->dry().size() +
+                                      rows[r]->banned().size() + settings.ends.size());
   }
   for (Work& work : works_) work.raw.reserve(adjusted);
   if (count >= pool_.threads()) {
@@ -58,7 +59,7 @@ void Sampler::sample(float* logits, int64_t count, const SampleRow* const* rows,
   }
 }
 
-void Sampler::sample_whole_rows(float* logits, int64_t count, const SampleRow* const* rows,
+void Sampler::sample_whole_rows(float* logits, int64_t count, SampleRow* const* rows,
                                 const uint32_t* const* allowed, SampleResult* results) {
   std::atomic<int64_t> next{0};
   pool_.run([&](int part, int) {
@@ -74,7 +75,7 @@ void Sampler::sample_whole_rows(float* logits, int64_t count, const SampleRow* c
 }
 
 // Fewer rows than threads: all threads share the blocks of every row.
-void Sampler::sample_split_rows(float* logits, int64_t count, const SampleRow* const* rows,
+void Sampler::sample_split_rows(float* logits, int64_t count, SampleRow* const* rows,
                                 const uint32_t* const* allowed, SampleResult* results) {
   const size_t threads = static_cast<size_t>(pool_.threads());
   std::vector<uint8_t> finite(static_cast<size_t>(count) * threads);
@@ -114,7 +115,7 @@ bool Sampler::scan(Work& work, const float* x, int64_t first_block, int64_t last
   return kernels_.block_maxima(x + begin, end - begin, work.maxima.data() + first_block);
 }
 
-void Sampler::prepare(Work& work, float* x, const SampleRow& row, const uint32_t* allowed, SampleResult& result) const {
+void Sampler::prepare(Work& work, float* x, SampleRow& row, const uint32_t* allowed, SampleResult& result) const {
   const SampleSettings& settings = row.settings();
   result = {};
   work.drawing = false;
@@ -137,6 +138,8 @@ void Sampler::prepare(Work& work, float* x, const SampleRow& row, const uint32_t
   const Candidate best = likeliest(work, x);
   if (best.value == kNone) {
     result.fault = SampleFault::nothing_left;
+  } else if (needs_list(settings)) {
+    result.token = draw_listed(work, x, row, best.value);
   } else if (settings.temperature == 0) {
     result.token = best.id;
   } else {
@@ -164,7 +167,7 @@ bool Sampler::adjust(Work& work, float* x, const SampleRow& row) const {
     if (id >= vocabulary_) return false;
     set(work, x, id, x[id] + bias, remember);
   }
-  for (const auto& [id, outputs] : row.seen()) {
+  for (const auto& [id, count, outputs] : row.seen()) {
     if (id < 0 || id >= vocabulary_) continue;  // it has no logit that could be changed
     float value = x[id];
     if (settings.repetition_penalty != 1) {
@@ -176,6 +179,9 @@ bool Sampler::adjust(Work& work, float* x, const SampleRow& row) const {
     }
     set(work, x, id, value, remember);
   }
+  for (const auto& [id, penalty] : row.dry()) {
+    if (id < vocabulary_) set(work, x, id, x[id] - penalty, remember);
+  }
   return true;
 }
 
@@ -185,6 +191,9 @@ void Sampler::suppress(Work& work, float* x, const SampleRow& row, const uint32_
     for (const int32_t id : settings.ends) {
       if (id >= 0 && id < vocabulary_) set(work, x, id, kNone, settings.logprobs >= 0);
     }
+  }
+  for (const int32_t id : row.banned()) {
+    if (id >= 0 && id < vocabulary_) set(work, x, id, kNone, settings.logprobs >= 0);
   }
   if (allowed == nullptr) return;
   for (int64_t first = 0; first < vocabulary_; first += 32) {

@@ -35,7 +35,7 @@ class Sampler {
 
   // Draws one token for each row of logits [count, V], which it overwrites. allowed[r] is null or points
   // to ceil(V / 32) words with a bit for each token that may be drawn. One call at a time.
-  void sample(float* logits, int64_t count, const SampleRow* const* rows, const uint32_t* const* allowed,
+  void sample(float* logits, int64_t count, SampleRow* const* rows, const uint32_t* const* allowed,
               SampleResult* results);
 
  private:
@@ -73,18 +73,34 @@ class Sampler {
     std::vector<double> buckets;
   };
 
-  void sample_whole_rows(float* logits, int64_t count, const SampleRow* const* rows, const uint32_t* const* allowed,
+  void sample_whole_rows(float* logits, int64_t count, SampleRow* const* rows, const uint32_t* const* allowed,
                          SampleResult* results);
-  void sample_split_rows(float* logits, int64_t count, const SampleRow* const* rows, const uint32_t* const* allowed,
+  void sample_split_rows(float* logits, int64_t count, SampleRow* const* rows, const uint32_t* const* allowed,
                          SampleResult* results);
 
   template <class Find, class Take>
   void for_groups(int64_t block, Find&& find, Take&& take) const;
 
   bool scan(Work& work, const float* x, int64_t first_block, int64_t last_block) const;
-  void prepare(Work& work, float* x, const SampleRow& row, const uint32_t* allowed, SampleResult& result) const;
+  void prepare(Work& work, float* x, SampleRow& row, const uint32_t* allowed, SampleResult& result) const;
   Winner draw(const Work& work, const float* x, int64_t first_block, int64_t last_block) const;
   void finish(const Work& work, const float* x, const SampleRow& row, SampleResult& result) const;
+
+  // What needs the kept tokens in work.candidates, in chain.cpp.
+  struct Surprise {
+    double total = 0, log_total = 0, expected = 0;
+  };
+  static bool needs_list(const SampleSettings& settings);
+  int32_t draw_listed(Work& work, const float* x, SampleRow& row, float max) const;
+  void list_truncated(Work& work, const float* x, const SampleSettings& settings, float max) const;
+  float sigma_threshold(const float* x, double n, float max) const;
+  static Candidate best_of(const Work& work);
+  static Surprise surprise_of(Work& work, float max);
+  static void keep_typical(Work& work, double p);
+  static void exclude_top(Work& work, double threshold);
+  static double temperature_of(Work& work, const SampleSettings& settings);
+  static double keep_mirostat(Work& work, const SampleRow& row, int64_t vocabulary);
+  static Candidate draw_candidate(const Work& work, double temperature, TokenKey key);
 
   void find_log_probabilities(Work& work, const float* x, int32_t tops, SampleResult& result) const;
   bool adjust(Work& work, float* x, const SampleRow& row) const;

@@ -131,7 +131,7 @@ std::vector<SampleResult> run(Isa isa, int threads, const std::vector<float>& lo
   std::vector<float> scratch = logits;
   std::vector<uint32_t> mask(static_cast<size_t>((vocabulary + 31) / 32), 0x5555ffffu);
   std::vector<SampleRow> rows;
-  std::vector<const SampleRow*> pointers;
+  std::vector<SampleRow*> pointers;
   std::vector<const uint32_t*> masks;
   const int32_t prompt[] = {1, 2, 3, 1, 4999, 100000, -1};
   for (size_t r = 0; r < count; ++r) rows.emplace_back(settings[r], prompt, 7);

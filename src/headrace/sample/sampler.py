@@ -11,10 +11,35 @@ from numpy.typing import NDArray
 
 from headrace import _native
 from headrace.errors import HeadraceError, InvalidRequest, NumericalError
+from headrace.sample.banned import Breakers
 from headrace.sample.params import SamplingParams
-from headrace.sample.reference import MAX_VOCABULARY, MIN_REPETITION_PENALTY
+from headrace.sample.penalties import BREAK, MIN_REPETITION_PENALTY
+from headrace.sample.pinned import MAX_VOCABULARY
 
 Tops = tuple[tuple[int, float], ...]
+
+_SAME = (
+    "temperature",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "top_n_sigma",
+    "top_k",
+    "typical_p",
+    "top_p",
+    "xtc_probability",
+    "xtc_threshold",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "presence_penalty",
+    "frequency_penalty",
+    "repeat_last_n",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "min_tokens",
+)  # by these names both here and there
 
 
 class RowState:
@@ -23,10 +48,11 @@ class RowState:
     `seed` is the request's, already drawn if it asked for none; `choice` its index below n. The position
     is the number of tokens appended, that is, the 0-based index of the token to be drawn next. The
     repetition penalty counts the prompt and the appended tokens, presence and frequency penalties the
-    appended ones. `eos_ids` are not drawn before min_tokens, unless ignore_eos.
+    appended ones. `eos_ids` are not drawn before min_tokens, unless ignore_eos. `bad_words` are the ids of
+    each, `breakers` finds the sequence breakers of DRY; it is this row's own.
     """
 
-    __slots__ = ("native",)
+    __slots__ = ("_breakers", "native")
 
     def __init__(
         self,
@@ -35,35 +61,43 @@ class RowState:
         choice: int,
         prompt_ids: Sequence[int],
         eos_ids: Collection[int],
+        bad_words: Sequence[Sequence[int]] = (),
+        breakers: Breakers | None = None,
     ) -> None:
-        # Converting a long prompt takes milliseconds, and only this penalty looks at it.
+        settings = _native.SampleSettings()
+        for name in _SAME:
+            setattr(settings, name, getattr(params, name))
+        settings.log_min_p = math.log(params.min_p) if params.min_p > 0.0 else -math.inf
+        settings.repetition_penalty = max(params.repetition_penalty, MIN_REPETITION_PENALTY)
+        settings.logit_bias = list(params.logit_bias.items())
+        settings.bad_words = [list(word) for word in bad_words]
+        settings.ends = sorted({*params.stop_token_ids, *(() if params.ignore_eos else eos_ids)})
+        settings.logprobs = -1 if params.logprobs is None else params.logprobs
+        settings.seed, settings.choice = seed % 2**64, choice
+        self._breakers = breakers if params.dry_multiplier else None
+        # Converting a long prompt takes milliseconds, and only these two look at it.
         counted = prompt_ids if params.repetition_penalty != 1.0 else ()
-        ends = {*params.stop_token_ids, *(() if params.ignore_eos else eos_ids)}
-        self.native = _native.SampleRow(
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            log_min_p=math.log(params.min_p) if params.min_p > 0.0 else -math.inf,
-            repetition_penalty=max(params.repetition_penalty, MIN_REPETITION_PENALTY),
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
-            logit_bias=list(params.logit_bias.items()),
-            ends=sorted(ends),
-            min_tokens=params.min_tokens,
-            logprobs=-1 if params.logprobs is None else params.logprobs,
-            seed=seed % 2**64,
-            choice=choice,
-            prompt=np.array(counted, dtype=np.int32),
-        )
+        history: Sequence[int] = ()
+        if params.dry_multiplier:
+            history = [BREAK if self._breaks(token) else token for token in prompt_ids]
+        self.native = _native.SampleRow(settings, np.array(counted, np.int32), np.array(history, np.int32))
 
     @property
     def position(self) -> int:
         """Number of tokens appended so far."""
         return self.native.position
 
+    @property
+    def mu(self) -> float:
+        """Mirostat's bound of surprise for the next token, in bits."""
+        return self.native.mu
+
     def append(self, token: int) -> None:
         """Take note of a token that has been generated."""
-        self.native.append(token)
+        self.native.append(token, self._breaks(token))
+
+    def _breaks(self, token: int) -> bool:
+        return self._breakers is not None and self._breakers.push(token)
 
 
 @dataclass(frozen=True, slots=True)
