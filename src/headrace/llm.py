@@ -8,7 +8,7 @@ import queue
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, cast
@@ -36,13 +36,17 @@ from headrace.engine.request import (
 )
 from headrace.errors import InvalidRequest
 from headrace.sample.grammar import Constraint, choice_constraint, schema_constraint
-from headrace.sample.params import SamplingParams
+from headrace.sample.params import SamplingParams, with_defaults
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, object]]
 
 _CHAT_OPTIONS = ("tools", "tool_choice", "parallel_tool_calls", "tool_format", "template_variables")
 _PARAMS = frozenset(field.name for field in fields(SamplingParams))
+_LISTS = (
+    *("stop", "stop_token_ids", "allowed_token_ids"),
+    *("bad_words", "banned_strings", "dry_sequence_breakers"),
+)
 _CONSTRAINTS: Mapping[str, Callable[[Any], Constraint]] = {
     "json_schema": lambda schema: schema_constraint(schema, param="json_schema"),
     "json_object": lambda _: Constraint("json_object", param="json_object"),
@@ -243,10 +247,10 @@ class LLM:
         _known("generate", sampling, _PARAMS | _CONSTRAINTS.keys())
         if isinstance(sampling.get("stop"), str):
             sampling = {**sampling, "stop": (sampling["stop"],)}
-        for name in ("stop", "stop_token_ids", "allowed_token_ids"):
+        for name in _LISTS:
             if isinstance(sampling.get(name), list | set | frozenset):
                 sampling = {**sampling, name: tuple(sampling[name])}
-        return replace(self.model.defaults, **sampling)
+        return with_defaults(self.model.defaults, sampling)
 
 
 class _Stream:

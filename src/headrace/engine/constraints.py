@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import reduce
 
 from headrace.engine.generation import Choice
 from headrace.engine.request import Request
@@ -53,7 +55,7 @@ class Constraints:
 
     def start(self, choices: Sequence[Choice]) -> Future[Masks] | None:
         """Begin to find the masks of the choices' next tokens; None where no choice is limited."""
-        if all(choice.matcher is None and choice.fixed_mask is None for choice in choices):
+        if not any(choice.matcher or choice.banned or choice.fixed_mask is not None for choice in choices):
             return None
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-masks")
@@ -82,11 +84,12 @@ class Constraints:
 
 
 def _mask(choice: Choice) -> Mask | HeadraceError | None:
-    fixed = choice.fixed_mask
-    if choice.matcher is None:
-        return fixed
-    try:
-        mask = choice.matcher.mask()
-    except HeadraceError as error:
-        return error
-    return mask if fixed is None else mask & fixed
+    masks = [] if choice.fixed_mask is None else [choice.fixed_mask]
+    if choice.banned is not None:
+        masks.append(choice.banned.mask())
+    if choice.matcher is not None:
+        try:
+            masks.append(choice.matcher.mask())
+        except HeadraceError as error:
+            return error
+    return reduce(operator.and_, masks) if masks else None

@@ -19,6 +19,7 @@ from headrace.engine.request import Event, Failed, Request, Sink, Ticket, TokenL
 from headrace.engine.schedule import Scheduler
 from headrace.engine.sequence import Sequence
 from headrace.engine.step_builder import StepBuilder
+from headrace.engine.text_limits import TextLimits
 from headrace.errors import (
     DeadlineExceeded,
     EngineStopped,
@@ -28,6 +29,7 @@ from headrace.errors import (
 )
 from headrace.ops.value import Array
 from headrace.run.executor import Executor
+from headrace.sample.banned import BannedStrings
 from headrace.sample.grammar import GrammarError
 from headrace.sample.sampler import RowState, Sampled, Sampler
 from headrace.text.stops import StopMatcher
@@ -99,6 +101,7 @@ class Engine:
         )
         self._builder = StepBuilder(context=self._longest, page_tokens=capacity.page_tokens)
         self._constraints = Constraints(tokenizer, sampler.vocabulary)
+        self._text_limits = TextLimits(tokenizer, sampler.vocabulary)
         self._accepted: dict[str, Generation] = {}  # not ended yet; guarded by _wake
         self._pending_choices = 0  # of the accepted; guarded by _wake
         self._active: dict[str, Generation] = {}  # taken from the inbox; this and below: the loop's own
@@ -126,9 +129,11 @@ class Engine:
         generation = Generation(request_id, request, sink, seed, self._clock())
         stops = StopMatcher(params.stop, params.include_stop_str_in_output)
         matchers, fixed_mask = self._constraints.matchers(request), self._constraints.fixed(request)
+        banned = self._text_limits.banned(params, request.visible_ids)
         for index, matcher in enumerate(matchers):
             choice = self._choice(generation, index, copy(stops))
             choice.matcher, choice.fixed_mask = matcher, fixed_mask
+            choice.banned = None if banned is None else BannedStrings(banned)
             generation.choices.append(choice)
         with self._wake:
             if self._failure is not None or self._stopping:
@@ -195,7 +200,15 @@ class Engine:
         )
         return Choice(
             sequence,
-            RowState(params, generation.seed, index, request.prompt, stop_ids),
+            RowState(
+                params,
+                generation.seed,
+                index,
+                request.prompt,
+                stop_ids,
+                self._text_limits.bad_words(params),
+                self._text_limits.breakers(params, request.visible_ids),
+            ),
             Detokenizer(
                 self._tokenizer,
                 visible_ids=request.visible_ids,

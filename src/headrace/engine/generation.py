@@ -17,6 +17,7 @@ from headrace.engine.request import (
     Usage,
 )
 from headrace.engine.sequence import Sequence
+from headrace.sample.banned import BannedStrings
 from headrace.sample.grammar_matcher import Matcher
 from headrace.sample.grammar_tokens import Mask
 from headrace.sample.sampler import RowState
@@ -36,6 +37,7 @@ class Choice:
     generation: Generation
     matcher: Matcher | None = None
     fixed_mask: Mask | None = None
+    banned: BannedStrings | None = None
     done: bool = False
 
     def accept(self, token: int, logprob: TokenLogprob | None) -> list[Event]:
@@ -64,6 +66,8 @@ class Choice:
         """Append a token: its text, why the choice ends with it, and the stop string or token that did it."""
         self.sequence.tokens.append(token)
         self.row.append(token)
+        if self.banned is not None:
+            self.banned.accept(token)
         if token in self.stop_ids:
             return "", "stop", token
         generated = len(self.sequence.tokens) - self.sequence.prompt_length
@@ -80,7 +84,8 @@ class Choice:
     def _forced(self) -> int | None:
         """The next token where it needs no model: neither its logits are wanted nor could they matter."""
         params = self.generation.request.params
-        if self.matcher is None or params.logprobs is not None or self.fixed_mask is not None:
+        matters = params.logprobs is not None or params.mirostat or params.bad_words
+        if self.matcher is None or matters or self.fixed_mask is not None or self.banned is not None:
             return None
         token = self.matcher.forced
         early = self.row.position < params.min_tokens
