@@ -26,8 +26,10 @@ using headrace::SampleResult;
 using headrace::Sampler;
 using headrace::SampleRow;
 using headrace::SampleSettings;
+using headrace::ScoreResult;
 
 using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Scored = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Mask = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -53,7 +55,8 @@ nb::object to_numpy(std::unique_ptr<T[]> values, size_t count) {
   return nb::ndarray<nb::numpy, T, nb::ndim<1>>(data, {count}, owner).cast();
 }
 
-nb::tuple tops_of(const SampleResult& result) {
+template <class Result>
+nb::tuple tops_of(const Result& result) {
   nb::list out;
   for (int i = 0; i < result.top_count; ++i) out.append(nb::make_tuple(result.top_ids[i], result.top_logprobs[i]));
   return nb::tuple(out);
@@ -110,6 +113,30 @@ nb::tuple sample(Sampler& sampler, Logits logits, const std::vector<SampleRow*>&
                         faults);
 }
 
+nb::list score(Sampler& sampler, Scored logits, Ids rows, Ids tokens, int32_t tops) {
+  const size_t count = rows.shape(0);
+  if (logits.shape(1) != static_cast<size_t>(sampler.vocabulary()) || tokens.shape(0) != count) {
+    throw std::invalid_argument("logits, rows and tokens do not fit together");
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (rows(i) < 0 || static_cast<size_t>(rows(i)) >= logits.shape(0) || tokens(i) < 0 ||
+        tokens(i) >= sampler.vocabulary()) {
+      throw std::invalid_argument("a row or a token is out of range");
+    }
+  }
+  if (tops < 0 || tops > headrace::kMaxTopLogprobs) throw std::invalid_argument("tops is out of range");
+  std::vector<ScoreResult> results(count);
+  {
+    nb::gil_scoped_release release;
+    sampler.score(logits.data(), static_cast<int64_t>(count), rows.data(), tokens.data(), tops, results.data());
+  }
+  nb::list out;
+  for (const ScoreResult& result : results) {
+    out.append(nb::make_tuple(result.logprob, result.rank, tops_of(result), static_cast<int>(result.fault)));
+  }
+  return out;
+}
+
 }  // namespace
 
 void bind_sample(nb::module_& m) {
@@ -150,5 +177,6 @@ void bind_sample(nb::module_& m) {
       .def_prop_ro("position", &SampleRow::position);
   nb::class_<Sampler>(m, "Sampler", "Draws tokens from logits on the threads of a pool.")
       .def(nb::init<int64_t, Pool&>(), "vocabulary"_a, "pool"_a, nb::keep_alive<1, 3>())
-      .def("sample", &sample, "logits"_a.noconvert(), "rows"_a, "allowed"_a.none());
+      .def("sample", &sample, "logits"_a.noconvert(), "rows"_a, "allowed"_a.none())
+      .def("score", &score, "logits"_a.noconvert(), "rows"_a, "tokens"_a, "tops"_a);
 }

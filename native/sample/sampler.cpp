@@ -59,6 +59,41 @@ void Sampler::sample(float* logits, int64_t count, SampleRow* const* rows, const
   }
 }
 
+template <class Result>
+void Sampler::find_log_probabilities(Work& work, const float* x, int32_t tops, Result& result) const {
+  work.log_total = pinned_log(total_mass(work, x, work.raw_max));
+  if (tops == 0) return;
+  gather_top(work, x, tops);
+  std::sort(work.candidates.begin(), work.candidates.end());
+  for (const Candidate& candidate : work.candidates) {
+    result.top_ids[result.top_count] = candidate.id;
+    const double distance = static_cast<double>(candidate.value) - static_cast<double>(work.raw_max);
+    result.top_logprobs[result.top_count++] = static_cast<float>(distance - work.log_total);
+  }
+}
+
+void Sampler::score(const float* logits, int64_t count, const int32_t* rows, const int32_t* tokens, int32_t tops,
+                    ScoreResult* results) {
+  std::atomic<int64_t> next{0};
+  pool_.run([&](int part, int) {
+    Work& work = works_[static_cast<size_t>(part)];
+    for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
+      const float* x = logits + rows[i] * vocabulary_;
+      ScoreResult& result = results[i];
+      work.finite = scan(work, x, 0, blocks_);
+      work.raw_max = *std::max_element(work.maxima.begin(), work.maxima.end());
+      if (!work.finite || work.raw_max == kNone) {
+        result.fault = SampleFault::not_finite;
+        continue;
+      }
+      find_log_probabilities(work, x, tops, result);
+      const float own = x[tokens[i]];
+      result.logprob = static_cast<float>(static_cast<double>(own) - static_cast<double>(work.raw_max) - work.log_total);
+      result.rank = 1 + static_cast<int32_t>(std::count_if(x, x + vocabulary_, [own](float other) { return other > own; }));
+    }
+  });
+}
+
 void Sampler::sample_whole_rows(float* logits, int64_t count, SampleRow* const* rows,
                                 const uint32_t* const* allowed, SampleResult* results) {
   std::atomic<int64_t> next{0};
@@ -212,18 +247,6 @@ Sampler::Candidate Sampler::likeliest(const Work& work, const float* x) const {
   int64_t id = (highest - work.maxima.begin()) * kSampleBlock;
   while (x[id] != *highest) ++id;
   return {x[id], static_cast<int32_t>(id)};
-}
-
-void Sampler::find_log_probabilities(Work& work, const float* x, int32_t tops, SampleResult& result) const {
-  work.log_total = pinned_log(total_mass(work, x, work.raw_max));
-  if (tops == 0) return;
-  gather_top(work, x, tops);
-  std::sort(work.candidates.begin(), work.candidates.end());
-  for (const Candidate& candidate : work.candidates) {
-    result.top_ids[result.top_count] = candidate.id;
-    const double distance = static_cast<double>(candidate.value) - static_cast<double>(work.raw_max);
-    result.top_logprobs[result.top_count++] = static_cast<float>(distance - work.log_total);
-  }
 }
 
 Sampler::Winner Sampler::draw(const Work& work, const float* x, int64_t first_block, int64_t last_block) const {

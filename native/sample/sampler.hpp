@@ -26,6 +26,15 @@ struct SampleResult {
   float top_logprobs[kMaxTopLogprobs] = {};
 };
 
+struct ScoreResult {
+  SampleFault fault = SampleFault::none;
+  float logprob = 0;
+  int32_t rank = 0;  // 1: no token is likelier
+  int32_t top_count = 0;
+  int32_t top_ids[kMaxTopLogprobs] = {};
+  float top_logprobs[kMaxTopLogprobs] = {};
+};
+
 class Sampler {
  public:
   // std::invalid_argument unless 1 <= vocabulary <= kMaxSampleVocabulary. The pool must outlive it.
@@ -37,6 +46,10 @@ class Sampler {
   // to ceil(V / 32) words with a bit for each token that may be drawn. One call at a time.
   void sample(float* logits, int64_t count, SampleRow* const* rows, const uint32_t* const* allowed,
               SampleResult* results);
+
+  // Log-probabilities of tokens[i], and of the `tops` likeliest, in row rows[i] of logits [., V].
+  void score(const float* logits, int64_t count, const int32_t* rows, const int32_t* tokens, int32_t tops,
+             ScoreResult* results);
 
  private:
   struct Candidate {
@@ -102,7 +115,8 @@ class Sampler {
   static double keep_mirostat(Work& work, const SampleRow& row, int64_t vocabulary);
   static Candidate draw_candidate(const Work& work, double temperature, TokenKey key);
 
-  void find_log_probabilities(Work& work, const float* x, int32_t tops, SampleResult& result) const;
+  template <class Result>
+  void find_log_probabilities(Work& work, const float* x, int32_t tops, Result& result) const;
   bool adjust(Work& work, float* x, const SampleRow& row) const;
   void suppress(Work& work, float* x, const SampleRow& row, const uint32_t* allowed) const;
   void set(Work& work, float* x, int32_t id, float value, bool remember) const;

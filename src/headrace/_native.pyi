@@ -102,6 +102,13 @@ class Sampler:
         tuple[tuple[tuple[int, float], ...], ...],
         list[tuple[int, int]],
     ]: ...
+    def score(
+        self,
+        logits: NDArray[np.float32],
+        rows: NDArray[np.int32],
+        tokens: NDArray[np.int32],
+        tops: int,
+    ) -> list[tuple[float, int, tuple[tuple[int, float], ...], int]]: ...
 
 # formats
 def linear_scratch_bytes(rows: int, k: int) -> int: ...

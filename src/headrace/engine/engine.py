@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from headrace.engine.constraints import Constraints, Masks
 from headrace.engine.door import check_request
 from headrace.engine.generation import Choice, Generation
+from headrace.engine.prompt_scores import PromptScores
 from headrace.engine.request import Event, Failed, Request, Sink, Ticket, TokenLogprob
-from headrace.engine.schedule import Scheduler
+from headrace.engine.schedule import Chunk, Scheduler
 from headrace.engine.sequence import Sequence
 from headrace.engine.step_builder import StepBuilder
 from headrace.engine.text_limits import TextLimits
@@ -134,6 +135,8 @@ class Engine:
             choice = self._choice(generation, index, copy(stops))
             choice.matcher, choice.fixed_mask = matcher, fixed_mask
             choice.banned = None if banned is None else BannedStrings(banned)
+            if params.prompt_logprobs is not None and index == 0:
+                choice.scores = PromptScores(request.prompt, params.prompt_logprobs)
             generation.choices.append(choice)
         with self._wake:
             if self._failure is not None or self._stopping:
@@ -197,6 +200,7 @@ class Engine:
             cache=request.cache,
             priority=request.priority,
             arrival_s=generation.submitted_s,
+            scores=params.prompt_logprobs is not None and index == 0 and len(prompt) > 1,
         )
         return Choice(
             sequence,
@@ -266,12 +270,28 @@ class Engine:
         choices = [self._choices[chunk.sequence.id] for chunk in chunks if chunk.samples]
         masks = self._constraints.start(choices)
         logits = executor.run(step)
+        logits = self._scored(logits, chunks)
         sampled = self._sample(logits, choices, masks.result() if masks is not None else None)
         self._scheduler.advance(chunks)
         self._steps += 1
         self._last_step_s = self._clock()
         if sampled is not None:
             self._hand_out(choices, sampled)
+
+    def _scored(self, logits: Array, chunks: list[Chunk]) -> Array:
+        """The rows of logits to sample from; the others are for the scores of prompts."""
+        if not any(chunk.scores for chunk in chunks):
+            return logits
+        samples: list[int] = []
+        row = 0
+        for chunk in chunks:
+            scores = self._choices[chunk.sequence.id].scores
+            if chunk.scores and scores is not None:
+                scores.take(self._sampler, logits, row, chunk.start, chunk.count)
+            row += chunk.rows
+            if chunk.samples:
+                samples.append(row - 1)
+        return logits[samples]
 
     def _sample(self, logits: Array, choices: list[Choice], masks: Masks | None) -> Sampled | None:
         """The next token of each choice; those without a mask have its error instead."""
@@ -295,9 +315,13 @@ class Engine:
             if generation.first_token_s is None:
                 generation.first_token_s = now
             error = sampled.errors[index]
+            if choice.scores is not None and choice.row.position == 0:
+                error = error or choice.scores.error
             if error is not None:
                 ready.append(Failed(error))
                 continue
+            if choice.scores is not None and choice.row.position == 0:
+                ready.append(choice.scores.event())
             logprob = None
             if generation.request.params.logprobs is not None:
                 token = int(sampled.tokens[index])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headrace.engine.prompt_scores import PromptScores
 from headrace.engine.request import (
     ChoiceDone,
     Delta,
@@ -38,6 +39,7 @@ class Choice:
     matcher: Matcher | None = None
     fixed_mask: Mask | None = None
     banned: BannedStrings | None = None
+    scores: PromptScores | None = None
     done: bool = False
 
     def accept(self, token: int, logprob: TokenLogprob | None) -> list[Event]:

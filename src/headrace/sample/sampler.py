@@ -114,6 +114,16 @@ class Sampled:
     errors: tuple[HeadraceError | None, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A token under the model's distribution: its natural-log probability, its rank (1: no token is likelier)
+    and the likeliest tokens."""
+
+    logprob: float
+    rank: int
+    top: Tops
+
+
 class Sampler:
     """Draws one token for each row of logits [R, vocabulary] on the threads of a pool.
 
@@ -145,6 +155,17 @@ class Sampler:
         for row, fault in faults:
             errors[row] = self._error(fault)
         return Sampled(tokens, logprobs, tops, tuple(errors))
+
+    def score(
+        self, logits: NDArray[np.float32], rows: Sequence[int], tokens: Sequence[int], tops: int
+    ) -> list[Score]:
+        """How likely tokens[i] is by row rows[i] of `logits`, with the `tops` likeliest (0 to 20); NumericalError
+        where a row is not finite."""
+        found = self._native.score(logits, np.array(rows, np.int32), np.array(tokens, np.int32), tops)
+        for *_, fault in found:
+            if fault:
+                raise self._error(fault)
+        return [Score(logprob, rank, top) for logprob, rank, top, _ in found]
 
     def _error(self, fault: int) -> HeadraceError:
         if fault == 1:
