@@ -46,7 +46,12 @@ def test_they_are_those_of_sampling_token_by_token(model: LoadedModel) -> None:
     found = logprobs(scored(model.engine))
     assert [entry.token for entry in found] == list(PROMPT[1:])
     for place in (1, 2, 17, 40, 74):
-        allowed = {"allowed_token_ids": (PROMPT[place],), "max_tokens": 1, "logprobs": 4, "prompt_logprobs": None}
+        allowed = {
+            "allowed_token_ids": (PROMPT[place],),
+            "max_tokens": 1,
+            "logprobs": 4,
+            "prompt_logprobs": None,
+        }
         [expected] = scored(model.engine, PROMPT[:place], **allowed).finish().logprobs[0]
         entry = found[place - 1]
         assert (entry.token, entry.logprob, entry.top) == (expected.token, expected.logprob, expected.top)

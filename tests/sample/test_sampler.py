@@ -83,7 +83,11 @@ def mirostat_strategy(params: SamplingParams) -> st.SearchStrategy[SamplingParam
 def cases(draw: st.DrawFn) -> tuple[int, int, list[tuple[str, SamplingParams]]]:
     vocabulary = draw(st.sampled_from(VOCABULARIES))
     kinds = st.sampled_from(["plain", "ties", "holes", "rising", "extreme", "peak"])
-    rows = draw(st.lists(st.tuples(kinds, params_strategy(vocabulary).flatmap(mirostat_strategy)), min_size=1, max_size=7))
+    rows = draw(
+        st.lists(
+            st.tuples(kinds, params_strategy(vocabulary).flatmap(mirostat_strategy)), min_size=1, max_size=7
+        )
+    )
     return vocabulary, draw(st.integers(0, 2**32)), rows
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter
+from msgspec import UNSET, UnsetType
 from pydantic import Field, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.answers import ChoiceAnswer
-from headrace.api.logprobs import chat_logprobs
+from headrace.api.logprobs import chat_logprobs, prompt_logprobs
 from headrace.api.openapi import ChatChunk, ChatReply, replies
 from headrace.api.parameters import GenerationBody, check_characters, json_schema, read_parameters
 from headrace.api.reply import Collected, Head, respond
@@ -21,12 +22,13 @@ from headrace.api.wire import (
     ChatDelta,
     ChatLogprobs,
     ParameterWarning,
+    PromptLogprobList,
 )
 from headrace.chat.conversation import Conversation, prepare
 from headrace.chat.messages import messages_from_openai
 from headrace.chat.template import missing_template
 from headrace.chat.tools import tool_use_from_openai
-from headrace.engine.request import ChoiceDone, Delta, Request, TokenLogprob
+from headrace.engine.request import ChoiceDone, Delta, PromptLogprobs, Request, TokenLogprob
 from headrace.errors import InvalidRequest
 from headrace.sample.params import MAX_TOP_LOGPROBS
 
@@ -143,6 +145,8 @@ class ChatShape:
         self._tokenizer = model.tokenizer
         self._wants_logprobs = bool(body.logprobs)
         self.keep = body.n or 1
+        self._tops = body.prompt_logprobs or 0
+        self.prompt_logprobs: PromptLogprobList | UnsetType = UNSET
         plain = conversation.plain
         self._answers = [ChoiceAnswer(None if plain else conversation.parser()) for _ in range(self.keep)]
 
@@ -150,6 +154,10 @@ class ChatShape:
     def reasoning_tokens(self) -> int:
         """Tokens of reasoning in all choices."""
         return sum(answer.reasoning_tokens for answer in self._answers)
+
+    def prompt(self, index: int, event: PromptLogprobs) -> None:
+        """How likely the prompt was."""
+        self.prompt_logprobs = prompt_logprobs(self._tokenizer, event.logprobs, self._tops)
 
     def opening(self, index: int) -> ChatChunkChoice:
         """The chunk that names the speaker."""

@@ -55,7 +55,6 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "use_beam_search": (False,),
     "length_penalty": (1.0,),
     "early_stopping": (False,),
-    "prompt_logprobs": (),
     "logits_processors": ([],),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
@@ -109,6 +108,7 @@ class GenerationBody(BaseModel):
         "dry_base",
         "dry_allowed_length",
         "dry_penalty_last_n",
+        "prompt_logprobs",
         "include_stop_str_in_output",
         "ignore_eos",
     )
@@ -144,6 +144,7 @@ class GenerationBody(BaseModel):
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_penalty_last_n: int | None = None
+    prompt_logprobs: int | None = None
     dry_sequence_breakers: list[str] | None = None
     bad_words: list[str] | None = None
     banned_strings: list[str] | None = None
@@ -169,6 +170,8 @@ class GenerationBody(BaseModel):
 
     def sampling(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
         """Sampling parameters: `more`, over what was given, over the model's `defaults`."""
+        if self.prompt_logprobs is not None and self.stream:
+            raise InvalidRequest("prompt_logprobs cannot be streamed: leave one out", param="prompt_logprobs")
         given = {name: value for name in self.sampling_names if (value := getattr(self, name)) is not None}
         if self.stop is not None:
             given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)

@@ -23,11 +23,21 @@ from headrace.api.wire import (
     CompletionDetails,
     ParameterWarning,
     PromptDetails,
+    PromptLogprobList,
     Reply,
     TextChoice,
     UsageBody,
 )
-from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request, TokenLogprob, Usage
+from headrace.engine.request import (
+    ChoiceDone,
+    Delta,
+    Done,
+    Event,
+    PromptLogprobs,
+    Request,
+    TokenLogprob,
+    Usage,
+)
 
 LOG = logging.getLogger("headrace.api")
 
@@ -58,6 +68,15 @@ class Shape(Protocol):
     @property
     def reasoning_tokens(self) -> int:
         """Tokens of reasoning in all choices, once they are shaped."""
+        ...
+
+    @property
+    def prompt_logprobs(self) -> PromptLogprobList | UnsetType:
+        """How likely the prompt was, where that belongs to the reply and not to its choices."""
+        ...
+
+    def prompt(self, index: int, event: PromptLogprobs) -> None:
+        """Take note of how likely the prompt of the request at `index` was."""
         ...
 
     def opening(self, index: int) -> ChatChunkChoice | TextChoice | None:
@@ -117,6 +136,8 @@ async def respond(
     if not await wait_for_end(http, generation):
         LOG.info("%s: the client left before the reply", head.id)
         return Response(status_code=CLIENT_GONE)
+    for index, event in collector.prompts.items():
+        shape.prompt(index, event)
     choices = [choice for choices in collector.choices for choice in _best(choices, shape.keep)]
     shaped = [shape.whole(index, choice) for index, choice in enumerate(choices)]
     return json_response(
@@ -129,6 +150,7 @@ async def respond(
             usage=usage_body([done.usage for done in collector.done], shape.reasoning_tokens),
             seed=_seed(collector.done),
             warnings=head.warnings or UNSET,
+            prompt_logprobs=shape.prompt_logprobs,
         )
     )
 
@@ -146,6 +168,7 @@ class Collector:
     def __init__(self, requests: Sequence[Request]) -> None:
         self.choices = [[Collected() for _ in range(request.params.n)] for request in requests]
         self.done: list[Done] = []
+        self.prompts: dict[int, PromptLogprobs] = {}
 
     def feed(self, index: int, events: list[Event]) -> None:
         """Take the events of the request at `index`."""
@@ -157,6 +180,8 @@ class Collector:
                 choice.logprobs.extend(event.logprobs)
             elif isinstance(event, ChoiceDone):
                 self.choices[index][event.choice].done = event
+            elif isinstance(event, PromptLogprobs):
+                self.prompts[index] = event
             elif isinstance(event, Done):
                 self.done.append(event)
 
@@ -178,6 +203,8 @@ class StreamChunks:
         for event in events:
             if isinstance(event, Done):
                 self._done.append(event)
+            elif isinstance(event, PromptLogprobs):
+                self._shape.prompt(index, event)
             elif isinstance(event, Delta | ChoiceDone):
                 choice = index * self._per_request + event.choice
                 parts = [self._shape.opening(choice)] if choice not in self._opened else []

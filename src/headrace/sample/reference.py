@@ -13,7 +13,7 @@ from headrace.errors import InvalidRequest, NumericalError
 from headrace.sample.chain import initial_mu, next_mu, temperature_of, truncate, unsurprising
 from headrace.sample.params import SamplingParams
 from headrace.sample.penalties import adjust
-from headrace.sample.pinned import Doubles, Floats, Ids, coin, gumbel, log, masses, token_key
+from headrace.sample.pinned import Floats, Ids, coin, gumbel, log, masses, token_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,5 +114,3 @@ def log_softmax(x: Floats) -> Floats:
     top = x.max()
     total = np.float64(masses(x - top).sum())
     return ((x.astype(np.float64) - np.float64(top)) - log(np.array([total]))[0]).astype(np.float32)
-
-
