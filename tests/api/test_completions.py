@@ -73,13 +73,13 @@ def test_echo_with_logprobs_scores_the_prompt_too(server: Running) -> None:
     assert choice.logprobs.text_offset == [0, 3, 4, 5, 3, 4]  # the fake's BOS is no special token
     streamed = list(client.completions.create(**request, stream=True))
     parts = [part.choices[0].logprobs for part in streamed if part.choices[0].logprobs]
-    assert sum((part.tokens for part in parts), []) == choice.logprobs.tokens
-    assert sum((part.token_logprobs for part in parts), []) == choice.logprobs.token_logprobs
+    assert [token for part in parts for token in part.tokens] == choice.logprobs.tokens
+    assert [value for part in parts for value in part.token_logprobs] == choice.logprobs.token_logprobs
 
 
 def test_prompt_logprobs_have_vllms_shape(server: Running) -> None:
     post = server.http().post
-    body = {"prompt": ["ab", [99]], "max_tokens": 1, "prompt_logprobs": 1}
+    body = {"prompt": [[256, 97, 98], [99]], "max_tokens": 1, "prompt_logprobs": 1}
     choices = post("/v1/completions", json=body).json()["choices"]
     liked = {"65": {"logprob": -0.25, "rank": 1, "decoded_token": "A"}}
     scored = [

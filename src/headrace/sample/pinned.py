@@ -1,7 +1,7 @@
 """Random numbers and arithmetic of sampling, spelled out so that native code can repeat each rounding.
 
-Exponentials and logarithms are polynomials, and probability masses are multiples of 2**-34, whose float64 sums
-are exact and therefore the same in any order, on any number of threads, with any instruction set.
+Exponentials and logarithms are polynomials, and probability masses are multiples of 2**-34, whose float64
+sums are exact and therefore the same in any order, on any number of threads, with any instruction set.
 """
 
 from __future__ import annotations

@@ -159,8 +159,8 @@ class Sampler:
     def score(
         self, logits: NDArray[np.float32], rows: Sequence[int], tokens: Sequence[int], tops: int
     ) -> list[Score]:
-        """How likely tokens[i] is by row rows[i] of `logits`, with the `tops` likeliest (0 to 20); NumericalError
-        where a row is not finite."""
+        """How likely tokens[i] is by row rows[i] of `logits`, with the `tops` likeliest (0 to 20);
+        NumericalError where a row is not finite."""
         found = self._native.score(logits, np.array(rows, np.int32), np.array(tokens, np.int32), tops)
         for *_, fault in found:
             if fault:
