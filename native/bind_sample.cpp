@@ -113,6 +113,24 @@ nb::tuple sample(Sampler& sampler, Logits logits, const std::vector<SampleRow*>&
                         faults);
 }
 
+nb::tuple top(Sampler& sampler, Scored logits, Ids rows, int32_t tops) {
+  const size_t count = rows.shape(0);
+  if (logits.shape(1) != static_cast<size_t>(sampler.vocabulary()) || tops < 0 || tops > sampler.vocabulary()) {
+    throw std::invalid_argument("logits or tops do not fit the vocabulary of " + std::to_string(sampler.vocabulary()));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (rows(i) < 0 || static_cast<size_t>(rows(i)) >= logits.shape(0)) throw std::invalid_argument("no such row");
+  }
+  const size_t size = count * static_cast<size_t>(tops);
+  auto ids = std::make_unique<int32_t[]>(size);
+  auto logprobs = std::make_unique<float[]>(size);
+  {
+    nb::gil_scoped_release release;
+    sampler.top(logits.data(), static_cast<int64_t>(count), rows.data(), tops, ids.get(), logprobs.get());
+  }
+  return nb::make_tuple(to_numpy(std::move(ids), size), to_numpy(std::move(logprobs), size));
+}
+
 nb::list score(Sampler& sampler, Scored logits, Ids rows, Ids tokens, int32_t tops) {
   const size_t count = rows.shape(0);
   if (logits.shape(1) != static_cast<size_t>(sampler.vocabulary()) || tokens.shape(0) != count) {
@@ -178,5 +196,6 @@ void bind_sample(nb::module_& m) {
   nb::class_<Sampler>(m, "Sampler", "Draws tokens from logits on the threads of a pool.")
       .def(nb::init<int64_t, Pool&>(), "vocabulary"_a, "pool"_a, nb::keep_alive<1, 3>())
       .def("sample", &sample, "logits"_a.noconvert(), "rows"_a, "allowed"_a.none())
+      .def("top", &top, "logits"_a.noconvert(), "rows"_a, "tops"_a)
       .def("score", &score, "logits"_a.noconvert(), "rows"_a, "tokens"_a, "tops"_a);
 }

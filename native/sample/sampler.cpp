@@ -59,17 +59,26 @@ void Sampler::sample(float* logits, int64_t count, SampleRow* const* rows, const
   }
 }
 
-template <class Result>
-void Sampler::find_log_probabilities(Work& work, const float* x, int32_t tops, Result& result) const {
+// Finds the sum of all masses; false where the row is not finite.
+bool Sampler::find_log_probabilities(Work& work, const float* x) const {
+  work.finite = scan(work, x, 0, blocks_);
+  work.raw_max = *std::max_element(work.maxima.begin(), work.maxima.end());
+  if (!work.finite || work.raw_max == kNone) return false;
   work.log_total = pinned_log(total_mass(work, x, work.raw_max));
-  if (tops == 0) return;
+  return true;
+}
+
+int32_t Sampler::list_top(Work& work, const float* x, int32_t tops, int32_t* ids, float* logprobs) const {
+  if (tops == 0) return 0;
   gather_top(work, x, tops);
   std::sort(work.candidates.begin(), work.candidates.end());
+  int32_t count = 0;
   for (const Candidate& candidate : work.candidates) {
-    result.top_ids[result.top_count] = candidate.id;
+    ids[count] = candidate.id;
     const double distance = static_cast<double>(candidate.value) - static_cast<double>(work.raw_max);
-    result.top_logprobs[result.top_count++] = static_cast<float>(distance - work.log_total);
+    logprobs[count++] = static_cast<float>(distance - work.log_total);
   }
+  return count;
 }
 
 void Sampler::score(const float* logits, int64_t count, const int32_t* rows, const int32_t* tokens, int32_t tops,
@@ -80,16 +89,27 @@ void Sampler::score(const float* logits, int64_t count, const int32_t* rows, con
     for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
       const float* x = logits + rows[i] * vocabulary_;
       ScoreResult& result = results[i];
-      work.finite = scan(work, x, 0, blocks_);
-      work.raw_max = *std::max_element(work.maxima.begin(), work.maxima.end());
-      if (!work.finite || work.raw_max == kNone) {
+      if (!find_log_probabilities(work, x)) {
         result.fault = SampleFault::not_finite;
         continue;
       }
-      find_log_probabilities(work, x, tops, result);
+      result.top_count = list_top(work, x, tops, result.top_ids, result.top_logprobs);
       const float own = x[tokens[i]];
-      result.logprob = static_cast<float>(static_cast<double>(own) - static_cast<double>(work.raw_max) - work.log_total);
+      const double distance = static_cast<double>(own) - static_cast<double>(work.raw_max);
+      result.logprob = static_cast<float>(distance - work.log_total);
       result.rank = 1 + static_cast<int32_t>(std::count_if(x, x + vocabulary_, [own](float other) { return other > own; }));
+    }
+  });
+}
+
+void Sampler::top(const float* logits, int64_t count, const int32_t* rows, int32_t tops, int32_t* ids, float* logprobs) {
+  std::fill(ids, ids + count * tops, -1);
+  std::atomic<int64_t> next{0};
+  pool_.run([&](int part, int) {
+    Work& work = works_[static_cast<size_t>(part)];
+    for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
+      const float* x = logits + rows[i] * vocabulary_;
+      if (find_log_probabilities(work, x)) list_top(work, x, tops, ids + i * tops, logprobs + i * tops);
     }
   });
 }
@@ -160,7 +180,10 @@ void Sampler::prepare(Work& work, float* x, SampleRow& row, const uint32_t* allo
     result.fault = SampleFault::not_finite;
     return;
   }
-  if (settings.logprobs >= 0) find_log_probabilities(work, x, settings.logprobs, result);
+  if (settings.logprobs >= 0) {
+    work.log_total = pinned_log(total_mass(work, x, work.raw_max));
+    result.top_count = list_top(work, x, settings.logprobs, result.top_ids, result.top_logprobs);
+  }
   std::fill(work.stale.begin(), work.stale.end(), uint8_t{0});
   if (!adjust(work, x, row)) {
     result.fault = SampleFault::unknown_token;

@@ -47,6 +47,10 @@ class Sampler {
   void sample(float* logits, int64_t count, SampleRow* const* rows, const uint32_t* const* allowed,
               SampleResult* results);
 
+  // The `tops` likeliest tokens of row rows[i] of logits [., V], likeliest first, with their log-probabilities: into
+  // ids and logprobs [count, tops], with -1 where there are fewer, and everywhere in a row that is not finite.
+  void top(const float* logits, int64_t count, const int32_t* rows, int32_t tops, int32_t* ids, float* logprobs);
+
   // Log-probabilities of tokens[i], and of the `tops` likeliest, in row rows[i] of logits [., V].
   void score(const float* logits, int64_t count, const int32_t* rows, const int32_t* tokens, int32_t tops,
              ScoreResult* results);
@@ -115,8 +119,8 @@ class Sampler {
   static double keep_mirostat(Work& work, const SampleRow& row, int64_t vocabulary);
   static Candidate draw_candidate(const Work& work, double temperature, TokenKey key);
 
-  template <class Result>
-  void find_log_probabilities(Work& work, const float* x, int32_t tops, Result& result) const;
+  bool find_log_probabilities(Work& work, const float* x) const;
+  int32_t list_top(Work& work, const float* x, int32_t tops, int32_t* ids, float* logprobs) const;
   bool adjust(Work& work, float* x, const SampleRow& row) const;
   void suppress(Work& work, float* x, const SampleRow& row, const uint32_t* allowed) const;
   void set(Work& work, float* x, int32_t id, float value, bool remember) const;

@@ -102,6 +102,9 @@ class Sampler:
         tuple[tuple[tuple[int, float], ...], ...],
         list[tuple[int, int]],
     ]: ...
+    def top(
+        self, logits: NDArray[np.float32], rows: NDArray[np.int32], tops: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]: ...
     def score(
         self,
         logits: NDArray[np.float32],

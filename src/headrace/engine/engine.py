@@ -10,15 +10,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from headrace.engine.beam_group import BeamGroup
+from headrace.engine.beam_search import BeamSearch
 from headrace.engine.constraints import Constraints, Masks
 from headrace.engine.door import check_request
 from headrace.engine.generation import Choice, Generation
 from headrace.engine.prompt_scores import PromptScores
-from headrace.engine.request import Event, Failed, Request, Sink, Ticket, TokenLogprob
+from headrace.engine.request import ChoiceDone, Event, Failed, Request, Sink, Ticket, TokenLogprob
 from headrace.engine.schedule import Chunk, Scheduler
 from headrace.engine.sequence import Sequence
+from headrace.engine.status import EngineLimits, EngineStatus
 from headrace.engine.step_builder import StepBuilder
 from headrace.engine.text_limits import TextLimits
 from headrace.errors import (
@@ -40,41 +43,6 @@ from headrace.text.tokenizer import Tokenizer
 log = logging.getLogger("headrace.engine")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLimits:
-    """`context_length` in tokens; `max_waiting` sequences may queue; one class of priority per `ageing_s`."""
-
-    context_length: int
-    max_sequences: int
-    max_waiting: int = 4096
-    ageing_s: float = 5.0
-
-    @property
-    def max_choices(self) -> int:
-        """Most choices that may be queued or running."""
-        return self.max_waiting + self.max_sequences
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatus:
-    """A snapshot. `last_step_s` is the monotonic time at which the loop last made progress.
-
-    `preemptions`, and the `masks` of grammars with the seconds they took, are counted since the start.
-    """
-
-    running: int
-    waiting: int
-    free_pages: int
-    available_pages: int
-    page_count: int
-    steps: int
-    last_step_s: float
-    alive: bool
-    preemptions: int = 0
-    masks: int = 0
-    mask_s: float = 0.0
-
-
 class Engine:
     """Runs requests on one thread of its own. `submit` and `Ticket.cancel` may be called from any thread."""
 
@@ -92,13 +60,14 @@ class Engine:
         capacity = executor.capacity
         self._page_count = capacity.page_count
         self._longest = min(limits.context_length, capacity.page_count * capacity.page_tokens)
+        self._recurrent = capacity.state_slots > 0
         self._scheduler = Scheduler(
             page_count=capacity.page_count,
             token_budget=capacity.max_tokens,
             max_sequences=limits.max_sequences,
             ageing_s=limits.ageing_s,
             page_tokens=capacity.page_tokens,
-            recurrent=capacity.state_slots > 0,
+            recurrent=self._recurrent,
         )
         self._builder = StepBuilder(context=self._longest, page_tokens=capacity.page_tokens)
         self._constraints = Constraints(tokenizer, sampler.vocabulary)
@@ -107,6 +76,7 @@ class Engine:
         self._pending_choices = 0  # of the accepted; guarded by _wake
         self._active: dict[str, Generation] = {}  # taken from the inbox; this and below: the loop's own
         self._choices: dict[int, Choice] = {}  # by sequence id
+        self._beams: dict[int, Generation] = {}  # by sequence id
         self._sequence_ids, self._request_ids = itertools.count(), itertools.count()
         self._inbox: deque[Generation | str] = deque()  # requests, and ids to cancel
         self._wake = threading.Condition()
@@ -123,21 +93,20 @@ class Engine:
 
     def submit(self, request: Request, sink: Sink) -> Ticket:
         """Queue a request; `sink` gets its events. Raises a typed error before anything is computed."""
-        check_request(request, vocabulary=self._sampler.vocabulary, longest=self._longest)
+        check_request(
+            request,
+            vocabulary=self._sampler.vocabulary,
+            longest=self._longest,
+            recurrent=self._recurrent,
+        )
         request_id = request.request_id or f"r{next(self._request_ids)}"
         params = request.params
         seed = secrets.randbits(63) if params.seed is None else params.seed % (1 << 64)
         generation = Generation(request_id, request, sink, seed, self._clock())
-        stops = StopMatcher(params.stop, params.include_stop_str_in_output)
-        matchers, fixed_mask = self._constraints.matchers(request), self._constraints.fixed(request)
-        banned = self._text_limits.banned(params, request.visible_ids)
-        for index, matcher in enumerate(matchers):
-            choice = self._choice(generation, index, copy(stops))
-            choice.matcher, choice.fixed_mask = matcher, fixed_mask
-            choice.banned = None if banned is None else BannedStrings(banned)
-            if params.prompt_logprobs is not None and index == 0:
-                choice.scores = PromptScores(request.prompt, params.prompt_logprobs)
-            generation.choices.append(choice)
+        if params.use_beam_search:
+            generation.beams = self._beam_group(generation)
+        else:
+            self._add_choices(generation)
         with self._wake:
             if self._failure is not None or self._stopping:
                 raise self._failure or EngineStopped("the engine is shutting down: start it again")
@@ -183,46 +152,79 @@ class Engine:
             self._inbox.append(request_id)
             self._wake.notify()
 
-    def _choice(self, generation: Generation, index: int, stops: StopMatcher) -> Choice:
+    def _add_choices(self, generation: Generation) -> None:
         request, params = generation.request, generation.request.params
-        prompt = list(request.prompt)
-        asked = params.max_tokens or self._longest
-        eos = frozenset[int]() if params.ignore_eos else self._tokenizer.eos_ids
-        stop_ids = eos | frozenset(params.stop_token_ids)
-        sequence = Sequence(
+        stops = StopMatcher(params.stop, params.include_stop_str_in_output)
+        matchers, fixed_mask = self._constraints.matchers(request), self._constraints.fixed(request)
+        banned = self._text_limits.banned(params, request.visible_ids)
+        for index, matcher in enumerate(matchers):
+            choice = self._choice(generation, index, copy(stops))
+            choice.matcher, choice.fixed_mask = matcher, fixed_mask
+            choice.banned = None if banned is None else BannedStrings(banned)
+            if params.prompt_logprobs is not None and index == 0:
+                choice.scores = PromptScores(request.prompt, params.prompt_logprobs)
+            generation.choices.append(choice)
+
+    def _beam_group(self, generation: Generation) -> BeamGroup:
+        request, params = generation.request, generation.request.params
+        search = BeamSearch(
+            width=params.n,
+            max_tokens=min(params.max_tokens or self._longest, self._longest - len(request.prompt)),
+            min_tokens=params.min_tokens,
+            stop_ids=self._stop_ids(request),
+            length_penalty=params.length_penalty,
+            early_stopping=params.early_stopping,
+            tops=params.logprobs,
+        )
+        return BeamGroup(
+            search,
+            lambda tokens: self._sequence(generation, 0, tokens),
+            lambda: self._detokenizer(request),
+        )
+
+    def _stop_ids(self, request: Request) -> frozenset[int]:
+        eos = frozenset[int]() if request.params.ignore_eos else self._tokenizer.eos_ids
+        return eos | frozenset(request.params.stop_token_ids)
+
+    def _detokenizer(self, request: Request) -> Detokenizer:
+        return Detokenizer(
+            self._tokenizer,
+            visible_ids=request.visible_ids,
+            # A grammar describes the text from its first byte, where a decoder would take off a space.
+            continues=request.continues or request.constraint is not None,
+        )
+
+    def _sequence(self, generation: Generation, index: int, generated: tuple[int, ...] = ()) -> Sequence:
+        request = generation.request
+        asked = request.params.max_tokens or self._longest
+        return Sequence(
             id=next(self._sequence_ids),
             request_key=generation.request_id,
             choice=index,
-            tokens=prompt,
-            prompt_length=len(prompt),
-            max_length=min(len(prompt) + asked, self._longest),
+            tokens=[*request.prompt, *generated],
+            prompt_length=len(request.prompt),
+            max_length=min(len(request.prompt) + asked, self._longest),
             salt=request.salt,
             cache=request.cache,
             priority=request.priority,
             arrival_s=generation.submitted_s,
-            scores=params.prompt_logprobs is not None and index == 0 and len(prompt) > 1,
+            scores=request.params.prompt_logprobs is not None and index == 0 and len(request.prompt) > 1,
         )
-        return Choice(
-            sequence,
-            RowState(
-                params,
-                generation.seed,
-                index,
-                request.prompt,
-                stop_ids,
-                self._text_limits.bad_words(params),
-                self._text_limits.breakers(params, request.visible_ids),
-            ),
-            Detokenizer(
-                self._tokenizer,
-                visible_ids=request.visible_ids,
-                # A grammar describes the text from its first byte, where a decoder would take off a space.
-                continues=request.continues or request.constraint is not None,
-            ),
-            stops,
+
+    def _choice(self, generation: Generation, index: int, stops: StopMatcher) -> Choice:
+        request, params = generation.request, generation.request.params
+        stop_ids = self._stop_ids(request)
+        row = RowState(
+            params,
+            generation.seed,
+            index,
+            request.prompt,
             stop_ids,
-            generation,
+            self._text_limits.bad_words(params),
+            self._text_limits.breakers(params, request.visible_ids),
         )
+        sequence = self._sequence(generation, index)
+        return Choice(sequence, row, self._detokenizer(request), stops, stop_ids, generation)
 
     # -- on the engine's thread -----------------------------------------------------------------------
 
@@ -240,7 +242,7 @@ class Engine:
     def _take_inbox(self) -> bool:
         """Take what has arrived, waiting while there is nothing to do; False when it is time to stop."""
         with self._wake:
-            while not self._inbox and not self._choices and not self._stopping:
+            while not (self._inbox or self._choices or self._beams or self._stopping):
                 self._wake.wait()
             arrived = list(self._inbox)
             self._inbox.clear()
@@ -254,6 +256,8 @@ class Engine:
                 for choice in item.choices:
                     self._choices[choice.sequence.id] = choice
                     self._scheduler.add(choice.sequence)
+                if item.beams is not None:
+                    self._begin(item, item.beams.sequences)
         self._check_deadlines()
         return True
 
@@ -264,34 +268,73 @@ class Engine:
         step = self._builder.build(chunks)
         now = self._clock()
         for chunk in chunks:
-            generation = self._choices[chunk.sequence.id].generation
+            generation = self._generation(chunk.sequence)
             if generation.scheduled_s is None:
                 generation.scheduled_s = now
-        choices = [self._choices[chunk.sequence.id] for chunk in chunks if chunk.samples]
+        sampling = [chunk.sequence for chunk in chunks if chunk.samples]
+        choices = [self._choices[sequence.id] for sequence in sampling if sequence.id in self._choices]
         masks = self._constraints.start(choices)
         logits = executor.run(step)
-        logits = self._scored(logits, chunks)
+        grown = {self._beams[sequence.id].request_id for sequence in sampling if sequence.id in self._beams}
+        if grown or any(chunk.scores for chunk in chunks):
+            logits = self._without_sampling(logits, chunks)
         sampled = self._sample(logits, choices, masks.result() if masks is not None else None)
         self._scheduler.advance(chunks)
         self._steps += 1
         self._last_step_s = self._clock()
         if sampled is not None:
             self._hand_out(choices, sampled)
+        for request_id in grown:
+            self._grow(self._active[request_id])
 
-    def _scored(self, logits: Array, chunks: list[Chunk]) -> Array:
-        """The rows of logits to sample from; the others are for the scores of prompts."""
-        if not any(chunk.scores for chunk in chunks):
-            return logits
+    def _generation(self, sequence: Sequence) -> Generation:
+        choice = self._choices.get(sequence.id)
+        return self._beams[sequence.id] if choice is None else choice.generation
+
+    def _without_sampling(self, logits: Array, chunks: list[Chunk]) -> Array:
+        """Score prompts and find the candidates of beams; the rows of logits that are left are to be sampled."""
         samples: list[int] = []
         row = 0
         for chunk in chunks:
-            scores = self._choices[chunk.sequence.id].scores
-            if chunk.scores and scores is not None:
-                scores.take(self._sampler, logits, row, chunk.start, chunk.count)
+            choice = self._choices.get(chunk.sequence.id)
+            if choice is not None and choice.scores is not None and chunk.scores:
+                choice.scores.take(self._sampler, logits, row, chunk.start, chunk.count)
             row += chunk.rows
-            if chunk.samples:
+            if chunk.samples and choice is not None:
                 samples.append(row - 1)
+            elif chunk.samples:
+                beams = self._beams[chunk.sequence.id].beams
+                assert beams is not None
+                beams.take(chunk.sequence, self._sampler, logits, row - 1)
         return logits[samples]
+
+    def _grow(self, generation: Generation) -> None:
+        """Go on with a request's beams, or end it."""
+        beams = generation.beams
+        assert beams is not None
+        generation.first_token_s = generation.first_token_s or self._last_step_s
+        if beams.error is not None:
+            self._drop(generation)
+            _send(generation, [Failed(beams.error)])
+            return
+        change = beams.settle()
+        for sequence in change.ended:
+            self._end(sequence)
+        self._begin(generation, change.begun)
+        if change.events:
+            self._drop(generation)
+            _send(generation, [*change.events, generation.finished(self._last_step_s)])
+
+    def _begin(self, generation: Generation, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            self._beams[sequence.id] = generation
+            self._scheduler.add(sequence)
+
+    def _end(self, sequence: Sequence) -> None:
+        """Give back what one of the beams' sequences holds."""
+        del self._beams[sequence.id]
+        self._scheduler.finish(sequence)
+        self._builder.forget(sequence)
 
     def _sample(self, logits: Array, choices: list[Choice], masks: Masks | None) -> Sampled | None:
         """The next token of each choice; those without a mask have its error instead."""
@@ -348,6 +391,8 @@ class Engine:
         if generation is None:
             return  # it ended before the word arrived
         events: list[Event] = [choice.end("cancelled") for choice in generation.choices if not choice.done]
+        if generation.beams is not None:
+            events += [ChoiceDone(index, "cancelled") for index in range(generation.request.params.n)]
         self._drop(generation)
         _send(generation, [*events, generation.finished(self._clock())])
 
@@ -372,10 +417,12 @@ class Engine:
         """The request is over: give back everything and forget it."""
         for choice in generation.choices:
             self._release(choice)
+        for sequence in generation.beams.sequences if generation.beams is not None else ():
+            self._end(sequence)
         del self._active[generation.request_id]
         with self._wake:
             del self._accepted[generation.request_id]
-            self._pending_choices -= len(generation.choices)
+            self._pending_choices -= generation.request.params.n
 
     def _fail_all(self, error: HeadraceError) -> None:
         with self._wake:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headrace.engine.beam_group import BeamGroup
 from headrace.engine.prompt_scores import PromptScores
 from headrace.engine.request import (
     ChoiceDone,
@@ -115,6 +116,7 @@ class Generation:
     choices: list[Choice] = field(default_factory=list[Choice])
     scheduled_s: float | None = None
     first_token_s: float | None = None
+    beams: BeamGroup | None = None  # instead of choices
 
     @property
     def done(self) -> bool:
@@ -128,12 +130,14 @@ class Generation:
 
     def finished(self, now_s: float) -> Done:
         """The terminal event of a request whose choices have all ended."""
-        first = self.choices[0].sequence
-        generated = sum(len(c.sequence.tokens) - c.sequence.prompt_length for c in self.choices)
-        usage = Usage(first.prompt_length, generated, first.cached_tokens, first.miss_reason)
         timing = Timing(
             queue_s=(self.scheduled_s or now_s) - self.submitted_s,
             first_token_s=(self.first_token_s or now_s) - self.submitted_s,
             total_s=now_s - self.submitted_s,
         )
-        return Done(usage, timing, self.seed)
+        return Done(self._usage() if self.beams is None else self.beams.usage(), timing, self.seed)
+
+    def _usage(self) -> Usage:
+        first = self.choices[0].sequence
+        generated = sum(len(c.sequence.tokens) - c.sequence.prompt_length for c in self.choices)
+        return Usage(first.prompt_length, generated, first.cached_tokens, first.miss_reason)

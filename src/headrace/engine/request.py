@@ -75,11 +75,13 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceDone:
-    """One choice has ended; `stop` is the stop string or stop-token id that ended it, if one did."""
+    """One choice has ended; `stop` is the stop string or stop-token id that ended it, if one did. `score` is
+    what beam search ranks by."""
 
     choice: int
     reason: FinishReason
     stop: str | int | None = None
+    score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

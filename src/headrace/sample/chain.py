@@ -50,7 +50,7 @@ def truncate(x: Floats, params: SamplingParams, coin: float = 1.0) -> Ids:
 
 def _typical(x: Floats, order: Ids, typical_p: float) -> Ids:
     """Locally typical sampling (Meister et al. 2023): the tokens whose surprise is nearest to the expected
-    one, as few as have `typical_p` of the mass; of equally near ones the likelier first. Those without mass go."""
+    one, as few as have `typical_p` of the mass; of equally near ones the likelier first."""
     mass = masses(x[order] - x[order[0]])
     order, mass = order[mass > 0.0], mass[mass > 0.0]
     surprise, entropy = _surprises(x, order)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from headrace.errors import InvalidRequest
 
@@ -58,7 +58,10 @@ class SamplingParams:
     banned_strings: tuple[str, ...] = ()
     logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])
     seed: int | None = None
-    n: int = 1
+    n: int = 1  # with beam search, the number of beams too
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
     max_tokens: int | None = None  # None: up to the context length
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
@@ -72,9 +75,10 @@ class SamplingParams:
     def __post_init__(self) -> None:
         self._check_numbers()
         self._check_mirostat()
+        self._check_beam_search()
         self._check_collections()
         self._check_allowed()
-        for name in ("include_stop_str_in_output", "ignore_eos"):
+        for name in ("include_stop_str_in_output", "ignore_eos", "use_beam_search"):
             _type(name, getattr(self, name), bool)
 
     def _check_numbers(self) -> None:
@@ -103,6 +107,21 @@ class SamplingParams:
                 raise InvalidRequest(
                     f"mirostat takes the place of {name} ({getattr(self, name)}): leave one of them out",
                     param="mirostat",
+                )
+
+    def _check_beam_search(self) -> None:
+        if self.early_stopping != "never":
+            _type("early_stopping", self.early_stopping, bool)
+        if not self.use_beam_search:
+            for name, off in (("length_penalty", 1.0), ("early_stopping", False)):
+                if getattr(self, name) != off:
+                    raise InvalidRequest(f"{name} needs use_beam_search: leave it out", param=name)
+            return
+        for name, values in _NOT_OF_BEAMS.items():
+            if getattr(self, name) not in values:
+                raise InvalidRequest(
+                    f"{name} has no effect on beam search, which takes the likeliest texts: leave it out",
+                    param=name,
                 )
 
     def _check_collections(self) -> None:
@@ -167,6 +186,22 @@ TRUNCATION: Mapping[str, tuple[float, ...]] = {
 }
 """What mirostat replaces, with the values that turn each off."""
 
+_NOT_OF_BEAMS: Mapping[str, tuple[object, ...]] = {
+    **TRUNCATION,
+    "temperature": (1, 0),
+    "mirostat": (0,),
+    "repetition_penalty": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "dry_multiplier": (0,),
+    "bad_words": ((),),
+    "banned_strings": ((),),
+    "logit_bias": ({},),
+    "stop": ((),),
+    "allowed_token_ids": (None,),
+    "prompt_logprobs": (None,),
+}
+
 _RANGES: Mapping[str, tuple[float, float]] = {
     "temperature": (0.0, 100.0),
     "dynatemp_range": (0.0, 100.0),
@@ -190,6 +225,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "dry_allowed_length": (1, 2**31 - 1),
     "dry_penalty_last_n": (-1, 2**31 - 1),
     "n": (1, MAX_N),
+    "length_penalty": (-10.0, 10.0),
     "min_tokens": (0, 2**31 - 1),
 }
 _OPEN = ("dynatemp_exponent", "typical_p", "top_p", "repetition_penalty")  # the lowest value is none
@@ -202,10 +238,12 @@ _TEXTS: Mapping[str, int] = {
 
 
 def with_defaults(defaults: SamplingParams, given: Mapping[str, Any]) -> SamplingParams:
-    """What was given, over a model's defaults; InvalidRequest as SamplingParams. Where mirostat is asked for,
-    the truncation of the defaults gives way to it."""
-    if given.get("mirostat"):
-        given = {name: off[0] for name, off in TRUNCATION.items()} | dict(given)
+    """What was given, over a model's defaults; InvalidRequest as SamplingParams. Where mirostat or beam search is
+    asked for, the defaults that it takes no part of give way."""
+    if given.get("use_beam_search"):
+        given = {name: values[0] for name, values in _NOT_OF_BEAMS.items()} | dict(given)
+    elif given.get("mirostat"):
+        given = {name: values[0] for name, values in TRUNCATION.items()} | dict(given)
     return replace(defaults, **given)
 
 

@@ -167,6 +167,15 @@ class Sampler:
                 raise self._error(fault)
         return [Score(logprob, rank, top) for logprob, rank, top, _ in found]
 
+    def top(self, logits: NDArray[np.float32], row: int, count: int) -> list[tuple[int, float]]:
+        """The `count` likeliest tokens of a row of `logits` with their log-probabilities, likeliest first; fewer
+        where fewer can be drawn. NumericalError where the row is not finite."""
+        count = min(count, self.vocabulary)
+        ids, logprobs = self._native.top(logits, np.array([row], np.int32), count)
+        if ids[0] < 0:
+            raise self._error(1)
+        return [pair for pair in zip(ids.tolist(), logprobs.tolist(), strict=True) if pair[0] >= 0]
+
     def _error(self, fault: int) -> HeadraceError:
         if fault == 1:
             return NumericalError(
