@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
@@ -52,9 +52,6 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "moderation": (),
     "web_search_options": (),
-    "use_beam_search": (False,),
-    "length_penalty": (1.0,),
-    "early_stopping": (False,),
     "logits_processors": ([],),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
@@ -109,6 +106,9 @@ class GenerationBody(BaseModel):
         "dry_allowed_length",
         "dry_penalty_last_n",
         "prompt_logprobs",
+        "use_beam_search",
+        "length_penalty",
+        "early_stopping",
         "include_stop_str_in_output",
         "ignore_eos",
     )
@@ -145,6 +145,9 @@ class GenerationBody(BaseModel):
     dry_allowed_length: int | None = None
     dry_penalty_last_n: int | None = None
     prompt_logprobs: int | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
     dry_sequence_breakers: list[str] | None = None
     bad_words: list[str] | None = None
     banned_strings: list[str] | None = None
@@ -170,8 +173,9 @@ class GenerationBody(BaseModel):
 
     def sampling(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
         """Sampling parameters: `more`, over what was given, over the model's `defaults`."""
-        if self.prompt_logprobs is not None and self.stream:
-            raise InvalidRequest("prompt_logprobs cannot be streamed: leave one out", param="prompt_logprobs")
+        for name in ("prompt_logprobs", "use_beam_search"):
+            if self.stream and getattr(self, name) not in (None, False):
+                raise InvalidRequest(f"{name} cannot be streamed: leave one out", param=name)
         given = {name: value for name in self.sampling_names if (value := getattr(self, name)) is not None}
         if self.stop is not None:
             given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
