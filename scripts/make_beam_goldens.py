@@ -17,7 +17,9 @@ PROMPT_TOKENS = 21
 NEW_TOKENS = 24
 
 
-def search(model: torch.nn.Module, prompt: list[int], stop_ids: list[int], **settings: object) -> dict[str, object]:
+def search(
+    model: torch.nn.Module, prompt: list[int], stop_ids: list[int], **settings: object
+) -> dict[str, object]:
     """One case: its settings, and the generated tokens and scores of all beams, best first."""
     found = model.generate(
         torch.tensor([prompt]),
@@ -54,7 +56,9 @@ def main() -> None:
         stop_ids = sorted({unended[0][len(unended[0]) // 3], unended[-1][-1]})
         cases.append(search(model, prompt, stop_ids, **settings))
     versions = {"transformers": transformers.__version__, "torch": torch.__version__}
-    text = json.dumps({"checkpoint": CHECKPOINT, "max_tokens": NEW_TOKENS, "versions": versions, "cases": cases})
+    text = json.dumps(
+        {"checkpoint": CHECKPOINT, "max_tokens": NEW_TOKENS, "versions": versions, "cases": cases}
+    )
     (FOLDER / "beams.json").write_text(text.replace('{"prompt"', '\n{"prompt"') + "\n")
 
 

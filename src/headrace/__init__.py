@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError
-    from headrace.llm import LLM, Completion, Piece
+    from headrace.llm import LLM
     from headrace.sample.params import SamplingParams
 
 __version__ = "0.1.0"
@@ -20,8 +20,8 @@ __all__ = ["LLM", "Completion", "HeadraceError", "Piece", "SamplingParams", "__v
 
 _HOMES = {
     "LLM": "headrace.llm",
-    "Completion": "headrace.llm",
-    "Piece": "headrace.llm",
+    "Completion": "headrace.completion",
+    "Piece": "headrace.completion",
     "HeadraceError": "headrace.errors",
     "SamplingParams": "headrace.sample.params",
 }

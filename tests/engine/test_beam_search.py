@@ -59,7 +59,9 @@ def check(case: dict, outcome: Outcome) -> None:  # type: ignore[type-arg]
     assert outcome.done.usage.completion_tokens == sum(map(len, case["sequences"]))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c['num_beams']}-{c['length_penalty']}-{c['early_stopping']}")
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda c: f"{c['num_beams']}-{c['length_penalty']}-{c['early_stopping']}"
+)
 def test_the_beams_are_those_of_transformers(model: LoadedModel, case: dict) -> None:  # type: ignore[type-arg]
     check(case, Running(model.engine, request(case)).finish())
     status = model.engine.status()

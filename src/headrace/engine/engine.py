@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import itertools
 import logging
-import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from copy import copy
 from dataclasses import replace
 
-from headrace.engine.beam_group import BeamGroup
-from headrace.engine.beam_search import BeamSearch
+from headrace.engine.arrivals import Arrivals
 from headrace.engine.constraints import Constraints, Masks
 from headrace.engine.door import check_request
 from headrace.engine.generation import Choice, Generation
-from headrace.engine.prompt_scores import PromptScores
 from headrace.engine.request import ChoiceDone, Event, Failed, Request, Sink, Ticket, TokenLogprob
 from headrace.engine.schedule import Chunk, Scheduler
 from headrace.engine.sequence import Sequence
 from headrace.engine.status import EngineLimits, EngineStatus
 from headrace.engine.step_builder import StepBuilder
-from headrace.engine.text_limits import TextLimits
 from headrace.errors import (
     DeadlineExceeded,
     EngineStopped,
@@ -33,11 +28,8 @@ from headrace.errors import (
 )
 from headrace.ops.value import Array
 from headrace.run.executor import Executor
-from headrace.sample.banned import BannedStrings
 from headrace.sample.grammar import GrammarError
-from headrace.sample.sampler import RowState, Sampled, Sampler
-from headrace.text.stops import StopMatcher
-from headrace.text.stream import Detokenizer
+from headrace.sample.sampler import Sampled, Sampler
 from headrace.text.tokenizer import Tokenizer
 
 log = logging.getLogger("headrace.engine")
@@ -56,7 +48,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits
-        self._sampler, self._tokenizer, self._clock = sampler, tokenizer, clock
+        self._sampler, self._clock = sampler, clock
         capacity = executor.capacity
         self._page_count = capacity.page_count
         self._longest = min(limits.context_length, capacity.page_count * capacity.page_tokens)
@@ -71,13 +63,13 @@ class Engine:
         )
         self._builder = StepBuilder(context=self._longest, page_tokens=capacity.page_tokens)
         self._constraints = Constraints(tokenizer, sampler.vocabulary)
-        self._text_limits = TextLimits(tokenizer, sampler.vocabulary)
+        self._arrivals = Arrivals(tokenizer, sampler.vocabulary, self._constraints, self._longest)
         self._accepted: dict[str, Generation] = {}  # not ended yet; guarded by _wake
         self._pending_choices = 0  # of the accepted; guarded by _wake
         self._active: dict[str, Generation] = {}  # taken from the inbox; this and below: the loop's own
         self._choices: dict[int, Choice] = {}  # by sequence id
         self._beams: dict[int, Generation] = {}  # by sequence id
-        self._sequence_ids, self._request_ids = itertools.count(), itertools.count()
+        self._request_ids = itertools.count()
         self._inbox: deque[Generation | str] = deque()  # requests, and ids to cancel
         self._wake = threading.Condition()
         self._stopping = False
@@ -100,24 +92,19 @@ class Engine:
             recurrent=self._recurrent,
         )
         request_id = request.request_id or f"r{next(self._request_ids)}"
-        params = request.params
-        seed = secrets.randbits(63) if params.seed is None else params.seed % (1 << 64)
-        generation = Generation(request_id, request, sink, seed, self._clock())
-        if params.use_beam_search:
-            generation.beams = self._beam_group(generation)
-        else:
-            self._add_choices(generation)
+        generation = self._arrivals.generation(request, request_id, sink, self._clock())
+        choices = request.params.n
         with self._wake:
             if self._failure is not None or self._stopping:
                 raise self._failure or EngineStopped("the engine is shutting down: start it again")
             if request_id in self._accepted:
                 raise InvalidRequest(f"request_id '{request_id}' is in use", param="request_id")
-            if self._pending_choices + params.n > self.limits.max_choices:
+            if self._pending_choices + choices > self.limits.max_choices:
                 raise Overloaded(
                     f"{self._pending_choices:,} sequences are queued or running, at most "
                     f"{self.limits.max_choices:,} are allowed: try again later"
                 )
-            self._pending_choices += params.n
+            self._pending_choices += choices
             self._accepted[request_id] = generation
             self._inbox.append(generation)
             self._wake.notify()
@@ -151,80 +138,6 @@ class Engine:
         with self._wake:
             self._inbox.append(request_id)
             self._wake.notify()
-
-    def _add_choices(self, generation: Generation) -> None:
-        request, params = generation.request, generation.request.params
-        stops = StopMatcher(params.stop, params.include_stop_str_in_output)
-        matchers, fixed_mask = self._constraints.matchers(request), self._constraints.fixed(request)
-        banned = self._text_limits.banned(params, request.visible_ids)
-        for index, matcher in enumerate(matchers):
-            choice = self._choice(generation, index, copy(stops))
-            choice.matcher, choice.fixed_mask = matcher, fixed_mask
-            choice.banned = None if banned is None else BannedStrings(banned)
-            if params.prompt_logprobs is not None and index == 0:
-                choice.scores = PromptScores(request.prompt, params.prompt_logprobs)
-            generation.choices.append(choice)
-
-    def _beam_group(self, generation: Generation) -> BeamGroup:
-        request, params = generation.request, generation.request.params
-        search = BeamSearch(
-            width=params.n,
-            max_tokens=min(params.max_tokens or self._longest, self._longest - len(request.prompt)),
-            min_tokens=params.min_tokens,
-            stop_ids=self._stop_ids(request),
-            length_penalty=params.length_penalty,
-            early_stopping=params.early_stopping,
-            tops=params.logprobs,
-        )
-        return BeamGroup(
-            search,
-            lambda tokens: self._sequence(generation, 0, tokens),
-            lambda: self._detokenizer(request),
-        )
-
-    def _stop_ids(self, request: Request) -> frozenset[int]:
-        eos = frozenset[int]() if request.params.ignore_eos else self._tokenizer.eos_ids
-        return eos | frozenset(request.params.stop_token_ids)
-
-    def _detokenizer(self, request: Request) -> Detokenizer:
-        return Detokenizer(
-            self._tokenizer,
-            visible_ids=request.visible_ids,
-            # A grammar describes the text from its first byte, where a decoder would take off a space.
-            continues=request.continues or request.constraint is not None,
-        )
-
-    def _sequence(self, generation: Generation, index: int, generated: tuple[int, ...] = ()) -> Sequence:
-        request = generation.request
-        asked = request.params.max_tokens or self._longest
-        return Sequence(
-            id=next(self._sequence_ids),
-            request_key=generation.request_id,
-            choice=index,
-            tokens=[*request.prompt, *generated],
-            prompt_length=len(request.prompt),
-            max_length=min(len(request.prompt) + asked, self._longest),
-            salt=request.salt,
-            cache=request.cache,
-            priority=request.priority,
-            arrival_s=generation.submitted_s,
-            scores=request.params.prompt_logprobs is not None and index == 0 and len(request.prompt) > 1,
-        )
-
-    def _choice(self, generation: Generation, index: int, stops: StopMatcher) -> Choice:
-        request, params = generation.request, generation.request.params
-        stop_ids = self._stop_ids(request)
-        row = RowState(
-            params,
-            generation.seed,
-            index,
-            request.prompt,
-            stop_ids,
-            self._text_limits.bad_words(params),
-            self._text_limits.breakers(params, request.visible_ids),
-        )
-        sequence = self._sequence(generation, index)
-        return Choice(sequence, row, self._detokenizer(request), stops, stop_ids, generation)
 
     # -- on the engine's thread -----------------------------------------------------------------------
 
@@ -292,7 +205,7 @@ class Engine:
         return self._beams[sequence.id] if choice is None else choice.generation
 
     def _without_sampling(self, logits: Array, chunks: list[Chunk]) -> Array:
-        """Score prompts and find the candidates of beams; the rows of logits that are left are to be sampled."""
+        """Score prompts and find the candidates of beams; the other rows of logits are to be sampled."""
         samples: list[int] = []
         row = 0
         for chunk in chunks:

@@ -238,8 +238,8 @@ _TEXTS: Mapping[str, int] = {
 
 
 def with_defaults(defaults: SamplingParams, given: Mapping[str, Any]) -> SamplingParams:
-    """What was given, over a model's defaults; InvalidRequest as SamplingParams. Where mirostat or beam search is
-    asked for, the defaults that it takes no part of give way."""
+    """What was given, over a model's defaults; InvalidRequest as SamplingParams. Where mirostat or beam
+    search is asked for, the defaults that it takes no part of give way."""
     if given.get("use_beam_search"):
         given = {name: values[0] for name, values in _NOT_OF_BEAMS.items()} | dict(given)
     elif given.get("mirostat"):

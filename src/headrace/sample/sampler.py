@@ -168,8 +168,8 @@ class Sampler:
         return [Score(logprob, rank, top) for logprob, rank, top, _ in found]
 
     def top(self, logits: NDArray[np.float32], row: int, count: int) -> list[tuple[int, float]]:
-        """The `count` likeliest tokens of a row of `logits` with their log-probabilities, likeliest first; fewer
-        where fewer can be drawn. NumericalError where the row is not finite."""
+        """The `count` likeliest tokens of a row of `logits` with their log-probabilities, likeliest first;
+        fewer where fewer can be drawn. NumericalError where the row is not finite."""
         count = min(count, self.vocabulary)
         ids, logprobs = self._native.top(logits, np.array([row], np.int32), count)
         if ids[0] < 0:
