@@ -130,19 +130,10 @@ void Sampler::keep_typical(Work& work, double p) {
   const auto strangeness = [&](float value) {
     return std::fabs((static_cast<double>(max) - static_cast<double>(value)) + all.log_total - all.expected);
   };
-  const auto after = [&](const Candidate& a, const Candidate& b) {
+  keep_first(work, Measure::mass, p * all.total, max, [&](const Candidate& a, const Candidate& b) {
     const double first = strangeness(a.value), second = strangeness(b.value);
-    return first > second || (first == second && b < a);
-  };
-  std::make_heap(kept.begin(), kept.end(), after);
-  auto rest = kept.end();
-  double found = 0;
-  while (rest != kept.begin() && found < p * all.total) {
-    std::pop_heap(kept.begin(), rest, after);
-    --rest;
-    found += mass(rest->value, max);
-  }
-  kept.erase(kept.begin(), rest);
+    return first < second || (first == second && a < b);
+  });
 }
 
 // All that have a share of `threshold` but the least likely of them go (XTC; p-e-w 2024).

@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace.completion import Completion, Piece
     from headrace.errors import HeadraceError
     from headrace.llm import LLM
     from headrace.sample.params import SamplingParams

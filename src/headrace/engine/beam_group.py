@@ -26,10 +26,10 @@ class Change:
 class BeamGroup:
     """One request's beams, of which all are computed before any goes on.
 
-    A beam's sequence goes on as that of its first child; another child is a new sequence, which finds its
-    full pages in the prefix tree and computes what is in the last one again. Where not all beams were computed
-    in one step, those that were give their pages back rather than hold them while the others wait for some, and
-    begin anew: so no number of groups can block one another.
+    A beam's sequence goes on as that of its first child; another child is a new sequence, which finds
+    its full pages in the prefix tree and computes what is in the last one again. Where not all beams were
+    computed in one step, those that were give their pages back rather than hold them while the others wait
+    for some, and begin anew: so no number of groups can block one another.
     """
 
     def __init__(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import reduce
 
 from headrace.engine.generation import Choice
 from headrace.engine.request import Request
@@ -84,12 +82,14 @@ class Constraints:
 
 
 def _mask(choice: Choice) -> Mask | HeadraceError | None:
-    masks = [] if choice.fixed_mask is None else [choice.fixed_mask]
+    mask = choice.fixed_mask
     if choice.banned is not None:
-        masks.append(choice.banned.mask())
+        banned = choice.banned.mask()
+        mask = banned if mask is None else mask & banned
     if choice.matcher is not None:
         try:
-            masks.append(choice.matcher.mask())
+            matching = choice.matcher.mask()
         except HeadraceError as error:
             return error
-    return reduce(operator.and_, masks) if masks else None
+        mask = matching if mask is None else mask & matching
+    return mask

@@ -11,7 +11,14 @@ from headrace.errors import ProgramError
 from headrace.kv.pages import PAGE_TOKENS, Pages
 
 MissReason = Literal[
-    *("cold", "diverged", "evicted", "partial_page", "in_flight", "disabled", "recurrent_state", "scored")
+    "cold",
+    "diverged",
+    "evicted",
+    "partial_page",
+    "in_flight",
+    "disabled",
+    "recurrent_state",
+    "scored",
 ]
 """Why no more of a prompt came from the cache. None: every full page before the last token did. Otherwise the
 first that holds, about the first page that was missing:
