@@ -130,10 +130,27 @@ void Sampler::keep_typical(Work& work, double p) {
   const auto strangeness = [&](float value) {
     return std::fabs((static_cast<double>(max) - static_cast<double>(value)) + all.log_total - all.expected);
   };
-  keep_first(work, Measure::mass, p * all.total, max, [&](const Candidate& a, const Candidate& b) {
+  const auto bucket_of = [&](const Candidate& candidate) {
+    const double bucket = strangeness(candidate.value) * static_cast<double>(kBucketsPerUnit);
+    return bucket < kBuckets ? static_cast<int>(bucket) : kBuckets;
+  };
+  std::fill(work.buckets.begin(), work.buckets.end(), 0.0);
+  for (const Candidate& candidate : kept) {
+    work.buckets[static_cast<size_t>(bucket_of(candidate))] += mass(candidate.value, max);
+  }
+  double found = 0;
+  int last = 0;  // the bucket of the last token that is kept
+  while (last < kBuckets && found + work.buckets[static_cast<size_t>(last)] < p * all.total) {
+    found += work.buckets[static_cast<size_t>(last++)];
+  }
+  std::erase_if(kept, [&](const Candidate& candidate) { return bucket_of(candidate) > last; });
+  auto rest = std::partition(kept.begin(), kept.end(), [&](const Candidate& c) { return bucket_of(c) < last; });
+  std::sort(rest, kept.end(), [&](const Candidate& a, const Candidate& b) {
     const double first = strangeness(a.value), second = strangeness(b.value);
     return first < second || (first == second && a < b);
   });
+  while (rest != kept.end() && found < p * all.total) found += mass((rest++)->value, max);
+  kept.erase(rest, kept.end());
 }
 
 // All that have a share of `threshold` but the least likely of them go (XTC; p-e-w 2024).

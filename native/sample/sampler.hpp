@@ -134,8 +134,6 @@ class Sampler {
   void gather_top(Work& work, const float* x, int64_t k) const;
   double total_mass(const Work& work, const float* x, float max) const;
   static double measured(const Work& work, size_t begin, size_t end, Measure measure, float max);
-  template <class Before>
-  static void keep_first(Work& work, Measure measure, double needed, float max, const Before& before);
   static Candidate keep_head(Work& work, Measure measure, double needed, float max);
 
   int64_t vocabulary_;
@@ -144,27 +142,6 @@ class Sampler {
   const SampleKernels& kernels_;
   std::vector<Work> works_;  // one a thread
 };
-
-// Leaves the shortest head of the candidates, in the order of `before`, that measures `needed`, or all.
-template <class Before>
-void Sampler::keep_first(Work& work, Measure measure, double needed, float max, const Before& before) {
-  std::vector<Candidate>& kept = work.candidates;
-  size_t low = 0, high = kept.size();  // the best `low` lack something, the best `high` do not
-  double found = 0;
-  while (high - low > 1) {
-    const size_t middle = low + (high - low) / 2;
-    std::nth_element(kept.begin() + static_cast<ptrdiff_t>(low), kept.begin() + static_cast<ptrdiff_t>(middle),
-                     kept.begin() + static_cast<ptrdiff_t>(high), before);
-    const double more = measured(work, low, middle, measure, max);
-    if (found + more >= needed) {
-      high = middle;
-    } else {
-      found += more;
-      low = middle;
-    }
-  }
-  kept.resize(high);
-}
 
 // Calls take(begin, end) for the groups of a block that find(i, whole) points at, and for its incomplete one.
 template <class Find, class Take>

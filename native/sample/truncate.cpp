@@ -102,8 +102,23 @@ double Sampler::measured(const Work& work, size_t begin, size_t end, Measure mea
 
 // Leaves the shortest head of the candidates that measures `needed`, or all; returns its last.
 Sampler::Candidate Sampler::keep_head(Work& work, Measure measure, double needed, float max) {
-  keep_first(work, measure, needed, max, std::less<>());
-  return *std::max_element(work.candidates.begin(), work.candidates.end());
+  std::vector<Candidate>& kept = work.candidates;
+  size_t low = 0, high = kept.size();  // the best `low` lack something, the best `high` do not
+  double found = 0;
+  while (high - low > 1) {
+    const size_t middle = low + (high - low) / 2;
+    std::nth_element(kept.begin() + static_cast<ptrdiff_t>(low), kept.begin() + static_cast<ptrdiff_t>(middle),
+                     kept.begin() + static_cast<ptrdiff_t>(high));
+    const double more = measured(work, low, middle, measure, max);
+    if (found + more >= needed) {
+      high = middle;
+    } else {
+      found += more;
+      low = middle;
+    }
+  }
+  kept.resize(high);
+  return *std::max_element(kept.begin(), kept.end());
 }
 
 // The tokens with low <= logit <= high, in order of their ids.

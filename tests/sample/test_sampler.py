@@ -119,7 +119,7 @@ def test_native_equals_the_definition(
         eos = [int(rng.integers(vocabulary))]
         words = [rng.integers(0, repetitive, rng.integers(1, 4)).tolist() for _ in range(rng.integers(0, 3))]
         breakers = Breakers([str(token).encode() for token in range(vocabulary)], ["1", "99"])
-        state = RowState(params, row_seed, choice, prompt, eos, words, breakers)
+        state = RowState(params, row_seed, choice, prompt, eos, words, breakers.marked(prompt), breakers)
         for token in output:
             state.append(token)
         states.append(state)

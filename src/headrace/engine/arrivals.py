@@ -6,6 +6,8 @@ import itertools
 import secrets
 from copy import copy
 
+import numpy as np
+
 from headrace.engine.beam_group import BeamGroup
 from headrace.engine.beam_search import BeamSearch
 from headrace.engine.constraints import Constraints
@@ -46,8 +48,15 @@ class Arrivals:
         stops = StopMatcher(params.stop, params.include_stop_str_in_output)
         matchers, fixed_mask = self._constraints.matchers(request), self._constraints.fixed(request)
         banned = self._text_limits.banned(params, request.visible_ids)
-        for index, matcher in enumerate(matchers):
-            choice = self._choice(generation, index, copy(stops))
+        for index, (matcher, row) in enumerate(zip(matchers, self._rows(generation), strict=True)):
+            choice = Choice(
+                self._sequence(generation, index),
+                row,
+                self._detokenizer(request),
+                copy(stops),
+                self._stop_ids(request),
+                generation,
+            )
             choice.matcher, choice.fixed_mask = matcher, fixed_mask
             choice.banned = None if banned is None else BannedStrings(banned)
             if params.prompt_logprobs is not None and index == 0:
@@ -100,17 +109,22 @@ class Arrivals:
             scores=request.params.prompt_logprobs is not None and index == 0 and len(request.prompt) > 1,
         )
 
-    def _choice(self, generation: Generation, index: int, stops: StopMatcher) -> Choice:
+    def _rows(self, generation: Generation) -> list[RowState]:
+        """The sampling state of each choice."""
         request, params = generation.request, generation.request.params
-        stop_ids = self._stop_ids(request)
-        row = RowState(
-            params,
-            generation.seed,
-            index,
-            request.prompt,
-            stop_ids,
-            self._text_limits.bad_words(params),
-            self._text_limits.breakers(params, request.visible_ids),
-        )
-        sequence = self._sequence(generation, index)
-        return Choice(sequence, row, self._detokenizer(request), stops, stop_ids, generation)
+        stop_ids, bad_words = self._stop_ids(request), self._text_limits.bad_words(params)
+        breakers = self._text_limits.breakers(params, request.visible_ids)
+        history = np.array([] if breakers is None else breakers.marked(request.prompt), np.int32)
+        return [
+            RowState(
+                params,
+                generation.seed,
+                index,
+                request.prompt,
+                stop_ids,
+                bad_words,
+                history,
+                copy(breakers),
+            )
+            for index in range(params.n)
+        ]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from headrace.sample.grammar_tokens import Mask, mask_of
+from headrace.sample.penalties import BREAK
 
 
 class Breakers:
@@ -26,6 +27,10 @@ class Breakers:
         text = self._tail + self._tokens[token]
         self._tail = text[max(len(text) - self._longest + 1, 0) :]
         return any(text.find(string, max(before - len(string) + 1, 0)) >= 0 for string in self._strings)
+
+    def marked(self, tokens: Sequence[int]) -> list[int]:
+        """The next tokens, with BREAK in the place of those in which a string ends."""
+        return [BREAK if self.push(token) else token for token in tokens]
 
 
 class TokenBytes:

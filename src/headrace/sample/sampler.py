@@ -13,7 +13,7 @@ from headrace import _native
 from headrace.errors import HeadraceError, InvalidRequest, NumericalError
 from headrace.sample.banned import Breakers
 from headrace.sample.params import SamplingParams
-from headrace.sample.penalties import BREAK, MIN_REPETITION_PENALTY
+from headrace.sample.penalties import MIN_REPETITION_PENALTY
 from headrace.sample.pinned import MAX_VOCABULARY
 
 Tops = tuple[tuple[int, float], ...]
@@ -49,7 +49,8 @@ class RowState:
     is the number of tokens appended, that is, the 0-based index of the token to be drawn next. The
     repetition penalty counts the prompt and the appended tokens, presence and frequency penalties the
     appended ones. `eos_ids` are not drawn before min_tokens, unless ignore_eos. `bad_words` are the ids of
-    each, `breakers` finds the sequence breakers of DRY; it is this row's own.
+    each, `history` the prompt as DRY looks at it (see penalties.BREAK), and `breakers`, this row's own,
+    finds what breaks a repetition in the tokens after it.
     """
 
     __slots__ = ("_breakers", "native")
@@ -62,6 +63,7 @@ class RowState:
         prompt_ids: Sequence[int],
         eos_ids: Collection[int],
         bad_words: Sequence[Sequence[int]] = (),
+        history: Sequence[int] | NDArray[np.int32] = (),
         breakers: Breakers | None = None,
     ) -> None:
         settings = _native.SampleSettings()
@@ -75,12 +77,9 @@ class RowState:
         settings.logprobs = -1 if params.logprobs is None else params.logprobs
         settings.seed, settings.choice = seed % 2**64, choice
         self._breakers = breakers if params.dry_multiplier else None
-        # Converting a long prompt takes milliseconds, and only these two look at it.
+        # Converting a long prompt takes milliseconds, and only this penalty looks at it.
         counted = prompt_ids if params.repetition_penalty != 1.0 else ()
-        history: Sequence[int] = ()
-        if params.dry_multiplier:
-            history = [BREAK if self._breaks(token) else token for token in prompt_ids]
-        self.native = _native.SampleRow(settings, np.array(counted, np.int32), np.array(history, np.int32))
+        self.native = _native.SampleRow(settings, np.array(counted, np.int32), np.asarray(history, np.int32))
 
     @property
     def position(self) -> int:
