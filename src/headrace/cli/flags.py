@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -146,8 +146,8 @@ SAMPLING_FLAGS = (
 def sampling_values(given: Mapping[str, Any]) -> dict[str, Any]:
     """What was given, as fields of SamplingParams; UsageError for a value that these refuse."""
     values = {name: value for name, value in given.items() if value not in (None, [])}
-    lists = {name: value for name, value in values.items() if isinstance(value, list)}
-    values |= {name: tuple(cast("list[object]", value)) for name, value in lists.items()}
+    lists = ("stop", "stop_token_ids", "dry_sequence_breakers", "bad_words", "banned_strings")
+    values |= {name: tuple(values[name]) for name in lists if name in values}
     if "logit_bias" in values:
         values["logit_bias"] = dict(_bias(text) for text in values["logit_bias"])
     try:
