@@ -8,10 +8,25 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from headrace.api import chat_completions, completions, health, metrics, models, openapi
+from headrace.api import (
+    batches,
+    chat_completions,
+    completions,
+    files,
+    health,
+    metrics,
+    models,
+    moderations,
+    openapi,
+    tokenize,
+)
+from headrace.api.anthropic import messages
+from headrace.api.batch_runner import BatchRunner
 from headrace.api.errors import install_error_handlers
 from headrace.api.guard import Guard
 from headrace.api.health import ProgressWatch
+from headrace.api.responses import create, kept
+from headrace.api.responses.desk import Desk
 from headrace.api.service import Service
 from headrace.config import Settings
 
@@ -25,15 +40,30 @@ def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        yield
+        app.state.batches = runner = BatchRunner(app, service)
+        async with runner.at_work():
+            yield
+        await app.state.desk.close()
         service.close()
 
     app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
     app.state.service = service
     app.state.progress = ProgressWatch()
+    app.state.desk = Desk(service)
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     install_error_handlers(app)
-    for room in (chat_completions, completions, models, health, metrics, openapi):
+    generating = (
+        chat_completions,
+        completions,
+        messages,
+        create,
+        kept,
+        files,
+        batches,
+        tokenize,
+        moderations,
+    )
+    for room in (*generating, models, health, metrics, openapi):
         app.include_router(room.router)
     build = app.build_middleware_stack
 

@@ -16,7 +16,8 @@ from headrace.errors import HeadraceError, Overloaded
 class Call:
     """Made by the guard, filled in by those who serve it; lives on the event loop.
 
-    `arrival_s` is of the monotonic clock. `body_bytes` count as held until the reply has ended.
+    `arrival_s` is of the monotonic clock. `body_bytes` count as held until the reply has ended. `surface` is
+    the path of the surface whose conventions the reply follows. What is `idle` waits for everything else.
     """
 
     request_id: str
@@ -29,8 +30,13 @@ class Call:
     first_token_s: float | None = None
     usages: list[Usage] = field(default_factory=list[Usage])
     status: int = 0
+    surface: str = field(init=False)
     error: str | None = None
     refusal: str | None = None
+    idle: bool = False
+
+    def __post_init__(self) -> None:
+        self.surface = self.path
 
     def note(self, error: HeadraceError) -> None:
         """Remember what the call ended with."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
@@ -9,10 +10,29 @@ from headrace.errors import InvalidRequest
 from headrace.sample.grammar import Constraint, choice_constraint, schema_constraint
 
 SCHEMA_OR_TEXT: Final = {"anyOf": [{"type": "object"}, {"type": "boolean"}, {"type": "string"}]}
+STRUCTURAL_TAG: Final = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "structural_tag"},
+        "structures": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"begin": {"type": "string"}, "end": {"type": "string"}},
+                "required": ["begin", "schema", "end"],
+            },
+        },
+        "triggers": {"type": "array", "items": {"type": "string"}},
+        "format": {"type": "object", "required": ["type"]},
+    },
+    "required": ["type"],
+    "additionalProperties": False,
+}
 RESPONSE_FORMAT: Final = {
     "description": (
-        "The output is a JSON object, or JSON that matches a schema. A schema is always enforced, also with "
-        "`strict: false`; a keyword that cannot be is refused by name. Properties come in the schema's order."
+        "The output is a JSON object, JSON that matches a schema, or text with marked parts that do. A "
+        "schema is always enforced, also with `strict: false`; a keyword that cannot be is refused by name. "
+        "Properties come in the schema's order."
     ),
     "anyOf": [
         {"type": "object", "properties": {"type": {"const": kind}}, "required": ["type"]}
@@ -37,7 +57,8 @@ RESPONSE_FORMAT: Final = {
             },
             "required": ["type", "json_schema"],
             "additionalProperties": False,
-        }
+        },
+        STRUCTURAL_TAG,
     ],
 }
 STRUCTURED_OUTPUTS: Final = {
@@ -49,9 +70,11 @@ STRUCTURED_OUTPUTS: Final = {
         "regex": {"type": "string"},
         "choice": {"type": "array", "items": {"type": "string"}, "minItems": 1},
         "grammar": {"type": "string"},
+        "structural_tag": {"anyOf": [STRUCTURAL_TAG, {"type": "string"}]},
     },
     "additionalProperties": False,
 }
+_SCHEMA_MEMBERS: Final = {"name", "description", "schema", "strict"}
 GUIDED: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
@@ -61,6 +84,8 @@ def constraint_of(given: Mapping[str, Any], after: str | None) -> Constraint | N
     for name, value in given.items():
         if name == "response_format":
             constraint = _response_format(value, after)
+        elif name == "text.format":
+            constraint = _text_format(value, after)
         elif name == "structured_outputs":
             constraint = _structured_outputs(value, after)
         else:
@@ -75,7 +100,10 @@ def constraint_of(given: Mapping[str, Any], after: str | None) -> Constraint | N
 
 def _response_format(value: object, after: str | None) -> Constraint | None:
     name = "response_format"
-    form = _members(name, value, {"type", "json_schema"})
+    kinds: dict[str, Any] = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    if kinds.get("type") == "structural_tag":
+        return _structural_tag(kinds, after, name)
+    form = _members(name, cast("object", value), {"type", "json_schema"})
     kind = form.get("type")
     if kind != "json_schema" and "json_schema" in form:
         raise InvalidRequest(f'{name}.json_schema needs "type": "json_schema"', param=name)
@@ -85,17 +113,36 @@ def _response_format(value: object, after: str | None) -> Constraint | None:
         return Constraint("json_object", "", after, name)
     if kind != "json_schema":
         raise InvalidRequest(
+            f"{name}.type is {str(kind)[:40]!r}, it must be text, json_object, json_schema or structural_tag",
+            param=name,
+        )
+    inner = _members(f"{name}.json_schema", form.get("json_schema"), _SCHEMA_MEMBERS)
+    return _named_schema(inner, after, f"{name}.json_schema", name)
+
+
+def _text_format(value: object, after: str | None) -> Constraint | None:
+    """`text.format` of the Responses API, where the schema's members stand beside the type."""
+    name = "text.format"
+    form = _members(name, value, {"type", *_SCHEMA_MEMBERS})
+    kind = form.get("type")
+    if kind == "json_schema":
+        return _named_schema(form, after, name, name)
+    if kind not in ("text", "json_object"):
+        raise InvalidRequest(
             f"{name}.type is {str(kind)[:40]!r}, it must be text, json_object or json_schema", param=name
         )
-    inner = _members(
-        f"{name}.json_schema", form.get("json_schema"), {"name", "description", "schema", "strict"}
-    )
+    if len(form) > 1:
+        raise InvalidRequest(f'{name} has members of a schema: these need "type": "json_schema"', param=name)
+    return Constraint("json_object", "", after, name) if kind == "json_object" else None
+
+
+def _named_schema(form: Mapping[str, Any], after: str | None, where: str, name: str) -> Constraint:
     for key, wanted in (("name", str), ("description", str), ("strict", bool)):
-        if inner.get(key) is not None and not isinstance(inner[key], wanted):
-            raise InvalidRequest(f"{name}.json_schema.{key} is not a {wanted.__name__}", param=name)
-    if not isinstance(inner.get("schema"), dict | bool):
-        raise InvalidRequest(f"{name}.json_schema.schema is missing or no schema", param=name)
-    return schema_constraint(inner["schema"], after=after, param=name)
+        if form.get(key) is not None and not isinstance(form[key], wanted):
+            raise InvalidRequest(f"{where}.{key} is not a {wanted.__name__}", param=name)
+    if not isinstance(form.get("schema"), dict | bool):
+        raise InvalidRequest(f"{where}.schema is missing or no schema", param=name)
+    return schema_constraint(form["schema"], after=after, param=name)
 
 
 def _structured_outputs(value: object, after: str | None) -> Constraint | None:
@@ -133,11 +180,18 @@ def _choice(value: object, after: str | None, name: str) -> Constraint:
     return choice_constraint(cast("list[str]", texts), after=after, param=name)
 
 
+def _structural_tag(value: object, after: str | None, name: str) -> Constraint:
+    """An object, or the text of one; what is in it is looked at when it is compiled."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return Constraint("structural_tag", text, after, name)
+
+
 _READERS: Final[Mapping[str, Callable[[object, str | None, str], Constraint]]] = {
     "json": _schema,
     "regex": _regex,
     "choice": _choice,
     "grammar": _grammar,
+    "structural_tag": _structural_tag,
 }
 
 
@@ -148,11 +202,11 @@ def _text(value: object, name: str) -> str:
 
 
 def _members(name: str, value: object, known: set[str]) -> dict[str, Any]:
-    param = name.split(".")[0]
+    param = name if name == "text.format" else name.split(".")[0]
     if not isinstance(value, dict):
         raise InvalidRequest(f"{name} is missing or no object", param=param)
     members = cast("dict[str, Any]", value)
-    unknown = sorted(set(members) - known)
+    unknown = sorted(members.keys() - known)
     if unknown:
         raise InvalidRequest(
             f"{name} has the unknown member {unknown[0][:80]!r}; known: {', '.join(sorted(known))}",

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headrace.api.anthropic.errors import MESSAGES_PATH
 from headrace.api.call import Call
 from headrace.api.errors import Forbidden, Unauthorized, error_response
-from headrace.api.keys import KeyRing
 from headrace.api.limits import Account
 from headrace.api.service import Service
 from headrace.config import Settings
@@ -33,19 +33,21 @@ class Guard:
         settings = service.settings
         self._app = app
         self._service = service
-        self._keys = KeyRing(settings, service.database)
+        self._keys = service.keys
         self._hosts = {"localhost", *(name.lower() for name in settings.allowed_hosts)}
         self._loopback = is_loopback(settings.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check and pass on, or reply with the refusal; then the call is counted and logged."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or "headrace.call" in scope:  # the server's own calls were let in before
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         sent = headers.get("x-request-id", "")
         request_id = sent if _CLIENT_ID.fullmatch(sent) else new_request_id()
         call = Call(request_id, scope["method"], scope["path"], self._keys.everybody)
+        if "anthropic-version" in headers and call.path.startswith("/v1/models"):
+            call.surface = MESSAGES_PATH  # this path is of two surfaces
         scope["headrace.call"] = call
 
         async def send_with_headers(message: Message) -> None:
@@ -55,6 +57,7 @@ class Guard:
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", request_id.encode()),
+                    (b"request-id", request_id.encode()),  # as Anthropic calls it
                     *call.account.headers(),
                 ]
             await send(message)
@@ -106,7 +109,9 @@ class Guard:
         sent = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         account = self._keys.find(sent.encode("latin-1"))
         if account is None:
-            said = "is not valid" if sent else "is missing: send 'Authorization: Bearer KEY'"
+            said = (
+                "is not valid" if sent else "is missing: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
+            )
             raise Unauthorized(f"the API key {said}")
         return account
 

@@ -15,8 +15,23 @@ from starlette.responses import Response
 
 from headrace import __version__
 from headrace.api import wire
+from headrace.api.anthropic.errors import ANTHROPIC_STATUSES, MESSAGES_PATH, AnthropicError
+from headrace.api.anthropic.wire import (
+    STREAM_EVENTS,
+    AnthropicMessage,
+    AnthropicModel,
+    AnthropicModelList,
+    AnthropicTokenCount,
+)
 from headrace.api.errors import ErrorBody
 from headrace.api.guard import OPEN_PATHS
+from headrace.api.responses.wire import (
+    DeletedResponse,
+    ResponseEvent,
+    ResponseInputTokens,
+    ResponseItemList,
+    ResponseObject,
+)
 
 router = APIRouter(include_in_schema=False)
 
@@ -52,6 +67,11 @@ class TextChunk(wire.Chunk, frozen=True):
 BODIES = (
     *(ErrorBody, wire.Health, wire.ModelCard, wire.ModelList, wire.Ready),
     *(ChatReply, TextReply, ChatChunk, TextChunk),
+    *(AnthropicError, AnthropicMessage, AnthropicModel, AnthropicModelList, AnthropicTokenCount),
+    *STREAM_EVENTS,
+    *(ResponseObject, ResponseEvent, DeletedResponse, ResponseInputTokens, ResponseItemList),
+    *(wire.FileObject, wire.FileList, wire.FileDeleted, wire.BatchObject, wire.BatchList),
+    *(wire.Tokenized, wire.PromptText),
 )
 ANY_CALL: Mapping[int, str] = {
     400: "The request is not valid; the error names what is not",
@@ -61,18 +81,24 @@ ANY_CALL: Mapping[int, str] = {
     503: "Loading, shutting down, overloaded or stopped; Retry-After says when to come back",
 }
 WITH_KEY: Mapping[int, str] = {401: "The API key is missing or not valid"}
-WITH_MODEL: Mapping[int, str] = {404: "No such model here"}
+WITH_NAME: Mapping[int, str] = {404: "There is nothing of that name or id here"}
 WITH_BODY: Mapping[int, str] = {
-    404: "No such model here",
+    404: "No such model or file here",
     408: "The body did not arrive in time, or the request's own deadline passed",
     413: "The body is larger than 32 MiB",
     429: "The key has used up its requests, tokens or concurrency; Retry-After says when to come back",
 }
 
 
-def replies(body: type[msgspec.Struct], chunk: type[msgspec.Struct] | None = None) -> dict[int | str, Json]:
-    """The `responses` of a route that answers with `body`, or if asked with a stream of `chunk`s."""
-    content: Json = {"application/json": {"schema": {"$ref": SCHEMA_OF.format(name=body.__name__)}}}
+def replies(
+    body: type[msgspec.Struct],
+    chunk: type[msgspec.Struct] | None = None,
+    *,
+    other: type[msgspec.Struct] | None = None,
+) -> dict[int | str, Json]:
+    """The `responses` of a route that answers with `body` or `other`, or with a stream of `chunk`s."""
+    schemas = [{"$ref": SCHEMA_OF.format(name=kind.__name__)} for kind in (body, other) if kind is not None]
+    content: Json = {"application/json": {"schema": schemas[0] if other is None else {"anyOf": schemas}}}
     if chunk is not None:
         text = f"With stream: true, `data:` lines of {chunk.__name__} (or an ErrorBody), then `data: [DONE]`."
         content["text/event-stream"] = {"schema": {"type": "string", "description": text}}
@@ -83,12 +109,14 @@ def document(app: FastAPI) -> Json:
     """The OpenAPI document of `app`, made once: its routes, the errors that all have, their schemas."""
     if app.openapi_schema is None:
         found = get_openapi(title=app.title, version=__version__, routes=app.routes)
+        parts: Json = {}
         for path, operations in cast("Json", found["paths"]).items():
             for method, operation in operations.items():
                 _complete(path, method, operation)
+                parts |= _parts_of_body(operation)
         _, schemas = msgspec.json.schema_components(BODIES, ref_template=SCHEMA_OF)
         components = found.setdefault("components", {})
-        components["schemas"] = schemas
+        components["schemas"] = schemas | parts
         components["securitySchemes"] = {
             "bearer": {"type": "http", "scheme": "bearer"},
             "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -98,8 +126,18 @@ def document(app: FastAPI) -> Json:
     return app.openapi_schema
 
 
+def _parts_of_body(operation: Json) -> Json:
+    """Take the schemas that a request's body refers to out of it: references start at the document."""
+    found: Json = {}
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        parts = content["schema"].pop("$defs", {})
+        found |= {f"{content['schema']['title']}_{name}": part for name, part in parts.items()}
+    return found
+
+
 def _complete(path: str, method: str, operation: Json) -> None:
     """Add what every operation has; take out what FastAPI only assumes."""
+    anthropic = path.startswith(MESSAGES_PATH)
     responses: Json = operation["responses"]
     responses.pop("422", None)
     errors = dict(ANY_CALL)
@@ -108,10 +146,10 @@ def _complete(path: str, method: str, operation: Json) -> None:
     if method == "post":
         errors |= WITH_BODY
     elif "{" in path:
-        errors |= WITH_MODEL
-    else:
-        operation.pop("parameters", None)
-    schema = {"$ref": SCHEMA_OF.format(name="ErrorBody")}
+        errors |= WITH_NAME
+    if anthropic:
+        errors = {ANTHROPIC_STATUSES.get(status, status): text for status, text in errors.items()}
+    schema = {"$ref": SCHEMA_OF.format(name="AnthropicError" if anthropic else "ErrorBody")}
     for status, text in sorted(errors.items()):
         responses.setdefault(
             str(status), {"description": text, "content": {"application/json": {"schema": schema}}}
@@ -150,7 +188,8 @@ def _section(title: str, operation: Json) -> str:
         for status, reply in sorted(operation["responses"].items())
     )
     body = operation.get("requestBody")
-    schema = _details("Body", body["content"]["application/json"]["schema"]) if body else ""
+    contents: list[Json] = list(body["content"].values()) if body else []
+    schema = "".join(_details("Body", content["schema"]) for content in contents)
     text = _escape(operation.get("description", ""))
     return f"<h2><code>{_escape(title)}</code></h2><p>{text}</p>{schema}<table>{rows}</table>"
 

@@ -47,7 +47,7 @@ class Arrivals:
         request, params = generation.request, generation.request.params
         stops = StopMatcher(params.stop, params.include_stop_str_in_output)
         matchers, fixed_mask = self._constraints.matchers(request), self._constraints.fixed(request)
-        banned = self._text_limits.banned(params, request.visible_ids)
+        banned = self._text_limits.banned(params, self._constraints.visible_ids(request))
         for index, (matcher, row) in enumerate(zip(matchers, self._rows(generation), strict=True)):
             choice = Choice(
                 self._sequence(generation, index),
@@ -58,6 +58,7 @@ class Arrivals:
                 generation,
             )
             choice.matcher, choice.fixed_mask = matcher, fixed_mask
+            choice.thinking = self._constraints.thinking(request)
             choice.banned = None if banned is None else BannedStrings(banned)
             if params.prompt_logprobs is not None and index == 0:
                 choice.scores = PromptScores(request.prompt, params.prompt_logprobs)
@@ -87,7 +88,7 @@ class Arrivals:
     def _detokenizer(self, request: Request) -> Detokenizer:
         return Detokenizer(
             self._tokenizer,
-            visible_ids=request.visible_ids,
+            visible_ids=self._constraints.visible_ids(request),
             # A grammar describes the text from its first byte, where a decoder would take off a space.
             continues=request.continues or request.constraint is not None,
         )
@@ -113,7 +114,7 @@ class Arrivals:
         """The sampling state of each choice."""
         request, params = generation.request, generation.request.params
         stop_ids, bad_words = self._stop_ids(request), self._text_limits.bad_words(params)
-        breakers = self._text_limits.breakers(params, request.visible_ids)
+        breakers = self._text_limits.breakers(params, self._constraints.visible_ids(request))
         history = np.array([] if breakers is None else breakers.marked(request.prompt), np.int32)
         return [
             RowState(

@@ -11,6 +11,7 @@ from headrace.engine.request import Request
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.sample.grammar_matcher import Grammars, Matcher
 from headrace.sample.grammar_tokens import Mask, TokenTable, mask_of
+from headrace.sample.thinking import Thinking
 from headrace.text.pieces import Kind
 from headrace.text.tokenizer import Tokenizer
 
@@ -40,6 +41,26 @@ class Constraints:
             )
         return [self._grammars.matcher(constraint) for _ in range(n)]
 
+    def thinking(self, request: Request) -> Thinking | None:
+        """What bounds the reasoning of one choice."""
+        if request.thinking is None:
+            return None
+        if self._tokenizer.pieces.kind is Kind.WHOLE:
+            raise InvalidRequest(
+                "this model's tokenizer has no bytes for single tokens, so its reasoning cannot be bounded: "
+                "leave the budget for thinking out",
+                param="thinking_token_budget",
+            )
+        return Thinking(request.thinking, self._tokenizer.token_bytes)
+
+    def visible_ids(self, request: Request) -> frozenset[int]:
+        """Special tokens that are part of the text: those that the request or its structural tag names."""
+        constraint = request.constraint
+        if constraint is None or constraint.kind != "structural_tag":
+            return request.visible_ids
+        named = self._grammars.tokens.special_ids.items()
+        return request.visible_ids.union(token for text, token in named if text in constraint.text)
+
     def fixed(self, request: Request) -> Mask | None:
         """What limits every token of a request."""
         params = request.params
@@ -53,7 +74,7 @@ class Constraints:
 
     def start(self, choices: Sequence[Choice]) -> Future[Masks] | None:
         """Begin to find the masks of the choices' next tokens; None where no choice is limited."""
-        if not any(choice.matcher or choice.banned or choice.fixed_mask is not None for choice in choices):
+        if all(choice.free for choice in choices):
             return None
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-masks")
@@ -66,10 +87,26 @@ class Constraints:
 
     def _find(self, choices: Sequence[Choice]) -> Masks:
         start_s = time.monotonic()
-        masks = [_mask(choice) for choice in choices]
+        masks = [self._mask(choice) for choice in choices]
         self.masks += sum(mask is not None for mask in masks)
         self.mask_s += time.monotonic() - start_s
         return masks
+
+    def _mask(self, choice: Choice) -> Mask | HeadraceError | None:
+        ends = None if choice.thinking is None else choice.thinking.forced
+        if ends is not None:  # whatever else limits the choice: it limits the answer, not its marks
+            return mask_of([ends], self._vocabulary)
+        mask = choice.fixed_mask
+        if choice.banned is not None:
+            banned = choice.banned.mask()
+            mask = banned if mask is None else mask & banned
+        if choice.matcher is not None:
+            try:
+                matching = choice.matcher.mask()
+            except HeadraceError as error:
+                return error
+            mask = matching if mask is None else mask & matching
+        return mask
 
     def _read_tokens(self) -> TokenTable:
         pieces, twin = self._tokenizer.pieces, self._tokenizer.twin()
@@ -79,17 +116,3 @@ class Constraints:
             eos_ids=self._tokenizer.eos_ids,
             encode=lambda text: twin.encode(text, add_special=False, parse_special=False),
         )
-
-
-def _mask(choice: Choice) -> Mask | HeadraceError | None:
-    mask = choice.fixed_mask
-    if choice.banned is not None:
-        banned = choice.banned.mask()
-        mask = banned if mask is None else mask & banned
-    if choice.matcher is not None:
-        try:
-            matching = choice.matcher.mask()
-        except HeadraceError as error:
-            return error
-        mask = matching if mask is None else mask & matching
-    return mask

@@ -43,6 +43,11 @@ def _check_beams(request: Request, recurrent: bool) -> None:
     if request.constraint is not None:
         name = request.constraint.param or request.constraint.kind
         raise InvalidRequest(f"{name} cannot be combined with beam search: leave one out", param=name)
+    if request.thinking is not None:
+        raise InvalidRequest(
+            "a budget for thinking cannot be combined with beam search: leave one out",
+            param="thinking_token_budget",
+        )
     if recurrent:
         raise InvalidRequest(
             "this model keeps a state of the whole text, which beams cannot share: leave use_beam_search out",
