@@ -23,6 +23,12 @@ CASES = {
     "temperature 0.8, three penalties": SamplingParams(
         temperature=0.8, repetition_penalty=1.1, presence_penalty=0.2, frequency_penalty=0.2
     ),
+    "temperature 0.8, typical_p 0.9": SamplingParams(temperature=0.8, typical_p=0.9),
+    "temperature 0.8, top_n_sigma 1": SamplingParams(temperature=0.8, top_n_sigma=1.0),
+    "temperature 0.8, min_p 0.05, xtc": SamplingParams(temperature=0.8, min_p=0.05, xtc_probability=0.5),
+    "dynamic temperature": SamplingParams(temperature=0.8, dynatemp_range=0.5),
+    "mirostat 1": SamplingParams(mirostat=1),
+    "mirostat 2": SamplingParams(mirostat=2),
     "temperature 0.8, logprobs 20": SamplingParams(temperature=0.8, logprobs=20),
 }
 

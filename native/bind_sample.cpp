@@ -26,25 +26,25 @@ using headrace::SampleResult;
 using headrace::Sampler;
 using headrace::SampleRow;
 using headrace::SampleSettings;
+using headrace::ScoreResult;
 
 using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Scored = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Mask = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-void init_row(SampleRow* row, double temperature, int64_t top_k, double top_p, double log_min_p,
-              float repetition_penalty, float presence_penalty, float frequency_penalty,
-              std::vector<std::pair<int32_t, float>> logit_bias, std::vector<int32_t> ends, int64_t min_tokens,
-              int32_t logprobs, uint64_t seed, uint32_t choice, Ids prompt) {
-  if (logprobs > headrace::kMaxTopLogprobs) {
-    throw std::invalid_argument("logprobs is " + std::to_string(logprobs) + ", at most " +
+void init_row(SampleRow* row, const SampleSettings& settings, Ids prompt, Ids history) {
+  if (settings.logprobs > headrace::kMaxTopLogprobs) {
+    throw std::invalid_argument("logprobs is " + std::to_string(settings.logprobs) + ", at most " +
                                 std::to_string(headrace::kMaxTopLogprobs) + " are given");
   }
-  for (const auto& entry : logit_bias) {
+  for (const auto& entry : settings.logit_bias) {
     if (entry.first < 0) throw std::invalid_argument("logit_bias has a negative token id");
   }
-  new (row) SampleRow({temperature, top_k, top_p, log_min_p, repetition_penalty, presence_penalty, frequency_penalty,
-                       std::move(logit_bias), std::move(ends), min_tokens, logprobs, seed, choice},
-                      prompt.data(), prompt.shape(0));
+  for (const auto& word : settings.bad_words) {
+    if (word.empty()) throw std::invalid_argument("a bad word has no tokens");
+  }
+  new (row) SampleRow(settings, prompt.data(), prompt.shape(0), history.data(), history.shape(0));
 }
 
 template <class T>
@@ -55,7 +55,8 @@ nb::object to_numpy(std::unique_ptr<T[]> values, size_t count) {
   return nb::ndarray<nb::numpy, T, nb::ndim<1>>(data, {count}, owner).cast();
 }
 
-nb::tuple tops_of(const SampleResult& result) {
+template <class Result>
+nb::tuple tops_of(const Result& result) {
   nb::list out;
   for (int i = 0; i < result.top_count; ++i) out.append(nb::make_tuple(result.top_ids[i], result.top_logprobs[i]));
   return nb::tuple(out);
@@ -79,7 +80,7 @@ std::vector<const uint32_t*> masks_of(const std::optional<std::vector<std::optio
   return masks;
 }
 
-nb::tuple sample(Sampler& sampler, Logits logits, const std::vector<const SampleRow*>& rows,
+nb::tuple sample(Sampler& sampler, Logits logits, const std::vector<SampleRow*>& rows,
                  const std::optional<std::vector<std::optional<Mask>>>& allowed) {
   const size_t count = rows.size();
   if (logits.shape(0) != count || logits.shape(1) != static_cast<size_t>(sampler.vocabulary())) {
@@ -87,7 +88,7 @@ nb::tuple sample(Sampler& sampler, Logits logits, const std::vector<const Sample
                                 std::to_string(logits.shape(1)) + "], expected [" + std::to_string(count) + ", " +
                                 std::to_string(sampler.vocabulary()) + "]");
   }
-  for (const SampleRow* row : rows) {
+  for (SampleRow* row : rows) {
     if (row == nullptr) throw std::invalid_argument("a row is None");
   }
   const std::vector<const uint32_t*> masks = masks_of(allowed, count, sampler.vocabulary());
@@ -112,16 +113,89 @@ nb::tuple sample(Sampler& sampler, Logits logits, const std::vector<const Sample
                         faults);
 }
 
+nb::tuple top(Sampler& sampler, Scored logits, Ids rows, int32_t tops) {
+  const size_t count = rows.shape(0);
+  if (logits.shape(1) != static_cast<size_t>(sampler.vocabulary()) || tops < 0 || tops > sampler.vocabulary()) {
+    throw std::invalid_argument("logits or tops do not fit the vocabulary of " + std::to_string(sampler.vocabulary()));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (rows(i) < 0 || static_cast<size_t>(rows(i)) >= logits.shape(0)) throw std::invalid_argument("no such row");
+  }
+  const size_t size = count * static_cast<size_t>(tops);
+  auto ids = std::make_unique<int32_t[]>(size);
+  auto logprobs = std::make_unique<float[]>(size);
+  {
+    nb::gil_scoped_release release;
+    sampler.top(logits.data(), static_cast<int64_t>(count), rows.data(), tops, ids.get(), logprobs.get());
+  }
+  return nb::make_tuple(to_numpy(std::move(ids), size), to_numpy(std::move(logprobs), size));
+}
+
+nb::list score(Sampler& sampler, Scored logits, Ids rows, Ids tokens, int32_t tops) {
+  const size_t count = rows.shape(0);
+  if (logits.shape(1) != static_cast<size_t>(sampler.vocabulary()) || tokens.shape(0) != count) {
+    throw std::invalid_argument("logits, rows and tokens do not fit together");
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (rows(i) < 0 || static_cast<size_t>(rows(i)) >= logits.shape(0) || tokens(i) < 0 ||
+        tokens(i) >= sampler.vocabulary()) {
+      throw std::invalid_argument("a row or a token is out of range");
+    }
+  }
+  if (tops < 0 || tops > headrace::kMaxTopLogprobs) throw std::invalid_argument("tops is out of range");
+  std::vector<ScoreResult> results(count);
+  {
+    nb::gil_scoped_release release;
+    sampler.score(logits.data(), static_cast<int64_t>(count), rows.data(), tokens.data(), tops, results.data());
+  }
+  nb::list out;
+  for (const ScoreResult& result : results) {
+    out.append(nb::make_tuple(result.logprob, result.rank, tops_of(result), static_cast<int>(result.fault)));
+  }
+  return out;
+}
+
 }  // namespace
 
 void bind_sample(nb::module_& m) {
+  nb::class_<SampleSettings>(m, "SampleSettings", "Parameters of one sequence; the defaults turn everything off.")
+      .def(nb::init<>())
+      .def_rw("temperature", &SampleSettings::temperature)
+      .def_rw("dynatemp_range", &SampleSettings::dynatemp_range)
+      .def_rw("dynatemp_exponent", &SampleSettings::dynatemp_exponent)
+      .def_rw("top_n_sigma", &SampleSettings::top_n_sigma)
+      .def_rw("top_k", &SampleSettings::top_k)
+      .def_rw("typical_p", &SampleSettings::typical_p)
+      .def_rw("top_p", &SampleSettings::top_p)
+      .def_rw("log_min_p", &SampleSettings::log_min_p)
+      .def_rw("xtc_probability", &SampleSettings::xtc_probability)
+      .def_rw("xtc_threshold", &SampleSettings::xtc_threshold)
+      .def_rw("mirostat", &SampleSettings::mirostat)
+      .def_rw("mirostat_tau", &SampleSettings::mirostat_tau)
+      .def_rw("mirostat_eta", &SampleSettings::mirostat_eta)
+      .def_rw("repetition_penalty", &SampleSettings::repetition_penalty)
+      .def_rw("presence_penalty", &SampleSettings::presence_penalty)
+      .def_rw("frequency_penalty", &SampleSettings::frequency_penalty)
+      .def_rw("repeat_last_n", &SampleSettings::repeat_last_n)
+      .def_rw("dry_multiplier", &SampleSettings::dry_multiplier)
+      .def_rw("dry_base", &SampleSettings::dry_base)
+      .def_rw("dry_allowed_length", &SampleSettings::dry_allowed_length)
+      .def_rw("dry_penalty_last_n", &SampleSettings::dry_penalty_last_n)
+      .def_rw("logit_bias", &SampleSettings::logit_bias)
+      .def_rw("bad_words", &SampleSettings::bad_words)
+      .def_rw("ends", &SampleSettings::ends)
+      .def_rw("min_tokens", &SampleSettings::min_tokens)
+      .def_rw("logprobs", &SampleSettings::logprobs)
+      .def_rw("seed", &SampleSettings::seed)
+      .def_rw("choice", &SampleSettings::choice);
   nb::class_<SampleRow>(m, "SampleRow", "Parameters, position and token counts of one sequence.")
-      .def("__init__", &init_row, nb::kw_only(), "temperature"_a, "top_k"_a, "top_p"_a, "log_min_p"_a,
-           "repetition_penalty"_a, "presence_penalty"_a, "frequency_penalty"_a, "logit_bias"_a, "ends"_a,
-           "min_tokens"_a, "logprobs"_a, "seed"_a, "choice"_a, "prompt"_a)
-      .def("append", &SampleRow::append, "token"_a)
+      .def("__init__", &init_row, "settings"_a, "prompt"_a, "history"_a)
+      .def("append", &SampleRow::append, "token"_a, "breaks"_a = false)
+      .def_prop_ro("mu", &SampleRow::mu)
       .def_prop_ro("position", &SampleRow::position);
   nb::class_<Sampler>(m, "Sampler", "Draws tokens from logits on the threads of a pool.")
       .def(nb::init<int64_t, Pool&>(), "vocabulary"_a, "pool"_a, nb::keep_alive<1, 3>())
-      .def("sample", &sample, "logits"_a.noconvert(), "rows"_a, "allowed"_a.none());
+      .def("sample", &sample, "logits"_a.noconvert(), "rows"_a, "allowed"_a.none())
+      .def("top", &top, "logits"_a.noconvert(), "rows"_a, "tops"_a)
+      .def("score", &score, "logits"_a.noconvert(), "rows"_a, "tokens"_a, "tops"_a);
 }

@@ -52,6 +52,16 @@ def test_a_reported_seed_reproduces(llm: LLM) -> None:
     assert llm.generate(OPENING, max_tokens=30, seed=first.seed + 1).text != first.text
 
 
+def test_beams_and_scores_of_prompts(llm: LLM) -> None:
+    found = llm.generate(OPENING, use_beam_search=True, n=3, max_tokens=8)
+    scores = [choice.score for choice in found.choices]
+    assert len(scores) == 3 and scores == sorted(scores, reverse=True)
+    greedy = llm.generate(OPENING, temperature=0, max_tokens=8, prompt_logprobs=1, banned_strings=["zz"])
+    assert found.text != "" and greedy.choices[0].score is None
+    assert len(greedy.prompt_logprobs) == greedy.usage.prompt_tokens - 1
+    assert all(len(entry.top) == 1 and entry.rank >= 1 for entry in greedy.prompt_logprobs)
+
+
 def test_a_batch_keeps_its_order_and_its_bytes(llm: LLM) -> None:
     prompts = [f"{OPENING} {i}" for i in range(12)]
     together = llm.generate_batch(prompts, max_tokens=12, seed=5)

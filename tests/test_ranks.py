@@ -32,6 +32,7 @@ RANKS = {
     "gateway": 6,
     "adapt": 7,
     "cluster": 7,
+    "completion": 5,
     "llm": 8,
     "api": 8,
     "cli": 9,

@@ -15,7 +15,17 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from golden import FOLDER
 from headrace.engine.engine import Engine
-from headrace.engine.request import ChoiceDone, Delta, Done, Event, Failed, Request, Ticket, TokenLogprob
+from headrace.engine.request import (
+    ChoiceDone,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    PromptLogprobs,
+    Request,
+    Ticket,
+    TokenLogprob,
+)
 
 CHAT_TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 
@@ -59,11 +69,15 @@ class Outcome:
     text: dict[int, str] = field(default_factory=dict[int, str])
     logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict[int, list[TokenLogprob]])
     ends: dict[int, ChoiceDone] = field(default_factory=dict[int, ChoiceDone])
+    prompts: list[PromptLogprobs] = field(default_factory=list[PromptLogprobs])
     terminal: list[Done | Failed] = field(default_factory=list[Done | Failed])
 
     def add(self, event: Event) -> None:
         assert not self.terminal, f"{event} after the terminal event"
         match event:
+            case PromptLogprobs():
+                assert not self.tokens, "scores of the prompt after text"
+                self.prompts.append(event)
             case Delta(choice, text, tokens, logprobs):
                 assert choice not in self.ends, "text after the end of a choice"
                 self.tokens.setdefault(choice, []).extend(tokens)

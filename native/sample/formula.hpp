@@ -51,6 +51,14 @@ static inline TokenKey token_key(uint64_t seed, uint32_t choice, uint64_t positi
   return {w.word[0], w.word[1]};
 }
 
+// A uniform number in [0, 1) for each position of a choice, independent of the tokens' noise.
+static inline double coin(uint64_t seed, uint32_t choice, uint64_t position) {
+  const PhiloxWords w =
+      philox({{static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), choice, 1}},
+             static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+  return static_cast<double>(w.word[0]) * 0x1p-32;
+}
+
 static inline uint32_t token_bits(int32_t id, TokenKey key) {
   uint32_t x = static_cast<uint32_t>(id) * kIdMultiplier + key.first;
   x = (x ^ (x >> 16)) * kMixMultiplier1;
@@ -89,6 +97,15 @@ static inline double pinned_log(double x) {  // of x > 0, as 2 atanh(f)
 static inline double gumbel(uint32_t bits) {
   const double v = (static_cast<double>(bits) + 0.5) * 0x1p-32;
   return -pinned_log(-pinned_log(1.0 - v));
+}
+
+static inline double exp_wide(double x) {  // of x in [-700, 700]
+  const double magic = 6755399441055744.0;
+  const double n = (x * 1.4426950408889634 + magic) - magic;
+  const double r = (x - n * 0.693145751953125) - n * 1.4286068203094172e-06;
+  double p = 1.0;
+  for (int divisor = 14; divisor > 0; --divisor) p = 1.0 + p * r / divisor;
+  return std::ldexp(p, static_cast<int>(n));
 }
 
 // exp(x) for x <= 0, within 2e-7; below -30 it stays at exp(-30), whose mass is 0.

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -11,13 +12,28 @@ namespace headrace {
 // As SamplingParams in headrace/sample/params.py.
 struct SampleSettings {
   double temperature = 1;
-  int64_t top_k = 0;  // 0: off
+  double dynatemp_range = 0;  // 0: off
+  double dynatemp_exponent = 1;
+  double top_n_sigma = 0;  // 0 and below: off
+  int64_t top_k = 0;       // 0: off
+  double typical_p = 1;
   double top_p = 1;
-  double log_min_p = 0;  // natural logarithm; -inf: off
+  double log_min_p = -__builtin_inf();  // natural logarithm; -inf: off
+  double xtc_probability = 0;
+  double xtc_threshold = 0.1;
+  int32_t mirostat = 0;  // 0: off; 1 or 2
+  double mirostat_tau = 5;
+  double mirostat_eta = 0.1;
   float repetition_penalty = 1;
   float presence_penalty = 0;
   float frequency_penalty = 0;
+  int64_t repeat_last_n = -1;  // below 0: everything
+  double dry_multiplier = 0;   // 0: off
+  double dry_base = 1.75;
+  int64_t dry_allowed_length = 2;
+  int64_t dry_penalty_last_n = -1;                    // below 0: everything
   std::vector<std::pair<int32_t, float>> logit_bias;  // ids >= 0, each once
+  std::vector<std::vector<int32_t>> bad_words;        // none empty
   std::vector<int32_t> ends;                          // not drawn before min_tokens
   int64_t min_tokens = 0;
   int32_t logprobs = -1;  // -1: off; otherwise so many alternatives
@@ -29,27 +45,50 @@ class SampleRow {
  public:
   struct Seen {
     int32_t token;
-    int32_t outputs;  // times in the output
+    int32_t count;    // times in all that is looked at
+    int32_t outputs;  // of these, times in the output
   };
 
-  SampleRow(SampleSettings settings, const int32_t* prompt, size_t prompt_tokens);
+  // `prompt` is what the repetition penalty counts of it, `history` what DRY looks at, with kBreak in the place of
+  // tokens in which a sequence breaker ends.
+  SampleRow(SampleSettings settings, const int32_t* prompt, size_t prompt_tokens, const int32_t* history = nullptr,
+            size_t history_tokens = 0);
 
-  void append(int32_t token);
+  static constexpr int32_t kBreak = -1;
+
+  void append(int32_t token, bool breaks = false);
+  // The bound of surprise that mirostat has if `token` is what is appended next.
+  void expect(int32_t token, double mu);
 
   const SampleSettings& settings() const { return settings_; }
-  uint64_t position() const { return position_; }  // tokens generated so far
+  uint64_t position() const { return outputs_.size(); }  // tokens generated so far
+  double mu() const { return mu_; }
   // Distinct tokens that a penalty touches; empty where all penalties are off.
   const std::vector<Seen>& seen() const { return seen_; }
+  // What DRY takes off the logits of tokens.
+  const std::vector<std::pair<int32_t, float>>& dry() const { return dry_; }
+  // Tokens that would complete a bad word.
+  const std::vector<int32_t>& banned() const { return banned_; }
 
  private:
   void count(int32_t token, int32_t outputs);
+  void forget_oldest();
+  void find_dry();
+  void find_banned();
 
   SampleSettings settings_;
   bool repetition_;
   bool penalised_;
-  uint64_t position_ = 0;
+  std::vector<int32_t> outputs_;
   std::vector<Seen> seen_;
-  std::unordered_map<int32_t, size_t> index_;  // token -> place in seen_
+  std::unordered_map<int32_t, size_t> index_;        // token -> place in seen_
+  std::deque<std::pair<int32_t, int32_t>> window_;   // (token, outputs) of the last repeat_last_n, if limited
+  std::vector<int32_t> history_, repeats_;
+  std::vector<std::pair<int32_t, float>> dry_;
+  std::vector<int32_t> banned_;
+  double mu_;
+  int32_t expected_ = -1;
+  double expected_mu_ = 0;
 };
 
 }  // namespace headrace

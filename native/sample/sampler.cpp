@@ -42,13 +42,14 @@ Sampler::Sampler(int64_t vocabulary, Pool& pool, Isa isa)
   }
 }
 
-void Sampler::sample(float* logits, int64_t count, const SampleRow* const* rows, const uint32_t* const* allowed,
+void Sampler::sample(float* logits, int64_t count, SampleRow* const* rows, const uint32_t* const* allowed,
                      SampleResult* results) {
   size_t adjusted = 0;
   for (int64_t r = 0; r < count; ++r) {
     const SampleSettings& settings = rows[r]->settings();
     if (settings.logprobs < 0) continue;
-    adjusted = std::max(adjusted, settings.logit_bias.size() + rows[r]->seen().size() + settings.ends.size());
+    adjusted = std::max(adjusted, settings.logit_bias.size() + rows[r]->seen().size() + rows[r]->dry().size() +
+                                      rows[r]->banned().size() + settings.ends.size());
   }
   for (Work& work : works_) work.raw.reserve(adjusted);
   if (count >= pool_.threads()) {
@@ -58,7 +59,62 @@ void Sampler::sample(float* logits, int64_t count, const SampleRow* const* rows,
   }
 }
 
-void Sampler::sample_whole_rows(float* logits, int64_t count, const SampleRow* const* rows,
+// Finds the sum of all masses; false where the row is not finite.
+bool Sampler::find_log_probabilities(Work& work, const float* x) const {
+  work.finite = scan(work, x, 0, blocks_);
+  work.raw_max = *std::max_element(work.maxima.begin(), work.maxima.end());
+  if (!work.finite || work.raw_max == kNone) return false;
+  work.log_total = pinned_log(total_mass(work, x, work.raw_max));
+  return true;
+}
+
+int32_t Sampler::list_top(Work& work, const float* x, int32_t tops, int32_t* ids, float* logprobs) const {
+  if (tops == 0) return 0;
+  gather_top(work, x, tops);
+  std::sort(work.candidates.begin(), work.candidates.end());
+  int32_t count = 0;
+  for (const Candidate& candidate : work.candidates) {
+    ids[count] = candidate.id;
+    const double distance = static_cast<double>(candidate.value) - static_cast<double>(work.raw_max);
+    logprobs[count++] = static_cast<float>(distance - work.log_total);
+  }
+  return count;
+}
+
+void Sampler::score(const float* logits, int64_t count, const int32_t* rows, const int32_t* tokens, int32_t tops,
+                    ScoreResult* results) {
+  std::atomic<int64_t> next{0};
+  pool_.run([&](int part, int) {
+    Work& work = works_[static_cast<size_t>(part)];
+    for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
+      const float* x = logits + rows[i] * vocabulary_;
+      ScoreResult& result = results[i];
+      if (!find_log_probabilities(work, x)) {
+        result.fault = SampleFault::not_finite;
+        continue;
+      }
+      result.top_count = list_top(work, x, tops, result.top_ids, result.top_logprobs);
+      const float own = x[tokens[i]];
+      const double distance = static_cast<double>(own) - static_cast<double>(work.raw_max);
+      result.logprob = static_cast<float>(distance - work.log_total);
+      result.rank = 1 + static_cast<int32_t>(std::count_if(x, x + vocabulary_, [own](float other) { return other > own; }));
+    }
+  });
+}
+
+void Sampler::top(const float* logits, int64_t count, const int32_t* rows, int32_t tops, int32_t* ids, float* logprobs) {
+  std::fill(ids, ids + count * tops, -1);
+  std::atomic<int64_t> next{0};
+  pool_.run([&](int part, int) {
+    Work& work = works_[static_cast<size_t>(part)];
+    for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
+      const float* x = logits + rows[i] * vocabulary_;
+      if (find_log_probabilities(work, x)) list_top(work, x, tops, ids + i * tops, logprobs + i * tops);
+    }
+  });
+}
+
+void Sampler::sample_whole_rows(float* logits, int64_t count, SampleRow* const* rows,
                                 const uint32_t* const* allowed, SampleResult* results) {
   std::atomic<int64_t> next{0};
   pool_.run([&](int part, int) {
@@ -74,7 +130,7 @@ void Sampler::sample_whole_rows(float* logits, int64_t count, const SampleRow* c
 }
 
 // Fewer rows than threads: all threads share the blocks of every row.
-void Sampler::sample_split_rows(float* logits, int64_t count, const SampleRow* const* rows,
+void Sampler::sample_split_rows(float* logits, int64_t count, SampleRow* const* rows,
                                 const uint32_t* const* allowed, SampleResult* results) {
   const size_t threads = static_cast<size_t>(pool_.threads());
   std::vector<uint8_t> finite(static_cast<size_t>(count) * threads);
@@ -114,7 +170,7 @@ bool Sampler::scan(Work& work, const float* x, int64_t first_block, int64_t last
   return kernels_.block_maxima(x + begin, end - begin, work.maxima.data() + first_block);
 }
 
-void Sampler::prepare(Work& work, float* x, const SampleRow& row, const uint32_t* allowed, SampleResult& result) const {
+void Sampler::prepare(Work& work, float* x, SampleRow& row, const uint32_t* allowed, SampleResult& result) const {
   const SampleSettings& settings = row.settings();
   result = {};
   work.drawing = false;
@@ -124,7 +180,10 @@ void Sampler::prepare(Work& work, float* x, const SampleRow& row, const uint32_t
     result.fault = SampleFault::not_finite;
     return;
   }
-  if (settings.logprobs >= 0) find_log_probabilities(work, x, settings.logprobs, result);
+  if (settings.logprobs >= 0) {
+    work.log_total = pinned_log(total_mass(work, x, work.raw_max));
+    result.top_count = list_top(work, x, settings.logprobs, result.top_ids, result.top_logprobs);
+  }
   std::fill(work.stale.begin(), work.stale.end(), uint8_t{0});
   if (!adjust(work, x, row)) {
     result.fault = SampleFault::unknown_token;
@@ -137,6 +196,8 @@ void Sampler::prepare(Work& work, float* x, const SampleRow& row, const uint32_t
   const Candidate best = likeliest(work, x);
   if (best.value == kNone) {
     result.fault = SampleFault::nothing_left;
+  } else if (needs_list(settings)) {
+    result.token = draw_listed(work, x, row, best.value);
   } else if (settings.temperature == 0) {
     result.token = best.id;
   } else {
@@ -164,7 +225,7 @@ bool Sampler::adjust(Work& work, float* x, const SampleRow& row) const {
     if (id >= vocabulary_) return false;
     set(work, x, id, x[id] + bias, remember);
   }
-  for (const auto& [id, outputs] : row.seen()) {
+  for (const auto& [id, count, outputs] : row.seen()) {
     if (id < 0 || id >= vocabulary_) continue;  // it has no logit that could be changed
     float value = x[id];
     if (settings.repetition_penalty != 1) {
@@ -176,6 +237,9 @@ bool Sampler::adjust(Work& work, float* x, const SampleRow& row) const {
     }
     set(work, x, id, value, remember);
   }
+  for (const auto& [id, penalty] : row.dry()) {
+    if (id < vocabulary_) set(work, x, id, x[id] - penalty, remember);
+  }
   return true;
 }
 
@@ -185,6 +249,9 @@ void Sampler::suppress(Work& work, float* x, const SampleRow& row, const uint32_
     for (const int32_t id : settings.ends) {
       if (id >= 0 && id < vocabulary_) set(work, x, id, kNone, settings.logprobs >= 0);
     }
+  }
+  for (const int32_t id : row.banned()) {
+    if (id >= 0 && id < vocabulary_) set(work, x, id, kNone, settings.logprobs >= 0);
   }
   if (allowed == nullptr) return;
   for (int64_t first = 0; first < vocabulary_; first += 32) {
@@ -203,18 +270,6 @@ Sampler::Candidate Sampler::likeliest(const Work& work, const float* x) const {
   int64_t id = (highest - work.maxima.begin()) * kSampleBlock;
   while (x[id] != *highest) ++id;
   return {x[id], static_cast<int32_t>(id)};
-}
-
-void Sampler::find_log_probabilities(Work& work, const float* x, int32_t tops, SampleResult& result) const {
-  work.log_total = pinned_log(total_mass(work, x, work.raw_max));
-  if (tops == 0) return;
-  gather_top(work, x, tops);
-  std::sort(work.candidates.begin(), work.candidates.end());
-  for (const Candidate& candidate : work.candidates) {
-    result.top_ids[result.top_count] = candidate.id;
-    const double distance = static_cast<double>(candidate.value) - static_cast<double>(work.raw_max);
-    result.top_logprobs[result.top_count++] = static_cast<float>(distance - work.log_total);
-  }
 }
 
 Sampler::Winner Sampler::draw(const Work& work, const float* x, int64_t first_block, int64_t last_block) const {

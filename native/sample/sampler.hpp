@@ -26,6 +26,15 @@ struct SampleResult {
   float top_logprobs[kMaxTopLogprobs] = {};
 };
 
+struct ScoreResult {
+  SampleFault fault = SampleFault::none;
+  float logprob = 0;
+  int32_t rank = 0;  // 1: no token is likelier
+  int32_t top_count = 0;
+  int32_t top_ids[kMaxTopLogprobs] = {};
+  float top_logprobs[kMaxTopLogprobs] = {};
+};
+
 class Sampler {
  public:
   // std::invalid_argument unless 1 <= vocabulary <= kMaxSampleVocabulary. The pool must outlive it.
@@ -35,8 +44,16 @@ class Sampler {
 
   // Draws one token for each row of logits [count, V], which it overwrites. allowed[r] is null or points
   // to ceil(V / 32) words with a bit for each token that may be drawn. One call at a time.
-  void sample(float* logits, int64_t count, const SampleRow* const* rows, const uint32_t* const* allowed,
+  void sample(float* logits, int64_t count, SampleRow* const* rows, const uint32_t* const* allowed,
               SampleResult* results);
+
+  // The `tops` likeliest tokens of row rows[i] of logits [., V], likeliest first, with their log-probabilities: into
+  // ids and logprobs [count, tops], with -1 where there are fewer, and everywhere in a row that is not finite.
+  void top(const float* logits, int64_t count, const int32_t* rows, int32_t tops, int32_t* ids, float* logprobs);
+
+  // Log-probabilities of tokens[i], and of the `tops` likeliest, in row rows[i] of logits [., V].
+  void score(const float* logits, int64_t count, const int32_t* rows, const int32_t* tokens, int32_t tops,
+             ScoreResult* results);
 
  private:
   struct Candidate {
@@ -73,20 +90,37 @@ class Sampler {
     std::vector<double> buckets;
   };
 
-  void sample_whole_rows(float* logits, int64_t count, const SampleRow* const* rows, const uint32_t* const* allowed,
+  void sample_whole_rows(float* logits, int64_t count, SampleRow* const* rows, const uint32_t* const* allowed,
                          SampleResult* results);
-  void sample_split_rows(float* logits, int64_t count, const SampleRow* const* rows, const uint32_t* const* allowed,
+  void sample_split_rows(float* logits, int64_t count, SampleRow* const* rows, const uint32_t* const* allowed,
                          SampleResult* results);
 
   template <class Find, class Take>
   void for_groups(int64_t block, Find&& find, Take&& take) const;
 
   bool scan(Work& work, const float* x, int64_t first_block, int64_t last_block) const;
-  void prepare(Work& work, float* x, const SampleRow& row, const uint32_t* allowed, SampleResult& result) const;
+  void prepare(Work& work, float* x, SampleRow& row, const uint32_t* allowed, SampleResult& result) const;
   Winner draw(const Work& work, const float* x, int64_t first_block, int64_t last_block) const;
   void finish(const Work& work, const float* x, const SampleRow& row, SampleResult& result) const;
 
-  void find_log_probabilities(Work& work, const float* x, int32_t tops, SampleResult& result) const;
+  // What needs the kept tokens in work.candidates, in chain.cpp.
+  struct Surprise {
+    double total = 0, log_total = 0, expected = 0;
+  };
+  static bool needs_list(const SampleSettings& settings);
+  int32_t draw_listed(Work& work, const float* x, SampleRow& row, float max) const;
+  void list_truncated(Work& work, const float* x, const SampleSettings& settings, float max) const;
+  float sigma_threshold(const float* x, double n, float max) const;
+  static Candidate best_of(const Work& work);
+  static Surprise surprise_of(Work& work, float max);
+  static void keep_typical(Work& work, double p);
+  static void exclude_top(Work& work, double threshold);
+  static double temperature_of(Work& work, const SampleSettings& settings);
+  static double keep_mirostat(Work& work, const SampleRow& row, int64_t vocabulary);
+  static Candidate draw_candidate(const Work& work, double temperature, TokenKey key);
+
+  bool find_log_probabilities(Work& work, const float* x) const;
+  int32_t list_top(Work& work, const float* x, int32_t tops, int32_t* ids, float* logprobs) const;
   bool adjust(Work& work, float* x, const SampleRow& row) const;
   void suppress(Work& work, float* x, const SampleRow& row, const uint32_t* allowed) const;
   void set(Work& work, float* x, int32_t id, float value, bool remember) const;

@@ -104,8 +104,7 @@ void test_kernels(Isa isa) {
 }
 
 std::vector<SampleSettings> mixed_settings() {
-  std::vector<SampleSettings> all(9);
-  for (SampleSettings& settings : all) settings.log_min_p = -kInfinity;
+  std::vector<SampleSettings> all(16);
   all[0].temperature = 0;
   all[2].top_k = 50;
   all[2].top_p = 0.9;
@@ -120,6 +119,25 @@ std::vector<SampleSettings> mixed_settings() {
   all[7].logprobs = 20;
   all[7].temperature = 1.7;
   all[8].top_k = 4990;  // beyond what the buckets cover
+  all[9].top_n_sigma = 1.5;
+  all[9].top_k = 300;
+  all[9].typical_p = 0.8;
+  all[10].typical_p = 0.9;
+  all[10].top_p = 0.7;
+  all[10].log_min_p = -5;
+  all[11].xtc_probability = 1;
+  all[11].xtc_threshold = 0.01;
+  all[11].logprobs = 5;
+  all[12].dynatemp_range = 0.5;
+  all[12].dynatemp_exponent = 2;
+  all[13].mirostat = 1;
+  all[14].mirostat = 2;
+  all[14].mirostat_tau = 2;
+  all[15].dry_multiplier = 0.8;
+  all[15].dry_allowed_length = 1;
+  all[15].repetition_penalty = 1.1f;
+  all[15].repeat_last_n = 3;
+  all[15].bad_words = {{7}, {5, 9}};
   return all;
 }
 
@@ -131,10 +149,10 @@ std::vector<SampleResult> run(Isa isa, int threads, const std::vector<float>& lo
   std::vector<float> scratch = logits;
   std::vector<uint32_t> mask(static_cast<size_t>((vocabulary + 31) / 32), 0x5555ffffu);
   std::vector<SampleRow> rows;
-  std::vector<const SampleRow*> pointers;
+  std::vector<SampleRow*> pointers;
   std::vector<const uint32_t*> masks;
   const int32_t prompt[] = {1, 2, 3, 1, 4999, 100000, -1};
-  for (size_t r = 0; r < count; ++r) rows.emplace_back(settings[r], prompt, 7);
+  for (size_t r = 0; r < count; ++r) rows.emplace_back(settings[r], prompt, 7, prompt, 7);
   for (size_t r = 0; r < count; ++r) {
     rows[r].append(5);
     pointers.push_back(&rows[r]);
@@ -167,12 +185,12 @@ void test_same_on_all() {
   constexpr int64_t vocabulary = 5001;
   Random random(3);
   for (const float spread : {0.0f, 1.0f, 15.0f}) {
-    std::vector<float> logits = logits_of(random, vocabulary * 9, spread);
+    std::vector<float> logits = logits_of(random, vocabulary * 16, spread);
     if (spread == 15.0f) logits[vocabulary * 2 + 17] = std::numeric_limits<float>::quiet_NaN();
     const std::vector<SampleResult> expected = run(Isa::portable, 1, logits, vocabulary);
     CHECK((expected[2].fault == SampleFault::not_finite) == (spread == 15.0f));
     test::for_each_isa([&](Isa isa) {
-      for (const int threads : {1, 2, 5, 12}) check_same(run(isa, threads, logits, vocabulary), expected);
+      for (const int threads : {1, 2, 5, 20}) check_same(run(isa, threads, logits, vocabulary), expected);
     });
   }
 }
@@ -191,6 +209,50 @@ void test_row_counts() {
   CHECK(SampleRow(settings, prompt, 2).seen()[0].outputs == 0);
 }
 
+void test_repetitions() {
+  SampleSettings settings;
+  settings.dry_multiplier = 1;
+  settings.dry_base = 2;
+  settings.dry_allowed_length = 1;
+  const int32_t history[] = {1, 2, 3, 9, 1, 2};
+  SampleRow row(settings, nullptr, 0, history, 6);
+  CHECK(row.dry().size() == 1 && row.dry()[0].first == 3 && row.dry()[0].second == 2.0f);
+  row.append(3);
+  CHECK(row.dry().size() == 1 && row.dry()[0].first == 9 && row.dry()[0].second == 4.0f);
+  row.append(4, true);
+  CHECK(row.dry().empty());
+  settings = {};
+  settings.presence_penalty = 1;
+  settings.repeat_last_n = 2;
+  settings.bad_words = {{5, 6}, {7}};
+  SampleRow window(settings, nullptr, 0);
+  CHECK(window.banned().size() == 1 && window.banned()[0] == 7);
+  for (const int32_t token : {5, 5, 8}) window.append(token);
+  CHECK(window.seen().size() == 2 && window.banned().size() == 1);
+  window.append(5);
+  CHECK(window.seen().size() == 2 && window.banned().size() == 2);
+}
+
+void test_scores_and_tops() {
+  constexpr int64_t vocabulary = 700;
+  Random random(5);
+  std::vector<float> logits = logits_of(random, vocabulary * 3, 2);
+  logits[vocabulary] = std::numeric_limits<float>::quiet_NaN();
+  Pool pool(2);
+  Sampler sampler(vocabulary, pool);
+  const int32_t rows[] = {2, 1, 0};
+  std::vector<int32_t> ids(3 * 700);
+  std::vector<float> logprobs(3 * 700);
+  sampler.top(logits.data(), 3, rows, 700, ids.data(), logprobs.data());
+  CHECK(ids[700] == -1 && ids[0] >= 0 && ids[699] >= 0);
+  const int32_t tokens[] = {ids[0], 5, ids[1400 + 9]};
+  ScoreResult scores[3];
+  sampler.score(logits.data(), 3, rows, tokens, 20, scores);
+  CHECK(scores[0].rank == 1 && scores[0].logprob == logprobs[0]);
+  CHECK(scores[1].fault == SampleFault::not_finite);
+  CHECK(scores[2].rank == 10 && scores[2].logprob == logprobs[1400 + 9] && scores[2].top_ids[9] == tokens[2]);
+}
+
 }  // namespace
 
 int main() {
@@ -199,5 +261,7 @@ int main() {
   test::for_each_isa(test_kernels);
   test_same_on_all();
   test_row_counts();
+  test_repetitions();
+  test_scores_and_tops();
   return test::report();
 }

@@ -11,8 +11,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace.completion import Completion, Piece
     from headrace.errors import HeadraceError
-    from headrace.llm import LLM, Completion, Piece
+    from headrace.llm import LLM
     from headrace.sample.params import SamplingParams
 
 __version__ = "0.1.0"
@@ -20,8 +21,8 @@ __all__ = ["LLM", "Completion", "HeadraceError", "Piece", "SamplingParams", "__v
 
 _HOMES = {
     "LLM": "headrace.llm",
-    "Completion": "headrace.llm",
-    "Piece": "headrace.llm",
+    "Completion": "headrace.completion",
+    "Piece": "headrace.completion",
     "HeadraceError": "headrace.errors",
     "SamplingParams": "headrace.sample.params",
 }

@@ -50,26 +50,43 @@ class Executor:
     def value(self, id: int, rows: int) -> NDArray[np.float32]: ...
 
 # sample
+class SampleSettings:
+    temperature: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    top_n_sigma: float
+    top_k: int
+    typical_p: float
+    top_p: float
+    log_min_p: float
+    xtc_probability: float
+    xtc_threshold: float
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    repeat_last_n: int
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    logit_bias: list[tuple[int, float]]
+    bad_words: list[list[int]]
+    ends: list[int]
+    min_tokens: int
+    logprobs: int
+    seed: int
+    choice: int
+
 class SampleRow:
     def __init__(
-        self,
-        *,
-        temperature: float,
-        top_k: int,
-        top_p: float,
-        log_min_p: float,
-        repetition_penalty: float,
-        presence_penalty: float,
-        frequency_penalty: float,
-        logit_bias: list[tuple[int, float]],
-        ends: list[int],
-        min_tokens: int,
-        logprobs: int,
-        seed: int,
-        choice: int,
-        prompt: NDArray[np.int32],
+        self, settings: SampleSettings, prompt: NDArray[np.int32], history: NDArray[np.int32]
     ) -> None: ...
-    def append(self, token: int) -> None: ...
+    def append(self, token: int, breaks: bool = False) -> None: ...
+    @property
+    def mu(self) -> float: ...
     @property
     def position(self) -> int: ...
 
@@ -86,6 +103,16 @@ class Sampler:
         tuple[tuple[tuple[int, float], ...], ...],
         list[tuple[int, int]],
     ]: ...
+    def top(
+        self, logits: NDArray[np.float32], rows: NDArray[np.int32], tops: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]: ...
+    def score(
+        self,
+        logits: NDArray[np.float32],
+        rows: NDArray[np.int32],
+        tokens: NDArray[np.int32],
+        tops: int,
+    ) -> list[tuple[float, int, tuple[tuple[int, float], ...], int]]: ...
 
 # formats
 def linear_scratch_bytes(rows: int, k: int) -> int: ...

@@ -8,41 +8,39 @@ import queue
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, cast
 
-from headrace.chat.answer import Answer
 from headrace.chat.conversation import Conversation, prepare
-from headrace.chat.messages import ToolCall, messages_from_openai
+from headrace.chat.messages import messages_from_openai
 from headrace.chat.template import missing_template
-from headrace.chat.tool_formats.output import AnswerEvent, Reasoning, Text
 from headrace.chat.tools import tool_use_from_openai
+from headrace.completion import Collector, Completion, Piece
 from headrace.config import default_cache_dir
 from headrace.engine.load import LoadedModel, Progress, load_model
 from headrace.engine.options import EngineOptions
 from headrace.engine.request import (
-    ChoiceDone,
-    Delta,
     Done,
     Event,
     Failed,
     Request,
     Ticket,
-    Timing,
-    TokenLogprob,
-    Usage,
 )
 from headrace.errors import InvalidRequest
 from headrace.sample.grammar import Constraint, choice_constraint, schema_constraint
-from headrace.sample.params import SamplingParams
+from headrace.sample.params import SamplingParams, with_defaults
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, object]]
 
 _CHAT_OPTIONS = ("tools", "tool_choice", "parallel_tool_calls", "tool_format", "template_variables")
 _PARAMS = frozenset(field.name for field in fields(SamplingParams))
+_LISTS = (
+    *("stop", "stop_token_ids", "allowed_token_ids"),
+    *("bad_words", "banned_strings", "dry_sequence_breakers"),
+)
 _CONSTRAINTS: Mapping[str, Callable[[Any], Constraint]] = {
     "json_schema": lambda schema: schema_constraint(schema, param="json_schema"),
     "json_object": lambda _: Constraint("json_object", param="json_object"),
@@ -51,62 +49,6 @@ _CONSTRAINTS: Mapping[str, Callable[[Any], Constraint]] = {
     "grammar": lambda text: Constraint("ebnf" if "::=" in str(text) else "lark", text, param="grammar"),
     "constraint": lambda constraint: constraint,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One finished choice."""
-
-    text: str
-    tokens: tuple[int, ...]
-    finish_reason: str
-    stop: str | int | None = None
-    logprobs: tuple[TokenLogprob, ...] = ()
-    reasoning: str = ""
-    tool_calls: tuple[ToolCall, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """The answer to one prompt; `text`, `tokens`, `finish_reason`, `reasoning` and `tool_calls` are the first
-    choice's. Reasoning and calls of a chat are no part of its text."""
-
-    choices: tuple[Choice, ...]
-    usage: Usage
-    timing: Timing
-    seed: int
-
-    @property
-    def text(self) -> str:
-        return self.choices[0].text
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        return self.choices[0].tokens
-
-    @property
-    def finish_reason(self) -> str:
-        return self.choices[0].finish_reason
-
-    @property
-    def reasoning(self) -> str:
-        return self.choices[0].reasoning
-
-    @property
-    def tool_calls(self) -> tuple[ToolCall, ...]:
-        return self.choices[0].tool_calls
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A piece of a stream: new text of a choice, or new reasoning of a chat; the last one of the stream has
-    `completion`, with all tool calls."""
-
-    text: str
-    choice: int = 0
-    tokens: tuple[int, ...] = ()
-    completion: Completion | None = None
-    reasoning: str = ""
 
 
 class LLM:
@@ -243,10 +185,10 @@ class LLM:
         _known("generate", sampling, _PARAMS | _CONSTRAINTS.keys())
         if isinstance(sampling.get("stop"), str):
             sampling = {**sampling, "stop": (sampling["stop"],)}
-        for name in ("stop", "stop_token_ids", "allowed_token_ids"):
+        for name in _LISTS:
             if isinstance(sampling.get(name), list | set | frozenset):
                 sampling = {**sampling, name: tuple(sampling[name])}
-        return replace(self.model.defaults, **sampling)
+        return with_defaults(self.model.defaults, sampling)
 
 
 class _Stream:
@@ -255,7 +197,7 @@ class _Stream:
     def __init__(self, llm: LLM, request: Request, conversation: Conversation | None = None) -> None:
         self._llm = llm  # its engine would stop with its last reference
         self._events: queue.SimpleQueue[list[Event]] = queue.SimpleQueue()
-        self._collector = _Collector(request.params.n, conversation)
+        self._collector = Collector(request.params.n, conversation)
         self._pieces: deque[Piece] = deque()
         self._open = False
         self._ticket = llm.model.engine.submit(request, self._events.put)
@@ -289,7 +231,7 @@ async def _astream(
 ) -> AsyncIterator[Piece]:
     loop = asyncio.get_running_loop()
     events: asyncio.Queue[list[Event]] = asyncio.Queue()
-    collector = _Collector(request.params.n, conversation)
+    collector = Collector(request.params.n, conversation)
     sink = _on_loop(loop, events.put_nowait)
     if request.constraint is None:
         ticket: Ticket = llm.model.engine.submit(request, sink)
@@ -312,63 +254,6 @@ def _on_loop(
             loop.call_soon_threadsafe(put, events)
 
     return sink
-
-
-class _Collector:
-    """Gathers the events of one request into pieces and, at the end, a completion."""
-
-    def __init__(self, n: int, conversation: Conversation | None) -> None:
-        self.completion: Completion | None = None
-        parsed = None if conversation is None or conversation.plain else conversation
-        self._parsers = [None if parsed is None else parsed.parser() for _ in range(n)]
-        self._answers = [Answer() for _ in range(n)]
-        self._tokens: list[list[int]] = [[] for _ in range(n)]
-        self._logprobs: list[list[TokenLogprob]] = [[] for _ in range(n)]
-        self._ends: dict[int, ChoiceDone] = {}
-
-    def take(self, events: list[Event]) -> list[Piece]:
-        """The pieces of these events; raises the request's error if it failed."""
-        pieces: list[Piece] = []
-        for event in events:
-            match event:
-                case Delta(choice, text, tokens, logprobs):
-                    parser = self._parsers[choice]
-                    self._tokens[choice] += tokens
-                    self._logprobs[choice] += logprobs
-                    said = [Text(text)] if parser is None else parser.feed(text)
-                    pieces.append(self._piece(choice, said, tokens))
-                case ChoiceDone(choice, reason):
-                    self._ends[choice] = event
-                    parser = self._parsers[choice]
-                    if parser is not None:
-                        pieces.append(self._piece(choice, parser.finish(cut=reason != "stop")))
-                case Done():
-                    self.completion = self._complete(event)
-                    pieces.append(Piece("", completion=self.completion))
-                case Failed(error):
-                    raise error
-        return pieces
-
-    def _piece(self, choice: int, said: Sequence[AnswerEvent], tokens: tuple[int, ...] = ()) -> Piece:
-        self._answers[choice].take(said)
-        text = "".join(event.text for event in said if isinstance(event, Text))
-        reasoning = "".join(event.text for event in said if isinstance(event, Reasoning))
-        return Piece(text, choice, tokens, reasoning=reasoning)
-
-    def _complete(self, done: Done) -> Completion:
-        choices = tuple(
-            Choice(
-                self._answers[index].content,
-                tuple(self._tokens[index]),
-                self._answers[index].reason(end.reason),
-                end.stop,
-                tuple(self._logprobs[index]),
-                self._answers[index].reasoning,
-                self._answers[index].calls,
-            )
-            for index, end in sorted(self._ends.items())
-        )
-        return Completion(choices, done.usage, done.timing, done.seed)
 
 
 def _last(pieces: Iterator[Piece]) -> Completion:

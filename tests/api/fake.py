@@ -17,6 +17,7 @@ from headrace.engine.request import (
     Done,
     Event,
     Failed,
+    PromptLogprobs,
     Request,
     Sink,
     Ticket,
@@ -197,8 +198,12 @@ class FakeEngine:
             ends: list[Event] = [ChoiceDone(choice, "cancelled") for choice in range(params.n)]
             return [*ends, self._done(item)]
         letter = item.text[item.position % len(item.text)]
-        item.position += 1
         events: list[Event] = []
+        if params.prompt_logprobs is not None and item.position == 0:
+            alternatives = tuple((65 + i, -0.25 - i) for i in range(params.prompt_logprobs))
+            scores = (TokenLogprob(token, -2.0, alternatives, 7) for token in item.request.prompt[1:])
+            events.append(PromptLogprobs(tuple(scores)))
+        item.position += 1
         for choice in range(params.n):
             data = letter.encode()
             logprobs = ()

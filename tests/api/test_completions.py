@@ -62,6 +62,39 @@ def test_logprobs(server: Running) -> None:
     assert logprobs.top_logprobs[0] == {"A": -0.5, "B": -1.5}
 
 
+def test_echo_with_logprobs_scores_the_prompt_too(server: Running) -> None:
+    client = server.openai()
+    request = {"model": MODEL, "prompt": "xyz", "max_tokens": 2, "logprobs": 1, "echo": True}
+    choice = client.completions.create(**request).choices[0]
+    assert choice.text == "xyza "
+    assert choice.logprobs.tokens == ["<s>", "x", "y", "z", "a", " "]
+    assert choice.logprobs.token_logprobs == [None, -2.0, -2.0, -2.0, -0.5, -0.5]
+    assert choice.logprobs.top_logprobs == [None, *[{"A": -0.25}] * 3, *[{"A": -0.5}] * 2]
+    assert choice.logprobs.text_offset == [0, 3, 4, 5, 3, 4]  # the fake's BOS is no special token
+    streamed = list(client.completions.create(**request, stream=True))
+    parts = [part.choices[0].logprobs for part in streamed if part.choices[0].logprobs]
+    assert [token for part in parts for token in part.tokens] == choice.logprobs.tokens
+    assert [value for part in parts for value in part.token_logprobs] == choice.logprobs.token_logprobs
+
+
+def test_prompt_logprobs_have_vllms_shape(server: Running) -> None:
+    post = server.http().post
+    body = {"prompt": [[256, 97, 98], [99]], "max_tokens": 1, "prompt_logprobs": 1}
+    choices = post("/v1/completions", json=body).json()["choices"]
+    liked = {"65": {"logprob": -0.25, "rank": 1, "decoded_token": "A"}}
+    scored = [
+        {str(token): {"logprob": -2.0, "rank": 7, "decoded_token": chr(token)}} | liked for token in (97, 98)
+    ]
+    assert [choice["prompt_logprobs"] for choice in choices] == [[None, *scored], [None]]
+    chat = {"messages": [{"role": "user", "content": "b"}], "max_tokens": 1, "prompt_logprobs": 0}
+    reply = post("/v1/chat/completions", json=chat).json()
+    assert len(reply["prompt_logprobs"]) == reply["usage"]["prompt_tokens"]
+    assert reply["prompt_logprobs"][0] is None
+    assert reply["prompt_logprobs"][1]["115"] == {"logprob": -2.0, "rank": 7, "decoded_token": "s"}
+    plain = post("/v1/completions", json={"prompt": "a", "max_tokens": 1}).json()
+    assert "prompt_logprobs" not in plain and "prompt_logprobs" not in plain["choices"][0]
+
+
 def test_best_of_returns_the_most_likely(server: Running) -> None:
     # The fake's choice 0 is the likeliest and the later ones are less so.
     reply = server.openai().completions.create(model=MODEL, prompt="a", max_tokens=2, n=1, best_of=3)
@@ -78,7 +111,14 @@ def test_best_of_returns_the_most_likely(server: Running) -> None:
         ({"best_of": 1, "n": 2}, "best_of"),
         ({"best_of": 21}, "best_of"),
         ({"n": 129}, "n"),
-        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        ({"use_beam_search": True, "stream": True}, "use_beam_search"),
+        ({"use_beam_search": True, "temperature": 0.5}, "temperature"),
+        ({"length_penalty": 2.0}, "length_penalty"),
+        ({"mirostat": 2, "top_k": 5}, "mirostat"),
+        ({"banned_strings": [""]}, "banned_strings"),
+        ({"dry_base": 0.5}, "dry_base"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
         ({"suffix": "end"}, "suffix"),
         ({"logprobs": 21}, "logprobs"),
         ({"prompt": []}, "prompt"),

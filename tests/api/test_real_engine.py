@@ -132,3 +132,60 @@ def test_the_reported_seed_is_that_of_every_prompt(server: Running) -> None:
     assert seed(prompt="a") is not None
     assert seed(prompt=["a", "b"], seed=7) == 7
     assert seed(prompt=["a", "b"]) is None  # each has drawn its own
+
+
+def test_every_sampling_parameter_takes_effect(server: Running) -> None:
+    def text(**body: object) -> str:
+        asked = {"prompt": PROMPT, "max_tokens": 40, "seed": 3, "temperature": 1.2, **body}
+        reply = server.http().post("/v1/completions", json=asked)
+        assert reply.status_code == 200, reply.text
+        return reply.json()["choices"][0]["text"]
+
+    plain = text()
+    for body in (
+        {"typical_p": 0.2},
+        {"top_n_sigma": 0.5},
+        {"xtc_probability": 1, "xtc_threshold": 0.05},
+        {"mirostat": 1, "mirostat_tau": 1},
+        {"mirostat": 2, "mirostat_tau": 1, "mirostat_eta": 0.2},
+        {"dynatemp_range": 1.0, "dynatemp_exponent": 2},
+        {"bad_words": plain.split()[:3]},
+        {"banned_strings": [plain[5:8]]},
+    ):
+        assert text(**body) != plain, body
+    assert text(mirostat=0, typical_p=1, dry_multiplier=0, repeat_last_n=-1, bad_words=[]) == plain
+    looping = {"logit_bias": {"20": 50}}
+    assert text(**looping, dry_multiplier=100, dry_allowed_length=1) != text(**looping)
+    penalised = {"repetition_penalty": 1.8, "frequency_penalty": 1.0}
+    assert text(**penalised, repeat_last_n=2) != text(**penalised)
+    assert text(**penalised, repeat_last_n=0) == text(repetition_penalty=1)
+
+
+def test_beams_come_best_first_and_best_of_is_their_number(server: Running) -> None:
+    asked = {"prompt": PROMPT, "max_tokens": 12, "use_beam_search": True, "logprobs": 0}
+    post = server.http().post
+    four = post("/v1/completions", json=asked | {"n": 4}).json()["choices"]
+    sums = [sum(choice["logprobs"]["token_logprobs"]) / 12 for choice in four]
+    assert sums == sorted(sums, reverse=True) and len({choice["text"] for choice in four}) == 4
+    best = post("/v1/completions", json=asked | {"n": 2, "best_of": 4}).json()["choices"]
+    assert [choice["text"] for choice in best] == [choice["text"] for choice in four[:2]]
+    chat = {
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 5,
+        "use_beam_search": True,
+        "n": 3,
+    }
+    assert len(post("/v1/chat/completions", json=chat).json()["choices"]) == 3
+
+
+def test_echo_with_logprobs_scores_every_token_of_the_prompt(server: Running) -> None:
+    asked = {"model": server.model.name, "prompt": PROMPT, "max_tokens": 3, "logprobs": 2, "echo": True}
+    choice = server.openai().completions.create(**asked, temperature=0).choices[0]
+    assert choice.text.startswith(PROMPT)
+    count = len(server.model.tokenizer.encode_prompt(PROMPT))
+    assert len(choice.logprobs.token_logprobs) == count + 3
+    assert choice.logprobs.token_logprobs[0] is None
+    assert all(value < 0 for value in choice.logprobs.token_logprobs[1:])
+    again = server.openai().completions.create(**asked, temperature=0).choices[0]  # the cache changes nothing
+    assert again.logprobs == choice.logprobs
+    assert choice.text[choice.logprobs.text_offset[count] :] == choice.text[len(PROMPT) :]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import InvalidRequest, NumericalError
-from headrace.sample import reference
+from headrace.sample import chain, penalties, pinned, reference
 from headrace.sample.params import SamplingParams
 
 ALL = 0xFFFFFFFF
@@ -38,36 +38,36 @@ def chi_square(counts: np.ndarray, expected: np.ndarray | float) -> float:
 def test_philox_gives_its_published_words(
     counter: tuple[int, int, int, int], key: tuple[int, int], words: tuple[int, int, int, int]
 ) -> None:
-    assert reference.philox(counter, key) == words
+    assert pinned.philox(counter, key) == words
 
 
 def test_keys_differ_in_every_argument() -> None:
     base = (3, 1, 4)
     keys = {
-        reference.token_key(*base),
-        reference.token_key(3 + 2**32, 1, 4),
-        reference.token_key(-3, 1, 4),
-        reference.token_key(3, 2, 4),
-        reference.token_key(3, 1, 5),
-        reference.token_key(3, 1, 4 + 2**32),
+        pinned.token_key(*base),
+        pinned.token_key(3 + 2**32, 1, 4),
+        pinned.token_key(-3, 1, 4),
+        pinned.token_key(3, 2, 4),
+        pinned.token_key(3, 1, 5),
+        pinned.token_key(3, 1, 4 + 2**32),
     }
     assert len(keys) == 6
-    assert reference.token_key(-3, 1, 4) == reference.token_key(2**64 - 3, 1, 4)
+    assert pinned.token_key(-3, 1, 4) == pinned.token_key(2**64 - 3, 1, 4)
 
 
 def test_log_and_exp_are_accurate() -> None:
     x = np.concatenate([np.geomspace(1e-10, 1e6, 20001), 1.0 - np.geomspace(1e-10, 0.5, 20001)])
     x = x[x != 1.0]
-    assert np.abs(reference.log(x) / np.log(x) - 1.0).max() < 4e-15
+    assert np.abs(pinned.log(x) / np.log(x) - 1.0).max() < 4e-15
     y = np.linspace(-30, 0, 100001, dtype=np.float32)
-    assert np.abs(reference.exp(y) / np.exp(y.astype(np.float64)) - 1.0).max() < 2e-7
-    assert reference.exp(np.zeros(1, np.float32))[0] == 1.0
+    assert np.abs(pinned.exp(y) / np.exp(y.astype(np.float64)) - 1.0).max() < 2e-7
+    assert pinned.exp(np.zeros(1, np.float32))[0] == 1.0
 
 
 def bits(ids: int, positions: range, *, seed: int = 11, choice: int = 0) -> np.ndarray:
     """[positions, ids] random words."""
     every = np.arange(ids)
-    return np.stack([reference.token_bits(every, reference.token_key(seed, choice, p)) for p in positions])
+    return np.stack([pinned.token_bits(every, pinned.token_key(seed, choice, p)) for p in positions])
 
 
 @pytest.mark.parametrize("shift", [24, 12, 0])
@@ -101,7 +101,7 @@ def test_other_seeds_and_choices_are_independent(seed: int, choice: int) -> None
 
 
 def test_noise_has_the_gumbel_distribution() -> None:
-    noise = np.concatenate([reference.gumbel(np.arange(50_000), (p, 77 * p)) for p in range(20)])
+    noise = np.concatenate([pinned.gumbel(np.arange(50_000), (p, 77 * p)) for p in range(20)])
     uniform = np.exp(-np.exp(-noise))
     counts = np.bincount((uniform * 1000).astype(int), minlength=1000)
     assert chi_square(counts, len(noise) / 1000) < critical(999)
@@ -116,7 +116,7 @@ def test_draws_follow_the_softmax(temperature: float) -> None:
     order = np.arange(12)
     counts = np.zeros(12)
     for position in range(draws):
-        key = reference.token_key(5, 0, position)
+        key = pinned.token_key(5, 0, position)
         counts[reference.draw(logits, order, params.temperature, key)] += 1
     weights = np.exp(logits.astype(np.float64) / temperature)
     assert chi_square(counts, draws * weights / weights.sum()) < critical(11)
@@ -126,7 +126,7 @@ def test_removing_other_tokens_does_not_change_a_tokens_noise() -> None:
     """If the winner survives truncation, it wins again: what makes drafts agree with their model."""
     rng = np.random.default_rng(1)
     logits = rng.standard_normal(500).astype(np.float32)
-    key = reference.token_key(1, 0, 0)
+    key = pinned.token_key(1, 0, 0)
     every = np.arange(500)
     winner = reference.draw(logits, every, 1.0, key)
     for _ in range(50):
@@ -138,14 +138,14 @@ def test_removing_other_tokens_does_not_change_a_tokens_noise() -> None:
 
 def test_truncation_by_hand() -> None:
     x = np.log(np.array([0.1, 0.4, 0.2, 0.2, 0.1], np.float32))
-    assert reference.truncate(x, SamplingParams()).tolist() == [1, 2, 3, 0, 4]
-    assert reference.truncate(x, SamplingParams(top_k=2)).tolist() == [1, 2]  # ties: the lowest id
-    assert reference.truncate(x, SamplingParams(top_p=0.5)).tolist() == [1, 2]
-    assert reference.truncate(x, SamplingParams(top_p=0.61)).tolist() == [1, 2, 3]
-    assert reference.truncate(x, SamplingParams(top_p=1e-9)).tolist() == [1]
-    assert reference.truncate(x, SamplingParams(top_k=2, top_p=0.66)).tolist() == [1]  # 0.4 / 0.6
-    assert reference.truncate(x, SamplingParams(min_p=0.45)).tolist() == [1, 2, 3]
-    assert reference.truncate(x, SamplingParams(min_p=1.0)).tolist() == [1]
+    assert chain.truncate(x, SamplingParams()).tolist() == [1, 2, 3, 0, 4]
+    assert chain.truncate(x, SamplingParams(top_k=2)).tolist() == [1, 2]  # ties: the lowest id
+    assert chain.truncate(x, SamplingParams(top_p=0.5)).tolist() == [1, 2]
+    assert chain.truncate(x, SamplingParams(top_p=0.61)).tolist() == [1, 2, 3]
+    assert chain.truncate(x, SamplingParams(top_p=1e-9)).tolist() == [1]
+    assert chain.truncate(x, SamplingParams(top_k=2, top_p=0.66)).tolist() == [1]  # 0.4 / 0.6
+    assert chain.truncate(x, SamplingParams(min_p=0.45)).tolist() == [1, 2, 3]
+    assert chain.truncate(x, SamplingParams(min_p=1.0)).tolist() == [1]
 
 
 def test_penalties_by_hand() -> None:
@@ -153,7 +153,7 @@ def test_penalties_by_hand() -> None:
     params = SamplingParams(
         repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25, logit_bias={4: 3}
     )
-    out = reference.adjust(logits, params, prompt_ids=[0, 1], output_ids=[2, 3, 2])
+    out = penalties.adjust(logits, params, prompt_ids=[0, 1], output_ids=[2, 3, 2])
     assert out.tolist() == [1.0, -4.0, 1.0 - 0.5 - 0.5, -4.0 - 0.5 - 0.25, 4.0]
 
 

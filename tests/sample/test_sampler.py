@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from headrace import _native
 from headrace.errors import HeadraceError, InvalidRequest, NumericalError
-from headrace.sample import reference
-from headrace.sample.params import SamplingParams
+from headrace.sample import penalties, reference
+from headrace.sample.banned import Breakers
+from headrace.sample.params import SamplingParams, with_defaults
 from headrace.sample.sampler import RowState, Sampler
 
 POOLS = {threads: _native.Pool(threads) for threads in (1, 2, 5)}
@@ -40,6 +41,17 @@ def params_strategy(vocabulary: int) -> st.SearchStrategy[SamplingParams]:
     return st.builds(
         SamplingParams,
         temperature=st.sampled_from([0.0, 1e-310, 1e-6, 0.3, 0.7, 1.0, 1.5, 100.0]),
+        dynatemp_range=st.sampled_from([0.0, 0.0, 0.0, 0.5, 100.0]),
+        dynatemp_exponent=st.sampled_from([1.0, 1e-9, 0.5, 3.0, 100.0]),
+        top_n_sigma=st.sampled_from([0.0, 0.0, 0.0, -1.0, 1e-9, 0.5, 1.0, 3.0, 1000.0]),
+        typical_p=st.sampled_from([1.0, 1.0, 1.0, 1e-9, 0.2, 0.9, 0.999999]),
+        xtc_probability=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
+        xtc_threshold=st.sampled_from([0.1, 0.0, 0.01, 0.5]),
+        repeat_last_n=st.sampled_from([-1, -1, 0, 1, 4, 20]),
+        dry_multiplier=st.sampled_from([0.0, 0.0, 0.8, 100.0]),
+        dry_base=st.sampled_from([1.75, 1.0, 100.0]),
+        dry_allowed_length=st.sampled_from([1, 2, 5]),
+        dry_penalty_last_n=st.sampled_from([-1, 0, 1, 10]),
         top_k=st.sampled_from([0, 0, 1, 2, 3, 20, 50, 300, 4000, 2**31 - 1]),
         top_p=st.sampled_from([1.0, 1.0, 1e-9, 0.1, 0.5, 0.9, 0.95, 0.999999]),
         min_p=st.sampled_from([0.0, 0.0, 1e-300, 1e-4, 0.05, 0.5, 1.0]),
@@ -54,12 +66,39 @@ def params_strategy(vocabulary: int) -> st.SearchStrategy[SamplingParams]:
     )
 
 
+def mirostat_strategy(params: SamplingParams) -> st.SearchStrategy[SamplingParams]:
+    """The same with mirostat in the place of truncation, half of the time."""
+    given = st.fixed_dictionaries(
+        {
+            "temperature": st.sampled_from([1e-310, 1e-3, 0.7, 1.0, 100.0]),
+            "mirostat": st.sampled_from([1, 2]),
+            "mirostat_tau": st.sampled_from([5.0, 0.0, 0.5, 2.0, 100.0]),
+            "mirostat_eta": st.sampled_from([0.1, 0.0, 1.0]),
+        }
+    )
+    return st.one_of(st.just(params), given.map(lambda values: with_defaults(params, values)))
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[int, int, list[tuple[str, SamplingParams]]]:
     vocabulary = draw(st.sampled_from(VOCABULARIES))
     kinds = st.sampled_from(["plain", "ties", "holes", "rising", "extreme", "peak"])
-    rows = draw(st.lists(st.tuples(kinds, params_strategy(vocabulary)), min_size=1, max_size=7))
+    rows = draw(
+        st.lists(
+            st.tuples(kinds, params_strategy(vocabulary).flatmap(mirostat_strategy)), min_size=1, max_size=7
+        )
+    )
     return vocabulary, draw(st.integers(0, 2**32)), rows
+
+
+def broken(ids: list[int], breakers: list[str]) -> list[int]:
+    """What DRY looks at, where each id is spelled as its number: by the whole text."""
+    out, text = [], ""
+    for token in ids:
+        before, text = len(text), text + str(token)
+        ends = {m + len(b) for b in breakers for m in range(len(text)) if text.startswith(b, m)}
+        out.append(penalties.BREAK if any(end > before for end in ends) else token)
+    return out
 
 
 @given(case=cases(), threads=st.sampled_from(sorted(POOLS)))
@@ -71,13 +110,16 @@ def test_native_equals_the_definition(
     rng = np.random.default_rng(seed)
     logits = np.stack([make_logits(kind, rng, vocabulary) for kind, _ in rows])
     states, expected, masks = [], [], []
+    repetitive = max(1, vocabulary // int(rng.integers(1, 200)))
     for (_, params), x in zip(rows, logits, strict=True):
-        prompt = rng.integers(0, vocabulary, rng.integers(0, 30)).tolist()
-        output = rng.integers(0, vocabulary, rng.integers(0, 6)).tolist()
+        prompt = rng.integers(0, repetitive, rng.integers(0, 30)).tolist()
+        output = rng.integers(0, repetitive, rng.integers(0, 6)).tolist()
         mask = rng.integers(0, 2**32, -(-vocabulary // 32), dtype=np.uint32) if rng.random() < 0.3 else None
         row_seed, choice = int(rng.integers(0, 2**63)), int(rng.integers(0, 9))
         eos = [int(rng.integers(vocabulary))]
-        state = RowState(params, row_seed, choice, prompt, eos)
+        words = [rng.integers(0, repetitive, rng.integers(1, 4)).tolist() for _ in range(rng.integers(0, 3))]
+        breakers = Breakers([str(token).encode() for token in range(vocabulary)], ["1", "99"])
+        state = RowState(params, row_seed, choice, prompt, eos, words, breakers.marked(prompt), breakers)
         for token in output:
             state.append(token)
         states.append(state)
@@ -92,6 +134,8 @@ def test_native_equals_the_definition(
                 output_ids=output,
                 eos_ids=eos,
                 allowed=mask,
+                bad_words=words,
+                history=broken(prompt + output, ["1", "99"]),
             )
         except HeadraceError as error:
             drawn = error
@@ -106,6 +150,8 @@ def test_native_equals_the_definition(
         assert sampled.tokens[r] == drawn.token
         assert sampled.tops[r] == drawn.top  # bit for bit, as everything is
         np.testing.assert_array_equal(sampled.logprobs[r], np.float32(drawn.logprob))
+        states[r].append(drawn.token)
+        assert states[r].mu == drawn.mu
 
 
 MIX = (

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import APIRouter
+from msgspec import UNSET, UnsetType
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.answers import ChoiceAnswer
 from headrace.api.call import call_of
-from headrace.api.logprobs import chat_logprobs
+from headrace.api.logprobs import chat_logprobs, prompt_logprobs
 from headrace.api.openapi import ChatChunk, ChatReply, replies
 from headrace.api.parameters import GenerationBody, check_characters, json_schema, read_parameters
 from headrace.api.reply import Collected, Head, respond
@@ -24,12 +25,13 @@ from headrace.api.wire import (
     ChatDelta,
     ChatLogprobs,
     ParameterWarning,
+    PromptLogprobList,
 )
 from headrace.chat.conversation import STRICT_IN_VAIN, Conversation, prepare
 from headrace.chat.messages import messages_from_openai
 from headrace.chat.template import missing_template
 from headrace.chat.tools import tool_use_from_openai
-from headrace.engine.request import ChoiceDone, Delta, Request, TokenLogprob
+from headrace.engine.request import ChoiceDone, Delta, PromptLogprobs, Request, TokenLogprob
 from headrace.errors import InvalidRequest
 from headrace.sample.params import MAX_TOP_LOGPROBS
 from headrace.sample.thinking import ThinkingLimit
@@ -174,6 +176,8 @@ class ChatShape:
         self._tokenizer = model.tokenizer
         self._wants_logprobs = bool(body.logprobs)
         self.keep = body.n or 1
+        self._tops = body.prompt_logprobs or 0
+        self.prompt_logprobs: PromptLogprobList | UnsetType = UNSET
         plain = conversation.plain
         self._answers = [ChoiceAnswer(None if plain else conversation.parser()) for _ in range(self.keep)]
 
@@ -181,6 +185,10 @@ class ChatShape:
     def reasoning_tokens(self) -> int:
         """Tokens of reasoning in all choices."""
         return sum(answer.reasoning_tokens for answer in self._answers)
+
+    def prompt(self, index: int, event: PromptLogprobs) -> None:
+        """How likely the prompt was."""
+        self.prompt_logprobs = prompt_logprobs(self._tokenizer, event.logprobs, self._tops)
 
     def opening(self, index: int) -> ChatChunkChoice:
         """The chunk that names the speaker."""

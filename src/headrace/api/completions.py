@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from fastapi import APIRouter
+from msgspec import UNSET
 from pydantic import Field, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.call import call_of
-from headrace.api.logprobs import text_logprobs
+from headrace.api.logprobs import echoed_logprobs, joined_logprobs, prompt_logprobs, text_logprobs
 from headrace.api.openapi import TextChunk, TextReply, replies
 from headrace.api.parameters import GenerationBody, check_characters, json_schema, read_parameters
 from headrace.api.reply import Collected, Head, respond
@@ -21,7 +22,7 @@ from headrace.api.wire import (
     TextChoice,
     TextLogprobs,
 )
-from headrace.engine.request import ChoiceDone, Delta, Request, TokenLogprob
+from headrace.engine.request import ChoiceDone, Delta, PromptLogprobs, Request, TokenLogprob
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.text.infill import Infill, infill_prompt
 
@@ -109,12 +110,9 @@ class CompletionBody(GenerationBody):
 
     def _choices(self) -> dict[str, Any]:
         """Parameters of how many choices are computed; `best_of` needs log probabilities to rank by."""
-        if self.echo and self.logprobs is not None:
-            raise InvalidRequest(
-                "echo with logprobs (log probabilities of the prompt) is not supported yet: leave one out",
-                param="echo",
-            )
         more: dict[str, Any] = {} if self.logprobs is None else {"logprobs": self.logprobs}
+        if self.echo and self.logprobs is not None:
+            more["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
         n = self.n or 1
         if self.best_of is None or self.best_of == n:
             return more
@@ -162,9 +160,14 @@ class TextShape:
     reply_object = "text_completion"
     chunk_object = "text_completion"
 
-    def __init__(self, model: LoadedModel, body: CompletionBody) -> None:
+    prompt_logprobs = UNSET  # each choice has its own
+
+    def __init__(self, model: LoadedModel, body: CompletionBody, requests: Sequence[Request]) -> None:
         self._tokenizer = model.tokenizer
+        self._requests = requests
         self._wants_logprobs = body.logprobs is not None
+        self._logprobs_tops, self._prompt_tops = body.logprobs or 0, body.prompt_logprobs
+        self._scored: dict[int, PromptLogprobs] = {}  # by request
         self._offsets: dict[int, int] = {}
         self.keep = body.n or 1
         self.reasoning_tokens = 0
@@ -178,10 +181,23 @@ class TextShape:
     def _prompt(self, index: int) -> str:
         return self._echoed[index // self.keep] if self._echoed else ""
 
+    def prompt(self, index: int, event: PromptLogprobs) -> None:
+        """How likely the prompt of a request was."""
+        self._scored[index] = event
+
+    def _echoed_logprobs(self, index: int) -> TextLogprobs | None:
+        scored = self._scored.get(index // self.keep)
+        if scored is None or not self._echoed or not self._wants_logprobs:
+            return None
+        prompt = self._requests[index // self.keep].prompt
+        return echoed_logprobs(self._tokenizer, prompt, scored.logprobs, self._logprobs_tops)
+
     def opening(self, index: int) -> TextChoice | None:
         """The prompt, where it is to be repeated."""
         prompt = self._prompt(index)
-        return TextChoice(index, prompt) if prompt else None
+        self._offsets[index] = len(prompt)
+        logprobs = self._echoed_logprobs(index)
+        return TextChoice(index, prompt, logprobs) if prompt or logprobs else None
 
     def delta(self, index: int, event: Delta) -> TextChoice | None:
         """New text, or tokens whose text is held back where their log probabilities are wanted."""
@@ -196,9 +212,22 @@ class TextShape:
     def whole(self, index: int, choice: Collected) -> TextChoice:
         """A whole choice."""
         assert choice.done is not None
-        text = self._prompt(index) + "".join(choice.text)
+        prompt = self._prompt(index)
+        self._offsets[index] = len(prompt)
+        logprobs = self._logprobs(index, choice.logprobs)
+        echoed = self._echoed_logprobs(index)
+        if echoed is not None and logprobs is not None:
+            logprobs = joined_logprobs(echoed, logprobs)
+        scored = self._scored.get(index // self.keep)
         return TextChoice(
-            index, text, self._logprobs(index, choice.logprobs), choice.done.reason, choice.done.stop
+            index,
+            prompt + "".join(choice.text),
+            logprobs,
+            choice.done.reason,
+            choice.done.stop,
+            UNSET
+            if scored is None or self._prompt_tops is None
+            else prompt_logprobs(self._tokenizer, scored.logprobs, self._prompt_tops),
         )
 
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> TextLogprobs | None:
@@ -220,5 +249,5 @@ async def create_completion(http: HttpRequest) -> Response:
     head = Head(new_id("cmpl"), model.name, warnings, body.include_usage)
     salt = key_salt(http, body.prompt_cache_key)
     requests = await service.off_loop(lambda: body.requests(model, head.id, salt))
-    shape = TextShape(model, body)
+    shape = TextShape(model, body, requests)
     return await respond(http, model, requests, shape, head, stream=bool(body.stream))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
@@ -22,7 +21,7 @@ from headrace.api.wire import ParameterWarning
 from headrace.config import nearest
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.sample.grammar import Constraint
-from headrace.sample.params import MAX_LOGIT_BIAS, MAX_N, SamplingParams
+from headrace.sample.params import MAX_LOGIT_BIAS, MAX_N, SamplingParams, with_defaults
 
 LARGE_BODY_BYTES = 256 * 1024
 TOKEN_CHARACTERS = 512  # no vocabulary has a token that stands for more
@@ -53,27 +52,6 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "moderation": (),
     "web_search_options": (),
-    "bad_words": ([],),
-    "banned_strings": ([],),
-    "typical_p": (1.0,),
-    "top_n_sigma": (0, -1),
-    "xtc_probability": (0,),
-    "xtc_threshold": (0.1,),
-    "dry_multiplier": (0,),
-    "dry_base": (1.75,),
-    "dry_allowed_length": (2,),
-    "dry_sequence_breakers": (),
-    "dry_penalty_last_n": (),
-    "mirostat": (0,),
-    "mirostat_tau": (),
-    "mirostat_eta": (),
-    "dynatemp_range": (0,),
-    "dynatemp_exponent": (1.0,),
-    "repeat_last_n": (),
-    "use_beam_search": (False,),
-    "length_penalty": (1.0,),
-    "early_stopping": (False,),
-    "prompt_logprobs": (),
     "logits_processors": ([],),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
@@ -144,8 +122,33 @@ class GenerationBody(RequestBody):
         "n",
         "max_tokens",
         "min_tokens",
+        "typical_p",
+        "top_n_sigma",
+        "xtc_probability",
+        "xtc_threshold",
+        "mirostat",
+        "mirostat_tau",
+        "mirostat_eta",
+        "dynatemp_range",
+        "dynatemp_exponent",
+        "repeat_last_n",
+        "dry_multiplier",
+        "dry_base",
+        "dry_allowed_length",
+        "dry_penalty_last_n",
+        "prompt_logprobs",
+        "use_beam_search",
+        "length_penalty",
+        "early_stopping",
         "include_stop_str_in_output",
         "ignore_eos",
+    )
+    list_names: ClassVar[tuple[str, ...]] = (
+        "stop_token_ids",
+        "allowed_token_ids",
+        "bad_words",
+        "banned_strings",
+        "dry_sequence_breakers",
     )
 
     model: str | None = None
@@ -158,6 +161,27 @@ class GenerationBody(RequestBody):
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
+    repeat_last_n: int | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    prompt_logprobs: int | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
+    dry_sequence_breakers: list[str] | None = None
+    bad_words: list[str] | None = None
+    banned_strings: list[str] | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LOGIT_BIAS)] | None = None
     seed: int | None = None
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
@@ -180,16 +204,18 @@ class GenerationBody(RequestBody):
 
     def sampling(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
         """Sampling parameters: `more`, over what was given, over the model's `defaults`."""
+        for name in ("prompt_logprobs", "use_beam_search"):
+            if self.stream and getattr(self, name) not in (None, False):
+                raise InvalidRequest(f"{name} cannot be streamed: leave one out", param=name)
         given = {name: value for name in self.sampling_names if (value := getattr(self, name)) is not None}
         if self.stop is not None:
             given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        if self.stop_token_ids is not None:
-            given["stop_token_ids"] = tuple(self.stop_token_ids)
-        if self.allowed_token_ids is not None:
-            given["allowed_token_ids"] = tuple(self.allowed_token_ids)
+        for name in self.list_names:
+            if (values := getattr(self, name)) is not None:
+                given[name] = tuple(values)
         if self.logit_bias is not None:
             given["logit_bias"] = {_token_id(key): bias for key, bias in self.logit_bias.items()}
-        return dataclasses.replace(defaults, **(given | more))
+        return with_defaults(defaults, given | more)
 
     def constraint(self, *, after: str | None = None) -> Constraint | None:
         """What the output must match, after the text `after`; from whichever parameter for it was given."""

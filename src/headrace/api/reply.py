@@ -23,11 +23,21 @@ from headrace.api.wire import (
     CompletionDetails,
     ParameterWarning,
     PromptDetails,
+    PromptLogprobList,
     Reply,
     TextChoice,
     UsageBody,
 )
-from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request, TokenLogprob, Usage
+from headrace.engine.request import (
+    ChoiceDone,
+    Delta,
+    Done,
+    Event,
+    PromptLogprobs,
+    Request,
+    TokenLogprob,
+    Usage,
+)
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -46,8 +56,10 @@ class Collected:
     done: ChoiceDone | None = None
 
     @property
-    def mean_logprob(self) -> float:
-        """Log probability per token, which `best_of` ranks by."""
+    def score(self) -> float:
+        """What `best_of` ranks by: a beam's score, else the log probability per token."""
+        if self.done is not None and self.done.score is not None:
+            return self.done.score
         return sum(token.logprob for token in self.logprobs) / max(len(self.logprobs), 1)
 
 
@@ -62,6 +74,15 @@ class Shape(Protocol):
     @property
     def reasoning_tokens(self) -> int:
         """Tokens of reasoning in all choices, once they are shaped."""
+        ...
+
+    @property
+    def prompt_logprobs(self) -> PromptLogprobList | UnsetType:
+        """How likely the prompt was, where that belongs to the reply and not to its choices."""
+        ...
+
+    def prompt(self, index: int, event: PromptLogprobs) -> None:
+        """Take note of how likely the prompt of the request at `index` was."""
         ...
 
     def opening(self, index: int) -> ChatChunkChoice | TextChoice | None:
@@ -119,6 +140,8 @@ async def respond(
     collector = await collect(http, model, requests)
     if collector is None:
         return Response(status_code=CLIENT_GONE)
+    for index, event in collector.prompts.items():
+        shape.prompt(index, event)
     choices = [choice for choices in collector.choices for choice in _best(choices, shape.keep)]
     shaped = [shape.whole(index, choice) for index, choice in enumerate(choices)]
     return json_response(
@@ -131,6 +154,7 @@ async def respond(
             usage=usage_body([done.usage for done in collector.done], shape.reasoning_tokens),
             seed=_seed(collector.done),
             warnings=head.warnings or UNSET,
+            prompt_logprobs=shape.prompt_logprobs,
         )
     )
 
@@ -152,7 +176,7 @@ def _best(choices: list[Collected], keep: int) -> list[Collected]:
     """All choices in their order, or the `keep` best of more."""
     if keep >= len(choices):
         return choices
-    return sorted(choices, key=lambda choice: choice.mean_logprob, reverse=True)[:keep]
+    return sorted(choices, key=lambda choice: choice.score, reverse=True)[:keep]
 
 
 class Collector:
@@ -161,6 +185,7 @@ class Collector:
     def __init__(self, requests: Sequence[Request]) -> None:
         self.choices = [[Collected() for _ in range(request.params.n)] for request in requests]
         self.done: list[Done] = []
+        self.prompts: dict[int, PromptLogprobs] = {}
 
     def feed(self, index: int, events: list[Event]) -> None:
         """Take the events of the request at `index`."""
@@ -172,6 +197,8 @@ class Collector:
                 choice.logprobs.extend(event.logprobs)
             elif isinstance(event, ChoiceDone):
                 self.choices[index][event.choice].done = event
+            elif isinstance(event, PromptLogprobs):
+                self.prompts[index] = event
             elif isinstance(event, Done):
                 self.done.append(event)
 
@@ -195,6 +222,8 @@ class StreamChunks:
         for event in events:
             if isinstance(event, Done):
                 self._done.append(event)
+            elif isinstance(event, PromptLogprobs):
+                self._shape.prompt(index, event)
             elif isinstance(event, Delta | ChoiceDone):
                 choice = index * self._per_request + event.choice
                 parts = [self._shape.opening(choice)] if choice not in self._opened else []

@@ -68,9 +68,21 @@ class TextLogprobs(msgspec.Struct, frozen=True):
     """Log probabilities in the shape of completions."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]  # null for the first token of a prompt that is repeated
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
+
+
+class PromptLogprob(msgspec.Struct, frozen=True):
+    """How likely a token of the prompt was, in vLLM's shape; of `rank` 1 is the likeliest."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobList = list[dict[str, PromptLogprob] | None]
+"""For each token of the prompt itself and the likeliest instead, by token id; null for the first."""
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
@@ -125,6 +137,7 @@ class TextChoice(msgspec.Struct, frozen=True):
     logprobs: TextLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobList | UnsetType = UNSET
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -172,6 +185,7 @@ class Reply(msgspec.Struct, frozen=True):
     usage: UsageBody
     seed: int | UnsetType = UNSET
     warnings: list[ParameterWarning] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobList | UnsetType = UNSET
 
 
 class ModelCard(msgspec.Struct, frozen=True):

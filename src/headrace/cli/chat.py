@@ -16,7 +16,7 @@ from headrace.cli.terminal import note
 from headrace.engine.load import LoadedModel
 from headrace.engine.request import Delta, Done, Request
 from headrace.errors import HeadraceError
-from headrace.sample.params import SamplingParams
+from headrace.sample.params import SamplingParams, with_defaults
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -101,7 +101,7 @@ def chat(
     """Talk until Ctrl-D or /quit. Raises TemplateMissing for a model that cannot chat."""
     if model.template is None:
         raise missing_template(model.name)
-    conversation = Conversation(model, dataclasses.replace(model.defaults, **sampling), system)
+    conversation = Conversation(model, with_defaults(model.defaults, sampling), system)
     session = _session()
     note(f"{model.name}, {model.context_length:,} tokens of context. /help for help, Ctrl-D to leave.")
     while True:

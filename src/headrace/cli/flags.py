@@ -106,9 +106,26 @@ SAMPLING_FLAGS = (
     _sampling_flag("top_k", int, "N", "only the N likeliest tokens; 0 is off"),
     _sampling_flag("top_p", float, "X", "only the likeliest tokens that sum up to X"),
     _sampling_flag("min_p", float, "X", "only tokens at least X times as likely as the likeliest"),
+    _sampling_flag("typical_p", float, "X", "only the most typical tokens that sum up to X"),
+    _sampling_flag("top_n_sigma", float, "X", "only logits within X standard deviations of the largest"),
+    _sampling_flag("xtc_probability", float, "X", "how often the likeliest tokens are left out"),
+    _sampling_flag("xtc_threshold", float, "X", "from which share on a token is one of these"),
+    _sampling_flag("dynatemp_range", float, "X", "vary the temperature by so much with the entropy"),
+    _sampling_flag("dynatemp_exponent", float, "X", "how the temperature follows the entropy"),
+    _sampling_flag("mirostat", int, "N", "version 1 or 2 instead of truncation; 0 is off"),
+    _sampling_flag("mirostat_tau", float, "X", "surprise that mirostat aims at, in bits"),
+    _sampling_flag("mirostat_eta", float, "X", "how fast mirostat adapts"),
     _sampling_flag("repetition_penalty", float, "X", "make tokens already seen less likely; 1 is off"),
     _sampling_flag("presence_penalty", float, "X", "subtracted from the logits of generated tokens"),
     _sampling_flag("frequency_penalty", float, "X", "the same for each time a token was generated"),
+    _sampling_flag("repeat_last_n", int, "N", "penalties look at the last N tokens; -1 is all"),
+    _sampling_flag("dry_multiplier", float, "X", "make long repetitions less likely; 0 is off"),
+    _sampling_flag("dry_base", float, "X", "how fast that grows with each repeated token"),
+    _sampling_flag("dry_allowed_length", int, "N", "repetitions of fewer than N tokens are free"),
+    _sampling_flag("dry_penalty_last_n", int, "N", "repetitions of the last N tokens; -1 is all"),
+    _sampling_flag("dry_sequence_breakers", list[str], "TEXT", "no repetition reaches across TEXT"),
+    _sampling_flag("bad_words", list[str], "TEXT", "never these tokens; can be repeated"),
+    _sampling_flag("banned_strings", list[str], "TEXT", "never this text; can be repeated"),
     _sampling_flag("logit_bias", list[str], "ID=X", "add X to a token's logit; can be repeated"),
     _sampling_flag("seed", int, "N", "same seed, same text"),
     _sampling_flag("min_tokens", int, "N", "no end before N tokens"),
@@ -130,9 +147,8 @@ SAMPLING_FLAGS = (
 def sampling_values(given: Mapping[str, Any]) -> dict[str, Any]:
     """What was given, as fields of SamplingParams; UsageError for a value that these refuse."""
     values = {name: value for name, value in given.items() if value not in (None, [])}
-    for name in ("stop", "stop_token_ids"):
-        if name in values:
-            values[name] = tuple(values[name])
+    lists = ("stop", "stop_token_ids", "dry_sequence_breakers", "bad_words", "banned_strings")
+    values |= {name: tuple(values[name]) for name in lists if name in values}
     if "logit_bias" in values:
         values["logit_bias"] = dict(_bias(text) for text in values["logit_bias"])
     try:

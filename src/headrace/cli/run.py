@@ -20,6 +20,7 @@ from headrace.config import Settings
 from headrace.engine.load import LoadedModel
 from headrace.engine.request import ChoiceDone, Delta, Done, Request
 from headrace.errors import UsageError
+from headrace.sample.params import with_defaults
 
 HELP = """Stream an answer to a prompt, or chat in the terminal.
 
@@ -69,7 +70,7 @@ def command(
             chat(running, sampling, system=system, show_statistics=stats, threads=settings.threads)
             return
         ids = _prompt_ids(running, prompt, raw=raw, system=system)
-        params = dataclasses.replace(running.defaults, **sampling)
+        params = with_defaults(running.defaults, sampling)
         request = Request(prompt=tuple(ids), params=params, continues=raw and prompt != "")
         answer = _stream(running, request, echo=not json)
         if json:

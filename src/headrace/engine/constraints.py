@@ -96,14 +96,17 @@ class Constraints:
         ends = None if choice.thinking is None else choice.thinking.forced
         if ends is not None:  # whatever else limits the choice: it limits the answer, not its marks
             return mask_of([ends], self._vocabulary)
-        fixed = choice.fixed_mask
-        if choice.matcher is None:
-            return fixed
-        try:
-            mask = choice.matcher.mask()
-        except HeadraceError as error:
-            return error
-        return mask if fixed is None else mask & fixed
+        mask = choice.fixed_mask
+        if choice.banned is not None:
+            banned = choice.banned.mask()
+            mask = banned if mask is None else mask & banned
+        if choice.matcher is not None:
+            try:
+                matching = choice.matcher.mask()
+            except HeadraceError as error:
+                return error
+            mask = matching if mask is None else mask & matching
+        return mask
 
     def _read_tokens(self) -> TokenTable:
         pieces, twin = self._tokenizer.pieces, self._tokenizer.twin()

@@ -10,7 +10,7 @@ from headrace.errors import ContextLengthExceeded, InvalidRequest
 MAX_PRIORITY = 100  # classes on either side of 0
 
 
-def check_request(request: Request, *, vocabulary: int, longest: int) -> None:
+def check_request(request: Request, *, vocabulary: int, longest: int, recurrent: bool = False) -> None:
     """Raise a typed error unless the request can run to its end: `longest` is prompt and output in tokens."""
     count = len(request.prompt)
     if count == 0:
@@ -26,6 +26,8 @@ def check_request(request: Request, *, vocabulary: int, longest: int) -> None:
     _check_ids("logit_bias", request.params.logit_bias, vocabulary)
     _check_ids("stop_token_ids", request.params.stop_token_ids, vocabulary)
     _check_ids("allowed_token_ids", request.params.allowed_token_ids or (), vocabulary)
+    if request.params.use_beam_search:
+        _check_beams(request, recurrent)
     if request.deadline_s is not None and not request.deadline_s > 0:
         raise InvalidRequest(
             f"deadline_s is {request.deadline_s}, it must be more than 0 seconds", param="deadline_s"
@@ -34,6 +36,22 @@ def check_request(request: Request, *, vocabulary: int, longest: int) -> None:
         raise InvalidRequest(
             f"priority is {request.priority}, it must be from -{MAX_PRIORITY} to {MAX_PRIORITY}",
             param="priority",
+        )
+
+
+def _check_beams(request: Request, recurrent: bool) -> None:
+    if request.constraint is not None:
+        name = request.constraint.param or request.constraint.kind
+        raise InvalidRequest(f"{name} cannot be combined with beam search: leave one out", param=name)
+    if request.thinking is not None:
+        raise InvalidRequest(
+            "a budget for thinking cannot be combined with beam search: leave one out",
+            param="thinking_token_budget",
+        )
+    if recurrent:
+        raise InvalidRequest(
+            "this model keeps a state of the whole text, which beams cannot share: leave use_beam_search out",
+            param="use_beam_search",
         )
 
 

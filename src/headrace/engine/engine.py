@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import itertools
 import logging
-import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from headrace.engine.arrivals import Arrivals
 from headrace.engine.constraints import Constraints, Masks
 from headrace.engine.door import check_request
 from headrace.engine.generation import Choice, Generation
-from headrace.engine.request import Event, Failed, Request, Sink, Ticket, TokenLogprob
-from headrace.engine.schedule import Scheduler
+from headrace.engine.request import ChoiceDone, Event, Failed, Request, Sink, Ticket, TokenLogprob
+from headrace.engine.schedule import Chunk, Scheduler
 from headrace.engine.sequence import Sequence
+from headrace.engine.status import EngineLimits, EngineStatus
 from headrace.engine.step_builder import StepBuilder
 from headrace.errors import (
     DeadlineExceeded,
@@ -29,47 +29,10 @@ from headrace.errors import (
 from headrace.ops.value import Array
 from headrace.run.executor import Executor
 from headrace.sample.grammar import GrammarError
-from headrace.sample.sampler import RowState, Sampled, Sampler
-from headrace.text.stops import StopMatcher
-from headrace.text.stream import Detokenizer
+from headrace.sample.sampler import Sampled, Sampler
 from headrace.text.tokenizer import Tokenizer
 
 log = logging.getLogger("headrace.engine")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLimits:
-    """`context_length` in tokens; `max_waiting` sequences may queue; one class of priority per `ageing_s`."""
-
-    context_length: int
-    max_sequences: int
-    max_waiting: int = 4096
-    ageing_s: float = 5.0
-
-    @property
-    def max_choices(self) -> int:
-        """Most choices that may be queued or running."""
-        return self.max_waiting + self.max_sequences
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatus:
-    """A snapshot. `last_step_s` is the monotonic time at which the loop last made progress.
-
-    `preemptions`, and the `masks` of grammars with the seconds they took, are counted since the start.
-    """
-
-    running: int
-    waiting: int
-    free_pages: int
-    available_pages: int
-    page_count: int
-    steps: int
-    last_step_s: float
-    alive: bool
-    preemptions: int = 0
-    masks: int = 0
-    mask_s: float = 0.0
 
 
 class Engine:
@@ -85,25 +48,28 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits
-        self._sampler, self._tokenizer, self._clock = sampler, tokenizer, clock
+        self._sampler, self._clock = sampler, clock
         capacity = executor.capacity
         self._page_count = capacity.page_count
         self._longest = min(limits.context_length, capacity.page_count * capacity.page_tokens)
+        self._recurrent = capacity.state_slots > 0
         self._scheduler = Scheduler(
             page_count=capacity.page_count,
             token_budget=capacity.max_tokens,
             max_sequences=limits.max_sequences,
             ageing_s=limits.ageing_s,
             page_tokens=capacity.page_tokens,
-            recurrent=capacity.state_slots > 0,
+            recurrent=self._recurrent,
         )
         self._builder = StepBuilder(context=self._longest, page_tokens=capacity.page_tokens)
         self._constraints = Constraints(tokenizer, sampler.vocabulary)
+        self._arrivals = Arrivals(tokenizer, sampler.vocabulary, self._constraints, self._longest)
         self._accepted: dict[str, Generation] = {}  # not ended yet; guarded by _wake
         self._pending_choices = 0  # of the accepted; guarded by _wake
         self._active: dict[str, Generation] = {}  # taken from the inbox; this and below: the loop's own
         self._choices: dict[int, Choice] = {}  # by sequence id
-        self._sequence_ids, self._request_ids = itertools.count(), itertools.count()
+        self._beams: dict[int, Generation] = {}  # by sequence id
+        self._request_ids = itertools.count()
         self._inbox: deque[Generation | str] = deque()  # requests, and ids to cancel
         self._wake = threading.Condition()
         self._stopping = False
@@ -119,29 +85,26 @@ class Engine:
 
     def submit(self, request: Request, sink: Sink) -> Ticket:
         """Queue a request; `sink` gets its events. Raises a typed error before anything is computed."""
-        check_request(request, vocabulary=self._sampler.vocabulary, longest=self._longest)
+        check_request(
+            request,
+            vocabulary=self._sampler.vocabulary,
+            longest=self._longest,
+            recurrent=self._recurrent,
+        )
         request_id = request.request_id or f"r{next(self._request_ids)}"
-        params = request.params
-        seed = secrets.randbits(63) if params.seed is None else params.seed % (1 << 64)
-        generation = Generation(request_id, request, sink, seed, self._clock())
-        stops = StopMatcher(params.stop, params.include_stop_str_in_output)
-        matchers, fixed_mask = self._constraints.matchers(request), self._constraints.fixed(request)
-        for index, matcher in enumerate(matchers):
-            choice = self._choice(generation, index, copy(stops))
-            choice.matcher, choice.fixed_mask = matcher, fixed_mask
-            choice.thinking = self._constraints.thinking(request)
-            generation.choices.append(choice)
+        generation = self._arrivals.generation(request, request_id, sink, self._clock())
+        choices = request.params.n
         with self._wake:
             if self._failure is not None or self._stopping:
                 raise self._failure or EngineStopped("the engine is shutting down: start it again")
             if request_id in self._accepted:
                 raise InvalidRequest(f"request_id '{request_id}' is in use", param="request_id")
-            if self._pending_choices + params.n > self.limits.max_choices:
+            if self._pending_choices + choices > self.limits.max_choices:
                 raise Overloaded(
                     f"{self._pending_choices:,} sequences are queued or running, at most "
                     f"{self.limits.max_choices:,} are allowed: try again later"
                 )
-            self._pending_choices += params.n
+            self._pending_choices += choices
             self._accepted[request_id] = generation
             self._inbox.append(generation)
             self._wake.notify()
@@ -176,38 +139,6 @@ class Engine:
             self._inbox.append(request_id)
             self._wake.notify()
 
-    def _choice(self, generation: Generation, index: int, stops: StopMatcher) -> Choice:
-        request, params = generation.request, generation.request.params
-        prompt = list(request.prompt)
-        asked = params.max_tokens or self._longest
-        eos = frozenset[int]() if params.ignore_eos else self._tokenizer.eos_ids
-        stop_ids = eos | frozenset(params.stop_token_ids)
-        sequence = Sequence(
-            id=next(self._sequence_ids),
-            request_key=generation.request_id,
-            choice=index,
-            tokens=prompt,
-            prompt_length=len(prompt),
-            max_length=min(len(prompt) + asked, self._longest),
-            salt=request.salt,
-            cache=request.cache,
-            priority=request.priority,
-            arrival_s=generation.submitted_s,
-        )
-        return Choice(
-            sequence,
-            RowState(params, generation.seed, index, request.prompt, stop_ids),
-            Detokenizer(
-                self._tokenizer,
-                visible_ids=self._constraints.visible_ids(request),
-                # A grammar describes the text from its first byte, where a decoder would take off a space.
-                continues=request.continues or request.constraint is not None,
-            ),
-            stops,
-            stop_ids,
-            generation,
-        )
-
     # -- on the engine's thread -----------------------------------------------------------------------
 
     def _run(self, executor: Executor) -> None:
@@ -224,7 +155,7 @@ class Engine:
     def _take_inbox(self) -> bool:
         """Take what has arrived, waiting while there is nothing to do; False when it is time to stop."""
         with self._wake:
-            while not self._inbox and not self._choices and not self._stopping:
+            while not (self._inbox or self._choices or self._beams or self._stopping):
                 self._wake.wait()
             arrived = list(self._inbox)
             self._inbox.clear()
@@ -238,6 +169,8 @@ class Engine:
                 for choice in item.choices:
                     self._choices[choice.sequence.id] = choice
                     self._scheduler.add(choice.sequence)
+                if item.beams is not None:
+                    self._begin(item, item.beams.sequences)
         self._check_deadlines()
         return True
 
@@ -248,18 +181,73 @@ class Engine:
         step = self._builder.build(chunks)
         now = self._clock()
         for chunk in chunks:
-            generation = self._choices[chunk.sequence.id].generation
+            generation = self._generation(chunk.sequence)
             if generation.scheduled_s is None:
                 generation.scheduled_s = now
-        choices = [self._choices[chunk.sequence.id] for chunk in chunks if chunk.samples]
+        sampling = [chunk.sequence for chunk in chunks if chunk.samples]
+        choices = [self._choices[sequence.id] for sequence in sampling if sequence.id in self._choices]
         masks = self._constraints.start(choices)
         logits = executor.run(step)
+        grown = {self._beams[sequence.id].request_id for sequence in sampling if sequence.id in self._beams}
+        if grown or any(chunk.scores for chunk in chunks):
+            logits = self._without_sampling(logits, chunks)
         sampled = self._sample(logits, choices, masks.result() if masks is not None else None)
         self._scheduler.advance(chunks)
         self._steps += 1
         self._last_step_s = self._clock()
         if sampled is not None:
             self._hand_out(choices, sampled)
+        for request_id in grown:
+            self._grow(self._active[request_id])
+
+    def _generation(self, sequence: Sequence) -> Generation:
+        choice = self._choices.get(sequence.id)
+        return self._beams[sequence.id] if choice is None else choice.generation
+
+    def _without_sampling(self, logits: Array, chunks: list[Chunk]) -> Array:
+        """Score prompts and find the candidates of beams; the other rows of logits are to be sampled."""
+        samples: list[int] = []
+        row = 0
+        for chunk in chunks:
+            choice = self._choices.get(chunk.sequence.id)
+            if choice is not None and choice.scores is not None and chunk.scores:
+                choice.scores.take(self._sampler, logits, row, chunk.start, chunk.count)
+            row += chunk.rows
+            if chunk.samples and choice is not None:
+                samples.append(row - 1)
+            elif chunk.samples:
+                beams = self._beams[chunk.sequence.id].beams
+                assert beams is not None
+                beams.take(chunk.sequence, self._sampler, logits, row - 1)
+        return logits[samples]
+
+    def _grow(self, generation: Generation) -> None:
+        """Go on with a request's beams, or end it."""
+        beams = generation.beams
+        assert beams is not None
+        generation.first_token_s = generation.first_token_s or self._last_step_s
+        if beams.error is not None:
+            self._drop(generation)
+            _send(generation, [Failed(beams.error)])
+            return
+        change = beams.settle()
+        for sequence in change.ended:
+            self._end(sequence)
+        self._begin(generation, change.begun)
+        if change.events:
+            self._drop(generation)
+            _send(generation, [*change.events, generation.finished(self._last_step_s)])
+
+    def _begin(self, generation: Generation, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            self._beams[sequence.id] = generation
+            self._scheduler.add(sequence)
+
+    def _end(self, sequence: Sequence) -> None:
+        """Give back what one of the beams' sequences holds."""
+        del self._beams[sequence.id]
+        self._scheduler.finish(sequence)
+        self._builder.forget(sequence)
 
     def _sample(self, logits: Array, choices: list[Choice], masks: Masks | None) -> Sampled | None:
         """The next token of each choice; those without a mask have its error instead."""
@@ -283,9 +271,13 @@ class Engine:
             if generation.first_token_s is None:
                 generation.first_token_s = now
             error = sampled.errors[index]
+            if choice.scores is not None and choice.row.position == 0:
+                error = error or choice.scores.error
             if error is not None:
                 ready.append(Failed(error))
                 continue
+            if choice.scores is not None and choice.row.position == 0:
+                ready.append(choice.scores.event())
             logprob = None
             if generation.request.params.logprobs is not None:
                 token = int(sampled.tokens[index])
@@ -312,6 +304,8 @@ class Engine:
         if generation is None:
             return  # it ended before the word arrived
         events: list[Event] = [choice.end("cancelled") for choice in generation.choices if not choice.done]
+        if generation.beams is not None:
+            events += [ChoiceDone(index, "cancelled") for index in range(generation.request.params.n)]
         self._drop(generation)
         _send(generation, [*events, generation.finished(self._clock())])
 
@@ -336,10 +330,12 @@ class Engine:
         """The request is over: give back everything and forget it."""
         for choice in generation.choices:
             self._release(choice)
+        for sequence in generation.beams.sequences if generation.beams is not None else ():
+            self._end(sequence)
         del self._active[generation.request_id]
         with self._wake:
             del self._accepted[generation.request_id]
-            self._pending_choices -= len(generation.choices)
+            self._pending_choices -= generation.request.params.n
 
     def _fail_all(self, error: HeadraceError) -> None:
         with self._wake:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headrace.engine.beam_group import BeamGroup
+from headrace.engine.prompt_scores import PromptScores
 from headrace.engine.request import (
     ChoiceDone,
     Delta,
@@ -17,6 +19,7 @@ from headrace.engine.request import (
     Usage,
 )
 from headrace.engine.sequence import Sequence
+from headrace.sample.banned import BannedStrings
 from headrace.sample.grammar_matcher import Matcher
 from headrace.sample.grammar_tokens import Mask
 from headrace.sample.sampler import RowState
@@ -37,6 +40,8 @@ class Choice:
     generation: Generation
     matcher: Matcher | None = None
     fixed_mask: Mask | None = None
+    banned: BannedStrings | None = None
+    scores: PromptScores | None = None
     thinking: Thinking | None = None
     done: bool = False
 
@@ -44,7 +49,7 @@ class Choice:
     def free(self) -> bool:
         """Whether its next token may be any."""
         ends = self.thinking is not None and self.thinking.forced is not None
-        return self.matcher is None and self.fixed_mask is None and not ends
+        return self.matcher is None and self.fixed_mask is None and self.banned is None and not ends
 
     def accept(self, token: int, logprob: TokenLogprob | None) -> list[Event]:
         """Take a sampled token, and those that are forced after it: the text that they make certain, and the
@@ -72,6 +77,8 @@ class Choice:
         """Append a token: its text, why the choice ends with it, and the stop string or token that did it."""
         self.sequence.tokens.append(token)
         self.row.append(token)
+        if self.banned is not None:
+            self.banned.accept(token)
         if self.thinking is not None:
             self.thinking.take(token)
         if token in self.stop_ids:
@@ -91,11 +98,12 @@ class Choice:
         """The next token where it needs no model: neither its logits are wanted nor could they matter."""
         params = self.generation.request.params
         token = None
-        if params.logprobs is not None:
+        if params.logprobs is not None or params.mirostat or params.bad_words:
             return None
         if self.thinking is not None:
             token = self.thinking.forced
-        if token is None and self.matcher is not None and self.fixed_mask is None:
+        limited = self.fixed_mask is not None or self.banned is not None
+        if token is None and self.matcher is not None and not limited:
             token = self.matcher.forced
         early = self.row.position < params.min_tokens
         return None if early and token in self.stop_ids else token
@@ -122,6 +130,7 @@ class Generation:
     choices: list[Choice] = field(default_factory=list[Choice])
     scheduled_s: float | None = None
     first_token_s: float | None = None
+    beams: BeamGroup | None = None  # instead of choices
 
     @property
     def done(self) -> bool:
@@ -135,12 +144,14 @@ class Generation:
 
     def finished(self, now_s: float) -> Done:
         """The terminal event of a request whose choices have all ended."""
-        first = self.choices[0].sequence
-        generated = sum(len(c.sequence.tokens) - c.sequence.prompt_length for c in self.choices)
-        usage = Usage(first.prompt_length, generated, first.cached_tokens, first.miss_reason)
         timing = Timing(
             queue_s=(self.scheduled_s or now_s) - self.submitted_s,
             first_token_s=(self.first_token_s or now_s) - self.submitted_s,
             total_s=now_s - self.submitted_s,
         )
-        return Done(usage, timing, self.seed)
+        return Done(self._usage() if self.beams is None else self.beams.usage(), timing, self.seed)
+
+    def _usage(self) -> Usage:
+        first = self.choices[0].sequence
+        generated = sum(len(c.sequence.tokens) - c.sequence.prompt_length for c in self.choices)
+        return Usage(first.prompt_length, generated, first.cached_tokens, first.miss_reason)

@@ -1,4 +1,4 @@
-"""What goes into the engine and what comes out: one request type, five events."""
+"""What goes into the engine and what comes out: one request type, its events."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ class TokenLogprob:
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()  # most likely first
+    rank: int = 0  # 1: no token is likelier; 0: not known
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """All tokens of the prompt but its first, where `prompt_logprobs` were asked for; before any Delta."""
+
+    logprobs: tuple[TokenLogprob, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +77,13 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceDone:
-    """One choice has ended; `stop` is the stop string or stop-token id that ended it, if one did."""
+    """One choice has ended; `stop` is the stop string or stop-token id that ended it, if one did. `score` is
+    what beam search ranks by."""
 
     choice: int
     reason: FinishReason
     stop: str | int | None = None
+    score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +111,7 @@ class Failed:
     error: HeadraceError
 
 
-Event = Delta | ChoiceDone | Done | Failed
+Event = PromptLogprobs | Delta | ChoiceDone | Done | Failed
 Terminal = Done | Failed
 Sink = Callable[[list[Event]], None]
 """Called on the engine's thread with the events of one step, in order. It must not block or raise."""

@@ -23,12 +23,19 @@ _RANK = attrgetter("rank")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Compute `sequence.tokens[start:start + count]`; `samples`: it ends at the last token, for logits."""
+    """Compute `sequence.tokens[start:start + count]`; `samples`: it ends at the last token, for logits;
+    `scores`: logits are wanted of every token."""
 
     sequence: Sequence
     start: int
     count: int
     samples: bool
+    scores: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Rows of logits: of the last tokens of the chunk."""
+        return self.count if self.scores else int(self.samples)
 
 
 class Scheduler:
@@ -57,6 +64,10 @@ class Scheduler:
 
     Choices. Of the sequences of one request the first computes the prompt's full pages while the others
     wait; then they find these in the prefix tree (with `cache` off, under a salt of the request's own).
+
+    Rows. A step has at most `max_sequences` rows of logits. A sequence that `scores` takes nothing from the
+    prefix tree and gets half of the rows that are left when every running sequence has one, the other half
+    stays for newcomers.
 
     Slots. Every running sequence has one of `max_sequences` slots for a model's recurrent states. With
     `recurrent` a text's pages are of no use without the state at their end, which nobody saves: nothing is
@@ -90,6 +101,7 @@ class Scheduler:
         self._waiting: list[Sequence] = []  # by rank
         self._running: list[Sequence] = []  # by rank
         self._leaders: dict[int | str, Sequence] = {}  # who computes a request's prompt now, by request_key
+        self._extra_rows = 0  # of logits in this step, beyond one for each running sequence
         self._blocked: Sequence | None = None  # did not fit, and no page was given back since
         self.preemptions = 0
         """How often a sequence lost its pages to a more important one."""
@@ -143,6 +155,7 @@ class Scheduler:
     def schedule(self) -> list[Chunk]:
         """The next step: first every sequence with one token to compute, then prefill in rank order."""
         planned: dict[int, Chunk] = {}
+        self._extra_rows = 0
         budget = self._token_budget
         prefills: list[Sequence] = []
         size = self._page_tokens
@@ -175,13 +188,14 @@ class Scheduler:
             if sequence.state is not State.RUNNING:
                 continue
             sequence.computed = computed = start + chunk.count
+            sequence.scores = sequence.scores and computed < sequence.prompt_length - 1
             first, last = start // size, computed // size
             if last > first and not self._recurrent:
                 self._tree.insert(sequence.cache_salt, sequence.tokens, sequence.pages, first, last)
-                leads = self._leaders.get(sequence.request_key) is sequence
-                if leads and computed >= self._shareable(sequence):
-                    del self._leaders[sequence.request_key]
-                    self._blocked = None  # it may share these pages now
+            leads = self._leaders.get(sequence.request_key) is sequence
+            if leads and computed >= self._shareable(sequence):
+                del self._leaders[sequence.request_key]
+                self._blocked = None  # it may share these pages now
 
     def _prefill(self, prefills: list[Sequence], budget: int, planned: dict[int, Chunk]) -> None:
         """Give the rest of the budget to running prefills and admitted newcomers, in rank order."""
@@ -198,15 +212,20 @@ class Scheduler:
             else:
                 return
             if sequence.state is State.RUNNING:  # not preempted by one before it
-                count = self._provide(sequence, min(sequence.pending, budget), planned)
+                wanted = min(sequence.pending, budget)
+                if sequence.scores:
+                    rows = self._max_sequences - len(self._running) - self._extra_rows
+                    wanted = min(wanted, 1 + rows // 2)
+                count = self._provide(sequence, wanted, planned)
                 if count:
                     samples = count == sequence.pending
-                    planned[sequence.id] = Chunk(sequence, sequence.computed, count, samples)
+                    planned[sequence.id] = Chunk(sequence, sequence.computed, count, samples, sequence.scores)
                     budget -= count
+                    self._extra_rows += count - 1 if sequence.scores else 0
 
     def _newcomer(self, place: int) -> tuple[int, Sequence | None]:
         """The first in the queue, from `place` on, that could be admitted now, and its place."""
-        if len(self._running) < self._max_sequences:
+        if len(self._running) + self._extra_rows < self._max_sequences:
             while place < len(self._waiting):
                 sequence = self._waiting[place]
                 if sequence is self._blocked:
@@ -220,6 +239,8 @@ class Scheduler:
         """Let the sequence at `place` in the queue run if it fits."""
         if self._recurrent:
             match = Match([], 0, "recurrent_state")
+        elif sequence.scores:
+            match = Match([], 0, "scored")
         else:
             match = self._tree.match(sequence.cache_salt, sequence.tokens)
         sequence.pages = match.pages
@@ -268,7 +289,10 @@ class Scheduler:
         )
 
     def _shareable(self, sequence: Sequence) -> int:
-        """Tokens of the prompt in full pages before its last token, where pages can be shared."""
+        """Tokens of the prompt that the others of its request wait for: those in full pages before its last
+        token, where pages can be shared."""
+        if sequence.scores:
+            return sequence.prompt_length - 1  # the others' text must not come before its scores
         return 0 if self._recurrent else (sequence.prompt_length - 1) // self._page_tokens * self._page_tokens
 
     def _provide(self, sequence: Sequence, count: int, planned: dict[int, Chunk]) -> int:

@@ -35,6 +35,7 @@ class Sequence:
     cache: bool = True
     priority: int = 0  # lower runs sooner
     arrival_s: float = 0.0  # monotonic clock
+    scores: bool = False  # logits are wanted of the whole prompt; False again when it is computed
 
     rank: tuple[float, int] = (0.0, 0)  # lower is more important; total order, see Scheduler
     state: State = State.WAITING

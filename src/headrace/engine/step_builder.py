@@ -35,7 +35,7 @@ class StepBuilder:
         self._rows.pop(sequence.id, None)
 
     def build(self, chunks: Sequence_[Chunk]) -> Step:
-        """The step that computes the chunks; rows with logits come in the order of the chunks that sample."""
+        """The step that computes the chunks; rows with logits come in the order of the chunks."""
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
@@ -55,8 +55,7 @@ class StepBuilder:
                 positions += where.tolist()
                 slots += (page_row.entries[where // size] * size + where % size).tolist()
             starts.append(len(tokens))
-            if chunk.samples:
-                rows.append(len(tokens) - 1)
+            rows += range(len(tokens) - chunk.rows, len(tokens))
         lengths = [chunk.start + chunk.count for chunk in chunks]
         return Step(
             tokens=_ints(tokens),

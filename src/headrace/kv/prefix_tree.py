@@ -11,12 +11,20 @@ from headrace.errors import ProgramError
 from headrace.kv.pages import PAGE_TOKENS, Pages
 
 MissReason = Literal[
-    "cold", "diverged", "evicted", "partial_page", "in_flight", "disabled", "recurrent_state"
+    "cold",
+    "diverged",
+    "evicted",
+    "partial_page",
+    "in_flight",
+    "disabled",
+    "recurrent_state",
+    "scored",
 ]
 """Why no more of a prompt came from the cache. None: every full page before the last token did. Otherwise the
 first that holds, about the first page that was missing:
 
 - disabled: the request asked for no cache (decided by the scheduler).
+- scored: the request wants the prompt's log-probabilities (decided by the scheduler).
 - recurrent_state: the model keeps a state of the whole text before a token, and none is saved (decided by the
   scheduler, docs/decisions/0011).
 - in_flight: a running sequence of the same salt is computing that very prefix now (decided by the scheduler).

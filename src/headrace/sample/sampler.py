@@ -11,10 +11,35 @@ from numpy.typing import NDArray
 
 from headrace import _native
 from headrace.errors import HeadraceError, InvalidRequest, NumericalError
+from headrace.sample.banned import Breakers
 from headrace.sample.params import SamplingParams
-from headrace.sample.reference import MAX_VOCABULARY, MIN_REPETITION_PENALTY
+from headrace.sample.penalties import MIN_REPETITION_PENALTY
+from headrace.sample.pinned import MAX_VOCABULARY
 
 Tops = tuple[tuple[int, float], ...]
+
+_SAME = (
+    "temperature",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "top_n_sigma",
+    "top_k",
+    "typical_p",
+    "top_p",
+    "xtc_probability",
+    "xtc_threshold",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "presence_penalty",
+    "frequency_penalty",
+    "repeat_last_n",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "min_tokens",
+)  # by these names both here and there
 
 
 class RowState:
@@ -23,10 +48,12 @@ class RowState:
     `seed` is the request's, already drawn if it asked for none; `choice` its index below n. The position
     is the number of tokens appended, that is, the 0-based index of the token to be drawn next. The
     repetition penalty counts the prompt and the appended tokens, presence and frequency penalties the
-    appended ones. `eos_ids` are not drawn before min_tokens, unless ignore_eos.
+    appended ones. `eos_ids` are not drawn before min_tokens, unless ignore_eos. `bad_words` are the ids of
+    each, `history` the prompt as DRY looks at it (see penalties.BREAK), and `breakers`, this row's own,
+    finds what breaks a repetition in the tokens after it.
     """
 
-    __slots__ = ("native",)
+    __slots__ = ("_breakers", "native")
 
     def __init__(
         self,
@@ -35,35 +62,41 @@ class RowState:
         choice: int,
         prompt_ids: Sequence[int],
         eos_ids: Collection[int],
+        bad_words: Sequence[Sequence[int]] = (),
+        history: Sequence[int] | NDArray[np.int32] = (),
+        breakers: Breakers | None = None,
     ) -> None:
+        settings = _native.SampleSettings()
+        for name in _SAME:
+            setattr(settings, name, getattr(params, name))
+        settings.log_min_p = math.log(params.min_p) if params.min_p > 0.0 else -math.inf
+        settings.repetition_penalty = max(params.repetition_penalty, MIN_REPETITION_PENALTY)
+        settings.logit_bias = list(params.logit_bias.items())
+        settings.bad_words = [list(word) for word in bad_words]
+        settings.ends = sorted({*params.stop_token_ids, *(() if params.ignore_eos else eos_ids)})
+        settings.logprobs = -1 if params.logprobs is None else params.logprobs
+        settings.seed, settings.choice = seed % 2**64, choice
+        self._breakers = breakers if params.dry_multiplier else None
         # Converting a long prompt takes milliseconds, and only this penalty looks at it.
         counted = prompt_ids if params.repetition_penalty != 1.0 else ()
-        ends = {*params.stop_token_ids, *(() if params.ignore_eos else eos_ids)}
-        self.native = _native.SampleRow(
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            log_min_p=math.log(params.min_p) if params.min_p > 0.0 else -math.inf,
-            repetition_penalty=max(params.repetition_penalty, MIN_REPETITION_PENALTY),
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
-            logit_bias=list(params.logit_bias.items()),
-            ends=sorted(ends),
-            min_tokens=params.min_tokens,
-            logprobs=-1 if params.logprobs is None else params.logprobs,
-            seed=seed % 2**64,
-            choice=choice,
-            prompt=np.array(counted, dtype=np.int32),
-        )
+        self.native = _native.SampleRow(settings, np.array(counted, np.int32), np.asarray(history, np.int32))
 
     @property
     def position(self) -> int:
         """Number of tokens appended so far."""
         return self.native.position
 
+    @property
+    def mu(self) -> float:
+        """Mirostat's bound of surprise for the next token, in bits."""
+        return self.native.mu
+
     def append(self, token: int) -> None:
         """Take note of a token that has been generated."""
-        self.native.append(token)
+        self.native.append(token, self._breaks(token))
+
+    def _breaks(self, token: int) -> bool:
+        return self._breakers is not None and self._breakers.push(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +111,16 @@ class Sampled:
     logprobs: NDArray[np.float32]
     tops: tuple[Tops, ...]
     errors: tuple[HeadraceError | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A token under the model's distribution: its natural-log probability, its rank (1: no token is likelier)
+    and the likeliest tokens."""
+
+    logprob: float
+    rank: int
+    top: Tops
 
 
 class Sampler:
@@ -111,6 +154,26 @@ class Sampler:
         for row, fault in faults:
             errors[row] = self._error(fault)
         return Sampled(tokens, logprobs, tops, tuple(errors))
+
+    def score(
+        self, logits: NDArray[np.float32], rows: Sequence[int], tokens: Sequence[int], tops: int
+    ) -> list[Score]:
+        """How likely tokens[i] is by row rows[i] of `logits`, with the `tops` likeliest (0 to 20);
+        NumericalError where a row is not finite."""
+        found = self._native.score(logits, np.array(rows, np.int32), np.array(tokens, np.int32), tops)
+        for *_, fault in found:
+            if fault:
+                raise self._error(fault)
+        return [Score(logprob, rank, top) for logprob, rank, top, _ in found]
+
+    def top(self, logits: NDArray[np.float32], row: int, count: int) -> list[tuple[int, float]]:
+        """The `count` likeliest tokens of a row of `logits` with their log-probabilities, likeliest first;
+        fewer where fewer can be drawn. NumericalError where the row is not finite."""
+        count = min(count, self.vocabulary)
+        ids, logprobs = self._native.top(logits, np.array([row], np.int32), count)
+        if ids[0] < 0:
+            raise self._error(1)
+        return [pair for pair in zip(ids.tolist(), logprobs.tolist(), strict=True) if pair[0] >= 0]
 
     def _error(self, fault: int) -> HeadraceError:
         if fault == 1:

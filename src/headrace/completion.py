@@ -1,0 +1,141 @@
+"""What the Python front door gives back: completions, pieces of them, and how they come from events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.chat.answer import Answer
+from headrace.chat.conversation import Conversation
+from headrace.chat.messages import ToolCall
+from headrace.chat.tool_formats.output import AnswerEvent, Reasoning, Text
+from headrace.engine.request import (
+    ChoiceDone,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    PromptLogprobs,
+    Timing,
+    TokenLogprob,
+    Usage,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One finished choice."""
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: str
+    stop: str | int | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    score: float | None = None  # of beam search
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The answer to one prompt; `text`, `tokens`, `finish_reason`, `reasoning` and `tool_calls` are the first
+    choice's. Reasoning and calls of a chat are no part of its text."""
+
+    choices: tuple[Choice, ...]
+    usage: Usage
+    timing: Timing
+    seed: int
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # of all tokens of the prompt but the first
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return self.choices[0].tokens
+
+    @property
+    def finish_reason(self) -> str:
+        return self.choices[0].finish_reason
+
+    @property
+    def reasoning(self) -> str:
+        return self.choices[0].reasoning
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return self.choices[0].tool_calls
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a stream: new text of a choice, or new reasoning of a chat; the last one of the stream has
+    `completion`, with all tool calls."""
+
+    text: str
+    choice: int = 0
+    tokens: tuple[int, ...] = ()
+    completion: Completion | None = None
+    reasoning: str = ""
+
+
+class Collector:
+    """Gathers the events of one request into pieces and, at the end, a completion."""
+
+    def __init__(self, n: int, conversation: Conversation | None) -> None:
+        self.completion: Completion | None = None
+        parsed = None if conversation is None or conversation.plain else conversation
+        self._parsers = [None if parsed is None else parsed.parser() for _ in range(n)]
+        self._answers = [Answer() for _ in range(n)]
+        self._tokens: list[list[int]] = [[] for _ in range(n)]
+        self._logprobs: list[list[TokenLogprob]] = [[] for _ in range(n)]
+        self._ends: dict[int, ChoiceDone] = {}
+        self._prompt: tuple[TokenLogprob, ...] = ()
+
+    def take(self, events: list[Event]) -> list[Piece]:
+        """The pieces of these events; raises the request's error if it failed."""
+        pieces: list[Piece] = []
+        for event in events:
+            match event:
+                case PromptLogprobs(logprobs):
+                    self._prompt = logprobs
+                case Delta(choice, text, tokens, logprobs):
+                    parser = self._parsers[choice]
+                    self._tokens[choice] += tokens
+                    self._logprobs[choice] += logprobs
+                    said = [Text(text)] if parser is None else parser.feed(text)
+                    pieces.append(self._piece(choice, said, tokens))
+                case ChoiceDone(choice, reason):
+                    self._ends[choice] = event
+                    parser = self._parsers[choice]
+                    if parser is not None:
+                        pieces.append(self._piece(choice, parser.finish(cut=reason != "stop")))
+                case Done():
+                    self.completion = self._complete(event)
+                    pieces.append(Piece("", completion=self.completion))
+                case Failed(error):
+                    raise error
+        return pieces
+
+    def _piece(self, choice: int, said: Sequence[AnswerEvent], tokens: tuple[int, ...] = ()) -> Piece:
+        self._answers[choice].take(said)
+        text = "".join(event.text for event in said if isinstance(event, Text))
+        reasoning = "".join(event.text for event in said if isinstance(event, Reasoning))
+        return Piece(text, choice, tokens, reasoning=reasoning)
+
+    def _complete(self, done: Done) -> Completion:
+        choices = tuple(
+            Choice(
+                self._answers[index].content,
+                tuple(self._tokens[index]),
+                self._answers[index].reason(end.reason),
+                end.stop,
+                tuple(self._logprobs[index]),
+                self._answers[index].reasoning,
+                self._answers[index].calls,
+                end.score,
+            )
+            for index, end in sorted(self._ends.items())
+        )
+        return Completion(choices, done.usage, done.timing, done.seed, self._prompt)
