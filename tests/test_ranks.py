@@ -26,6 +26,7 @@ RANKS = {
     "engine": 4,
     "tasks": 5,
     "telemetry": 5,
+    "workers": 5,
     "tools": 6,
     "data": 6,
     "gateway": 6,

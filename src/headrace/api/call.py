@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.requests import Request as HttpRequest
@@ -16,7 +17,8 @@ from headrace.errors import HeadraceError, Overloaded
 class Call:
     """Made by the guard, filled in by those who serve it; lives on the event loop.
 
-    `arrival_s` is of the monotonic clock. `body_bytes` count as held until the reply has ended.
+    `arrival_s` is of the monotonic clock. `body_bytes` count as held until the reply has ended. `holds` are
+    called at its end: they let go of the models that it uses.
     """
 
     request_id: str
@@ -31,6 +33,8 @@ class Call:
     status: int = 0
     error: str | None = None
     refusal: str | None = None
+    model: str = ""
+    holds: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
     def note(self, error: HeadraceError) -> None:
         """Remember what the call ended with."""

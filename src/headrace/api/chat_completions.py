@@ -32,7 +32,7 @@ from headrace.errors import InvalidRequest
 from headrace.sample.params import MAX_TOP_LOGPROBS
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 router = APIRouter()
 

@@ -24,7 +24,7 @@ from headrace.engine.request import ChoiceDone, Delta, Request, TokenLogprob
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 router = APIRouter()
 

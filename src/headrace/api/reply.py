@@ -31,7 +31,7 @@ from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request, Tok
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 LOG = logging.getLogger("headrace.api")
 

@@ -10,9 +10,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from headrace.engine.constraints import Constraints, Masks
+from headrace.engine.contract import EngineLimits, EngineStatus
 from headrace.engine.door import check_request
 from headrace.engine.generation import Choice, Generation
 from headrace.engine.request import Event, Failed, Request, Sink, Ticket, TokenLogprob
@@ -35,41 +36,6 @@ from headrace.text.stream import Detokenizer
 from headrace.text.tokenizer import Tokenizer
 
 log = logging.getLogger("headrace.engine")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLimits:
-    """`context_length` in tokens; `max_waiting` sequences may queue; one class of priority per `ageing_s`."""
-
-    context_length: int
-    max_sequences: int
-    max_waiting: int = 4096
-    ageing_s: float = 5.0
-
-    @property
-    def max_choices(self) -> int:
-        """Most choices that may be queued or running."""
-        return self.max_waiting + self.max_sequences
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatus:
-    """A snapshot. `last_step_s` is the monotonic time at which the loop last made progress.
-
-    `preemptions`, and the `masks` of grammars with the seconds they took, are counted since the start.
-    """
-
-    running: int
-    waiting: int
-    free_pages: int
-    available_pages: int
-    page_count: int
-    steps: int
-    last_step_s: float
-    alive: bool
-    preemptions: int = 0
-    masks: int = 0
-    mask_s: float = 0.0
 
 
 class Engine:
@@ -144,7 +110,7 @@ class Engine:
             self._accepted[request_id] = generation
             self._inbox.append(generation)
             self._wake.notify()
-        return Ticket(request_id, self._cancel)
+        return Ticket(request_id, self.cancel)
 
     def status(self) -> EngineStatus:
         """Where the engine stands now."""
@@ -170,7 +136,8 @@ class Engine:
             self._wake.notify()
         self._thread.join()
 
-    def _cancel(self, request_id: str) -> None:
+    def cancel(self, request_id: str) -> None:
+        """Stop a request, as its ticket does; nothing where it has ended."""
         with self._wake:
             self._inbox.append(request_id)
             self._wake.notify()

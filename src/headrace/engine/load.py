@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace import _native
-from headrace.chat.gguf_template import gguf_template
-from headrace.chat.template import ChatTemplate, load_template
-from headrace.engine.engine import Engine, EngineLimits
+from headrace.chat.template import ChatTemplate
+from headrace.engine.contract import EngineLimits, LoadedModel, MemoryPlan
+from headrace.engine.engine import Engine
 from headrace.engine.options import EngineOptions
 from headrace.engine.parts import PartsOf
-from headrace.engine.plan import MemoryPlan, capacity_of, plan_memory
+from headrace.engine.plan import capacity_of, plan_memory
+from headrace.engine.text_side import public_name, text_side
 from headrace.errors import CorruptFile, UsageError
 from headrace.models.registry import Model, find_model
 from headrace.ops.value import Array
@@ -28,8 +29,7 @@ from headrace.run.reference import ReferenceExecutor
 from headrace.run.torch import TorchExecutor
 from headrace.sample.params import SamplingParams
 from headrace.sample.sampler import Sampler
-from headrace.text.gguf_tokenizer import gguf_tokenizer
-from headrace.text.tokenizer import Tokenizer, load_tokenizer
+from headrace.text.tokenizer import Tokenizer
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.config_json import Config, find
 from headrace.weights.hub import resolve
@@ -59,32 +59,20 @@ class Prepared:
     plan: MemoryPlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
-    """A model that runs: its text side and its engine. `defaults` come from generation_config.json."""
-
-    name: str
-    folder: Path
-    context_length: int
-    tokenizer: Tokenizer
-    template: ChatTemplate | None
-    engine: Engine
-    defaults: SamplingParams
-    plan: MemoryPlan
-    created_s: int
-
-    def close(self) -> None:
-        """Stop the engine; what has not ended fails."""
-        self.engine.close()
-
-
 def load_model(name: str | None, options: EngineOptions, *, progress: Progress | None = None) -> LoadedModel:
     """Load a folder, a hub name or a shipped model (None: the default one) and start its engine."""
-    prepared = prepare(name, options)
+    return start_engine(prepare(name, options), options, progress=progress)
+
+
+def start_engine(
+    prepared: Prepared, options: EngineOptions, *, progress: Progress | None = None
+) -> LoadedModel:
+    """Load the weights of what is prepared and start its engine; closes its checkpoint."""
     with prepared.checkpoint as checkpoint:
         capacity = capacity_of(prepared.plan, options)
         pool = _native.Pool(options.threads or usable_cores())
-        executor = _executor(prepared, options, capacity, pool, progress)
+        failures: list[Path] = []
+        executor = _executor(prepared, options, capacity, pool, progress, failures)
         defaults = default_params(checkpoint.generation_config)
     vocabulary = prepared.model.config.vocabulary
     limits = EngineLimits(context_length=prepared.plan.context, max_sequences=options.max_sequences)
@@ -98,6 +86,7 @@ def load_model(name: str | None, options: EngineOptions, *, progress: Progress |
         defaults=defaults,
         plan=prepared.plan,
         created_s=int(time.time()),
+        cache_failures=len(failures),
     )
 
 
@@ -131,19 +120,6 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
         template=template,
         plan=plan,
     )
-
-
-def public_name(name: str, folder: Path) -> str:
-    """The name that clients see: a path of this machine is not theirs to know, its last part is."""
-    return folder.resolve().name if Path(name).exists() else name
-
-
-def text_side(path: Path, metadata: Mapping[str, object] | None) -> tuple[Tokenizer, ChatTemplate | None]:
-    """Tokenizer and template of a folder, or of the `metadata` that a single file holds."""
-    if metadata is None:
-        return load_tokenizer(path), load_template(path)
-    tokenizer = gguf_tokenizer(metadata)
-    return tokenizer, gguf_template(metadata, tokenizer)
 
 
 def wanted_weights(program: Program, checkpoint: Tensors, options: EngineOptions) -> tuple[Wanted, ...]:
@@ -198,14 +174,23 @@ def _executor(
     capacity: Capacity,
     pool: _native.Pool,
     progress: Progress | None,
+    failures: list[Path],
 ) -> Executor:
+    """`failures` gets the cache files that could not be written."""
     program = prepared.program
     checkpoint = PartsOf(prepared.checkpoint, program)
     if options.executor == "reference":
         return ReferenceExecutor(program, _floats(program, checkpoint), capacity)
     if options.executor == "torch":
         return TorchExecutor(program, _floats(program, checkpoint), capacity)
-    matrices = load_packed(checkpoint, prepared.wanted, pool, cache=options.cache_dir, progress=progress)
+    matrices = load_packed(
+        checkpoint,
+        prepared.wanted,
+        pool,
+        cache=options.cache_dir,
+        progress=progress,
+        on_failure=failures.append,
+    )
     vectors = {name: checkpoint.float32(name) for name, v in program.weights.items() if len(v.shape) != 2}
     return NativeExecutor(program, matrices, vectors, capacity, pool=pool, kv_type=prepared.plan.kv_type)
 
