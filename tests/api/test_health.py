@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 
-from fake import FakeStatus
 from in_process import Running
 
 from headrace.api.health import STALLED_S, ProgressWatch
+from headrace.engine.contract import EngineStatus
 
 
-def status(running: int, steps: int) -> FakeStatus:
-    return FakeStatus(running, 0, 1, 1, 1, steps, 0.0, True)
+def status(running: int, steps: int) -> EngineStatus:
+    return EngineStatus(running, 0, 1, 1, 1, steps, 0.0, True)
 
 
 def test_an_idle_loop_is_healthy_however_long_ago_its_last_step() -> None:

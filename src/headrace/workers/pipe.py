@@ -12,6 +12,7 @@ from headrace.workers.wire import FRAME_LIMIT_BYTES, HEADER_BYTES, BadFrame
 
 Item = TypeVar("Item")
 _BUFFER_BYTES = 256 * 1024
+CLOSE_S = 1.0
 
 
 class Pipe(Generic[Item]):
@@ -20,7 +21,8 @@ class Pipe(Generic[Item]):
     def __init__(self, end: socket.socket, encode: Callable[[Sequence[Item]], bytes], name: str) -> None:
         self._socket = end
         self._encode = encode
-        self._reader = end.makefile("rb", buffering=_BUFFER_BYTES)
+        self._read_ahead = bytearray()
+        self._reading = threading.Lock()  # the socket is closed only where nobody reads from it
         self._waiting: list[Item] = []
         self._wake = threading.Condition()
         self._closed = False
@@ -35,16 +37,14 @@ class Pipe(Generic[Item]):
 
     def read(self) -> bytes | None:
         """The body of the next frame, None at the end; BadFrame where it is too long or cut short."""
-        try:
-            header = self._reader.read(HEADER_BYTES)
+        with self._reading:
+            header = self._take(HEADER_BYTES)
             if not header:
                 return None
             size = int.from_bytes(header, "little")
             if size > FRAME_LIMIT_BYTES:
                 raise BadFrame(f"a frame of {size:,} bytes, at most {FRAME_LIMIT_BYTES:,} are read")
-            body = self._reader.read(size)
-        except (OSError, ValueError):  # reset, or closed on this side
-            return None
+            body = self._take(size) if len(header) == HEADER_BYTES else b""
         if len(header) < HEADER_BYTES or len(body) < size:
             raise BadFrame(f"a frame was cut short after {len(header) + len(body):,} bytes")
         return body
@@ -55,10 +55,25 @@ class Pipe(Generic[Item]):
             self._closed = True
             self._wake.notify()
         if threading.current_thread() is not self._thread:
-            self._thread.join(1)
+            self._thread.join(CLOSE_S)
         with suppress(OSError):  # the other side was faster
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+            self._socket.shutdown(socket.SHUT_RDWR)  # which wakes whoever reads
+        with self._reading:
+            self._socket.close()
+
+    def _take(self, size: int) -> bytes:
+        """So many bytes, or fewer where the stream ends."""
+        while len(self._read_ahead) < size:
+            try:
+                part = self._socket.recv(_BUFFER_BYTES)
+            except OSError:  # reset, or closed on this side
+                part = b""
+            if not part:
+                break
+            self._read_ahead += part
+        taken = bytes(self._read_ahead[:size])
+        del self._read_ahead[:size]
+        return taken
 
     def _write(self) -> None:
         while True:

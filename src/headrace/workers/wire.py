@@ -187,7 +187,7 @@ def read_to_worker(body: bytes) -> ToWorker:
     """The message of a frame's body; BadFrame where it is none."""
     try:
         return _to_worker.decode(body)
-    except (msgspec.DecodeError, HeadraceError) as error:
+    except (ValueError, HeadraceError) as error:
         raise BadFrame(f"no message for a worker: {error}") from None
 
 
@@ -195,7 +195,7 @@ def read_from_worker(body: bytes) -> FromWorker:
     """The message of a frame's body; BadFrame where it is none."""
     try:
         return _from_worker.decode(body)
-    except (msgspec.DecodeError, HeadraceError) as error:
+    except (ValueError, HeadraceError) as error:
         raise BadFrame(f"no message of a worker: {error}") from None
 
 
@@ -203,5 +203,5 @@ def read_events(batch: list[tuple[int, msgspec.Raw]]) -> list[Event]:
     """The events of one request; BadFrame where they are none."""
     try:
         return [_events[number].decode(raw) for number, raw in batch]
-    except (msgspec.DecodeError, IndexError, HeadraceError) as error:
+    except (ValueError, IndexError, HeadraceError) as error:
         raise BadFrame(f"no events: {error}") from None
