@@ -212,7 +212,7 @@ class FakeModel:
     folder: Path = Path("fake")
     cache_failures: int = 0
     plan: SimpleNamespace = field(
-        default_factory=lambda: SimpleNamespace(kv_bytes=102_400, total_bytes=204_800)
+        default_factory=lambda: SimpleNamespace(kv_bytes=102_400)
     )
 
     def close(self) -> None:
