@@ -245,7 +245,7 @@ def test_unload_waits_for_the_last_use() -> None:
     async def test(table: ModelTable, machine: Machine) -> None:
         entry = table.default
         model, release = await table.hold(entry)
-        more = table.share(model)
+        more = table.share(model, "background")
         await table.unload_when_idle(entry)
         release()
         assert entry.state == "loaded"

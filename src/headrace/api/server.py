@@ -21,6 +21,7 @@ from headrace.errors import EngineStopped, UsageError
 
 LOG = logging.getLogger("headrace.api")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+CANCEL_S = 5.0  # far beyond a step, after which what was cancelled has ended
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -129,11 +130,10 @@ class Server(uvicorn.Server):
             await asyncio.sleep(0.02)
         for generation in list(self._service.under_way):
             generation.fail(EngineStopped("the server shut down before this reply ended: send it again"))
-        while self._service.under_way and any(
-            model.engine.status().alive for model in self._service.models.loaded
-        ):
+        deadline_s = asyncio.get_running_loop().time() + CANCEL_S
+        while self._service.under_way and asyncio.get_running_loop().time() < deadline_s:
             await asyncio.sleep(0.01)
-        await self._service.models.close()
+        await self._service.models.close()  # which ends what is left
         await super().shutdown(sockets)
 
 

@@ -94,7 +94,7 @@ class Generation:
         self._open = len(requests)
         meter = self._service.meter_of(self._model.name)
         self._meters = [RequestMeter(meter, self._call.arrival_s) for _ in requests]
-        self._let_go = self._service.models.share(self._model)
+        self._let_go = self._service.models.share(self._model, self._call)
         self._service.under_way.add(self)
         self._service.queued_tokens += self._cost.prompt_tokens
         try:
@@ -275,7 +275,7 @@ class Service:
         """
         entry = self.models.find(name)
         call.model = entry.name
-        model, release = await self.models.hold(entry, keep_alive_s)
+        model, release = await self.models.hold(entry, keep_alive_s, user=call)
         call.holds.append(release)
         return model
 

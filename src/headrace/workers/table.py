@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -48,7 +49,7 @@ class Launch(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One model of the table. `uses` counts calls that need it in memory; `used_s` is when one last did.
+    """One model of the table. `users` are those who need it in memory; `used_s` is when one last did.
 
     `keep_alive_s` is what its latest user wanted. `failure` is why it could not be loaded. `past_restarts`
     are of engines that it had before.
@@ -57,7 +58,7 @@ class Entry:
     spec: ModelSpec
     model: LoadedModel | None = None
     fixed: bool = False
-    uses: int = 0
+    users: Counter[object] = field(default_factory=Counter[object])
     used_s: float = 0.0
     keep_alive_s: float = -1.0
     reserved_bytes: int = 0
@@ -68,6 +69,11 @@ class Entry:
     unloading: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     created_s: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def uses(self) -> int:
+        """How many need it in memory."""
+        return len(self.users)
 
     @property
     def name(self) -> str:
@@ -168,26 +174,28 @@ class ModelTable:
     # -- using -----------------------------------------------------------------------------------------
 
     async def hold(
-        self, entry: Entry, keep_alive_s: float | None = None
+        self, entry: Entry, keep_alive_s: float | None = None, *, user: object = None
     ) -> tuple[LoadedModel, Callable[[], None]]:
         """The model, loaded if it is not, and what to call when it is needed no longer.
 
         Raises ModelLoading where that takes long, and what prevents it. `keep_alive_s` None is the spec's.
+        A `user` who holds it several times counts once.
         """
-        self._enter(entry)
+        user = user or object()
+        self._enter(entry, user)
         try:
             model = entry.model or await self._wait(entry)
         except BaseException:
-            self._leave(entry)
+            self._leave(entry, user)
             raise
         entry.keep_alive_s = entry.spec.keep_alive_s if keep_alive_s is None else keep_alive_s
-        return model, self._once(entry)
+        return model, self._once(entry, user)
 
-    def share(self, model: LoadedModel) -> Callable[[], None]:
+    def share(self, model: LoadedModel, user: object) -> Callable[[], None]:
         """Keep a model in memory that is held already; what to call when it is needed no longer."""
         entry = next(e for e in [*self._entries.values(), *self._retired] if e.model is model)
-        self._enter(entry)
-        return self._once(entry)
+        self._enter(entry, user)
+        return self._once(entry, user)
 
     async def unload_when_idle(self, entry: Entry) -> None:
         """Unload as soon as nothing uses it; InvalidRequest where the model belongs to somebody else."""
@@ -209,23 +217,25 @@ class ModelTable:
                 entry.unloading = asyncio.ensure_future(self._unload(entry))
             await entry.unloading
 
-    def _enter(self, entry: Entry) -> None:
-        entry.uses += 1
+    def _enter(self, entry: Entry, user: object) -> None:
+        entry.users[user] += 1
         if entry.timer is not None:
             entry.timer.cancel()
             entry.timer = None
 
-    def _once(self, entry: Entry) -> Callable[[], None]:
+    def _once(self, entry: Entry, user: object) -> Callable[[], None]:
         held = [entry]
 
         def release() -> None:
             if held:
-                self._leave(held.pop())
+                self._leave(held.pop(), user)
 
         return release
 
-    def _leave(self, entry: Entry) -> None:
-        entry.uses -= 1
+    def _leave(self, entry: Entry, user: object) -> None:
+        entry.users[user] -= 1
+        if not entry.users[user]:
+            del entry.users[user]
         entry.used_s = asyncio.get_running_loop().time()
         self._settle(entry)
 
