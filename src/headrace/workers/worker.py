@@ -20,7 +20,7 @@ from typing import NoReturn, cast
 
 from headrace.engine.contract import EngineStatus
 from headrace.engine.engine import Engine
-from headrace.engine.load import Prepared, prepare, start_engine
+from headrace.engine.load import Prepared, prepare, start
 from headrace.engine.options import EngineOptions
 from headrace.engine.request import Event, Failed, Ticket
 from headrace.errors import HeadraceError
@@ -122,7 +122,7 @@ class Worker:
 
         plan = prepared.plan
         try:
-            model = start_engine(prepared, options, progress=progress)
+            model = start(prepared, options, progress=progress)
         except Exception as error:
             self._pipe.put(Refused(_typed(error)))
             raise SystemExit from None
