@@ -45,6 +45,17 @@ def test_models(server: Running) -> None:
     assert client.models.retrieve("fake/model").owned_by == "headrace"
 
 
+def test_a_model_that_the_caller_owns_is_not_unloaded(server: Running) -> None:
+    http = server.http()
+    card = http.get("/v1/models").json()["data"][0]
+    assert (card["state"], card["in_use"], card["context_length"]) == ("loaded", 0, 4096)
+    assert http.post("/v1/models/fake/model/load").json()["in_use"] == 1  # this call
+    refused = http.post("/v1/models/fake/model/unload")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+    assert http.post("/v1/models/other/load").status_code == 404
+    assert http.get("/health").json()["models"] == {"fake/model": "loaded"}
+
+
 def stream_in_background(server: Running) -> tuple[threading.Thread, list[str]]:
     body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
     texts: list[str] = []

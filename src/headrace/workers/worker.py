@@ -206,8 +206,8 @@ class Worker:
             assert self._engine is not None  # who else would have events
             status = self._engine.status()
             batches = [item for item in cast("Iterable[Batch | None]", group) if item is not None]
-            for start in range(0, max(len(batches), 1), BATCHES_PER_FRAME):
-                written += step_frame(status, batches[start : start + BATCHES_PER_FRAME])
+            for first in range(0, max(len(batches), 1), BATCHES_PER_FRAME):
+                written += step_frame(status, batches[first : first + BATCHES_PER_FRAME])
         return bytes(written)
 
 
