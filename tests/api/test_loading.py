@@ -18,8 +18,9 @@ from headrace.api.server import Server, bind
 from headrace.config import load_settings
 from headrace.engine.options import EngineOptions
 from headrace.errors import CorruptFile
+from headrace.workers.entry import Policy
 from headrace.workers.spec import ModelSpec
-from headrace.workers.table import ModelTable, Policy
+from headrace.workers.table import ModelTable
 
 BODY = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
 SPEC = ModelSpec(name="fake/model", model="fake/model", options=EngineOptions())

@@ -152,20 +152,22 @@ def test_cancel_while_a_worker_starts(remote: LoadedModel) -> None:
     assert {end.reason for end in running.outcome.ends.values()} == {"cancelled"}
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.soak)])
-def test_killed_at_random_points_under_streams(remote: LoadedModel, here: LoadedModel, kills: int) -> None:
+@pytest.mark.parametrize(("kills", "streams"), [(5, 8), pytest.param(50, 200, marks=pytest.mark.soak)])
+def test_killed_at_random_points_under_streams(
+    remote: LoadedModel, here: LoadedModel, kills: int, streams: int
+) -> None:
     """Each request has one terminal event; those that failed had begun; the others have the right bytes."""
     expected = {seed: Running(here.engine, request(seed, 40)).finish().bits for seed in range(16)}
     outcomes: list[tuple[int, Outcome]] = []
     over = threading.Event()
 
     def stream(worker: int) -> None:
-        seed = worker
+        seed = worker % 16
         while not over.is_set():
             outcomes.append((seed, Running(remote.engine, request(seed, 40)).finish()))
             seed = (seed + 5) % 16
 
-    threads = [threading.Thread(target=stream, args=(number,)) for number in range(8)]
+    threads = [threading.Thread(target=stream, args=(number,)) for number in range(streams)]
     for thread in threads:
         thread.start()
     points = random.Random(11)

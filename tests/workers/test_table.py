@@ -13,8 +13,9 @@ import pytest
 from headrace.engine.contract import EngineStatus
 from headrace.engine.options import EngineOptions
 from headrace.errors import CorruptFile, InvalidRequest, ModelLoading, ModelNotFound, OutOfMemory, Overloaded
+from headrace.workers.entry import Entry, Policy
 from headrace.workers.spec import ModelSpec
-from headrace.workers.table import Entry, ModelTable, Policy
+from headrace.workers.table import ModelTable
 
 SIZES = {"small": 30, "middle": 50, "large": 80}
 

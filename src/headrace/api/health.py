@@ -19,7 +19,7 @@ from headrace.errors import EngineStopped, ModelLoading, Overloaded
 
 if TYPE_CHECKING:
     from headrace.engine.contract import EngineStatus
-    from headrace.workers.table import Entry
+    from headrace.workers.entry import Entry
 
 router = APIRouter()
 

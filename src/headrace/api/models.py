@@ -15,7 +15,7 @@ from headrace.api.service import get_service
 from headrace.api.wire import ModelCard, ModelList
 
 if TYPE_CHECKING:
-    from headrace.workers.table import Entry
+    from headrace.workers.entry import Entry
 
 router = APIRouter()
 

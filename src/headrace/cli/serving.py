@@ -20,11 +20,12 @@ from headrace.engine.contract import LoadedModel
 from headrace.engine.free_memory import free_memory_bytes
 from headrace.errors import HeadraceError
 from headrace.weights.hub import list_local
+from headrace.workers.entry import Policy
 from headrace.workers.launch import WorkerLaunch
 from headrace.workers.process import WorkerProcess
 from headrace.workers.spawn import Spawned
 from headrace.workers.spec import ModelSpec, read_specs, spec_of
-from headrace.workers.table import ModelTable, Policy
+from headrace.workers.table import ModelTable
 
 LOG = logging.getLogger("headrace.cli")
 
