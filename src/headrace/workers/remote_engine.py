@@ -31,8 +31,9 @@ from headrace.workers.wire import Answer, BadFrame, Cancel, FromWorker, Ready, S
 
 LOG = logging.getLogger("headrace.workers")
 
-MOST_REPLAYS = 2
-"""A request that was there when so many workers died before they answered anything may be why: it fails."""
+MOST_REPLAYS = 4
+"""A request that was first when more workers than these died before they answered anything may be why: it
+fails."""
 MOST_CRASHES = 10
 CRASH_WINDOW_S = 60.0
 FIRST_PAUSE_S = 0.25
@@ -236,8 +237,11 @@ class RemoteEngine:
             self._worker = None
             if self._closing.is_set():
                 return
+            for item in self._suspects():
+                item.deaths += 1
+                if item.deaths > MOST_REPLAYS:
+                    self._crashes.clear()  # the cause is found, if it was that
             for number, item in list(self._open.items()):
-                item.deaths += not self._heard
                 if item.cancelled and not item.answered:
                     ended.append((self._forget(number), _cancelled(item)))
                 elif item.answered or item.deaths > MOST_REPLAYS:
@@ -246,6 +250,14 @@ class RemoteEngine:
         LOG.error("%s: %d requests failed, %d start again with the next", what, len(ended), kept)
         for item, events in ended:
             _send(item, events)
+
+    def _suspects(self) -> list[_Open]:
+        """Where a worker died before it answered anything: those that it will have begun with."""
+        if self._heard:
+            return []
+        choices = itertools.accumulate(item.request.params.n for item in self._open.values())
+        fit = sum(count <= self.limits.max_sequences for count in choices)
+        return list(self._open.values())[: max(fit, 1)]
 
     def _revive(self, cause: str) -> WorkerProcess | None:
         """The next worker, with the kept requests; None where the engine closes or has failed."""

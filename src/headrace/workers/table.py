@@ -286,7 +286,8 @@ class ModelTable:
     def update(self, specs: Sequence[ModelSpec], policy: Policy) -> None:
         """Serve these from now on. What has changed or is gone is unloaded when its last use has ended."""
         self.policy = policy
-        before, self._entries = self._entries, {}
+        before = self._entries
+        self._entries = {}
         for spec in specs:
             entry = before.get(spec.name)
             if entry is not None and entry.spec.loads_like(spec):
