@@ -6,6 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from headrace.api.limits import Account
 from headrace.config import Settings
@@ -51,10 +52,16 @@ class KeyRing:
         self._configured = self._accounts(settings, kept)
 
     def _accounts(self, settings: Settings, kept: Mapping[bytes, Account]) -> dict[bytes, Account]:
-        digests = [digest_of(key.encode(), self._pepper) for key in settings.api_key]
+        """The accounts of the settings' keys, those of `kept` as they are."""
         return {
-            digest: kept.get(digest) or Account(f"key {number}", self._defaults, salt=digest.hex()[:16])
-            for number, digest in enumerate(digests, 1)
+            (digest := digest_of(key.encode(), self._pepper)): kept.get(digest)
+            or Account(
+                f"key {number}",
+                self._defaults,
+                salt=digest.hex()[:16],
+                owner=partial(self._owner, key.encode()),
+            )
+            for number, key in enumerate(settings.api_key, 1)
         }
 
     @property
@@ -94,6 +101,18 @@ class KeyRing:
             self._stored_pepper = self._keys.pepper()
             self._stored = {key.digest: self._account(key) for key in self._keys.all()}
 
+    def _owner(self, key: bytes) -> str:
+        """A configured key's name in the store: as if it were one of the store's own."""
+        return _owner_of(digest_of(key, self._keys.pepper()))
+
+    def account_of(self, owner: str) -> Account | None:
+        """The account with that `owner`; None where no key here has it. It reads the store."""
+        self._refresh()
+        if not owner:
+            return self.everybody
+        accounts = (*self._configured.values(), *self._stored.values())
+        return next((account for account in accounts if account.owner() == owner), None)
+
     def _account(self, key: StoredKey) -> Account:
         """The account of a stored key: the one it has, so that its use is not forgotten by a refresh."""
         own, defaults = key.limits, self._defaults
@@ -102,8 +121,14 @@ class KeyRing:
             own.tokens_per_minute or defaults.tokens_per_minute,
             own.concurrency or defaults.concurrency,
         )
-        return self._stored.get(key.digest) or Account(key.name, limits, salt=key.digest.hex()[:16])
+        return self._stored.get(key.digest) or Account(
+            key.name, limits, salt=key.digest.hex()[:16], owner=partial(_owner_of, key.digest)
+        )
 
 
 def _limits(settings: Settings) -> KeyLimits:
     return KeyLimits(settings.requests_per_minute, settings.tokens_per_minute, settings.concurrency)
+
+
+def _owner_of(digest: bytes) -> str:
+    return digest.hex()[:32]

@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}; POST /v1/models/{id}/load and /v1/models/{id}/unload."""
+"""GET /v1/models and /v1/models/{id}, in OpenAI's shape or Anthropic's; POST to load and unload a model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.anthropic.errors import MESSAGES_PATH
+from headrace.api.anthropic.models import anthropic_model, anthropic_models
+from headrace.api.anthropic.wire import AnthropicModel, AnthropicModelList
 from headrace.api.call import call_of
 from headrace.api.errors import json_response
 from headrace.api.openapi import replies
@@ -34,20 +37,28 @@ def _card(entry: Entry) -> ModelCard:
     )
 
 
-@router.get("/v1/models", responses=replies(ModelList))
+def _for_anthropic(http: HttpRequest) -> bool:
+    return call_of(http).surface == MESSAGES_PATH
+
+
+@router.get("/v1/models", responses=replies(ModelList, other=AnthropicModelList))
 async def list_models(http: HttpRequest) -> Response:
-    """The models served here, the default one first."""
+    """The served models, the default one first; with the header `anthropic-version` in Anthropic's shape."""
     service = get_service(http)
     service.check_started()
-    return json_response(ModelList([_card(entry) for entry in service.models.entries]))
+    cards = [_card(entry) for entry in service.models.entries]
+    if _for_anthropic(http):
+        return json_response(anthropic_models(cards, http.query_params))
+    return json_response(ModelList(cards))
 
 
-@router.get("/v1/models/{name:path}", responses=replies(ModelCard))
+@router.get("/v1/models/{name:path}", responses=replies(ModelCard, other=AnthropicModel))
 async def get_model(http: HttpRequest, name: str) -> Response:
-    """One model, or 404."""
+    """One model, or 404; with the header `anthropic-version` in Anthropic's shape, also of errors."""
     service = get_service(http)
     service.check_started()
-    return json_response(_card(service.models.find(name)))
+    card = _card(service.models.find(name))
+    return json_response(anthropic_model(card) if _for_anthropic(http) else card)
 
 
 @router.post("/v1/models/{name:path}/load", responses=replies(ModelCard))
