@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,11 @@ class Served:
 
     def workers(self) -> list[int]:
         task = Path(f"/proc/{self.process.pid}/task")
-        found = [(thread / "children").read_text().split() for thread in task.iterdir()]
-        return [int(pid) for children in found for pid in children]
+        found: list[int] = []
+        for thread in task.iterdir():
+            with suppress(FileNotFoundError):  # it has ended
+                found += map(int, (thread / "children").read_text().split())
+        return found
 
     def configure(self, text: str) -> None:
         (self.folder / "headrace.toml").write_text(text)

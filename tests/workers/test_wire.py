@@ -26,6 +26,7 @@ from headrace.engine.request import (
 from headrace.errors import EngineStopped, HeadraceError, InvalidRequest, Overloaded
 from headrace.sample.grammar import Constraint, GrammarError
 from headrace.sample.params import SamplingParams
+from headrace.sample.thinking import ThinkingLimit
 from headrace.workers.pipe import Pipe
 from headrace.workers.wire import (
     FRAME_LIMIT_BYTES,
@@ -83,6 +84,7 @@ REQUEST = Request(
     continues=True,
     constraint=Constraint("regex", "a+", after="</think>", param="regex"),
     visible_ids=frozenset({7, 8}),
+    thinking=ThinkingLimit(max_tokens=5, start=b"<think>", end=b"\xff", closing=(1, 2), opened=True),
 )
 OPTIONS = EngineOptions(weights="int4", context=5, cache_dir=Path("/a/b"), memory_bytes=2**40)
 EVENTS: list[Event] = [
