@@ -152,6 +152,14 @@ def test_cancel_while_a_worker_starts(remote: LoadedModel) -> None:
     assert {end.reason for end in running.outcome.ends.values()} == {"cancelled"}
 
 
+class Patient(Running):
+    """One that waits in the queue through all the deaths."""
+
+    def next(self) -> None:
+        for event in self._events.get(timeout=600):
+            self.outcome.add(event)
+
+
 @pytest.mark.parametrize(("kills", "streams"), [(5, 8), pytest.param(50, 200, marks=pytest.mark.soak)])
 def test_killed_at_random_points_under_streams(
     remote: LoadedModel, here: LoadedModel, kills: int, streams: int
@@ -164,7 +172,7 @@ def test_killed_at_random_points_under_streams(
     def stream(worker: int) -> None:
         seed = worker % 16
         while not over.is_set():
-            outcomes.append((seed, Running(remote.engine, request(seed, 40)).finish()))
+            outcomes.append((seed, Patient(remote.engine, request(seed, 40)).finish()))
             seed = (seed + 5) % 16
 
     threads = [threading.Thread(target=stream, args=(number,)) for number in range(streams)]
@@ -178,7 +186,7 @@ def test_killed_at_random_points_under_streams(
     until(lambda: remote.engine.status().restarts == kills)
     over.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
         assert not thread.is_alive()
     failed = [outcome for _, outcome in outcomes if isinstance(outcome.terminal[0], Failed)]
     assert all(isinstance(failure(one), EngineStopped) and one.tokens for one in failed)

@@ -287,7 +287,7 @@ class ModelTable:
         """Serve these from now on. What has changed or is gone is unloaded when its last use has ended."""
         self.policy = policy
         before = self._entries
-        self._entries = {}
+        self._entries = dict[str, Entry]()
         for spec in specs:
             entry = before.get(spec.name)
             if entry is not None and entry.spec.loads_like(spec):
