@@ -35,7 +35,9 @@ class FakeTokenizer:
 
     bos_id = 256
     eos_ids = frozenset[int]()
-    pieces = SimpleNamespace(special_ids=frozenset())
+    pieces = SimpleNamespace(
+        special_ids=frozenset(), token_of=lambda token: chr(token) if token <= 256 else None
+    )
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         return ([256] if add_special else []) + list(text.encode())

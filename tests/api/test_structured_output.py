@@ -90,6 +90,37 @@ def test_vllm_names(server: Running, extra: dict[str, object], pattern: str) -> 
     assert re.fullmatch(pattern, completion.choices[0].text)
 
 
+ADD = {"begin": "<f=add>", "schema": {"enum": [[1], [2]]}, "end": "</f>"}
+TAG = {"type": "structural_tag", "structures": [ADD], "triggers": ["<f="]}
+FORMAT = {
+    "type": "structural_tag",
+    "format": {
+        "type": "sequence",
+        "elements": [
+            {"type": "const_string", "value": "It is "},
+            {"type": "tag", "begin": "<f=add>", "end": "</f>", "content": {"type": "json_schema"}},
+        ],
+    },
+}
+FORMAT["format"]["elements"][1]["content"]["json_schema"] = ADD["schema"]
+
+
+def test_structural_tags(server: Running) -> None:
+    pattern = r"It is <f=add>\[\s*[12]\s*\]</f>"
+    assert re.fullmatch(pattern, chat(server, extra_body={"response_format": FORMAT}))
+    for given in (FORMAT, json.dumps(FORMAT)):
+        assert re.fullmatch(
+            pattern, chat(server, extra_body={"structured_outputs": {"structural_tag": given}})
+        )
+    text = server.openai().chat.completions.create(
+        model=server.model.name, messages=MESSAGES, max_tokens=30, extra_body={"response_format": TAG}
+    )
+    assert text.choices[0].message.content and "<f=" not in text.choices[0].message.content
+    with pytest.raises(openai.BadRequestError, match="begins with none of the triggers") as caught:
+        chat(server, extra_body={"response_format": {**TAG, "triggers": ["<g="]}})
+    assert caught.value.param == "response_format"
+
+
 def test_streams_and_choices(server: Running) -> None:
     request = {"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": ["a", "bb"]}}}}
     stream = server.openai().chat.completions.create(
@@ -125,6 +156,6 @@ def test_openapi_shows_the_formats(server: Running) -> None:
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]
     properties = body["schema"]["properties"]
     assert "always enforced" in properties["response_format"]["description"]
-    assert {"json", "regex", "choice", "grammar", "json_object"} == set(
+    assert {"json", "regex", "choice", "grammar", "json_object", "structural_tag"} == set(
         properties["structured_outputs"]["properties"]
     )

@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from headrace.api import chat_completions, completions, health, metrics, models, openapi
+from headrace.api import (
+    batches,
+    chat_completions,
+    completions,
+    files,
+    health,
+    metrics,
+    models,
+    moderations,
+    openapi,
+    tokenize,
+)
 from headrace.api.anthropic import messages
+from headrace.api.batch_runner import BatchRunner
 from headrace.api.errors import install_error_handlers
 from headrace.api.guard import Guard
 from headrace.api.health import ProgressWatch
@@ -34,7 +46,9 @@ def create_app(served: LoadedModel | ModelTable, settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        yield
+        app.state.batches = runner = BatchRunner(app, service)
+        async with runner.at_work():
+            yield
         await app.state.desk.close()
         service.close()
 
@@ -44,7 +58,18 @@ def create_app(served: LoadedModel | ModelTable, settings: Settings) -> FastAPI:
     app.state.desk = Desk(service)
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     install_error_handlers(app)
-    for room in (chat_completions, completions, messages, create, kept, models, health, metrics, openapi):
+    generating = (
+        chat_completions,
+        completions,
+        messages,
+        create,
+        kept,
+        files,
+        batches,
+        tokenize,
+        moderations,
+    )
+    for room in (*generating, models, health, metrics, openapi):
         app.include_router(room.router)
     build = app.build_middleware_stack
 

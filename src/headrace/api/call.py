@@ -19,7 +19,7 @@ class Call:
 
     `arrival_s` is of the monotonic clock. `body_bytes` count as held until the reply has ended. `holds` are
     called at its end: they let go of the models that it uses. `surface` is the path of the surface whose
-    conventions the reply follows.
+    conventions the reply follows. What is `idle` waits for everything else.
     """
 
     request_id: str
@@ -37,6 +37,7 @@ class Call:
     refusal: str | None = None
     model: str = ""
     holds: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    idle: bool = False
 
     def __post_init__(self) -> None:
         self.surface = self.path

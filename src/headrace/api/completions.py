@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from fastapi import APIRouter
@@ -22,6 +23,7 @@ from headrace.api.wire import (
 )
 from headrace.engine.request import ChoiceDone, Delta, Request, TokenLogprob
 from headrace.errors import ContextLengthExceeded, InvalidRequest
+from headrace.text.infill import Infill, infill_prompt
 
 if TYPE_CHECKING:
     from headrace.engine.contract import LoadedModel
@@ -32,6 +34,10 @@ MAX_PROMPTS = 2048
 MAX_BEST_OF = 20
 DEFAULT_MAX_TOKENS = 16  # as OpenAI's endpoint
 
+SUFFIX = (
+    "What comes after the text to be written; prompts are then texts. With `echo` the prompt is repeated, "
+    "the suffix is not. Empty is as if it were not given."
+)
 PROMPT_SCHEMA = {
     "anyOf": [
         {"type": "string"},
@@ -50,6 +56,7 @@ class CompletionBody(GenerationBody):
     logprobs: int | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_BEST_OF)] | None = None
     echo: bool | None = None
+    suffix: Annotated[str, Field(description=SUFFIX)] | None = None
 
     def prompts(self, context_length: int) -> list[str | list[int]]:
         """The prompts, each a text or token ids; raises ContextLengthExceeded where ids are too many."""
@@ -71,9 +78,16 @@ class CompletionBody(GenerationBody):
         """An engine request for each prompt. Tokenises: not for the event loop."""
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         params = self.sampling(model.defaults, max_tokens=max_tokens, **self._choices())
+        prompts = self.prompts(model.context_length)
+        if self.suffix:
+            filled = [self._infill(model, prompt, self.suffix) for prompt in prompts]
+            params = replace(params, stop_token_ids=(*params.stop_token_ids, *filled[0].end_ids))
+            ids = [infill.ids for infill in filled]
+        else:
+            ids = [tuple(_prompt_ids(model, prompt)) for prompt in prompts]
         return [
             Request(
-                prompt=tuple(_prompt_ids(model, prompt)),
+                prompt=prompt_ids,
                 params=params,
                 request_id=f"{request_id}-{index}",
                 salt=salt,
@@ -82,8 +96,16 @@ class CompletionBody(GenerationBody):
                 continues=len(prompt) > 0,
                 constraint=self.constraint(),
             )
-            for index, prompt in enumerate(self.prompts(model.context_length))
+            for index, (prompt, prompt_ids) in enumerate(zip(prompts, ids, strict=True))
         ]
+
+    @staticmethod
+    def _infill(model: LoadedModel, prompt: str | list[int], suffix: str) -> Infill:
+        if not isinstance(prompt, str):
+            raise InvalidRequest("suffix needs prompts that are texts, not token ids", param="suffix")
+        check_characters(prompt, model.context_length, "prompt")
+        check_characters(suffix, model.context_length, "suffix")
+        return infill_prompt(model.tokenizer, prompt, suffix)
 
     def _choices(self) -> dict[str, Any]:
         """Parameters of how many choices are computed; `best_of` needs log probabilities to rank by."""

@@ -50,6 +50,13 @@ class ClientGone(InvalidRequest):
     status = 499
 
 
+class NotFound(InvalidRequest):
+    """There is nothing of that id, or it is another key's."""
+
+    status = 404
+    code = "not_found"
+
+
 class NoSuchRoute(InvalidRequest):
     """The path is none of this server's, or does not take the method."""
 

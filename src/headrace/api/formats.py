@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
@@ -9,10 +10,29 @@ from headrace.errors import InvalidRequest
 from headrace.sample.grammar import Constraint, choice_constraint, schema_constraint
 
 SCHEMA_OR_TEXT: Final = {"anyOf": [{"type": "object"}, {"type": "boolean"}, {"type": "string"}]}
+STRUCTURAL_TAG: Final = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "structural_tag"},
+        "structures": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"begin": {"type": "string"}, "end": {"type": "string"}},
+                "required": ["begin", "schema", "end"],
+            },
+        },
+        "triggers": {"type": "array", "items": {"type": "string"}},
+        "format": {"type": "object", "required": ["type"]},
+    },
+    "required": ["type"],
+    "additionalProperties": False,
+}
 RESPONSE_FORMAT: Final = {
     "description": (
-        "The output is a JSON object, or JSON that matches a schema. A schema is always enforced, also with "
-        "`strict: false`; a keyword that cannot be is refused by name. Properties come in the schema's order."
+        "The output is a JSON object, JSON that matches a schema, or text with marked parts that do. A "
+        "schema is always enforced, also with `strict: false`; a keyword that cannot be is refused by name. "
+        "Properties come in the schema's order."
     ),
     "anyOf": [
         {"type": "object", "properties": {"type": {"const": kind}}, "required": ["type"]}
@@ -37,7 +57,8 @@ RESPONSE_FORMAT: Final = {
             },
             "required": ["type", "json_schema"],
             "additionalProperties": False,
-        }
+        },
+        STRUCTURAL_TAG,
     ],
 }
 STRUCTURED_OUTPUTS: Final = {
@@ -49,6 +70,7 @@ STRUCTURED_OUTPUTS: Final = {
         "regex": {"type": "string"},
         "choice": {"type": "array", "items": {"type": "string"}, "minItems": 1},
         "grammar": {"type": "string"},
+        "structural_tag": {"anyOf": [STRUCTURAL_TAG, {"type": "string"}]},
     },
     "additionalProperties": False,
 }
@@ -78,7 +100,10 @@ def constraint_of(given: Mapping[str, Any], after: str | None) -> Constraint | N
 
 def _response_format(value: object, after: str | None) -> Constraint | None:
     name = "response_format"
-    form = _members(name, value, {"type", "json_schema"})
+    kinds: dict[str, Any] = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    if kinds.get("type") == "structural_tag":
+        return _structural_tag(kinds, after, name)
+    form = _members(name, cast("object", value), {"type", "json_schema"})
     kind = form.get("type")
     if kind != "json_schema" and "json_schema" in form:
         raise InvalidRequest(f'{name}.json_schema needs "type": "json_schema"', param=name)
@@ -88,7 +113,8 @@ def _response_format(value: object, after: str | None) -> Constraint | None:
         return Constraint("json_object", "", after, name)
     if kind != "json_schema":
         raise InvalidRequest(
-            f"{name}.type is {str(kind)[:40]!r}, it must be text, json_object or json_schema", param=name
+            f"{name}.type is {str(kind)[:40]!r}, it must be text, json_object, json_schema or structural_tag",
+            param=name,
         )
     inner = _members(f"{name}.json_schema", form.get("json_schema"), _SCHEMA_MEMBERS)
     return _named_schema(inner, after, f"{name}.json_schema", name)
@@ -154,11 +180,18 @@ def _choice(value: object, after: str | None, name: str) -> Constraint:
     return choice_constraint(cast("list[str]", texts), after=after, param=name)
 
 
+def _structural_tag(value: object, after: str | None, name: str) -> Constraint:
+    """An object, or the text of one; what is in it is looked at when it is compiled."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return Constraint("structural_tag", text, after, name)
+
+
 _READERS: Final[Mapping[str, Callable[[object, str | None, str], Constraint]]] = {
     "json": _schema,
     "regex": _regex,
     "choice": _choice,
     "grammar": _grammar,
+    "structural_tag": _structural_tag,
 }
 
 

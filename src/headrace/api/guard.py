@@ -15,7 +15,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headrace.api.anthropic.errors import MESSAGES_PATH
 from headrace.api.call import Call
 from headrace.api.errors import Forbidden, Unauthorized, error_response
-from headrace.api.keys import KeyRing
 from headrace.api.limits import Account
 from headrace.api.service import Service
 from headrace.config import Settings
@@ -33,7 +32,7 @@ class Guard:
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
         self._service = service
-        self._keys = KeyRing(service.settings, service.database)
+        self._keys = service.keys
         self._configure(service.settings)
 
     def _configure(self, settings: Settings) -> None:
@@ -44,7 +43,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check and pass on, or reply with the refusal; then the call is counted and logged."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or "headrace.call" in scope:  # the server's own calls were let in before
             await self._app(scope, receive, send)
             return
         if self._settings is not self._service.settings:

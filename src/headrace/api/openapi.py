@@ -70,6 +70,8 @@ BODIES = (
     *(AnthropicError, AnthropicMessage, AnthropicModel, AnthropicModelList, AnthropicTokenCount),
     *STREAM_EVENTS,
     *(ResponseObject, ResponseEvent, DeletedResponse, ResponseInputTokens, ResponseItemList),
+    *(wire.FileObject, wire.FileList, wire.FileDeleted, wire.BatchObject, wire.BatchList),
+    *(wire.Tokenized, wire.PromptText),
 )
 ANY_CALL: Mapping[int, str] = {
     400: "The request is not valid; the error names what is not",
@@ -79,9 +81,9 @@ ANY_CALL: Mapping[int, str] = {
     503: "Loading, shutting down, overloaded or stopped; Retry-After says when to come back",
 }
 WITH_KEY: Mapping[int, str] = {401: "The API key is missing or not valid"}
-WITH_MODEL: Mapping[int, str] = {404: "No such model here"}
+WITH_NAME: Mapping[int, str] = {404: "There is nothing of that name or id here"}
 WITH_BODY: Mapping[int, str] = {
-    404: "No such model here",
+    404: "No such model or file here",
     408: "The body did not arrive in time, or the request's own deadline passed",
     413: "The body is larger than 32 MiB",
     429: "The key has used up its requests, tokens or concurrency; Retry-After says when to come back",
@@ -126,10 +128,11 @@ def document(app: FastAPI) -> Json:
 
 def _parts_of_body(operation: Json) -> Json:
     """Take the schemas that a request's body refers to out of it: references start at the document."""
-    if "requestBody" not in operation:
-        return {}
-    schema = operation["requestBody"]["content"]["application/json"]["schema"]
-    return {f"{schema['title']}_{name}": part for name, part in schema.pop("$defs", {}).items()}
+    found: Json = {}
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        parts = content["schema"].pop("$defs", {})
+        found |= {f"{content['schema']['title']}_{name}": part for name, part in parts.items()}
+    return found
 
 
 def _complete(path: str, method: str, operation: Json) -> None:
@@ -143,9 +146,7 @@ def _complete(path: str, method: str, operation: Json) -> None:
     if method == "post":
         errors |= WITH_BODY
     elif "{" in path:
-        errors |= WITH_MODEL
-    else:
-        operation.pop("parameters", None)
+        errors |= WITH_NAME
     if anthropic:
         errors = {ANTHROPIC_STATUSES.get(status, status): text for status, text in errors.items()}
     schema = {"$ref": SCHEMA_OF.format(name="AnthropicError" if anthropic else "ErrorBody")}
@@ -187,7 +188,8 @@ def _section(title: str, operation: Json) -> str:
         for status, reply in sorted(operation["responses"].items())
     )
     body = operation.get("requestBody")
-    schema = _details("Body", body["content"]["application/json"]["schema"]) if body else ""
+    contents: list[Json] = list(body["content"].values()) if body else []
+    schema = "".join(_details("Body", content["schema"]) for content in contents)
     text = _escape(operation.get("description", ""))
     return f"<h2><code>{_escape(title)}</code></h2><p>{text}</p>{schema}<table>{rows}</table>"
 

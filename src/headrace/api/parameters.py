@@ -89,6 +89,7 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
 }
 
 Body = TypeVar("Body", bound="RequestBody")
+Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
 class StreamOptions(BaseModel):
@@ -260,7 +261,7 @@ def json_schema(kind: type[RequestBody]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def parse_body(kind: type[Body], body: bytes) -> Body:
+def parse_body(kind: type[Parsed], body: bytes) -> Parsed:
     """A request body from its JSON; raises InvalidRequest that names the first bad field.
 
     msgspec parses: it holds the interpreter lock for a tenth of the time that pydantic's parser needs.

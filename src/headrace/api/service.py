@@ -20,8 +20,10 @@ from starlette.types import Receive
 from headrace.api.bridge import Mailbox
 from headrace.api.call import Call, call_of
 from headrace.api.errors import BodyTooLarge, BodyTooSlow, ClientGone
+from headrace.api.keys import KeyRing
 from headrace.api.request_log import RequestLog
 from headrace.config import Settings
+from headrace.engine.door import MAX_PRIORITY
 from headrace.engine.request import Done, Event, Failed, Request, Ticket
 from headrace.errors import HeadraceError, InvalidRequest, ModelLoading, Overloaded
 from headrace.store.database import Database
@@ -179,6 +181,7 @@ class Service:
         self.models = models
         self.settings = settings
         self.database = Database(settings.store_file)
+        self.keys = KeyRing(settings, self.database)
         self.meter = Meter()
         """What is counted of HTTP calls; what models do is in `meter_of`."""
         self._meters: dict[str, Meter] = {}
@@ -294,6 +297,8 @@ class Service:
                 "at a time: split it",
                 param="n",
             )
+        if call.idle:
+            requests = [replace(request, priority=MAX_PRIORITY) for request in requests]
         cost = self._cost(requests)
         call.account.reserve(cost.reserved_tokens)
         generation = Generation(self, model, on_events, call, cost)

@@ -53,6 +53,14 @@ class Constraints:
             )
         return Thinking(request.thinking, self._tokenizer.token_bytes)
 
+    def visible_ids(self, request: Request) -> frozenset[int]:
+        """Special tokens that are part of the text: those that the request or its structural tag names."""
+        constraint = request.constraint
+        if constraint is None or constraint.kind != "structural_tag":
+            return request.visible_ids
+        named = self._grammars.tokens.special_ids.items()
+        return request.visible_ids.union(token for text, token in named if text in constraint.text)
+
     def fixed(self, request: Request) -> Mask | None:
         """What limits every token of a request."""
         params = request.params

@@ -166,7 +166,7 @@ class Engine:
             RowState(params, generation.seed, index, request.prompt, stop_ids),
             Detokenizer(
                 self._tokenizer,
-                visible_ids=request.visible_ids,
+                visible_ids=self._constraints.visible_ids(request),
                 # A grammar describes the text from its first byte, where a decoder would take off a space.
                 continues=request.continues or request.constraint is not None,
             ),

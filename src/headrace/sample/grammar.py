@@ -9,7 +9,7 @@ from typing import Literal
 
 from headrace.errors import InvalidRequest
 
-Kind = Literal["json_schema", "json_object", "regex", "lark", "ebnf", "choice"]
+Kind = Literal["json_schema", "json_object", "regex", "lark", "ebnf", "choice", "structural_tag"]
 
 MAX_CHARACTERS = 256 * 1024
 MAX_NESTING = 64
@@ -32,7 +32,7 @@ class Constraint:
     `text` is: for json_schema a schema as JSON; for json_object nothing; for regex a regular expression of
     Rust's `regex` syntax, that matches the whole output; for lark a grammar of llguidance's dialect of Lark
     (special tokens as `<name>`, schemas as `%json {...}`, see `grammar_schema.schema_text`); for ebnf one in
-    GBNF, llama.cpp's notation; for choice a JSON list of texts.
+    GBNF, llama.cpp's notation; for choice a JSON list of texts; for structural_tag one as JSON.
 
     `after` is a text (such as `</think>`) before whose end nothing is constrained, except that the output
     cannot end; up to 8 characters of white space may follow it. `param` is what errors name.

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar, cast
 
 from headrace.sample.grammar import MAX_CHOICES, MAX_LEVELS, MAX_NESTING, Constraint
+from headrace.sample.grammar_patterns import lark_regex, nesting
 from headrace.sample.grammar_schema import schema_text
+from headrace.sample.grammar_structural import structural_tag_grammar
 
 COMPILER_STACK_BYTES = 64 * 2**20
-_OPENING, _CLOSING = "([{", ")]}"
 _DEFINITION = re.compile(r"^[ \t]*[?!]*[A-Za-z_][\w.-]*[^:\n]*:", re.MULTILINE)
 _stack_size = threading.Lock()
 
@@ -46,16 +47,19 @@ def on_large_stack(work: Callable[[], _Result]) -> _Result:
     return results[0]
 
 
-def compile_grammar(constraint: Constraint) -> str:
-    """llguidance's JSON for a constraint; GrammarError where it is not well formed."""
-    grammar = _grammar(constraint)
+def compile_grammar(constraint: Constraint, special_ids: Mapping[str, int]) -> str:
+    """llguidance's JSON for a constraint; GrammarError where it is not well formed.
+
+    `special_ids` are the tokens that no text spells, by their spelling.
+    """
+    grammar = _grammar(constraint, special_ids)
     if constraint.after is None:
         return json.dumps({"grammars": [grammar]})
     start = {"lark_grammar": "start: /[ \\t\\r\\n]{0,8}/ @body"}
     return json.dumps({"grammars": [start, {**grammar, "name": "body"}]})
 
 
-def _grammar(constraint: Constraint) -> dict[str, object]:
+def _grammar(constraint: Constraint, special_ids: Mapping[str, int]) -> dict[str, object]:
     text, name = constraint.text, constraint.param or constraint.kind
     if constraint.kind == "json_object":
         return {"json_schema": json.loads(schema_text({"type": "object"}, param=name))}
@@ -63,18 +67,14 @@ def _grammar(constraint: Constraint) -> dict[str, object]:
         return {"json_schema": json.loads(schema_text(_json(constraint), param=name))}
     if constraint.kind == "choice":
         return {"lark_grammar": _choices(constraint)}
+    if constraint.kind == "structural_tag":
+        return {"lark_grammar": structural_tag_grammar(constraint, _json(constraint), special_ids)}
     _check_nesting(constraint)
     if constraint.kind == "regex":
-        return {"lark_grammar": f"start: /{_escaped_slashes(text)}/"}
+        return {"lark_grammar": f"start: /{lark_regex(text)}/"}
     if constraint.kind == "ebnf":
         return {"lark_grammar": _lark_of_ebnf(constraint)}
     return {"lark_grammar": text}
-
-
-def _escaped_slashes(pattern: str) -> str:
-    r"""The pattern as it stands between slashes in Lark: `/` as `\/`, a line break as `\n`."""
-    written = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
-    return re.sub(r"\\.|/|\n", lambda part: written.get(part[0], part[0]), pattern, flags=re.DOTALL)
 
 
 def _choices(constraint: Constraint) -> str:
@@ -110,13 +110,7 @@ def _check_nesting(constraint: Constraint) -> None:
 
     Brackets in quotes and classes count too: what is left is more than anyone writes.
     """
-    depth = deepest = 0
-    for bracket in re.findall(r"\\.|[][(){}]", constraint.text, re.DOTALL):
-        if bracket in _OPENING:
-            depth += 1
-        elif bracket in _CLOSING:
-            depth = max(depth - 1, 0)
-        deepest = max(deepest, depth)
+    deepest = nesting(constraint.text)
     if deepest > MAX_NESTING:
         raise constraint.error(f"nests brackets {deepest} levels deep, at most {MAX_NESTING} are allowed")
     definitions = len(_DEFINITION.findall(constraint.text))

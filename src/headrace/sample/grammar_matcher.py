@@ -61,7 +61,7 @@ class Grammars:
         """The grammar compiled anew."""
         from llguidance import LLMatcher, LLParserLimits  # a tenth of a cold start, and few requests need it
 
-        grammar = compile_grammar(constraint)
+        grammar = compile_grammar(constraint, self.tokens.special_ids)
         limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
         try:
             matcher = on_large_stack(lambda: LLMatcher(self.tokens.trie, grammar, log_level=0, limits=limits))

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 # Rust's \s and `.` differ from ECMA-262's by a few characters: ES2024, WhiteSpace and LineTerminator.
 _SPACE: Final = r"\t\n\x0B\x0C\r \u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000\uFEFF"
+_OPENING, _CLOSING = "([{", ")]}"
 _NOT_NEWLINE: Final = r"[^\n\r\u2028\u2029]"
+
+
+def lark_regex(pattern: str) -> str:
+    r"""A pattern of Rust's as it stands between slashes in Lark: `/` as `\/`, a line break as `\n`."""
+    written = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
+    return re.sub(r"\\.|/|\n", lambda part: written.get(part[0], part[0]), pattern, flags=re.DOTALL)
+
+
+def nesting(text: str) -> int:
+    """How deeply brackets are nested. Those in quotes and classes count too."""
+    depth = deepest = 0
+    for bracket in re.findall(r"\\.|[][(){}]", text, re.DOTALL):
+        if bracket in _OPENING:
+            depth += 1
+        elif bracket in _CLOSING:
+            depth = max(depth - 1, 0)
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def rust_pattern(pattern: str) -> str:

@@ -38,6 +38,10 @@ class GrammarTokens:
         self._table = table
         self.tokens = list(table.tokens)
         self.special_token_ids = sorted(table.special_ids)
+        self.special_ids = {
+            self.tokens[token].decode("utf-8", "replace"): token for token in self.special_token_ids
+        }
+        """By their spelling."""
         eos_ids = sorted(table.eos_ids)
         self.eos_token_id: int | None = eos_ids[0] if eos_ids else None
         # In two calls, because each holds the interpreter lock from its beginning to its end.

@@ -66,4 +66,58 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
             PRIMARY KEY (response_id, number)
         ) WITHOUT ROWID""",
     ),
+    "batches": (
+        """CREATE TABLE files (
+            number INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            owner TEXT NOT NULL,
+            filename TEXT NOT NULL,
+            purpose TEXT NOT NULL,
+            bytes INTEGER NOT NULL,
+            created_s INTEGER NOT NULL,
+            expires_s INTEGER,
+            unfinished_of TEXT
+        )""",
+        "CREATE INDEX files_by_owner ON files (owner, number)",
+        """CREATE TABLE file_parts (
+            file INTEGER NOT NULL REFERENCES files ON DELETE CASCADE,
+            place INTEGER NOT NULL,
+            data BLOB NOT NULL,
+            PRIMARY KEY (file, place)
+        )""",
+        """CREATE TABLE batches (
+            number INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            owner TEXT NOT NULL,
+            endpoint TEXT NOT NULL,
+            input_file_id TEXT NOT NULL,
+            completion_window TEXT NOT NULL,
+            metadata TEXT,
+            files_expire_after_s INTEGER,
+            status TEXT NOT NULL,
+            outcome TEXT,
+            created_s INTEGER NOT NULL,
+            expires_s INTEGER NOT NULL,
+            cancelling_s INTEGER,
+            finalizing_s INTEGER,
+            ended_s INTEGER,
+            output_file_id TEXT,
+            error_file_id TEXT,
+            total INTEGER NOT NULL,
+            completed INTEGER,
+            failed INTEGER,
+            usage TEXT
+        )""",
+        "CREATE INDEX batches_by_owner ON batches (owner, number)",
+        """CREATE TABLE batch_lines (
+            batch TEXT NOT NULL REFERENCES batches (id) ON DELETE CASCADE,
+            place INTEGER NOT NULL,
+            custom_id TEXT,
+            body BLOB,
+            state INTEGER NOT NULL,
+            reply BLOB,
+            PRIMARY KEY (batch, place)
+        )""",
+        "CREATE INDEX batch_lines_by_state ON batch_lines (batch, state, place)",
+    ),
 }
