@@ -27,6 +27,7 @@ RANKS = {
     "bench": 5,
     "tasks": 5,
     "telemetry": 5,
+    "workers": 5,
     "tools": 6,
     "data": 6,
     "gateway": 6,

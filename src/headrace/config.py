@@ -15,6 +15,8 @@ from headrace.errors import UsageError
 
 PREFIX = "HEADRACE_"
 FILE_NAME = "headrace.toml"
+MODELS = "models"
+"""The file's one table, of models to serve: no setting."""
 OTHER_VARIABLES: Mapping[str, str] = {
     "HEADRACE_ISA": "instruction set of the kernels (portable, avx2, avx512, neon); for tests",
     "HEADRACE_SHARED_DATA": "folder of real inputs that some tests read",
@@ -69,6 +71,16 @@ def _seconds(value: object) -> float:
         number = -1.0
     if not 0 <= number <= 86_400:
         raise ValueError("a number of seconds from 0 to 86,400")
+    return number
+
+
+def _idle_seconds(value: object) -> float:
+    try:
+        number = -1.0 if value == "never" else float(value) if isinstance(value, str | int | float) else -2.0
+    except ValueError:
+        number = -2.0
+    if not -1 <= number <= 10 * 365 * 86_400:
+        raise ValueError("a number of seconds, or never")
     return number
 
 
@@ -202,6 +214,26 @@ class Settings:
     offline: bool = _setting(
         False, _switch, "true|false", "never reach for the network", shown_default="false"
     )
+    memory: int | None = _setting(
+        None, _bytes, "size", "memory for all models together", shown_default="what is free at the start"
+    )
+    keep_alive: float = _setting(
+        -1.0,
+        _idle_seconds,
+        "seconds",
+        "time after which an unused model is unloaded; never: only where another needs the memory",
+        shown_default="never",
+    )
+    load_wait_s: float = _setting(
+        60.0, _seconds, "seconds", "time that a request waits for its model to load; then it gets 503"
+    )
+    on_demand: bool = _setting(
+        False,
+        _switch,
+        "true|false",
+        "load also shipped and hub models that clients name, not only configured ones",
+        shown_default="false",
+    )
     host: str = _setting("127.0.0.1", _text, "address", "address the server listens on")
     port: int = _setting(8080, _integer(0, 65_535), "port", "port the server listens on; 0 picks a free one")
     api_key: tuple[str, ...] = _setting(
@@ -301,9 +333,9 @@ def load_settings(
         values |= _from_file(folder / FILE_NAME)
     values |= _from_environment(os.environ if environ is None else environ)
     for name, value in (flags or {}).items():
-        setting = SETTINGS[_known(name, list(SETTINGS), f"unknown setting {name!r}")]
+        setting = SETTINGS[known_name(name, list(SETTINGS), f"unknown setting {name!r}")]
         if value is not None:
-            values[name] = _parse(setting, value, setting.flag)
+            values[name] = parse_setting(setting, value, setting.flag)
     return Settings(**values)  # pyright: ignore[reportArgumentType]
 
 
@@ -313,17 +345,23 @@ def default_folders() -> tuple[Path, ...]:
     return (Path.cwd(), (Path(base) if base else Path.home() / ".config") / "headrace")
 
 
-def _from_file(path: Path) -> dict[str, object]:
+def read_file(path: Path) -> dict[str, Any]:
+    """A headrace.toml as it is written, empty where there is none; UsageError where it cannot be read."""
     try:
-        content = tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    content = read_file(path)
     values: dict[str, object] = {}
+    content.pop(MODELS, None)
     for key, value in content.items():
-        name = _known(key, list(SETTINGS), f"{path}: unknown setting {key!r}")
-        values[name] = _parse(SETTINGS[name], value, f"{path}: {name}")
+        name = known_name(key, list(SETTINGS), f"{path}: unknown setting {key!r}")
+        values[name] = parse_setting(SETTINGS[name], value, f"{path}: {name}")
     return values
 
 
@@ -334,12 +372,13 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
         if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
             continue
         names = [*by_variable, *OTHER_VARIABLES]
-        name = _known(variable, names, f"unknown environment variable {variable}")
-        values[by_variable[name].name] = _parse(by_variable[name], value, name)
+        name = known_name(variable, names, f"unknown environment variable {variable}")
+        values[by_variable[name].name] = parse_setting(by_variable[name], value, name)
     return values
 
 
-def _parse(setting: Setting, value: object, where: str) -> object:
+def parse_setting(setting: Setting, value: object, where: str) -> object:
+    """The value of a setting; UsageError says `where` it stood and what it should be."""
     try:
         return setting.parse(value)
     except ValueError as error:
@@ -347,7 +386,8 @@ def _parse(setting: Setting, value: object, where: str) -> object:
         raise UsageError(f"{where} is {shown} is not {error}", param=setting.name) from error
 
 
-def _known(name: str, names: Sequence[str], message: str) -> str:
+def known_name(name: str, names: Sequence[str], message: str) -> str:
+    """`name`, or UsageError with `message` and the nearest of `names`."""
     if name in names:
         return name
     raise UsageError(message + nearest(name, names), param=name)

@@ -19,7 +19,8 @@ from headrace.chat.template import missing_template
 from headrace.chat.tools import tool_use_from_openai
 from headrace.completion import Collector, Completion, Piece
 from headrace.config import default_cache_dir
-from headrace.engine.load import LoadedModel, Progress, load_model
+from headrace.engine.contract import LoadedModel
+from headrace.engine.load import Progress, load_model
 from headrace.engine.options import EngineOptions
 from headrace.engine.request import (
     Done,

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.engine.engine import EngineLimits
+from headrace.engine.contract import EngineLimits, EngineStatus
 from headrace.engine.request import (
     ChoiceDone,
     Delta,
@@ -95,21 +95,6 @@ class _Running:
     cancelled: bool = False
 
 
-@dataclass(frozen=True)
-class FakeStatus:
-    running: int
-    waiting: int
-    free_pages: int
-    available_pages: int
-    page_count: int
-    steps: int
-    last_step_s: float
-    alive: bool
-    preemptions: int = 0
-    masks: int = 0
-    mask_s: float = 0.0
-
-
 class FakeEngine:
     """Steps on its own thread: each step yields one character of `answer` for each choice."""
 
@@ -151,9 +136,9 @@ class FakeEngine:
             self._wake.notify()
         return Ticket(request.request_id, self._cancel)
 
-    def status(self) -> FakeStatus:
+    def status(self) -> EngineStatus:
         running = len(self._running)
-        return FakeStatus(running, 0, 100 - running, 100, 100, self._steps, time.monotonic(), self.alive)
+        return EngineStatus(running, 0, 100 - running, 100, 100, self._steps, time.monotonic(), self.alive)
 
     def close(self) -> None:
         with self._wake:
@@ -236,6 +221,7 @@ class FakeModel:
     defaults: SamplingParams = SamplingParams()
     created_s: int = 1_700_000_000
     folder: Path = Path("fake")
+    cache_failures: int = 0
     plan: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(kv_bytes=102_400, total_bytes=409_600)
     )

@@ -6,6 +6,7 @@ import asyncio
 
 import openai
 import pytest
+from fake import FakeModel
 from in_process import Running, raw
 from starlette.requests import Request as HttpRequest
 
@@ -42,7 +43,7 @@ def test_a_client_that_leaves_while_it_sends_is_no_failure_of_the_server() -> No
 
     settings = load_settings(environ={}, folders=[])
     call = Call("id", "POST", "/", Account("", KeyLimits()))
-    scope = {"type": "http", "method": "POST", "headers": [], "app": create_app(None, settings)}
+    scope = {"type": "http", "method": "POST", "headers": [], "app": create_app(FakeModel(), settings)}
     request = HttpRequest(scope | {"headrace.call": call}, receive)
     with pytest.raises(ClientGone):
         asyncio.run(read_body(request))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 
-from fake import FakeStatus
 from in_process import Running
 
 from headrace.api.health import STALLED_S, ProgressWatch
+from headrace.engine.contract import EngineStatus
 
 
-def status(running: int, steps: int) -> FakeStatus:
-    return FakeStatus(running, 0, 1, 1, 1, steps, 0.0, True)
+def status(running: int, steps: int) -> EngineStatus:
+    return EngineStatus(running, 0, 1, 1, 1, steps, 0.0, True)
 
 
 def test_an_idle_loop_is_healthy_however_long_ago_its_last_step() -> None:
@@ -43,6 +43,17 @@ def test_models(server: Running) -> None:
     client = server.openai()
     assert [model.id for model in client.models.list()] == ["fake/model"]
     assert client.models.retrieve("fake/model").owned_by == "headrace"
+
+
+def test_a_model_that_the_caller_owns_is_not_unloaded(server: Running) -> None:
+    http = server.http()
+    card = http.get("/v1/models").json()["data"][0]
+    assert (card["state"], card["in_use"], card["context_length"]) == ("loaded", 0, 4096)
+    assert http.post("/v1/models/fake/model/load").json()["in_use"] == 1  # this call
+    refused = http.post("/v1/models/fake/model/unload")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+    assert http.post("/v1/models/other/load").status_code == 404
+    assert http.get("/health").json()["models"] == {"fake/model": "loaded"}
 
 
 def stream_in_background(server: Running) -> tuple[threading.Thread, list[str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import openai
@@ -14,9 +16,30 @@ from fake import FakeModel
 from headrace.api.app import create_app
 from headrace.api.server import Server, bind
 from headrace.config import load_settings
+from headrace.engine.options import EngineOptions
 from headrace.errors import CorruptFile
+from headrace.workers.entry import Policy
+from headrace.workers.spec import ModelSpec
+from headrace.workers.table import ModelTable
 
 BODY = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+SPEC = ModelSpec(name="fake/model", model="fake/model", options=EngineOptions())
+
+
+class Launching:
+    """A launch that loads what `load` gives."""
+
+    def __init__(self, load: Callable[[], FakeModel]) -> None:
+        self._load = load
+
+    def plan(self, memory_bytes: int | None) -> Any:
+        return SimpleNamespace(total_bytes=2**20)
+
+    def load(self, progress: object) -> Any:
+        return self._load()
+
+    def close(self) -> None:
+        pass
 
 
 @contextmanager
@@ -24,7 +47,8 @@ def loading(load: Callable[[], FakeModel]) -> Iterator[tuple[str, Server, thread
     settings = load_settings({"port": 0}, environ={}, folders=[])
     listener = bind(settings)
     started = threading.Event()
-    server = Server(create_app(None, settings), settings, started.set, load)  # type: ignore[arg-type]
+    table = ModelTable([SPEC], lambda spec: Launching(load), Policy(memory_bytes=2**30))
+    server = Server(create_app(table, settings), settings, started.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
@@ -62,7 +86,6 @@ def test_503_until_the_model_is_there() -> None:
         assert client.chat.completions.create(model="fake/model", **BODY).choices[0].message.content
         assert started.is_set()
         client.close()
-    model.close()
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_server() -> None:

@@ -62,13 +62,13 @@ def test_chat_streams(server: Running) -> None:
 def test_closing_a_stream_frees_its_pages_within_a_step(server: Running, monkeypatch) -> None:
     engine = server.model.engine
     steps_at_cancel: list[int] = []
-    cancel = engine._cancel
+    cancel = engine.cancel
 
     def cancel_and_note(request_id: str) -> None:
         steps_at_cancel.append(engine.status().steps)
         cancel(request_id)
 
-    monkeypatch.setattr(engine, "_cancel", cancel_and_note)
+    monkeypatch.setattr(engine, "cancel", cancel_and_note)
     before = engine.status()
     # No end before the context is full: without the cancel this would run for hundreds of steps.
     stream = server.openai().completions.create(

@@ -20,7 +20,7 @@ from invocation import Headrace, Outcome
 
 from tiny import convertible_model
 
-COMMANDS = ("run", "serve", "list", "show", "quantize", "rm", "pull", "bench", "doctor")
+COMMANDS = ("run", "serve", "ps", "stop", "keys", "list", "show", "quantize", "rm", "pull", "bench", "doctor")
 
 
 def test_version_and_help_are_fast_to_load(environment: dict[str, str]) -> None:
@@ -247,6 +247,15 @@ def test_the_curl_line_of_a_server_with_a_key(environment: dict[str, str]) -> No
         assert b"secret" not in lines
         process.terminate()
         assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize("arguments", [("ps",), ("stop", "novelette")])
+def test_no_server_is_wrong_usage(inside: Callable[..., Outcome], arguments: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = str(unused.getsockname()[1])
+    result = inside(*arguments, "--port", port)
+    assert result.code == 2
+    assert "no server of headrace answers" in result.stderr
 
 
 def test_a_port_that_is_taken_is_wrong_usage(inside: Callable[..., Outcome]) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.engine.engine import EngineStatus
+from headrace.engine.contract import EngineStatus
 from headrace.engine.request import ChoiceDone, Delta, Done, Event, Failed, Timing, Usage
 from headrace.errors import DeadlineExceeded
-from headrace.telemetry.exposition import expose
+from headrace.telemetry.exposition import ModelReport, expose
 from headrace.telemetry.histogram import Histogram
 from headrace.telemetry.meter import Meter, RequestMeter
 
@@ -29,8 +29,12 @@ def ran() -> Meter:
     return meter
 
 
+def report(meter: Meter, name: str = "m") -> ModelReport:
+    return ModelReport(name=name, meter=meter, status=STATUS, kv_bytes=1000)
+
+
 def samples(meter: Meter, accept: str = "") -> dict[str, float]:
-    body, _ = expose(meter, STATUS, model="m", kv_bytes=1000, accept=accept)
+    body, _ = expose(meter, [report(meter)], accept=accept)
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(body.decode()):
         for sample in family.samples:
@@ -95,7 +99,7 @@ def test_every_metric_under_both_names() -> None:
 
 
 def test_open_metrics_for_those_who_ask() -> None:
-    body, kind = expose(ran(), STATUS, model="m", kv_bytes=1, accept="application/openmetrics-text")
+    body, kind = expose(ran(), [report(ran())], accept="application/openmetrics-text")
     assert kind.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
 

@@ -1,4 +1,4 @@
-"""The application: every endpoint over one loaded model."""
+"""The application: every endpoint over the served models."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ from headrace.api.responses import create, kept
 from headrace.api.responses.desk import Desk
 from headrace.api.service import Service
 from headrace.config import Settings
+from headrace.engine.options import EngineOptions
+from headrace.workers.spec import ModelSpec
+from headrace.workers.table import ModelTable
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 ROOMS = (
     *(chat_completions, completions, messages, create, kept, ollama, files, batches),
@@ -41,9 +44,12 @@ ROOMS = (
 )
 
 
-def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
-    """An ASGI application that serves `model`; None while it loads. The model stays the caller's to close."""
-    service = Service(model, settings)
+def create_app(served: LoadedModel | ModelTable, settings: Settings) -> FastAPI:
+    """An ASGI application that serves one loaded model, which stays the caller's to close, or a table."""
+    if not isinstance(served, ModelTable):
+        spec = ModelSpec(name=served.name, model=served.name, options=EngineOptions())
+        served = ModelTable.fixed(served, spec)
+    service = Service(served, settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
@@ -55,7 +61,7 @@ def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
 
     app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
     app.state.service = service
-    app.state.progress = ProgressWatch()
+    app.state.progress = dict[str, ProgressWatch]()
     app.state.pulls = Pulls()
     app.state.desk = Desk(service)
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]

@@ -204,7 +204,7 @@ class BatchRunner:
 
     def _allowed(self) -> int:
         service = self._service
-        return 0 if service.loading or service.draining else self._most - service.open_calls
+        return 0 if service.starting or service.draining else self._most - service.open_calls
 
     async def _ask(self, request_id: str, path: str, account: Account, body: bytes) -> _Answer:
         """Call the endpoint as if the body had come from outside; whose call it is has been settled."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.requests import Request as HttpRequest
@@ -16,8 +17,9 @@ from headrace.errors import HeadraceError, Overloaded
 class Call:
     """Made by the guard, filled in by those who serve it; lives on the event loop.
 
-    `arrival_s` is of the monotonic clock. `body_bytes` count as held until the reply has ended. `surface` is
-    the path of the surface whose conventions the reply follows. What is `idle` waits for everything else.
+    `arrival_s` is of the monotonic clock. `body_bytes` count as held until the reply has ended. `holds` are
+    called at its end: they let go of the models that it uses. `surface` is the path of the surface whose
+    conventions the reply follows. What is `idle` waits for everything else.
     """
 
     request_id: str
@@ -33,6 +35,8 @@ class Call:
     surface: str = field(init=False)
     error: str | None = None
     refusal: str | None = None
+    model: str = ""
+    holds: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     idle: bool = False
 
     def __post_init__(self) -> None:

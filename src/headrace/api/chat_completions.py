@@ -37,7 +37,7 @@ from headrace.sample.params import MAX_TOP_LOGPROBS
 from headrace.sample.thinking import ThinkingLimit
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 router = APIRouter()
 

@@ -27,7 +27,7 @@ from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.text.infill import Infill, infill_prompt
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 router = APIRouter()
 

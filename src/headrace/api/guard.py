@@ -32,10 +32,14 @@ class Guard:
     """ASGI middleware. Stands outside everything, so that refusals and failures have a request id too."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
-        settings = service.settings
         self._app = app
         self._service = service
         self._keys = service.keys
+        self._configure(service.settings)
+
+    def _configure(self, settings: Settings) -> None:
+        """Take over settings, at the start and when they have been read again."""
+        self._settings = settings
         self._cors = Cors(settings.cors_origins)
         self._hosts = {"localhost", *(name.lower() for name in settings.allowed_hosts)}
         self._loopback = is_loopback(settings.host)
@@ -45,6 +49,9 @@ class Guard:
         if scope["type"] != "http" or "headrace.call" in scope:  # the server's own calls were let in before
             await self._app(scope, receive, send)
             return
+        if self._settings is not self._service.settings:
+            self._keys.configure(self._service.settings)
+            self._configure(self._service.settings)
         headers = Headers(scope=scope)
         sent = headers.get("x-request-id", "")
         request_id = sent if _CLIENT_ID.fullmatch(sent) else new_request_id()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
@@ -14,10 +15,11 @@ from headrace.api.errors import error_response, json_response
 from headrace.api.openapi import replies
 from headrace.api.service import get_service
 from headrace.api.wire import Health, Ready
-from headrace.errors import EngineStopped, Overloaded
+from headrace.errors import EngineStopped, ModelLoading, Overloaded
 
 if TYPE_CHECKING:
-    from headrace.engine.engine import EngineStatus
+    from headrace.engine.contract import EngineStatus
+    from headrace.workers.entry import Entry
 
 router = APIRouter()
 
@@ -48,31 +50,64 @@ class ProgressWatch:
 
 @router.get("/health", responses=replies(Health))
 async def health(http: HttpRequest) -> Response:
-    """200 while the model loads and while the loop progresses, else 503."""
+    """200 while the default model loads or runs and every loop progresses, else 503."""
     service = get_service(http)
-    if service.loading:
+    if service.starting:
         return json_response(Health("loading", 0, 0, 0, 0, 0))
-    status = service.model.engine.status()
-    watch: ProgressWatch = http.app.state.progress
-    stalled_s = watch.stalled_s(status, time.monotonic())
-    if not status.alive:
-        return error_response(EngineStopped("the engine has stopped: restart the server"), call_of(http))
-    if stalled_s > STALLED_S:
-        return error_response(
-            EngineStopped(f"no step for {stalled_s:.0f} s with {status.running} running: restart the server"),
-            call_of(http),
-        )
+    entries = service.models.entries
+    states = {entry.name: _state(entry) for entry in entries}
+    loaded = {entry.name: entry.model.engine.status() for entry in entries if entry.model is not None}
+    problem = _problem(loaded, service.models.default.name, http.app.state.progress)
+    if problem is not None:
+        return error_response(EngineStopped(problem), call_of(http))
+    statuses = loaded.values()
     return json_response(
-        Health("ok", status.running, status.waiting, status.steps, status.free_pages, status.page_count)
+        Health(
+            "restarting" if "restarting" in states.values() else "ok",
+            sum(status.running for status in statuses),
+            sum(status.waiting for status in statuses),
+            sum(status.steps for status in statuses),
+            sum(status.free_pages for status in statuses),
+            sum(status.page_count for status in statuses),
+            states,
+        )
     )
+
+
+def _state(entry: Entry) -> str:
+    restarting = entry.model is not None and entry.model.engine.status().state == "restarting"
+    return "restarting" if restarting else entry.state
+
+
+def _problem(
+    loaded: Mapping[str, EngineStatus], default: str, watches: dict[str, ProgressWatch]
+) -> str | None:
+    """What only a restart would mend: the default model is dead, or the loop of any stands still."""
+    now_s = time.monotonic()
+    for name, status in loaded.items():
+        stalled_s = watches.setdefault(name, ProgressWatch()).stalled_s(status, now_s)
+        if name == default and not status.alive:
+            return status.failure or "the engine has stopped: restart the server"
+        if stalled_s > STALLED_S and status.state == "running":
+            return f"no step for {stalled_s:.0f} s with {status.running} running: restart the server"
+    return None
 
 
 @router.get("/ready", responses=replies(Ready))
 async def ready(http: HttpRequest) -> Response:
-    """200 while requests are taken, else 503."""
+    """200 while requests are taken, else 503; 503 also while the default model's worker restarts."""
     service = get_service(http)
     if service.draining:
         return error_response(Overloaded("the server is shutting down", retry_after_s=5.0), call_of(http))
-    if not service.model.engine.status().alive:
-        return error_response(EngineStopped("the engine has stopped: restart the server"), call_of(http))
-    return json_response(Ready("ready", service.model.name))
+    service.check_started()
+    default = service.models.default
+    status = None if default.model is None else default.model.engine.status()
+    if status is not None and not status.alive:
+        message = status.failure or "the engine has stopped: restart the server"
+        return error_response(EngineStopped(message), call_of(http))
+    if status is not None and status.state == "restarting":
+        return error_response(
+            ModelLoading(f"{default.name!r} restarts: try again in a moment", reason="restarting"),
+            call_of(http),
+        )
+    return json_response(Ready("ready", default.name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from headrace.api.limits import Account
@@ -29,19 +29,9 @@ class KeyRing:
         self, settings: Settings, database: Database, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock = clock
-        self._defaults = KeyLimits(
-            settings.requests_per_minute, settings.tokens_per_minute, settings.concurrency
-        )
+        self._defaults = _limits(settings)
         self._pepper = secrets.token_bytes(32)
-        self._configured = {
-            (digest := digest_of(key.encode(), self._pepper)): Account(
-                f"key {number}",
-                self._defaults,
-                salt=digest.hex()[:16],
-                owner=partial(self._owner, key.encode()),
-            )
-            for number, key in enumerate(settings.api_key, 1)
-        }
+        self._configured = self._accounts(settings, {})
         self._keys = Keys(database)
         self._stored: dict[bytes, Account] = {}
         self._stored_pepper = b""
@@ -51,6 +41,28 @@ class KeyRing:
         self._refreshed_s = -REFRESH_S
         self.everybody = Account("", self._defaults)
         """Whose requests those are that need no key."""
+
+    def configure(self, settings: Settings) -> None:
+        """Take over keys and limits. Where the limits stay, accounts do, with what they have used."""
+        limits, kept = _limits(settings), self._configured
+        if limits != self._defaults:
+            self._defaults, kept = limits, {}
+            self.everybody = Account("", limits)
+            self._stored, self._version, self._refreshed_s = {}, 0, -REFRESH_S
+        self._configured = self._accounts(settings, kept)
+
+    def _accounts(self, settings: Settings, kept: Mapping[bytes, Account]) -> dict[bytes, Account]:
+        """The accounts of the settings' keys, those of `kept` as they are."""
+        return {
+            (digest := digest_of(key.encode(), self._pepper)): kept.get(digest)
+            or Account(
+                f"key {number}",
+                self._defaults,
+                salt=digest.hex()[:16],
+                owner=partial(self._owner, key.encode()),
+            )
+            for number, key in enumerate(settings.api_key, 1)
+        }
 
     @property
     def required(self) -> bool:
@@ -112,6 +124,10 @@ class KeyRing:
         return self._stored.get(key.digest) or Account(
             key.name, limits, salt=key.digest.hex()[:16], owner=partial(_owner_of, key.digest)
         )
+
+
+def _limits(settings: Settings) -> KeyLimits:
+    return KeyLimits(settings.requests_per_minute, settings.tokens_per_minute, settings.concurrency)
 
 
 def _owner_of(digest: bytes) -> str:

@@ -7,7 +7,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.service import get_service
-from headrace.telemetry.exposition import expose
+from headrace.telemetry.exposition import NO_ENGINE, ModelReport, expose
 
 router = APIRouter()
 
@@ -22,11 +22,18 @@ CONTENT = {"text/plain": TEXT, "application/openmetrics-text": TEXT}
 async def metrics(http: HttpRequest) -> Response:
     """Counts, latencies and memory since the server started, as text or OpenMetrics."""
     service = get_service(http)
-    body, content_type = expose(
-        service.meter,
-        service.model.engine.status(),
-        model=service.model.name,
-        kv_bytes=service.model.plan.kv_bytes,
-        accept=http.headers.get("accept", ""),
-    )
+    service.check_started()
+    reports = [
+        ModelReport(
+            name=entry.name,
+            state=entry.state,
+            meter=service.meter_of(entry.name),
+            status=NO_ENGINE if entry.model is None else entry.model.engine.status(),
+            kv_bytes=0 if entry.model is None else entry.model.plan.kv_bytes,
+            restarts=entry.restarts,
+            cache_failures=entry.cache_failures,
+        )
+        for entry in service.models.entries
+    ]
+    body, content_type = expose(service.meter, reports, accept=http.headers.get("accept", ""))
     return Response(body, headers={"content-type": content_type})

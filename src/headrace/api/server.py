@@ -8,10 +8,8 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
@@ -21,11 +19,9 @@ from headrace.api.service import Service
 from headrace.config import Settings
 from headrace.errors import EngineStopped, UsageError
 
-if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
-
 LOG = logging.getLogger("headrace.api")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+CANCEL_S = 5.0  # far beyond a step, after which what was cancelled has ended
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -43,8 +39,8 @@ def bind(settings: Settings) -> socket.socket:
 class Server(uvicorn.Server):
     """uvicorn with a drain: listening goes on with 503 until all replies have ended or `drain_s` is over.
 
-    With `load` the app has no model yet: it is loaded by a thread, and until then requests get 503. `failure`
-    is what that thread raised, after which the server stops.
+    Where the default model is not loaded yet it is loaded then, and until it is there requests get 503.
+    `failure` is what prevented that, after which the server stops. SIGHUP calls `reload`.
     """
 
     def __init__(
@@ -52,7 +48,9 @@ class Server(uvicorn.Server):
         app: FastAPI,
         settings: Settings,
         on_started: Callable[[], None],
-        load: Callable[[], LoadedModel] | None = None,
+        *,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        reload: Callable[[], None] = lambda: None,
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -68,9 +66,10 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._service: Service = app.state.service
-        self._drain_s = settings.drain_s
         self._on_started = on_started
-        self._load = load
+        self._progress = progress
+        self._reload = reload
+        self._loading: asyncio.Task[None] | None = None
         self.failure: BaseException | None = None
         self.stopped_by: int | None = None
 
@@ -81,11 +80,16 @@ class Server(uvicorn.Server):
             yield
             return
         previous = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
+        previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._reload_soon)
         try:
             yield
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+    def _reload_soon(self, sig: int, frame: FrameType | None) -> None:
+        if self._loop is not None:  # not in the handler: it may have interrupted anything
+            self._loop.call_soon_threadsafe(self._reload)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """First signal: drain. Second: end what is under way with an error, now."""
@@ -94,45 +98,42 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     force_drain = False
+    _loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen, load the model where there is none yet, then say so."""
         await super().startup(sockets)
-        if self._load is None:
+        self._loop = asyncio.get_running_loop()
+        if not self._service.starting:
             self._on_started()
             return
-        # A daemon, so that a signal ends the program also while a model loads.
-        arguments = (asyncio.get_running_loop(), self._load)
-        threading.Thread(target=self._load_model, args=arguments, name="headrace-load", daemon=True).start()
+        self._loading = asyncio.ensure_future(self._load_default())
 
-    def _load_model(self, loop: asyncio.AbstractEventLoop, load: Callable[[], LoadedModel]) -> None:
+    async def _load_default(self) -> None:
+        models = self._service.models
         try:
-            outcome = partial(self._loaded, load())
+            await models.load(models.default, self._progress)
+            self._service.starting = False
+            self._on_started()
         except BaseException as error:
-            outcome = partial(self._failed, error)
-        with suppress(RuntimeError):  # the loop has closed: the server was stopped meanwhile
-            loop.call_soon_threadsafe(outcome)
-
-    def _loaded(self, model: LoadedModel) -> None:
-        self._service.provide(model)
-        self._on_started()
-
-    def _failed(self, error: BaseException) -> None:
-        self.failure = error
-        self.should_exit = True
+            if not self.should_exit:  # told to stop meanwhile: nobody misses the model
+                self.failure = error
+            self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, then close. Requests still under way after `drain_s` end with an error event."""
         self._service.draining = True
-        deadline_s = asyncio.get_running_loop().time() + self._drain_s
+        deadline_s = asyncio.get_running_loop().time() + self._service.settings.drain_s
         while self._service.under_way and not self.force_drain:
             if asyncio.get_running_loop().time() > deadline_s:
                 break
             await asyncio.sleep(0.02)
         for generation in list(self._service.under_way):
             generation.fail(EngineStopped("the server shut down before this reply ended: send it again"))
-        while self._service.under_way and self._service.model.engine.status().alive:
+        deadline_s = asyncio.get_running_loop().time() + CANCEL_S
+        while self._service.under_way and asyncio.get_running_loop().time() < deadline_s:
             await asyncio.sleep(0.01)
+        await self._service.models.close()  # which ends what is left
         await super().shutdown(sockets)
 
 
@@ -141,13 +142,16 @@ def serve(
     settings: Settings,
     listener: socket.socket,
     on_started: Callable[[], None],
-    load: Callable[[], LoadedModel] | None = None,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    reload: Callable[[], None] = lambda: None,
 ) -> int | None:
-    """Serve until SIGINT or SIGTERM; returns the signal. `on_started` is called when requests are taken.
+    """Serve until SIGINT or SIGTERM; returns the signal. `on_started` is called when requests are taken,
+    `progress` with bytes done and in all while the default model loads, `reload` on the loop for a SIGHUP.
 
-    Raises what `load` has raised.
+    Raises what prevents the default model from loading.
     """
-    server = Server(app, settings, on_started, load)
+    server = Server(app, settings, on_started, progress=progress, reload=reload)
     server.run(sockets=[listener])
     if server.failure is not None:
         raise server.failure

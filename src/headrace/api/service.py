@@ -25,12 +25,13 @@ from headrace.api.request_log import RequestLog
 from headrace.config import Settings
 from headrace.engine.door import MAX_PRIORITY
 from headrace.engine.request import Done, Event, Failed, Request, Ticket
-from headrace.errors import HeadraceError, InvalidRequest, ModelLoading, ModelNotFound, Overloaded
+from headrace.errors import HeadraceError, InvalidRequest, ModelLoading, Overloaded
 from headrace.store.database import Database
 from headrace.telemetry.meter import Meter, RequestMeter
+from headrace.workers.table import ModelTable
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 LOG = logging.getLogger("headrace.api")
 
@@ -59,6 +60,7 @@ class Generation:
     ) -> None:
         self._service = service
         self._model = model
+        self._let_go: Callable[[], None] = lambda: None
         self._on_events = on_events
         self._call = call
         self._cost = cost
@@ -92,7 +94,9 @@ class Generation:
             return None
 
         self._open = len(requests)
-        self._meters = [RequestMeter(self._service.meter, self._call.arrival_s) for _ in requests]
+        meter = self._service.meter_of(self._model.name)
+        self._meters = [RequestMeter(meter, self._call.arrival_s) for _ in requests]
+        self._let_go = self._service.models.share(self._model, self._call)
         self._service.under_way.add(self)
         self._service.queued_tokens += self._cost.prompt_tokens
         try:
@@ -113,6 +117,7 @@ class Generation:
         if self in self._service.under_way:
             self._service.under_way.discard(self)
             self._begun()
+            self._let_go()
             self._call.account.settle(returned_tokens)
 
     def _begun(self) -> None:
@@ -167,14 +172,20 @@ class Cost:
 
 
 class Service:
-    """One served model, or None while it loads. Made before the loop runs; then it belongs to the loop."""
+    """The served models and what is under way. Made before the loop runs; then it belongs to the loop.
 
-    def __init__(self, model: LoadedModel | None, settings: Settings) -> None:
-        self._model = model
+    `starting` until the default model has loaded for the first time: so long nothing is taken.
+    """
+
+    def __init__(self, models: ModelTable, settings: Settings) -> None:
+        self.models = models
         self.settings = settings
         self.database = Database(settings.store_file)
         self.keys = KeyRing(settings, self.database)
         self.meter = Meter()
+        """What is counted of HTTP calls; what models do is in `meter_of`."""
+        self._meters: dict[str, Meter] = {}
+        self.starting = models.default.model is None
         self._log = RequestLog(self.database, self.meter) if settings.log_requests else None
         self.under_way: set[Generation] = set()
         self.open_calls = 0
@@ -184,21 +195,14 @@ class Service:
         self._mailbox: Mailbox | None = None
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="headrace-prompt")
 
-    @property
-    def model(self) -> LoadedModel:
-        """The model; raises ModelLoading until it is there."""
-        if self._model is None:
+    def check_started(self) -> None:
+        """Raise ModelLoading until the default model is there for the first time."""
+        if self.starting:
             raise ModelLoading("the model is loading: try again in a moment", reason="loading")
-        return self._model
 
-    @property
-    def loading(self) -> bool:
-        """Whether the model is still on its way."""
-        return self._model is None
-
-    def provide(self, model: LoadedModel) -> None:
-        """The model has loaded: from now on requests are taken."""
-        self._model = model
+    def meter_of(self, name: str) -> Meter:
+        """The meter of a model's requests."""
+        return self._meters.setdefault(name, Meter())
 
     @contextmanager
     def admitted(self, call: Call) -> Generator[None]:
@@ -209,7 +213,7 @@ class Service:
                 retry_after_s=5.0,
                 reason="draining",
             )
-        assert self.model
+        self.check_started()
         most, tokens = self.settings.max_requests, self.settings.max_queued_tokens
         if self.open_calls >= most:
             raise Overloaded(f"{most:,} requests are under way, as many as are allowed: try again later")
@@ -230,11 +234,13 @@ class Service:
     def ended(self, call: Call) -> None:
         """A call is over, whatever became of it."""
         call.status = call.status or CLIENT_GONE
+        for release in call.holds:
+            release()
         self.meter.replies[call.status] += 1
         if call.refusal is not None:
             self.meter.rejected[call.refusal] += 1
         if self._log is not None and call.method == "POST":
-            self._log.add(call, self._model.name if self._model is not None else None)
+            self._log.add(call, call.model or self.models.default.name)
 
     def hold_body(self, call: Call, size: int) -> None:
         """Make room for `size` more bytes of the call's body; Overloaded where all bodies take too much."""
@@ -263,17 +269,18 @@ class Service:
         """Run `work` (templates, long prompts) in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    async def use(self, call: Call, name: str | None) -> LoadedModel:
+    async def use(self, call: Call, name: str | None, *, keep_alive_s: float | None = None) -> LoadedModel:
         """The model of that name (None: the default one), kept in memory until `call` has ended.
 
-        Raises ModelNotFound, or ModelLoading where it takes too long to wait for.
+        `keep_alive_s` is how long it stays after that unused, where nobody says otherwise: 0 not at all,
+        negative until the memory is needed, None what is configured. Raises ModelNotFound, ModelLoading where
+        it takes too long to wait for, Overloaded where models in use leave no memory for it.
         """
-        if name is not None and name != self.model.name:
-            raise ModelNotFound(
-                f"the model {name!r} is not served here: this server serves {self.model.name!r}",
-                param="model",
-            )
-        return self.model
+        entry = self.models.find(name)
+        call.model = entry.name
+        model, release = await self.models.hold(entry, keep_alive_s, user=call)
+        call.holds.append(release)
+        return model
 
     async def start(
         self,

@@ -16,7 +16,7 @@ from headrace.engine.request import Event, Failed, Request
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 LOG = logging.getLogger("headrace.api")
 

@@ -19,7 +19,7 @@ from headrace.api.wire import PromptText, Tokenized
 from headrace.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 router = APIRouter()
 

@@ -188,15 +188,25 @@ class Reply(msgspec.Struct, frozen=True):
     prompt_logprobs: PromptLogprobList | UnsetType = UNSET
 
 
+ModelState = Literal["unloaded", "loading", "loaded", "failed"]
+
+
 class ModelCard(msgspec.Struct, frozen=True):
-    """A served model."""
+    """A served model. What is only known once it is loaded is null before; `in_use` counts requests that keep
+    it in memory, `failure` says what went wrong, `restarts` counts dead worker processes."""
 
     id: str
     created: int
-    context_length: int
-    max_model_len: int
+    context_length: int | None
+    max_model_len: int | None
     object: str = "model"
     owned_by: str = "headrace"
+    state: ModelState = "loaded"
+    aliases: tuple[str, ...] = ()
+    memory_bytes: int | None = None
+    in_use: int = 0
+    restarts: int = 0
+    failure: str | None = None
 
 
 class ModelList(msgspec.Struct, frozen=True):
@@ -207,7 +217,8 @@ class ModelList(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Whether the engine's loop makes progress, with the numbers it was judged by."""
+    """Whether the engines' loops make progress, with the sums of the numbers by which that was judged, and
+    the state of each model."""
 
     status: str
     running: int
@@ -215,6 +226,7 @@ class Health(msgspec.Struct, frozen=True):
     steps: int
     free_pages: int
     page_count: int
+    models: dict[str, str] = {}
 
 
 class Ready(msgspec.Struct, frozen=True):

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.bench.workload import Workload, prepare_workload, random_prompts, workload_from_json
-from headrace.engine.load import LoadedModel, start
+from headrace.engine.contract import LoadedModel
+from headrace.engine.load import start
 from headrace.engine.options import EngineOptions
 from headrace.engine.request import Delta, Done, Event, Failed, Request
 from headrace.errors import HeadraceError

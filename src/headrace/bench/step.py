@@ -13,9 +13,9 @@ from pathlib import Path
 from headrace.bench.single_run import RunFigures, RunOrder
 from headrace.bench.spread import Spread, spread
 from headrace.bench.workload import Workload, prepare_workload
+from headrace.engine.contract import MemoryPlan
 from headrace.engine.load import usable_cores
 from headrace.engine.options import EngineOptions
-from headrace.engine.plan import MemoryPlan
 from headrace.engine.roofline import Roofline, roofline
 from headrace.errors import HeadraceError, UsageError
 from headrace.run.limits import Limits, machine_limits

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from headrace import _native
 from headrace.cli.terminal import size
-from headrace.engine.load import LoadedModel, usable_cores
+from headrace.engine.contract import LoadedModel
+from headrace.engine.load import usable_cores
 from headrace.engine.request import Done, Event, Failed, Request
 
 

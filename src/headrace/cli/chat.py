@@ -13,7 +13,7 @@ from headrace.chat.messages import Message
 from headrace.chat.template import missing_template
 from headrace.cli.answer import events, statistics
 from headrace.cli.terminal import note
-from headrace.engine.load import LoadedModel
+from headrace.engine.contract import LoadedModel
 from headrace.engine.request import Delta, Done, Request
 from headrace.errors import HeadraceError
 from headrace.sample.params import SamplingParams, with_defaults

@@ -18,8 +18,8 @@ from headrace.cli.answer import read_bandwidth
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, print_table, size
 from headrace.config import Settings
+from headrace.engine.free_memory import free_memory_bytes
 from headrace.engine.load import usable_cores
-from headrace.engine.plan import free_memory_bytes
 from headrace.errors import HeadraceError
 from headrace.weights.hub import list_local
 from headrace.weights.shipped import SHIPPED_DEFAULT, list_shipped

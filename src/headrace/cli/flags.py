@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from headrace.config import SETTINGS, load_settings
+from headrace.config import SETTINGS, Settings, load_settings
 from headrace.errors import InvalidRequest, UsageError
 from headrace.sample.params import SamplingParams
 
@@ -26,6 +26,10 @@ MODEL_SETTINGS = (
     "offline",
 )
 SERVER_SETTINGS = (
+    "memory",
+    "keep_alive",
+    "load_wait_s",
+    "on_demand",
     "host",
     "port",
     "api_key",
@@ -83,6 +87,15 @@ def _annotation(flag: Flag) -> Any:
 def takes_settings(*names: str) -> Any:
     """Decorate a command so that it gets `settings`, with a flag for each of `names`."""
     return takes("settings", [_setting_flag(name) for name in names], load_settings)
+
+
+def takes_settings_again(*names: str) -> Any:
+    """The same for a command that gets `read_settings`, which it can call whenever they may have changed."""
+    return takes("read_settings", [_setting_flag(name) for name in names], _reader)
+
+
+def _reader(given: Mapping[str, object]) -> Callable[[], Settings]:
+    return lambda: load_settings(given)
 
 
 def _setting_flag(name: str) -> Flag:

@@ -15,7 +15,9 @@ from headrace.errors import HeadraceError
 
 COMMANDS = {
     "run": "Stream an answer to a prompt, or chat in the terminal.",
-    "serve": "Serve a model over HTTP, as OpenAI's API does.",
+    "serve": "Serve models over HTTP, as OpenAI's API does.",
+    "ps": "List the models of a running server.",
+    "stop": "Unload a model of a running server.",
     "keys": "Make, list and revoke the API keys of the server.",
     "list": "List the models on this machine.",
     "show": "Show what a model is, the memory it takes and how fast it can be.",

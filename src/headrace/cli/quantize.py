@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
-from headrace.cli.loading import fetch
 from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, size
 from headrace.config import Settings
 from headrace.engine.export import Export
-from headrace.engine.load import public_name, usable_cores
+from headrace.engine.load import usable_cores
+from headrace.engine.text_side import public_name
 from headrace.errors import UsageError
 from headrace.weights import gguf_export, safetensors_export
 from headrace.weights.checkpoint import open_checkpoint

@@ -17,7 +17,7 @@ from headrace.cli.flags import MODEL_SETTINGS, takes_sampling, takes_settings
 from headrace.cli.loading import loaded, names_a_model
 from headrace.cli.terminal import JsonFlag, note, print_json
 from headrace.config import Settings
-from headrace.engine.load import LoadedModel
+from headrace.engine.contract import LoadedModel
 from headrace.engine.request import ChoiceDone, Delta, Done, Request
 from headrace.errors import UsageError
 from headrace.sample.params import with_defaults

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.fetching import fetch
 from headrace.cli.flags import MODEL_SETTINGS, takes_settings
-from headrace.cli.loading import engine_options, fetch
 from headrace.cli.terminal import JsonFlag, print_json, print_table, size
 from headrace.config import Settings
 from headrace.engine.describe import ModelFacts, describe
+from headrace.engine.options import engine_options
 
 HELP = """Show what a model is: architecture, parameters, types, context, template, licence.
 

@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.engine.load import public_name, text_side, usable_cores, wanted_weights
+from headrace.engine.contract import MemoryPlan
+from headrace.engine.load import usable_cores, wanted_weights
 from headrace.engine.model_card import licence
 from headrace.engine.options import EngineOptions
 from headrace.engine.parts import PartsOf
-from headrace.engine.plan import MemoryPlan, plan_memory
+from headrace.engine.plan import plan_memory
 from headrace.engine.roofline import roofline
+from headrace.engine.text_side import public_name, text_side
 from headrace.errors import OutOfMemory
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.models.decoder_config import DecoderConfig

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from headrace.engine.arrivals import Arrivals
 from headrace.engine.constraints import Constraints, Masks
+from headrace.engine.contract import EngineLimits, EngineStatus
 from headrace.engine.door import check_request
 from headrace.engine.generation import Choice, Generation
 from headrace.engine.request import ChoiceDone, Event, Failed, Request, Sink, Ticket, TokenLogprob
 from headrace.engine.schedule import Chunk, Scheduler
 from headrace.engine.sequence import Sequence
-from headrace.engine.status import EngineLimits, EngineStatus
 from headrace.engine.step_builder import StepBuilder
 from headrace.errors import (
     DeadlineExceeded,
@@ -108,7 +108,7 @@ class Engine:
             self._accepted[request_id] = generation
             self._inbox.append(generation)
             self._wake.notify()
-        return Ticket(request_id, self._cancel)
+        return Ticket(request_id, self.cancel)
 
     def status(self) -> EngineStatus:
         """Where the engine stands now."""
@@ -134,7 +134,8 @@ class Engine:
             self._wake.notify()
         self._thread.join()
 
-    def _cancel(self, request_id: str) -> None:
+    def cancel(self, request_id: str) -> None:
+        """Stop a request, as its ticket does; nothing where it has ended."""
         with self._wake:
             self._inbox.append(request_id)
             self._wake.notify()

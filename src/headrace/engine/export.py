@@ -13,8 +13,8 @@ from typing import cast
 import numpy as np
 
 from headrace.chat.template import ChatTemplate
-from headrace.engine.load import text_side
 from headrace.engine.model_card import licence
+from headrace.engine.text_side import text_side
 from headrace.errors import UnsupportedModel
 from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import Model, find_model

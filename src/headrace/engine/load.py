@@ -11,12 +11,13 @@ from types import TracebackType
 from typing import Self
 
 from headrace import _native
-from headrace.chat.gguf_template import gguf_template
-from headrace.chat.template import ChatTemplate, load_template
-from headrace.engine.engine import Engine, EngineLimits
+from headrace.chat.template import ChatTemplate
+from headrace.engine.contract import EngineLimits, LoadedModel, MemoryPlan
+from headrace.engine.engine import Engine
 from headrace.engine.options import EngineOptions
 from headrace.engine.parts import PartsOf
-from headrace.engine.plan import MemoryPlan, capacity_of, plan_memory
+from headrace.engine.plan import capacity_of, plan_memory
+from headrace.engine.text_side import public_name, text_side
 from headrace.errors import CorruptFile, UsageError
 from headrace.models.registry import Model, find_model
 from headrace.ops.value import Array
@@ -30,8 +31,7 @@ from headrace.run.reference import ReferenceExecutor
 from headrace.run.torch import TorchExecutor
 from headrace.sample.params import SamplingParams
 from headrace.sample.sampler import Sampler
-from headrace.text.gguf_tokenizer import gguf_tokenizer
-from headrace.text.tokenizer import Tokenizer, load_tokenizer
+from headrace.text.tokenizer import Tokenizer
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.config_json import Config, find
 from headrace.weights.hub import resolve
@@ -69,25 +69,6 @@ class Prepared:
         self.checkpoint.close()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
-    """A model that runs: its text side and its engine. `defaults` come from generation_config.json."""
-
-    name: str
-    folder: Path
-    context_length: int
-    tokenizer: Tokenizer
-    template: ChatTemplate | None
-    engine: Engine
-    defaults: SamplingParams
-    plan: MemoryPlan
-    created_s: int
-
-    def close(self) -> None:
-        """Stop the engine; what has not ended fails."""
-        self.engine.close()
-
-
 def load_model(name: str | None, options: EngineOptions, *, progress: Progress | None = None) -> LoadedModel:
     """Load a folder, a hub name or a shipped model (None: the default one) and start its engine."""
     return start(prepare(name, options), options, progress=progress)
@@ -97,7 +78,8 @@ def start(prepared: Prepared, options: EngineOptions, *, progress: Progress | No
     """Pack the weights, or read them from the cache, and start the engine; closes the checkpoint."""
     with prepared.checkpoint as checkpoint:
         pool = _native.Pool(options.threads or usable_cores())
-        executor = make_executor(prepared, options, pool, progress)
+        failures: list[Path] = []
+        executor = make_executor(prepared, options, pool, progress, failures.append)
         defaults = default_params(checkpoint.generation_config)
     vocabulary = prepared.model.config.vocabulary
     limits = EngineLimits(context_length=prepared.plan.context, max_sequences=options.max_sequences)
@@ -111,6 +93,7 @@ def start(prepared: Prepared, options: EngineOptions, *, progress: Progress | No
         defaults=defaults,
         plan=prepared.plan,
         created_s=int(time.time()),
+        cache_failures=len(failures),
     )
 
 
@@ -155,19 +138,6 @@ def prepare_checkpoint(
         template=template,
         plan=plan_memory(program, wanted, options, context=model.config.context),
     )
-
-
-def public_name(name: str, folder: Path) -> str:
-    """The name that clients see: a path of this machine is not theirs to know, its last part is."""
-    return folder.resolve().name if Path(name).exists() else name
-
-
-def text_side(path: Path, metadata: Mapping[str, object] | None) -> tuple[Tokenizer, ChatTemplate | None]:
-    """Tokenizer and template of a folder, or of the `metadata` that a single file holds."""
-    if metadata is None:
-        return load_tokenizer(path), load_template(path)
-    tokenizer = gguf_tokenizer(metadata)
-    return tokenizer, gguf_template(metadata, tokenizer)
 
 
 def wanted_weights(program: Program, checkpoint: Tensors, options: EngineOptions) -> tuple[Wanted, ...]:
@@ -217,16 +187,23 @@ def default_params(generation: Config | None) -> SamplingParams:
 
 
 def make_executor(
-    prepared: Prepared, options: EngineOptions, pool: _native.Pool, progress: Progress | None = None
+    prepared: Prepared,
+    options: EngineOptions,
+    pool: _native.Pool,
+    progress: Progress | None = None,
+    on_failure: Callable[[Path], None] = lambda path: None,
 ) -> Executor:
-    """The executor with its weights."""
+    """The executor with its weights; `on_failure` gets the cache file that could not be written."""
     program, capacity = prepared.program, capacity_of(prepared.plan, options)
     checkpoint = PartsOf(prepared.checkpoint, program)
     if options.executor == "reference":
         return ReferenceExecutor(program, _floats(program, checkpoint), capacity)
     if options.executor == "torch":
         return TorchExecutor(program, _floats(program, checkpoint), capacity)
-    matrices = load_packed(checkpoint, prepared.wanted, pool, cache=options.cache_dir, progress=progress)
+    cache = options.cache_dir
+    matrices = load_packed(
+        checkpoint, prepared.wanted, pool, cache=cache, progress=progress, on_failure=on_failure
+    )
     vectors = {name: checkpoint.float32(name) for name, v in program.weights.items() if len(v.shape) != 2}
     return NativeExecutor(program, matrices, vectors, capacity, pool=pool, kv_type=prepared.plan.kv_type)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from headrace.config import Settings
 from headrace.errors import UsageError
 
 Weights = Literal["keep", "bf16", "int8", "int4"]
@@ -19,6 +20,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "kv_dtype": ("auto", "f32", "bf16"),
     "executor": ("native", "reference", "torch"),
 }
+_COUNTS = ("context", "threads", "max_sequences", "token_budget", "kv_memory_bytes", "memory_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +29,8 @@ class EngineOptions:
 
     `context` None is the model's own; `threads` None is one per usable core; `token_budget` is the largest
     step in tokens; `kv_memory_bytes` None is what `max_sequences` full contexts need, at most half of the
-    memory that is free; `cache_dir` None keeps packed weights nowhere.
+    memory that is free; `memory_bytes` is the most that the process may use, None all that is free;
+    `cache_dir` None keeps packed weights nowhere.
     """
 
     weights: Weights = "keep"
@@ -37,6 +40,7 @@ class EngineOptions:
     max_sequences: int = 32
     token_budget: int = 512
     kv_memory_bytes: int | None = None
+    memory_bytes: int | None = None
     executor: ExecutorName = "native"
     cache_dir: Path | None = None
     offline: bool = False
@@ -46,7 +50,7 @@ class EngineOptions:
             value = getattr(self, name)
             if value not in choices:
                 raise UsageError(f"{name} is '{value}', it must be one of {', '.join(choices)}", param=name)
-        for name in ("context", "threads", "max_sequences", "token_budget", "kv_memory_bytes"):
+        for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise UsageError(f"{name} is {value!r}, it must be a whole number, at least 1", param=name)
@@ -60,3 +64,19 @@ class EngineOptions:
                 " sequence takes a token of each step, so the budget must be at least as large",
                 param="token_budget",
             )
+
+
+def engine_options(settings: Settings) -> EngineOptions:
+    """The engine's part of the settings."""
+    return EngineOptions(
+        weights=settings.weights,  # type: ignore[arg-type]
+        kv_dtype=settings.kv_dtype,  # type: ignore[arg-type]
+        context=settings.context,
+        threads=settings.threads,
+        max_sequences=settings.max_sequences,
+        token_budget=settings.token_budget,
+        kv_memory_bytes=settings.kv_memory,
+        executor=settings.executor,  # type: ignore[arg-type]
+        cache_dir=settings.cache_folder,
+        offline=settings.offline,
+    )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 
 import psutil
 
+from headrace.engine.contract import MemoryPlan
+from headrace.engine.free_memory import free_memory_bytes
 from headrace.engine.options import EngineOptions
 from headrace.errors import OutOfMemory, UsageError
 from headrace.kv.pages import PAGE_TOKENS
@@ -20,32 +20,6 @@ from headrace.run.native import KvType, kv_bytes_per_page, scratch_bytes, state_
 from headrace.weights.packed import Wanted, predicted_bytes
 
 KV_SHARE_OF_FREE_MEMORY = 0.5
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPlan:
-    """Bytes, when every page is in use. `base_bytes` is the process before the model: Python and libraries.
-
-    `weight_bytes_per_token` is what a decode step of one sequence reads; the token table is read by the row,
-    so it counts only where it is the output matrix too, and of a mixture only the experts of one token count.
-    Where a model has no KV cache a page takes no bytes: then every sequence has one, as long as the context.
-    """
-
-    context: int
-    kv_type: KvType
-    weights_bytes: int
-    kv_bytes: int
-    state_bytes: int
-    activation_bytes: int
-    base_bytes: int
-    page_count: int
-    page_tokens: int
-    weight_bytes_per_token: int
-
-    @property
-    def total_bytes(self) -> int:
-        return self.weights_bytes + self.kv_bytes + self.state_bytes + self.activation_bytes + self.base_bytes
 
 
 def plan_memory(
@@ -62,7 +36,11 @@ def plan_memory(
     activations = arena.nbytes + scratch_bytes(program, options.token_budget)
     states = state_bytes(program, options.max_sequences)
     per_page = kv_bytes_per_page(program, kv_type, PAGE_TOKENS)
-    free = free_memory_bytes() - weights - activations - states
+    base = psutil.Process().memory_info().rss
+    usable = free_memory_bytes()
+    if options.memory_bytes is not None:
+        usable = min(usable, options.memory_bytes - base)
+    free = usable - weights - activations - states
     pages = _page_count(options, context, per_page, free) if per_page else _pages_of_nothing(options, context)
     plan = MemoryPlan(
         context=context,
@@ -71,7 +49,7 @@ def plan_memory(
         kv_bytes=pages * per_page,
         state_bytes=states,
         activation_bytes=activations,
-        base_bytes=psutil.Process().memory_info().rss,
+        base_bytes=base,
         page_count=pages,
         page_tokens=PAGE_TOKENS if per_page else context,
         weight_bytes_per_token=_bytes_per_token(program, wanted),
@@ -80,7 +58,7 @@ def plan_memory(
         raise OutOfMemory(
             f"the model needs {_gb(weights)} for weights, {_gb(activations)} for activations, "
             f"{_gb(states)} for states and {_gb(plan.kv_bytes)} for keys and values, "
-            f"{_gb(free_memory_bytes())} are free: use a smaller --context or --max-sequences, or"
+            f"{_gb(max(usable, 0))} are free: use a smaller --context or --max-sequences, or"
             " --weights int4"
         )
     return plan
@@ -95,16 +73,6 @@ def capacity_of(plan: MemoryPlan, options: EngineOptions) -> Capacity:
         page_tokens=plan.page_tokens,
         state_slots=options.max_sequences if plan.state_bytes else 0,
     )
-
-
-def free_memory_bytes() -> int:
-    """Memory that can still be used without swapping, within the container's limit."""
-    free = psutil.virtual_memory().available
-    if CGROUP_LIMIT.exists():
-        limit = CGROUP_LIMIT.read_text().strip()
-        if limit.isdigit():
-            free = min(free, int(limit) - psutil.Process().memory_info().rss)
-    return free
 
 
 def _context(asked: int | None, own: int) -> int:

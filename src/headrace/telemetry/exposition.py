@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -15,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from headrace.engine.engine import EngineStatus
+from headrace.engine.contract import EngineStatus
 from headrace.telemetry.histogram import Histogram
 from headrace.telemetry.meter import Meter
 
@@ -23,15 +24,39 @@ from headrace.telemetry.meter import Meter
 VLLM_REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
 
 
-def expose(
-    meter: Meter, status: EngineStatus, *, model: str, kv_bytes: int, accept: str = ""
-) -> tuple[bytes, str]:
+STATES = ("unloaded", "loading", "loaded", "failed")
+NO_ENGINE = EngineStatus(0, 0, 0, 0, 0, 0, 0.0, False)
+"""The status of a model that is not in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReport:
+    """One model. `kv_bytes` is the memory of all its pages; `restarts` are of its worker, `cache_failures`
+    are packed weights that could not be kept on the disk."""
+
+    name: str
+    meter: Meter
+    status: EngineStatus
+    kv_bytes: int
+    state: str = "loaded"
+    restarts: int = 0
+    cache_failures: int = 0
+
+
+def expose(server: Meter, models: Sequence[ModelReport], *, accept: str = "") -> tuple[bytes, str]:
     """The body of a reply to a scraper and its content type; `accept` chooses text or OpenMetrics.
 
-    `kv_bytes` is the memory of all pages together.
+    `server` has what is counted of HTTP calls, which is labelled with the first model.
     """
     registry = CollectorRegistry()
-    registry.register(_Snapshot([*_own(meter, status, model, kv_bytes), *_vllm(meter, status, model)]))
+    families: dict[str, Metric] = {}
+    for report in models:
+        for metric in (*_own(report), *_vllm(report)):
+            if metric.name in families:
+                families[metric.name].samples.extend(metric.samples)
+            else:
+                families[metric.name] = metric
+    registry.register(_Snapshot([*_calls(server, models[0].name), *families.values()]))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type  # pyright: ignore[reportArgumentType]  # its hint means a registry
 
@@ -44,15 +69,27 @@ class _Snapshot(Collector):
         return self._metrics
 
 
-def _own(meter: Meter, status: EngineStatus, model: str, kv_bytes: int) -> Iterator[Metric]:
+def _calls(meter: Meter, model: str) -> Iterator[Metric]:
     make = _Families("headrace_", {"model": model})
+    yield make.counters("admission_rejected", "Refused before the engine.", "reason", meter.rejected)
+    yield make.counters("http_replies", "HTTP replies.", "status", meter.replies)
+    yield make.counters("warnings", "Parameters accepted without effect.", "kind", meter.warnings)
+    yield make.counter(
+        "log_failures", "Entries of the request log that could not be kept.", meter.log_failures
+    )
+
+
+def _own(report: ModelReport) -> Iterator[Metric]:
+    meter, status = report.meter, report.status
+    make = _Families("headrace_", {"model": report.name})
+    states = {state: float(state == report.state) for state in STATES}
+    yield make.gauges("model_state", "1 for the state that the model is in.", "state", states)
+    yield make.counter("worker_restarts", "Worker processes that took another's place.", report.restarts)
+    yield make.counter("cache_failures", "Packed weights that were not cached.", report.cache_failures)
     yield make.gauge("requests_running", "Sequences that hold pages.", status.running)
     yield make.gauge("requests_waiting", "Sequences in the queue.", status.waiting)
     yield make.counters("requests", "Requests that ended.", "finish_reason", meter.ended)
     yield make.counters("request_errors", "Requests that failed.", "code", meter.errors)
-    yield make.counters("admission_rejected", "Refused before the engine.", "reason", meter.rejected)
-    yield make.counters("http_replies", "HTTP replies.", "status", meter.replies)
-    yield make.counters("warnings", "Parameters accepted without effect.", "kind", meter.warnings)
     yield make.counter("cancelled", "Requests that were cancelled.", meter.ended["cancelled"])
     yield make.counter("prompt_tokens", "Tokens of prompts.", meter.prompt_tokens)
     yield make.counter("generation_tokens", "Tokens generated.", meter.generation_tokens)
@@ -63,10 +100,7 @@ def _own(meter: Meter, status: EngineStatus, model: str, kv_bytes: int) -> Itera
     )
     yield make.counter("preemptions", "Sequences that lost their pages for a while.", status.preemptions)
     yield make.counter("steps", "Steps of the engine.", status.steps)
-    yield make.counter(
-        "log_failures", "Entries of the request log that could not be kept.", meter.log_failures
-    )
-    yield from _memory(make, status, kv_bytes)
+    yield from _memory(make, status, report.kv_bytes)
     yield make.summary("grammar_mask_seconds", "Finding grammars' masks.", status.masks, status.mask_s)
     for name, help, histogram in (
         ("time_to_first_token_seconds", "From arrival to the first token.", meter.first_token),
@@ -93,8 +127,9 @@ def _memory(make: _Families, status: EngineStatus, kv_bytes: int) -> Iterator[Me
     yield make.gauge("kv_cache_usage_ratio", "Share of the pages in use.", _usage(status))
 
 
-def _vllm(meter: Meter, status: EngineStatus, model: str) -> Iterator[Metric]:
-    make = _Families("vllm:", {"model_name": model, "engine": "0"})
+def _vllm(report: ModelReport) -> Iterator[Metric]:
+    meter, status = report.meter, report.status
+    make = _Families("vllm:", {"model_name": report.name, "engine": "0"})
     yield make.gauge("num_requests_running", "Alias.", status.running)
     yield make.gauge("num_requests_waiting", "Alias.", status.waiting)
     yield make.gauge("kv_cache_usage_perc", "Alias, from 0 to 1.", _usage(status))

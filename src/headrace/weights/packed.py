@@ -94,11 +94,13 @@ def load_packed(
     *,
     cache: Path | None,
     progress: Progress | None = None,
+    on_failure: Callable[[Path], None] = lambda path: None,
 ) -> dict[str, PackedWeight]:
     """All wanted weights by name, in one buffer on huge pages.
 
     `cache` is the folder of packed files, None for none. What cannot be read from there is packed from
-    the checkpoint and written there; whatever is wrong with the cache is logged and never an error.
+    the checkpoint and written there; whatever is wrong with the cache is logged and never an error;
+    `on_failure` gets the path of a file that could not be written.
     `progress` gets (bytes done, bytes in all). Raises CorruptFile, UnsupportedModel.
     """
     places = _places(wanted)
@@ -113,8 +115,8 @@ def load_packed(
     if packed is None:
         packed = _native.allocate(_total(places))
         _pack(checkpoint, places, pool, packed, progress)
-        if path is not None:
-            packed_cache.write(path, header, packed)
+        if path is not None and not packed_cache.write(path, header, packed):
+            on_failure(path)
     return {
         place.wanted.name: PackedWeight(
             place.wanted.format,

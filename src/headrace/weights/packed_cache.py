@@ -48,8 +48,8 @@ def read(
     return payload
 
 
-def write(path: Path, header: bytes, payload: NDArray[np.uint8]) -> None:
-    """Puts the file in place, or leaves nothing and logs why. Of several processes one writes."""
+def write(path: Path, header: bytes, payload: NDArray[np.uint8]) -> bool:
+    """Puts the file in place, or leaves nothing, logs why and gives False. Of several programs one writes."""
     temporary = path.with_suffix(".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,6 +66,8 @@ def write(path: Path, header: bytes, payload: NDArray[np.uint8]) -> None:
             error.strerror,
             f"{(len(header) + payload.nbytes) / 1e6:,.1f}",
         )
+        return False
+    return True
 
 
 def _fault(file: int, header: bytes, payload_bytes: int) -> str | None:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from headrace.api.anthropic.wire import AnthropicModel, AnthropicModelList
+from headrace.api.wire import ModelCard
 from headrace.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
 
 MAX_PAGE = 1000
 
 
-def anthropic_model(model: LoadedModel) -> AnthropicModel:
+def anthropic_model(card: ModelCard) -> AnthropicModel:
     """One model."""
-    created = datetime.fromtimestamp(model.created_s, UTC).isoformat().replace("+00:00", "Z")
-    return AnthropicModel(model.name, model.name, created, model.context_length, model.context_length)
+    created = datetime.fromtimestamp(card.created, UTC).isoformat().replace("+00:00", "Z")
+    return AnthropicModel(card.id, card.id, created, card.context_length, card.context_length)
 
 
-def anthropic_models(models: Sequence[LoadedModel], query: Mapping[str, str]) -> AnthropicModelList:
+def anthropic_models(models: Sequence[ModelCard], query: Mapping[str, str]) -> AnthropicModelList:
     """The page of `models` that `limit`, `after_id` and `before_id` ask for; raises InvalidRequest."""
     limit = query.get("limit", "20")
     if not limit.isascii() or not limit.isdecimal() or not 1 <= int(limit[:9]) <= MAX_PAGE:

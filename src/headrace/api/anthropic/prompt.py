@@ -18,7 +18,7 @@ from headrace.sample.grammar import Constraint, schema_constraint
 from headrace.sample.thinking import ThinkingLimit
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 _SWITCHES = frozenset({"enable_thinking", "thinking"})  # what templates call it
 

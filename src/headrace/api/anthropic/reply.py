@@ -38,7 +38,7 @@ from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request, Usa
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 

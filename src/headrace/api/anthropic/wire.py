@@ -152,13 +152,13 @@ STREAM_EVENTS = (MessageStart, Ping, BlockStart, BlockDelta, BlockStop, MessageD
 
 
 class AnthropicModel(msgspec.Struct, frozen=True, tag_field="type", tag="model"):
-    """A served model."""
+    """A served model; its limits are null until it has been loaded."""
 
     id: str
     display_name: str
     created_at: str
-    max_input_tokens: int
-    max_tokens: int
+    max_input_tokens: int | None
+    max_tokens: int | None
     lifecycle: str = "active"
 
 

@@ -24,7 +24,7 @@ from headrace.sample.grammar import Constraint
 from headrace.sample.params import MAX_TOP_LOGPROBS
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 LOGPROBS = "message.output_text.logprobs"
 INCLUDABLE = (

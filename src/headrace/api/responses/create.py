@@ -22,7 +22,7 @@ from headrace.api.wire import ParameterWarning
 from headrace.chat.conversation import STRICT_IN_VAIN, Conversation
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 
 router = APIRouter()

@@ -28,7 +28,7 @@ from headrace.engine.request import Event, Request, TokenLogprob
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 LOG = logging.getLogger("headrace.api")
 

@@ -1,0 +1,24 @@
+"""Fetching a hub model before it is loaded, with progress on a terminal."""
+
+from __future__ import annotations
+
+import re
+
+from headrace.cli.terminal import note, progress_bar
+from headrace.config import Settings
+from headrace.errors import ModelNotFound
+from headrace.weights.hub import FILES, pull, resolve
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def fetch(name: str, settings: Settings) -> None:
+    """Fetch a hub model that is not here yet, with a progress bar."""
+    if settings.offline or HUB_NAME.fullmatch(name) is None or name.endswith(FILES):
+        return
+    try:
+        resolve(name, offline=True)
+    except ModelNotFound:
+        note(f"fetching {name} from the hub")
+        with progress_bar(name) as progress:
+            pull(name, progress)

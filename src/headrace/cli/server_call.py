@@ -1,0 +1,40 @@
+"""Calls to a running server, for commands that ask it something."""
+
+from __future__ import annotations
+
+import json
+from http.client import HTTPConnection, HTTPException
+from typing import Any
+
+from headrace.config import Settings
+from headrace.errors import HeadraceError, UsageError
+
+ANSWER_S = 30.0
+
+
+class ServerRefusal(HeadraceError):
+    """The server answered with an error."""
+
+
+def call_server(settings: Settings, method: str, path: str) -> Any:
+    """The JSON that the server at the settings' host and port answers with, asked with their first key.
+
+    Raises UsageError where there is no server, ServerRefusal with what it said where it refused.
+    """
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    headers = {"authorization": f"Bearer {settings.api_key[0]}"} if settings.api_key else {}
+    connection = HTTPConnection(host, settings.port, timeout=ANSWER_S)
+    try:
+        connection.request(method, path, headers=headers)
+        reply = connection.getresponse()
+        body = json.loads(reply.read())
+    except (OSError, HTTPException, ValueError) as error:
+        raise UsageError(
+            f"no server of headrace answers at {host}:{settings.port} ({error}): start one with "
+            "`headrace serve`, or say where it is with --host and --port"
+        ) from None
+    finally:
+        connection.close()
+    if reply.status != 200:
+        raise ServerRefusal(body["error"]["message"])
+    return body

@@ -1,0 +1,123 @@
+"""A loaded model as its users see it: its engine, wherever that runs, with limits, status and memory plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from headrace.chat.template import ChatTemplate
+from headrace.engine.request import Request, Sink, Ticket
+from headrace.sample.params import SamplingParams
+from headrace.text.tokenizer import Tokenizer
+
+EngineState = Literal["running", "restarting", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """`context_length` in tokens; `max_waiting` sequences may queue; one class of priority per `ageing_s`."""
+
+    context_length: int
+    max_sequences: int
+    max_waiting: int = 4096
+    ageing_s: float = 5.0
+
+    @property
+    def max_choices(self) -> int:
+        """Most choices that may be queued or running."""
+        return self.max_waiting + self.max_sequences
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """A snapshot. `last_step_s` is the monotonic time at which the loop last made progress.
+
+    `preemptions`, and the `masks` of grammars with the seconds they took, are counted since the loop's start.
+    An engine in a process of its own may be `restarting`, as it did `restarts` times, or have `failed` for
+    good, with the cause in `failure`; until then it is alive.
+    """
+
+    running: int
+    waiting: int
+    free_pages: int
+    available_pages: int
+    page_count: int
+    steps: int
+    last_step_s: float
+    alive: bool
+    preemptions: int = 0
+    masks: int = 0
+    mask_s: float = 0.0
+    state: EngineState = "running"
+    restarts: int = 0
+    failure: str | None = None
+
+
+class EngineContract(Protocol):
+    """An engine of this process or another one. Every method may be called from any thread."""
+
+    @property
+    def limits(self) -> EngineLimits:
+        """How much it takes."""
+        ...
+
+    def submit(self, request: Request, sink: Sink) -> Ticket:
+        """Queue a request; `sink` gets its events. Raises a typed error before anything is computed."""
+        ...
+
+    def status(self) -> EngineStatus:
+        """Where the engine stands now."""
+        ...
+
+    def close(self) -> None:
+        """Stop; requests that have not ended fail with EngineStopped."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """Bytes, when every page is in use. `base_bytes` is the process before the model: Python and libraries.
+
+    `weight_bytes_per_token` is what a decode step of one sequence reads; the token table is read by the row,
+    so it counts only where it is the output matrix too, and of a mixture only the experts of one token count.
+    Where a model has no KV cache a page takes no bytes: then every sequence has one, as long as the context.
+    """
+
+    context: int
+    kv_type: Literal["f32", "bf16"]
+    weights_bytes: int
+    kv_bytes: int
+    state_bytes: int
+    activation_bytes: int
+    base_bytes: int
+    page_count: int
+    page_tokens: int
+    weight_bytes_per_token: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.kv_bytes + self.state_bytes + self.activation_bytes + self.base_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model that runs: its text side and its engine. `defaults` come from generation_config.json.
+
+    `cache_failures` counts packed weights that could not be kept on the disk for the next time.
+    """
+
+    name: str
+    folder: Path
+    context_length: int
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    engine: EngineContract
+    defaults: SamplingParams
+    plan: MemoryPlan
+    created_s: int
+    cache_failures: int = 0
+
+    def close(self) -> None:
+        """Stop the engine; what has not ended fails."""
+        self.engine.close()

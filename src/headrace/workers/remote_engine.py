@@ -1,0 +1,358 @@
+"""The engine's contract over a worker process: requests are kept here until they end, whatever dies."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from headrace.engine.contract import EngineLimits, EngineState, EngineStatus
+from headrace.engine.door import check_request
+from headrace.engine.request import (
+    ChoiceDone,
+    Done,
+    Event,
+    Failed,
+    Request,
+    Sink,
+    Ticket,
+    Timing,
+    Usage,
+)
+from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest, Overloaded
+from headrace.workers.process import WorkerProcess
+from headrace.workers.wire import Answer, BadFrame, Cancel, FromWorker, Ready, Step, Submit, read_events
+
+LOG = logging.getLogger("headrace.workers")
+
+MOST_REPLAYS = 4
+"""A request that was first when more workers than these died before they answered anything may be why: it
+fails."""
+MOST_CRASHES = 10
+CRASH_WINDOW_S = 60.0
+FIRST_PAUSE_S = 0.25
+LONGEST_PAUSE_S = 5.0
+
+Start = Callable[[Callable[[WorkerProcess], None]], tuple[WorkerProcess, Ready]]
+"""Starts a worker and loads it; tells of the process as soon as there is one, so that it can be ended."""
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A request that has not had its terminal event. `accepted` is there while its submission waits."""
+
+    request: Request
+    sink: Sink
+    submitted_s: float
+    accepted: Future[None] | None
+    answered: bool = False
+    cancelled: bool = False
+    deaths: int = 0
+
+
+class RemoteEngine:
+    """Runs requests in a worker process and starts another one when that dies.
+
+    Requests of which something was heard fail then with EngineStopped; the others run again, with the same
+    seed and so to the same bytes. Where workers die again and again and answer nothing in between, the engine
+    has failed and every request is told why.
+    """
+
+    def __init__(self, worker: WorkerProcess, ready: Ready, start: Start) -> None:
+        self.limits: EngineLimits = ready.limits
+        self._ready, self._start = ready, start
+        self._lock = threading.Lock()  # guards what follows
+        self._process: WorkerProcess = worker  # running or on its way
+        self._worker: WorkerProcess | None = worker  # takes requests
+        self._open: dict[int, _Open] = {}
+        self._numbers: dict[str, int] = {}  # of the open ones, by request id
+        self._pending_choices = 0
+        self._failure: HeadraceError | None = None
+        self._status = ready.status
+        self._restarts = 0
+        self._next_number, self._next_id = itertools.count(), itertools.count()
+        self._crashes: deque[float] = deque()  # since an event was heard last; the supervisor's own
+        self._heard = False  # an event, from the present worker; the supervisor's own
+        self._closing = threading.Event()
+        self._supervisor = threading.Thread(target=self._supervise, name="headrace-worker", daemon=True)
+        self._supervisor.start()
+
+    # -- from any thread ------------------------------------------------------------------------------
+
+    def submit(self, request: Request, sink: Sink) -> Ticket:
+        """Queue a request; `sink` gets its events. Raises a typed error before anything is computed.
+
+        Waits for the worker only where the request has a grammar, which is compiled there.
+        """
+        check_request(request, vocabulary=self._ready.vocabulary, longest=self._ready.longest)
+        if request.params.seed is None:  # a replay must draw the same
+            request = replace(request, params=replace(request.params, seed=secrets.randbits(63)))
+        request_id = request.request_id or f"r{next(self._next_id)}"
+        request = replace(request, request_id=request_id)
+        accepted = None if request.constraint is None else Future[None]()
+        self._add(request_id, _Open(request, sink, time.monotonic(), accepted))
+        if accepted is not None:
+            accepted.result()
+        return Ticket(request_id, self.cancel)
+
+    def status(self) -> EngineStatus:
+        """Where the engine stood a moment ago, and how its worker is."""
+        with self._lock:
+            state: EngineState = "running" if self._worker is not None else "restarting"
+            if self._failure is not None:
+                state = "failed"
+            waiting = self._status.waiting if state == "running" else len(self._open)
+            running = self._status.running if state == "running" else 0
+            return replace(
+                self._status,
+                running=running,
+                waiting=waiting,
+                alive=self._failure is None and not self._closing.is_set(),
+                state=state,
+                restarts=self._restarts,
+                failure=None if self._failure is None else self._failure.message,
+            )
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a request; nothing where it has ended."""
+        with self._lock:
+            number = self._numbers.get(request_id)
+            if number is None:
+                return
+            item = self._open[number]
+            item.cancelled = True
+            if self._worker is not None:
+                self._worker.put(Cancel(number))
+                return
+            self._forget(number)
+        _send(item, _cancelled(item))
+
+    def close(self) -> None:
+        """End the worker; requests that have not ended fail with EngineStopped."""
+        with self._lock:
+            self._closing.set()
+            process = self._process
+        process.close()
+        self._supervisor.join()
+
+    @property
+    def worker_pid(self) -> int:
+        """The process id of the worker that runs or starts."""
+        return self._process.pid
+
+    def _add(self, request_id: str, item: _Open) -> None:
+        choices = item.request.params.n
+        with self._lock:
+            if self._failure is not None or self._closing.is_set():
+                raise self._failure or EngineStopped("the engine is shutting down: start it again")
+            if request_id in self._numbers:
+                raise InvalidRequest(f"request_id '{request_id}' is in use", param="request_id")
+            if self._pending_choices + choices > self.limits.max_choices:
+                raise Overloaded(
+                    f"{self._pending_choices:,} sequences are queued or running, at most "
+                    f"{self.limits.max_choices:,} are allowed: try again later"
+                )
+            self._register(request_id, item)
+
+    def _register(self, request_id: str, item: _Open) -> None:
+        """Under the lock: from now on it is open, and sent if there is somebody to send it to."""
+        number = next(self._next_number)
+        if self._worker is not None:
+            self._worker.put(Submit(number, item.request, item.accepted is not None))
+        self._open[number] = item
+        self._numbers[request_id] = number
+        self._pending_choices += item.request.params.n
+
+    def _forget(self, number: int) -> _Open:
+        """Under the lock: it is open no more."""
+        item = self._open.pop(number)
+        del self._numbers[item.request.request_id]
+        self._pending_choices -= item.request.params.n
+        return item
+
+    # -- on the supervising thread --------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        worker: WorkerProcess | None = self._process
+        while worker is not None:
+            cause = self._listen(worker)
+            self._lose(f"the model's worker process {cause}")
+            worker = self._revive(cause)
+        self._fail_all(self._failure or EngineStopped("the engine was shut down"))
+
+    def _listen(self, worker: WorkerProcess) -> str:
+        """Pass on what the worker says until it ends; how it ended."""
+        try:
+            for message in worker.messages():
+                self._take(message)
+        except BadFrame as error:
+            LOG.error("%s", error.message)
+        return worker.close()
+
+    def _take(self, message: FromWorker) -> None:
+        if isinstance(message, Answer):
+            self._answer(message)
+        if not isinstance(message, Step):
+            return
+        self._status = message.status
+        for number, batch in message.batches:
+            events = read_events(batch)
+            item = self._open.get(number)
+            if item is None or not events:
+                continue
+            last = events[-1]
+            if isinstance(last, Failed) and isinstance(last.error, EngineStopped):
+                continue  # the engine has failed and its process is about to end, which is handled then
+            item.answered = self._heard = True
+            self._crashes.clear()
+            if isinstance(last, Done | Failed):
+                with self._lock:
+                    self._forget(number)
+            _send(item, events)
+
+    def _answer(self, answer: Answer) -> None:
+        item = self._open.get(answer.number)
+        accepted = None if item is None else item.accepted
+        if item is None or accepted is None:
+            return  # it has ended already
+        item.accepted = None
+        if answer.error is None:
+            accepted.set_result(None)
+            return
+        with self._lock:
+            self._forget(answer.number)
+        accepted.set_exception(answer.error)
+
+    def _lose(self, what: str) -> None:
+        """The worker is gone: end what can only end, keep the rest for the next one."""
+        error = EngineStopped(f"{what} before this reply ended: send it again")
+        ended: list[tuple[_Open, list[Event]]] = []
+        with self._lock:
+            self._worker = None
+            if self._closing.is_set():
+                return
+            for item in self._suspects():
+                item.deaths += 1
+                if item.deaths > MOST_REPLAYS:
+                    self._crashes.clear()  # the cause is found, if it was that
+            for number, item in list(self._open.items()):
+                if item.cancelled and not item.answered:
+                    ended.append((self._forget(number), _cancelled(item)))
+                elif item.answered or item.deaths > MOST_REPLAYS:
+                    ended.append((self._forget(number), [Failed(error)]))
+            kept = len(self._open)
+        LOG.error("%s: %d requests failed, %d start again with the next", what, len(ended), kept)
+        for item, events in ended:
+            _send(item, events)
+
+    def _suspects(self) -> list[_Open]:
+        """Where a worker died before it answered anything: those that it will have begun with."""
+        if self._heard:
+            return []
+        choices = itertools.accumulate(item.request.params.n for item in self._open.values())
+        fit = sum(count <= self.limits.max_sequences for count in choices)
+        return list(self._open.values())[: max(fit, 1)]
+
+    def _revive(self, cause: str) -> WorkerProcess | None:
+        """The next worker, with the kept requests; None where the engine closes or has failed."""
+        while not self._closing.is_set():
+            now_s = time.monotonic()
+            self._crashes.append(now_s)
+            while now_s - self._crashes[0] > CRASH_WINDOW_S:
+                self._crashes.popleft()
+            crashes = len(self._crashes)
+            if crashes >= MOST_CRASHES:
+                self._failure = EngineStopped(
+                    f"the model failed: its worker died {crashes} times in a row and at last {cause}: "
+                    "see the server's log, then load the model again or restart the server"
+                )
+                LOG.error("%s", self._failure.message)
+                return None
+            if crashes > 1:
+                self._closing.wait(min(FIRST_PAUSE_S * 2 ** (crashes - 2), LONGEST_PAUSE_S))
+            try:
+                worker, ready = self._start(self._adopt)
+            except Exception as error:
+                cause = f"did not start: {error}"
+                LOG.error("the model's worker process %s", cause)
+                continue
+            if self._resume(worker, ready):
+                return worker
+        return None
+
+    def _adopt(self, process: WorkerProcess) -> None:
+        """A process is on its way: `close` must end it."""
+        with self._lock:
+            self._process = process
+            closing = self._closing.is_set()
+        if closing:
+            process.close()
+
+    def _resume(self, worker: WorkerProcess, ready: Ready) -> bool:
+        """Hand the kept requests to a new worker."""
+        late: list[_Open] = []
+        with self._lock:
+            if self._closing.is_set():
+                return False
+            self._ready, self._status = ready, ready.status
+            self._restarts += 1
+            self._worker, self._heard = worker, False
+            for number, item in list(self._open.items()):
+                self._forget(number)
+                left = _in_time(item)
+                if left is None:
+                    late.append(item)
+                else:
+                    item.request = left
+                    self._register(left.request_id, item)
+        for item in late:
+            error = DeadlineExceeded("the request's deadline has passed: allow more time")
+            _send(item, [Failed(error)])
+        return True
+
+    def _fail_all(self, error: HeadraceError) -> None:
+        with self._lock:
+            self._worker = None
+            items = [self._forget(number) for number in list(self._open)]
+        for item in items:
+            _send(item, [Failed(error)])
+
+
+def _in_time(item: _Open) -> Request | None:
+    """The request with what is left of its deadline; None where nothing is."""
+    deadline_s = item.request.deadline_s
+    if deadline_s is None:
+        return item.request
+    now_s = time.monotonic()
+    left_s = deadline_s - (now_s - item.submitted_s)
+    item.submitted_s = now_s
+    return replace(item.request, deadline_s=left_s) if left_s > 0 else None
+
+
+def _cancelled(item: _Open) -> list[Event]:
+    """How a request ends that was cancelled before anything was computed of it."""
+    params, waited_s = item.request.params, time.monotonic() - item.submitted_s
+    ends: list[Event] = [ChoiceDone(choice, "cancelled") for choice in range(params.n)]
+    usage = Usage(len(item.request.prompt), 0, 0)
+    return [*ends, Done(usage, Timing(waited_s, waited_s, waited_s), params.seed or 0)]
+
+
+def _send(item: _Open, events: list[Event]) -> None:
+    accepted, item.accepted = item.accepted, None
+    if accepted is not None:
+        last = events[-1]
+        if isinstance(last, Failed):
+            accepted.set_exception(last.error)  # nobody has a ticket yet: this is its refusal
+            return
+        accepted.set_result(None)
+    try:
+        item.sink(events)
+    except Exception:
+        # A sink belongs to one client; its failure must not end the others' requests.
+        LOG.exception("a sink failed")

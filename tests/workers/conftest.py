@@ -1,0 +1,53 @@
+"""Tiny models in worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.engine.contract import LoadedModel
+from headrace.engine.load import load_model
+from headrace.engine.options import EngineOptions
+from headrace.workers.launch import WorkerLaunch
+from headrace.workers.spec import ModelSpec
+from tiny import tiny_model
+
+OPTIONS = EngineOptions(threads=1, max_sequences=4)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model."""
+    return tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def here(folder: Path) -> Iterator[LoadedModel]:
+    """The model in this process, to compare with."""
+    model = load_model(str(folder), OPTIONS)
+    yield model
+    model.close()
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Callable[[], LoadedModel]]:
+    """Start the model in workers of their own, which end with the test."""
+    models: list[LoadedModel] = []
+
+    def load() -> LoadedModel:
+        launch = WorkerLaunch(ModelSpec(name="tiny", model=str(folder), options=OPTIONS))
+        launch.plan(None)
+        models.append(launch.load(lambda done, total: None))
+        return models[-1]
+
+    yield load
+    for model in models:
+        model.close()
+
+
+@pytest.fixture
+def remote(start: Callable[[], LoadedModel]) -> LoadedModel:
+    """The model in a worker."""
+    return start()

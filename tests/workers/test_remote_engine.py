@@ -1,0 +1,288 @@
+"""An engine in a worker process: the same answers as here, whatever happens to the process."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.engine.contract import LoadedModel
+from headrace.engine.request import Done, Failed, Request
+from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest, Overloaded
+from headrace.sample.grammar import Constraint, GrammarError
+from headrace.sample.params import SamplingParams
+from headrace.workers import remote_engine
+from headrace.workers.remote_engine import RemoteEngine
+from tiny import Outcome, Running
+
+
+def request(seed: int | None = 3, tokens: int = 12, **more: Any) -> Request:
+    params = SamplingParams(seed=seed, max_tokens=tokens, n=2, logprobs=2, ignore_eos=True)
+    return Request(prompt=(5, 6, 7 + (seed or 0) % 20), params=params, **more)
+
+
+def engine_of(model: LoadedModel) -> RemoteEngine:
+    assert isinstance(model.engine, RemoteEngine)
+    return model.engine
+
+
+def kill(model: LoadedModel, number: signal.Signals = signal.SIGKILL) -> None:
+    os.kill(engine_of(model).worker_pid, number)
+
+
+def until(said: Callable[[], bool]) -> None:
+    """Wait for a state that nobody reports."""
+    deadline_s = time.monotonic() + 60
+    while not said():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
+def test_a_worker_gives_the_bits_of_an_engine_here(remote: LoadedModel, here: LoadedModel) -> None:
+    requests = [request(seed) for seed in range(8)]
+    there = [Running(remote.engine, one) for one in requests]
+    for mine, its in zip(requests, there, strict=True):
+        assert its.finish().bits == Running(here.engine, mine).finish().bits
+    assert remote.defaults == here.defaults
+    assert (remote.context_length, remote.name) == (here.context_length, "tiny")
+    assert remote.engine.limits == here.engine.limits
+    status = remote.engine.status()
+    assert (status.running, status.waiting, status.state, status.restarts) == (0, 0, "running", 0)
+    assert status.available_pages == status.page_count
+
+
+def test_refusals_are_those_of_an_engine_here(remote: LoadedModel, here: LoadedModel) -> None:
+    wrong = [
+        Request(prompt=()),
+        Request(prompt=(10**6,)),
+        Request(prompt=(5,) * 10_000),
+        replace(request(), deadline_s=-1.0),
+        replace(request(), constraint=Constraint("regex", "(", param="regex")),
+    ]
+    for one in wrong:
+        errors: list[HeadraceError] = []
+        for model in (here, remote):
+            with pytest.raises(HeadraceError) as caught:
+                model.engine.submit(one, lambda events: None)
+            errors.append(caught.value)
+        assert type(errors[0]) is type(errors[1])
+        assert errors[0].message == errors[1].message
+        assert errors[0].param == errors[1].param
+    running = Running(remote.engine, request(request_id="mine"))
+    with pytest.raises(InvalidRequest, match="in use"):
+        remote.engine.submit(request(request_id="mine"), lambda events: None)
+    running.finish()
+    with pytest.raises(GrammarError):
+        remote.engine.submit(wrong[-1], lambda events: None)
+
+
+def test_a_grammar_holds_in_a_worker(remote: LoadedModel) -> None:
+    limited = replace(request(tokens=4), constraint=Constraint("regex", "[ab]{4}"))
+    assert set(Running(remote.engine, limited).finish().text[0]) <= {"a", "b"}
+
+
+def test_a_full_queue_is_overloaded(remote: LoadedModel) -> None:
+    kill(remote, signal.SIGSTOP)
+    most = remote.engine.limits.max_choices // 2
+    tickets = [remote.engine.submit(request(tokens=1), lambda events: None) for _ in range(most)]
+    with pytest.raises(Overloaded, match="at most"):
+        remote.engine.submit(request(), lambda events: None)
+    for ticket in tickets:
+        ticket.cancel()
+    kill(remote)
+    until(lambda: remote.engine.status().waiting == 0)
+
+
+def test_unanswered_requests_run_again_to_the_same_bytes(remote: LoadedModel, here: LoadedModel) -> None:
+    kill(remote, signal.SIGSTOP)
+    requests = [request(seed) for seed in range(6)]
+    there = [Running(remote.engine, one) for one in requests]
+    free = Running(remote.engine, request(None))  # draws a seed of its own, once
+    late = Running(remote.engine, request(deadline_s=1e-6))
+    left = Running(remote.engine, request())
+    left.ticket.cancel()
+    kill(remote)
+    for mine, its in zip(requests, there, strict=True):
+        assert its.finish().bits == Running(here.engine, mine).finish().bits
+    seed = free.finish().done.seed
+    assert free.outcome.bits == Running(here.engine, free_params(seed)).finish().bits
+    assert isinstance(failure(late.finish()), DeadlineExceeded)
+    assert {end.reason for end in left.finish().ends.values()} == {"cancelled"}
+    status = remote.engine.status()
+    assert (status.restarts, status.state) == (1, "running")
+
+
+def free_params(seed: int) -> Request:
+    plain = request(None)
+    return replace(plain, params=replace(plain.params, seed=seed))
+
+
+def failure(outcome: Outcome) -> HeadraceError:
+    [event] = outcome.terminal
+    assert isinstance(event, Failed)
+    return event.error
+
+
+def test_answered_requests_fail_at_once_and_the_engine_goes_on(remote: LoadedModel) -> None:
+    long = replace(request(), params=replace(request().params, n=128, max_tokens=40))  # four at a time
+    running = Running(remote.engine, long)
+    running.next()
+    kill(remote, signal.SIGSTOP)  # more events may be on their way
+    kill(remote)
+    assert isinstance(failure(running.finish()), EngineStopped)
+    assert Running(remote.engine, request()).finish().done
+
+
+def test_cancel_while_a_worker_starts(remote: LoadedModel) -> None:
+    kill(remote)
+    until(lambda: remote.engine.status().state == "restarting")
+    running = Running(remote.engine, request(deadline_s=60.0))
+    running.ticket.cancel()
+    assert running.finish().done.usage.completion_tokens == 0
+    assert {end.reason for end in running.outcome.ends.values()} == {"cancelled"}
+
+
+class Patient(Running):
+    """One that waits in the queue through all the deaths."""
+
+    def next(self) -> None:
+        for event in self._events.get(timeout=600):
+            self.outcome.add(event)
+
+
+@pytest.mark.parametrize(("kills", "streams"), [(5, 8), pytest.param(50, 200, marks=pytest.mark.soak)])
+def test_killed_at_random_points_under_streams(
+    remote: LoadedModel, here: LoadedModel, kills: int, streams: int
+) -> None:
+    """Each request has one terminal event; those that failed had begun; the others have the right bytes."""
+    expected = {seed: Running(here.engine, request(seed, 40)).finish().bits for seed in range(16)}
+    outcomes: list[tuple[int, Outcome]] = []
+    over = threading.Event()
+
+    def stream(worker: int) -> None:
+        seed = worker % 16
+        while not over.is_set():
+            outcomes.append((seed, Patient(remote.engine, request(seed, 40)).finish()))
+            seed = (seed + 5) % 16
+
+    threads = [threading.Thread(target=stream, args=(number,)) for number in range(streams)]
+    for thread in threads:
+        thread.start()
+    points = random.Random(11)
+    for number in range(kills):
+        until(lambda done=number: remote.engine.status().restarts == done)
+        time.sleep(points.uniform(0, 0.05))
+        kill(remote)
+    until(lambda: remote.engine.status().restarts == kills)
+    over.set()
+    for thread in threads:
+        thread.join(600)
+        assert not thread.is_alive()
+    failed = [outcome for _, outcome in outcomes if isinstance(outcome.terminal[0], Failed)]
+    assert all(isinstance(failure(one), EngineStopped) and one.tokens for one in failed)
+    assert len(failed) <= kills * len(threads)
+    finished = [(seed, one) for seed, one in outcomes if isinstance(one.terminal[0], Done)]
+    assert finished
+    assert all(one.bits == expected[seed] for seed, one in finished)
+    status = remote.engine.status()
+    assert status.waiting == status.running == 0
+
+
+def test_a_crash_loop_fails_with_its_cause(remote: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_engine, "FIRST_PAUSE_S", 0.001)
+    starts: list[float] = []
+
+    def start(adopt: object) -> object:
+        starts.append(time.monotonic())
+        raise EngineStopped("no memory for it")
+
+    monkeypatch.setattr(remote.engine, "_start", start)
+    kill(remote, signal.SIGSTOP)
+    waiting = Running(remote.engine, request())
+    kill(remote)
+    error = failure(waiting.finish())
+    assert "10 times" in error.message and "no memory for it" in error.message
+    assert len(starts) == remote_engine.MOST_CRASHES - 1
+    status = remote.engine.status()
+    assert (status.state, status.alive, status.failure) == ("failed", False, error.message)
+    with pytest.raises(EngineStopped, match="no memory"):
+        remote.engine.submit(request(), lambda events: None)
+
+
+def test_a_request_that_is_there_at_every_death_fails(
+    remote: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the request that kills its worker: it must not kill every worker there will be."""
+    monkeypatch.setattr(remote_engine, "FIRST_PAUSE_S", 0.001)
+    kill(remote, signal.SIGSTOP)
+    running = Running(remote.engine, request())
+    engine, deaths = engine_of(remote), 0
+    put = engine._resume
+
+    def resume_and_die(worker: object, ready: object) -> bool:
+        nonlocal deaths
+        deaths += 1
+        os.kill(worker.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
+        resumed = put(worker, ready)  # type: ignore[arg-type]
+        if deaths <= remote_engine.MOST_REPLAYS:
+            os.kill(worker.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        return resumed
+
+    monkeypatch.setattr(engine, "_resume", resume_and_die)
+    kill(remote)
+    assert isinstance(failure(running.finish()), EngineStopped)
+    assert deaths == remote_engine.MOST_REPLAYS
+
+
+def test_close_ends_the_process_and_fails_what_runs(start: Callable[[], LoadedModel]) -> None:
+    model = start()
+    running = Running(model.engine, request(tokens=50))
+    pid = engine_of(model).worker_pid
+    model.close()
+    last = running.finish().terminal[0]
+    assert isinstance(last, Done) or isinstance(last.error, EngineStopped)
+    assert not Path(f"/proc/{pid}").exists()
+    with pytest.raises(EngineStopped):
+        model.engine.submit(request(), lambda events: None)
+
+
+PARENT = """
+import sys, time
+from headrace.engine.options import EngineOptions
+from headrace.workers.launch import WorkerLaunch
+from headrace.workers.spec import ModelSpec
+launch = WorkerLaunch(ModelSpec(name="tiny", model=sys.argv[1], options=EngineOptions(threads=1)))
+launch.plan(None)
+model = launch.load(lambda done, total: None)
+print(model.engine.worker_pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are looked up in /proc")
+def test_no_orphans_when_the_server_is_killed(folder: Path) -> None:
+    command = [sys.executable, "-c", PARENT, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        assert Path(f"/proc/{worker}").exists()
+        parent.kill()
+    until(lambda: _gone(worker))
+
+
+def _gone(pid: int) -> bool:
+    """Ended, if perhaps not yet waited for by whoever took it over."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True

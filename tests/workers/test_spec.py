@@ -1,0 +1,70 @@
+"""Which models a server gets: from the command line, from `[models]`, or the shipped one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.config import Settings, load_settings
+from headrace.errors import UsageError
+from headrace.workers.spec import ModelSpec, read_specs
+
+TABLE = """
+keep_alive = 5
+[models]
+"Qwen/Qwen3-0.6B" = {}
+other = "/b/folder"
+[models.small]
+path = "./a-folder"
+aliases = ["gpt-4o-mini", "s"]
+context = 1024
+weights = "int4"
+keep_alive = "never"
+"""
+
+
+def specs(folder: Path, text: str, *models: str) -> list[ModelSpec]:
+    (folder / "headrace.toml").write_text(text)
+    settings = load_settings({"max_sequences": "8"}, environ={}, folders=[folder])
+    return read_specs(models, settings, folders=[folder])
+
+
+def test_the_shipped_model_where_nothing_is_said(tmp_path: Path) -> None:
+    [spec] = read_specs([], Settings(), folders=[tmp_path])
+    assert (spec.name, spec.model, spec.keep_alive_s) == ("novelette", "novelette", -1)
+
+
+def test_models_of_the_command_line_come_first_and_by_their_last_part(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    found = specs(tmp_path, '[models]\nother = "/b"\n', str(tmp_path / "mine"), "org/name")
+    assert [spec.name for spec in found] == ["mine", "org/name", "other"]
+
+
+def test_a_models_own_settings_win(tmp_path: Path) -> None:
+    found = {spec.name: spec for spec in specs(tmp_path, TABLE)}
+    small, other = found["small"], found["other"]
+    assert (small.model, small.aliases, small.keep_alive_s) == ("./a-folder", ("gpt-4o-mini", "s"), -1)
+    assert (small.options.context, small.options.weights, small.options.max_sequences) == (1024, "int4", 8)
+    assert (other.model, other.options.context, other.keep_alive_s) == ("/b/folder", None, 5)
+    assert found["Qwen/Qwen3-0.6B"].model == "Qwen/Qwen3-0.6B"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("models = 3", "models is a table"),
+        ("[models]\na = 3", "models.a is neither a path nor a table"),
+        ("[models.a]\nport = 3", "models.a: unknown 'port'"),
+        ("[models.a]\ncontexts = 3", "did you mean 'context'"),
+        ("[models.a]\ncontext = 0", "models.a.context is 0, which is not an integer"),
+        ("[models.a]\npath = 3", "path is a text"),
+        ('[models.a]\naliases = "b"', "aliases is a list of texts"),
+        ('[models.a]\n[models.b]\naliases = ["a"]', "two models are named 'a'"),
+        ('[models.a]\nkeep_alive = "long"', "a number of seconds, or never"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        specs(tmp_path, text)
+    assert message in caught.value.message

@@ -1,0 +1,329 @@
+"""The models of a server: loading on first use, idleness, one memory budget, changes while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.engine.contract import EngineStatus
+from headrace.engine.options import EngineOptions
+from headrace.errors import CorruptFile, InvalidRequest, ModelLoading, ModelNotFound, OutOfMemory, Overloaded
+from headrace.workers.entry import Entry, Policy
+from headrace.workers.spec import ModelSpec
+from headrace.workers.table import ModelTable
+
+SIZES = {"small": 30, "middle": 50, "large": 80}
+
+
+class FakeEngine:
+    state = "running"
+
+    def status(self) -> EngineStatus:
+        return EngineStatus(0, 0, 0, 0, 0, 0, 0.0, self.state != "failed", state=self.state)  # type: ignore[arg-type]
+
+
+@dataclass(eq=False)
+class FakeModel:
+    name: str
+    closed: list[str]
+    engine: FakeEngine = field(default_factory=FakeEngine)
+    cache_failures: int = 0
+
+    def close(self) -> None:
+        self.closed.append(self.name)
+
+
+@dataclass
+class Machine:
+    """What launches need; `gate` holds loads up, `failures` end them."""
+
+    loads: list[str] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    gaveup: list[str] = field(default_factory=list)
+    failures: dict[str, Exception] = field(default_factory=dict)
+    gate: asyncio.Event | None = None
+    waiting: bool = False
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def launch(self, spec: ModelSpec) -> Any:
+        return FakeLaunch(self, spec.name)
+
+
+@dataclass(eq=False)
+class FakeLaunch:
+    machine: Machine
+    name: str
+
+    def plan(self, memory_bytes: int | None) -> Any:
+        size = SIZES[self.name]
+        if memory_bytes is not None and size > memory_bytes:
+            raise OutOfMemory(f"needs {size}, {memory_bytes} are free")
+        return SimpleNamespace(total_bytes=size)
+
+    def load(self, progress: object) -> Any:
+        machine = self.machine
+        if machine.gate is not None and machine.loop is not None:
+            machine.waiting = True
+            asyncio.run_coroutine_threadsafe(machine.gate.wait(), machine.loop).result()
+        if self.name in machine.failures:
+            raise machine.failures[self.name]
+        machine.loads.append(self.name)
+        return FakeModel(self.name, machine.closed)
+
+    def close(self) -> None:
+        self.machine.gaveup.append(self.name)
+
+
+def spec(name: str, **more: Any) -> ModelSpec:
+    return ModelSpec(name=name, model=name, options=EngineOptions(), **more)
+
+
+def run(
+    test: Callable[[ModelTable, Machine], Awaitable[None]],
+    *specs: ModelSpec,
+    memory_bytes: int = 100,
+    load_wait_s: float = 20.0,
+) -> Machine:
+    machine = Machine()
+
+    async def main() -> None:
+        policy = Policy(memory_bytes=memory_bytes, load_wait_s=load_wait_s)
+        table = ModelTable(specs or [spec(name) for name in SIZES], machine.launch, policy)
+        machine.loop = asyncio.get_running_loop()
+        await test(table, machine)
+        await table.close()
+
+    asyncio.run(main())
+    return machine
+
+
+async def settled(entry: Entry) -> None:
+    while entry.unloading is not None or entry.loading is not None:
+        await asyncio.sleep(0)
+
+
+def states(table: ModelTable) -> dict[str, str]:
+    return {entry.name: entry.state for entry in table.entries}
+
+
+def test_a_model_loads_once_for_all_who_wait() -> None:
+    async def test(table: ModelTable, machine: Machine) -> None:
+        assert states(table) == dict.fromkeys(SIZES, "unloaded")
+        entry = table.find("middle")
+        held = await asyncio.gather(*(table.hold(entry) for _ in range(5)))
+        assert len({id(model) for model, _ in held}) == 1
+        assert machine.loads == ["middle"]
+        assert entry.uses == 5
+        for _, release in held:
+            release()
+            release()  # once is enough
+        assert entry.uses == 0
+        assert states(table)["middle"] == "loaded"
+
+    run(test)
+
+
+def test_names_aliases_and_strangers() -> None:
+    async def test(table: ModelTable, machine: Machine) -> None:
+        assert table.find(None) is table.find("gpt-4o") is table.default
+        for name in ("", "../etc/passwd", "large"):
+            with pytest.raises(ModelNotFound, match="'small', 'middle'"):
+                table.find(name)
+        table.policy = replace(table.policy, on_demand=lambda name: spec(name) if name == "large" else None)
+        assert table.find("large").name == "large"
+        assert [entry.name for entry in table.entries] == ["small", "middle", "large"]
+
+    run(test, spec("small", aliases=("gpt-4o",)), spec("middle"))
+
+
+def test_a_long_load_is_503_and_goes_on() -> None:
+    async def test(table: ModelTable, machine: Machine) -> None:
+        machine.gate = asyncio.Event()
+        entry = table.default
+        with pytest.raises(ModelLoading) as caught:
+            await table.hold(entry)
+        assert caught.value.retry_after_s > 0
+        assert (entry.uses, entry.state) == (0, "loading")
+        machine.gate.set()
+        assert (await table.hold(entry))[0] is entry.model
+        assert machine.loads == ["small"]
+
+    run(test, load_wait_s=0.01)
+
+
+def test_what_prevents_a_load_is_said_and_tried_again() -> None:
+    async def test(table: ModelTable, machine: Machine) -> None:
+        machine.failures["small"] = CorruptFile("cut short")
+        with pytest.raises(CorruptFile):
+            await table.hold(table.default)
+        assert (table.default.state, table.default.cause) == ("failed", "cut short")
+        assert machine.gaveup == ["small"]
+        machine.failures.clear()
+        await table.hold(table.default)
+        assert (table.default.state, table.default.cause) == ("loaded", None)
+
+    run(test)
+
+
+def test_idle_models_make_room_least_recently_used_first() -> None:
+    async def test(table: ModelTable, machine: Machine) -> None:
+        for name in ("small", "middle", "small"):
+            _, release = await table.hold(table.find(name))
+            release()
+            await asyncio.sleep(0.001)
+        _, release = await table.hold(table.find("large"))
+        assert machine.closed == ["middle", "small"]
+        assert states(table) == {"small": "unloaded", "middle": "unloaded", "large": "loaded"}
+        release()
+
+    run(test)
+
+
+def test_a_model_in_use_is_never_unloaded() -> None:
+    async def test(table: ModelTable, machine: Machine) -> None:
+        _, release = await table.hold(table.find("middle"))
+        with pytest.raises(Overloaded, match="needs 80, 50 are free") as caught:
+            await table.hold(table.find("large"))
+        assert caught.value.reason == "memory"
+        assert machine.closed == []
+        release()
+        await table.hold(table.find("large"))
+        assert machine.closed == ["middle"]
+
+    run(test)
+
+
+def test_what_never_fits_says_so() -> None:
+    async def test(table: ModelTable, machine: Machine) -> None:
+        with pytest.raises(OutOfMemory, match="needs 80, 60 are free"):
+            await table.hold(table.find("large"))
+
+    run(test, memory_bytes=60)
+
+
+def test_two_loads_at_once_share_the_budget() -> None:
+    async def test(table: ModelTable, machine: Machine) -> None:
+        results = await asyncio.gather(
+            table.hold(table.find("middle")), table.hold(table.find("large")), return_exceptions=True
+        )
+        assert [isinstance(result, Overloaded) for result in results].count(True) == 1
+
+    run(test)
+
+
+def test_keep_alive() -> None:
+    async def test(table: ModelTable, machine: Machine) -> None:
+        entry = table.default
+        _, release = await table.hold(entry)
+        _, other = await table.hold(entry, keep_alive_s=0)
+        other()
+        assert entry.state == "loaded"  # it is still in use
+        release()
+        await settled(entry)
+        assert (entry.state, machine.closed) == ("unloaded", ["small"])
+        _, release = await table.hold(entry, keep_alive_s=0.001)
+        release()
+        while entry.model is not None:
+            await asyncio.sleep(0.001)
+        _, release = await table.hold(entry, keep_alive_s=-1)
+        release()
+        assert entry.timer is None
+        _, release = await table.hold(entry)  # the spec's own
+        release()
+        assert entry.timer is not None
+        _, release = await table.hold(entry)
+        assert entry.timer is None  # in use again
+
+    run(test, spec("small", keep_alive_s=600.0))
+
+
+def test_unload_waits_for_the_last_use() -> None:
+    async def test(table: ModelTable, machine: Machine) -> None:
+        entry = table.default
+        model, release = await table.hold(entry)
+        more = table.share(model, "background")
+        await table.unload_when_idle(entry)
+        release()
+        assert entry.state == "loaded"
+        more()
+        await settled(entry)
+        assert entry.state == "unloaded"
+        await table.unload_when_idle(entry)
+
+    run(test)
+
+
+def test_a_failed_engine_can_be_loaded_anew() -> None:
+    async def test(table: ModelTable, machine: Machine) -> None:
+        model, release = await table.hold(table.default)
+        release()
+        model.engine.state = "failed"  # type: ignore[attr-defined]
+        assert table.default.state == "failed"
+        await table.forget_failure(table.default)
+        await table.hold(table.default)
+        assert machine.loads == ["small", "small"]
+        assert table.default.state == "loaded"
+
+    run(test)
+
+
+def test_a_fixed_model_stays() -> None:
+    async def main() -> None:
+        model: Any = FakeModel("mine", [])
+        table = ModelTable.fixed(model, spec("mine"))
+        held, release = await table.hold(table.find("mine"), keep_alive_s=0)
+        release()
+        assert held is model
+        with pytest.raises(InvalidRequest, match="stays loaded"):
+            await table.unload_when_idle(table.default)
+        await table.close()
+        assert model.closed == []
+
+    asyncio.run(main())
+
+
+def test_an_update_keeps_what_is_the_same_and_drains_the_rest() -> None:
+    async def test(table: ModelTable, machine: Machine) -> None:
+        _, of_small = await table.hold(table.find("small"))
+        changed, of_middle = await table.hold(table.find("middle"))
+        other = replace(spec("middle"), options=EngineOptions(context=16))
+        table.update([replace(spec("small"), aliases=("s",)), other, spec("large")], table.policy)
+        assert table.find("s").model is not None
+        assert table.find("middle").model is None
+        assert changed in table.loaded  # for the request that uses it
+        assert machine.closed == []
+        of_middle()
+        while changed in table.loaded:
+            await asyncio.sleep(0)
+        assert machine.closed == ["middle"]
+        table.update([spec("large")], table.policy)
+        with pytest.raises(ModelNotFound):
+            table.find("small")
+        of_small()
+        await table.hold(table.find("large"))
+        assert machine.loads == ["small", "middle", "large"]
+
+    run(test)
+
+
+def test_close_ends_models_and_loads() -> None:
+    async def test(table: ModelTable, machine: Machine) -> None:
+        await table.hold(table.find("middle"))
+        machine.gate = asyncio.Event()
+        waiting = asyncio.ensure_future(table.hold(table.find("small")))
+        while not machine.waiting:
+            await asyncio.sleep(0)
+        await table.close()
+        assert machine.gaveup == ["small"]
+        machine.failures["small"] = CorruptFile("its process was ended")
+        machine.gate.set()
+        with pytest.raises(CorruptFile):
+            await waiting
+
+    machine = run(test)
+    assert "middle" in machine.closed

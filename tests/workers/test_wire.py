@@ -1,0 +1,259 @@
+"""What crosses the pipe: every message comes back as it was, and nothing else is let in."""
+
+from __future__ import annotations
+
+import random
+import socket
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from headrace.engine.contract import EngineLimits, EngineStatus, MemoryPlan
+from headrace.engine.options import EngineOptions
+from headrace.engine.request import (
+    ChoiceDone,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    Request,
+    Timing,
+    TokenLogprob,
+    Usage,
+)
+from headrace.errors import EngineStopped, HeadraceError, InvalidRequest, Overloaded
+from headrace.sample.grammar import Constraint, GrammarError
+from headrace.sample.params import SamplingParams
+from headrace.sample.thinking import ThinkingLimit
+from headrace.workers.pipe import Pipe
+from headrace.workers.wire import (
+    FRAME_LIMIT_BYTES,
+    HEADER_BYTES,
+    Answer,
+    BadFrame,
+    Cancel,
+    FromWorker,
+    Planned,
+    Prepare,
+    Proceed,
+    Progress,
+    Ready,
+    Refused,
+    Step,
+    Submit,
+    ToWorker,
+    frame,
+    read_events,
+    read_from_worker,
+    read_to_worker,
+    step_frame,
+)
+
+PLAN = MemoryPlan(
+    context=512,
+    kv_type="bf16",
+    weights_bytes=1,
+    kv_bytes=2,
+    state_bytes=3,
+    activation_bytes=4,
+    base_bytes=5,
+    page_count=6,
+    page_tokens=16,
+    weight_bytes_per_token=7,
+)
+STATUS = EngineStatus(1, 2, 3, 4, 5, 6, 7.5, True, 8, 9, 0.5)
+PARAMS = SamplingParams(
+    temperature=0.5,
+    logit_bias={3: -1.5, 100_000: 2.0},
+    seed=2**64 - 1,
+    stop=("a", "é\x00"),
+    stop_token_ids=(1, 2),
+    allowed_token_ids=(5,),
+    logprobs=3,
+)
+REQUEST = Request(
+    prompt=tuple(range(2000)),
+    params=PARAMS,
+    request_id="r",
+    salt="s",
+    cache=False,
+    priority=-3,
+    deadline_s=1.25,
+    continues=True,
+    constraint=Constraint("regex", "a+", after="</think>", param="regex"),
+    visible_ids=frozenset({7, 8}),
+    thinking=ThinkingLimit(max_tokens=5, start=b"<think>", end=b"\xff", closing=(1, 2), opened=True),
+)
+OPTIONS = EngineOptions(weights="int4", context=5, cache_dir=Path("/a/b"), memory_bytes=2**40)
+EVENTS: list[Event] = [
+    Delta(1, "é€\x00", (5, 6), (TokenLogprob(5, -0.25, ((5, -0.25), (9, -3.0))), TokenLogprob(6, -1.0))),
+    ChoiceDone(1, "stop", "end"),
+    ChoiceDone(2, "length", 7),
+    Done(Usage(1, 2, 3, "diverged"), Timing(0.1, 0.2, 0.3), 2**64 - 1),
+]
+TO_WORKER: list[ToWorker] = [
+    Prepare("folder", OPTIONS),
+    Proceed(),
+    Submit(3, REQUEST, True),
+    Cancel(4),
+]
+LIMITS = EngineLimits(context_length=9, max_sequences=2)
+FROM_WORKER: list[FromWorker] = [
+    Planned(PLAN),
+    Progress(1, 2),
+    Ready(LIMITS, PARAMS, 100, 50, 1, STATUS),
+    Answer(1, None),
+]
+
+
+def test_orders_come_back_as_they_were() -> None:
+    for message in TO_WORKER:
+        assert read_to_worker(frame(message)[HEADER_BYTES:]) == message
+    assert {type(message) for message in TO_WORKER} == set(get_args(ToWorker))
+
+
+def test_what_workers_say_comes_back_as_it_was() -> None:
+    for message in FROM_WORKER:
+        assert read_from_worker(frame(message)[HEADER_BYTES:]) == message
+    said = {type(message) for message in FROM_WORKER}
+    assert set(get_args(FromWorker)) - said == {Refused, Step}  # whose errors and events are compared below
+
+
+def test_every_kind_of_event_comes_back_as_it_was() -> None:
+    step = read_from_worker(step_frame(STATUS, [(5, EVENTS[:1]), (7, EVENTS[1:])])[HEADER_BYTES:])
+    assert isinstance(step, Step)
+    assert step.status == STATUS
+    assert [(number, read_events(batch)) for number, batch in step.batches] == [
+        (5, EVENTS[:1]),
+        (7, EVENTS[1:]),
+    ]
+    assert {type(event) for event in EVENTS} | {Failed} == set(get_args(Event))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidRequest("why", param="prompt", code="special"),
+        EngineStopped("gone"),
+        GrammarError("no such rule", param="grammar"),
+        Overloaded("full", retry_after_s=2.5, reason="memory"),
+    ],
+)
+def test_errors_reply_the_same_on_the_other_side(error: HeadraceError) -> None:
+    refused = read_from_worker(frame(Refused(error))[HEADER_BYTES:])
+    assert isinstance(refused, Refused)
+    step = read_from_worker(step_frame(STATUS, [(1, [Failed(error)])])[HEADER_BYTES:])
+    assert isinstance(step, Step)
+    [failed] = read_events(step.batches[0][1])
+    assert isinstance(failed, Failed)
+    for back in (refused.error, failed.error):
+        assert type(back) is type(error)
+        assert str(back) == str(error)
+        assert vars(error).items() <= vars(back).items()
+        assert (back.status, back.kind, back.exit_code) == (error.status, error.kind, error.exit_code)
+
+
+def test_an_error_of_a_class_that_this_side_does_not_know_replies_the_same() -> None:
+    class Strange(InvalidRequest):
+        status = 418
+        code = "teapot"
+
+    body = frame(Refused(Strange("short and stout", param="spout")))[HEADER_BYTES:]
+    refused = read_from_worker(body.replace(b"Strange", b"Unknown"))
+    assert isinstance(refused, Refused)
+    error = refused.error
+    assert type(error) is HeadraceError
+    assert (error.status, error.code, error.kind, error.param) == (418, "teapot", Strange.kind, "spout")
+
+
+def test_hostile_bodies_are_bad_frames_and_nothing_else() -> None:
+    bodies = [frame(message)[HEADER_BYTES:] for message in (*TO_WORKER, *FROM_WORKER)]
+    bodies.append(step_frame(STATUS, [(1, EVENTS)])[HEADER_BYTES:])
+    random_bytes = random.Random(5)
+    for body in bodies:
+        cuts = {random_bytes.randrange(len(body)) for _ in range(60)}
+        damaged = [body[:cut] for cut in cuts]
+        damaged += [body[:at] + bytes([random_bytes.randrange(256)]) + body[at + 1 :] for at in cuts]
+        for hostile in (*damaged, b"", b"\xc1", b"\x91\xa4Evil", body + b"\x00"):
+            for read in (read_to_worker, read_from_worker):
+                try:
+                    message = read(hostile)
+                    if isinstance(message, Step):
+                        for _, batch in message.batches:
+                            read_events(batch)
+                except BadFrame:
+                    pass
+
+
+def test_wrong_types_are_named() -> None:
+    with pytest.raises(BadFrame, match="int"):
+        read_to_worker(frame(Cancel("x"))[HEADER_BYTES:])  # type: ignore[arg-type]
+    with pytest.raises(BadFrame, match="Invalid value"):
+        read_to_worker(frame(Progress(1, 2))[HEADER_BYTES:])  # the other direction's
+    with pytest.raises(BadFrame):
+        read_events([(99, b"\x80")])  # type: ignore[list-item]
+
+
+def test_what_is_too_large_is_not_sent() -> None:
+    with pytest.raises(BadFrame, match="at most"):
+        frame(Prepare("x" * (FRAME_LIMIT_BYTES + 1), OPTIONS))
+
+
+def test_every_field_of_a_request_is_covered() -> None:
+    """A new field of a request must differ from its default above, so that its crossing is tested."""
+    plain = Request(prompt=(1,))
+    for field in fields(Request):
+        assert getattr(REQUEST, field.name) != getattr(plain, field.name), field.name
+
+
+class Ends:
+    """A pipe and the raw other end of it."""
+
+    def __init__(self) -> None:
+        mine, self.other = socket.socketpair()
+        self.pipe: Pipe[bytes] = Pipe(mine, b"".join, "test-pipe")
+
+    def __enter__(self) -> Ends:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pipe.close()
+        self.other.close()
+
+
+def test_frames_arrive_in_order_however_they_are_cut() -> None:
+    with Ends() as ends:
+        data = frame(Cancel(1)) + frame(Proceed()) + frame(Cancel(2))
+        for byte in data:
+            ends.other.send(bytes([byte]))
+        got = [read_to_worker(ends.pipe.read() or b"") for _ in range(3)]
+        assert got == [Cancel(1), Proceed(), Cancel(2)]
+        ends.other.close()
+        assert ends.pipe.read() is None
+
+
+def test_an_end_inside_a_frame_is_a_bad_frame() -> None:
+    data = frame(Submit(1, REQUEST, False))
+    for cut in (2, HEADER_BYTES, HEADER_BYTES + 1, len(data) - 1):
+        with Ends() as ends:
+            ends.other.sendall(data[:cut])
+            ends.other.close()
+            with pytest.raises(BadFrame, match="cut short"):
+                ends.pipe.read()
+
+
+def test_a_length_beyond_the_limit_is_refused_before_it_is_read() -> None:
+    with Ends() as ends:
+        ends.other.sendall((FRAME_LIMIT_BYTES + 1).to_bytes(HEADER_BYTES, "little"))
+        with pytest.raises(BadFrame, match="at most"):
+            ends.pipe.read()
+
+
+def test_writing_to_nobody_does_no_harm() -> None:
+    with Ends() as ends:
+        ends.other.close()
+        for _ in range(100):
+            ends.pipe.put(frame(Proceed()))
+        assert ends.pipe.read() is None
