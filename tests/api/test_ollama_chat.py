@@ -178,7 +178,7 @@ def test_no_messages_load_the_model(server: Running) -> None:
     assert (reply.done_reason, reply.message.content) == ("load", "")
     unload = {"model": MODEL, "messages": [], "keep_alive": 0}
     reply = server.http().post("/api/chat", json=unload)
-    assert reply.status_code == 400 and "in memory until it ends" in reply.json()["error"]
+    assert reply.status_code == 400 and "stays loaded" in reply.json()["error"]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from headrace.engine.request import (
     Done,
     Event,
     Failed,
+    PromptLogprobs,
     Request,
     Timing,
     TokenLogprob,
@@ -88,6 +89,7 @@ REQUEST = Request(
 )
 OPTIONS = EngineOptions(weights="int4", context=5, cache_dir=Path("/a/b"), memory_bytes=2**40)
 EVENTS: list[Event] = [
+    PromptLogprobs((TokenLogprob(3, -0.5, ((3, -0.5),)),)),
     Delta(1, "é€\x00", (5, 6), (TokenLogprob(5, -0.25, ((5, -0.25), (9, -3.0))), TokenLogprob(6, -1.0))),
     ChoiceDone(1, "stop", "end"),
     ChoiceDone(2, "length", 7),
@@ -122,12 +124,12 @@ def test_what_workers_say_comes_back_as_it_was() -> None:
 
 
 def test_every_kind_of_event_comes_back_as_it_was() -> None:
-    step = read_from_worker(step_frame(STATUS, [(5, EVENTS[:1]), (7, EVENTS[1:])])[HEADER_BYTES:])
+    step = read_from_worker(step_frame(STATUS, [(5, EVENTS[:2]), (7, EVENTS[2:])])[HEADER_BYTES:])
     assert isinstance(step, Step)
     assert step.status == STATUS
     assert [(number, read_events(batch)) for number, batch in step.batches] == [
-        (5, EVENTS[:1]),
-        (7, EVENTS[1:]),
+        (5, EVENTS[:2]),
+        (7, EVENTS[2:]),
     ]
     assert {type(event) for event in EVENTS} | {Failed} == set(get_args(Event))
 

@@ -58,6 +58,11 @@ class AnswerBody(ModelBody):
         raise NotImplementedError
 
     @property
+    def unloads(self) -> bool:
+        """Whether all that is asked for is to free the model's memory."""
+        return self.asks_nothing and self.keep_alive_s == 0
+
+    @property
     def streams(self) -> bool:
         """Whether the reply is a stream: yes, unless told otherwise."""
         return self.stream is not False

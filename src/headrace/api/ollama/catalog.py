@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headrace.api.ollama.names import TAG, in_memory
+from headrace.api.ollama.names import TAG
 from headrace.api.ollama.wire import OllamaDetails
 from headrace.api.service import Service
 from headrace.engine.describe import StoredClass, stored_classes
@@ -62,7 +62,7 @@ def find_entry(service: Service, name: str) -> Entry:
 
 
 def _loaded_paths(service: Service) -> dict[str, Path]:
-    return {model.name: model.folder for model in in_memory(service)}
+    return {entry.name: entry.model.folder for entry in service.models.entries if entry.model is not None}
 
 
 def _entry(name: str, path: Path) -> Entry:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from headrace.api.call import call_of
 from headrace.api.ollama.answer import Part
 from headrace.api.ollama.bodies import AnswerBody
-from headrace.api.ollama.names import Used, use_model
+from headrace.api.ollama.names import Used, unload_model, use_model
 from headrace.api.ollama.reply import Asked, line_replies, respond, without_answer
 from headrace.api.ollama.thinking import think_variables
 from headrace.api.ollama.wire import OllamaChat, OllamaMessage, timestamp
@@ -54,10 +54,12 @@ async def chat(http: HttpRequest) -> Response:
     """Answer a conversation; without messages, load the model."""
     service, call = get_service(http), call_of(http)
     body, warnings = await read_parameters(ChatBody, http)
+    if body.unloads:
+        await unload_model(http, body)
+        return without_answer(_shape(body.model, Part()), 0.0, warnings, unloads=True)
     used = await use_model(http, body)
     if body.asks_nothing:
-        unloads = body.keep_alive_s == 0
-        return without_answer(_shape(used.name, Part()), used.load_s, used.warnings, unloads=unloads)
+        return without_answer(_shape(used.name, Part()), used.load_s, used.warnings, unloads=False)
     salt = key_salt(http, None)
     prepared = await service.off_loop(lambda: _prepare(body, used, service.settings.tool_format, salt))
     request, conversation, more = prepared

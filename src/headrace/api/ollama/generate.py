@@ -16,7 +16,7 @@ from starlette.responses import Response
 from headrace.api.call import call_of
 from headrace.api.ollama.answer import Part
 from headrace.api.ollama.bodies import AnswerBody
-from headrace.api.ollama.names import Used, use_model
+from headrace.api.ollama.names import Used, unload_model, use_model
 from headrace.api.ollama.reply import Asked, line_replies, respond, without_answer
 from headrace.api.ollama.thinking import think_variables
 from headrace.api.ollama.wire import OllamaGenerate, timestamp
@@ -31,7 +31,7 @@ from headrace.errors import InvalidRequest
 from headrace.text.infill import infill_prompt
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 router = APIRouter()
 
@@ -84,10 +84,12 @@ async def generate(http: HttpRequest) -> Response:
     service, call = get_service(http), call_of(http)
     body, warnings = await read_parameters(GenerateBody, http)
     body.check()
+    if body.unloads:
+        await unload_model(http, body)
+        return without_answer(_shape(body.model, Part()), 0.0, warnings, unloads=True)
     used = await use_model(http, body)
     if body.asks_nothing:
-        unloads = body.keep_alive_s == 0
-        return without_answer(_shape(used.name, Part()), used.load_s, used.warnings, unloads=unloads)
+        return without_answer(_shape(used.name, Part()), used.load_s, used.warnings, unloads=False)
     salt = key_salt(http, None)
     prepared = await service.off_loop(lambda: _prepare(body, used, service.settings.tool_format, salt))
     request, conversation, more = prepared

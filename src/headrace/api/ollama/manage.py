@@ -16,7 +16,7 @@ from starlette.responses import Response
 from headrace.api.errors import json_response
 from headrace.api.ollama.bodies import ModelBody, OllamaBody
 from headrace.api.ollama.catalog import find_entry, model_paths
-from headrace.api.ollama.names import TAG, in_memory
+from headrace.api.ollama.names import TAG
 from headrace.api.ollama.options import Options, options_schema
 from headrace.api.ollama.reply import MEDIA_TYPE, line_of, line_replies
 from headrace.api.ollama.wire import OllamaStatus
@@ -127,7 +127,7 @@ async def delete(http: HttpRequest) -> Response:
         entry = find_entry(service, body.model)
         if entry.alias is not None:
             Aliases(service.database).remove(entry.name)
-        elif entry.name in {model.name for model in in_memory(service)}:
+        elif entry.name in {entry.name for entry in service.models.entries}:
             raise InvalidRequest(f"{entry.name} is being served: stop the server first", param="model")
         else:
             remove(entry.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,7 +17,6 @@ from headrace import __version__
 from headrace.api.errors import json_response
 from headrace.api.ollama.bodies import ModelBody
 from headrace.api.ollama.catalog import Entry, entries, find_entry
-from headrace.api.ollama.names import in_memory
 from headrace.api.ollama.thinking import thinks
 from headrace.api.ollama.wire import (
     OllamaModel,
@@ -30,13 +31,14 @@ from headrace.api.openapi import replies
 from headrace.api.parameters import json_schema, read_parameters
 from headrace.api.service import Service, get_service
 from headrace.chat.template import ChatTemplate
-from headrace.engine.load import text_side
 from headrace.engine.model_card import licence
+from headrace.engine.text_side import text_side
 from headrace.models.registry import find_model
 from headrace.weights.checkpoint import open_checkpoint
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
+    from headrace.workers.entry import Entry as ServedEntry
 
 router = APIRouter()
 
@@ -75,8 +77,14 @@ async def tags(http: HttpRequest) -> Response:
 async def processes(http: HttpRequest) -> Response:
     """The models in memory."""
     service = get_service(http)
-    models = in_memory(service)
-    found = await service.off_loop(lambda: [_running(find_entry(service, m.name), m) for m in models])
+    loaded = [(entry, entry.model) for entry in service.models.entries if entry.model is not None]
+    ends = [_expiry(entry) for entry, _ in loaded]
+    found = await service.off_loop(
+        lambda: [
+            _running(find_entry(service, entry.name), model, end)
+            for (entry, model), end in zip(loaded, ends, strict=True)
+        ]
+    )
     return json_response(OllamaProcesses(found))
 
 
@@ -100,14 +108,24 @@ def _model(entry: Entry) -> OllamaModel:
     )
 
 
-def _running(entry: Entry, model: LoadedModel) -> OllamaRunning:
+def _expiry(entry: ServedEntry) -> str:
+    """When the model will be unloaded if nobody uses it again."""
+    if entry.fixed or entry.keep_alive_s < 0:
+        return FOREVER
+    waits_s = entry.keep_alive_s
+    if entry.timer is not None:
+        waits_s = entry.timer.when() - asyncio.get_running_loop().time()
+    return timestamp(time.time() + waits_s)
+
+
+def _running(entry: Entry, model: LoadedModel, expires_at: str) -> OllamaRunning:
     return OllamaRunning(
         name=entry.name,
         model=entry.name,
         size=model.plan.total_bytes,
         digest=entry.digest,
         details=entry.details,
-        expires_at=FOREVER,
+        expires_at=expires_at,
         size_vram=0,
         context_length=model.context_length,
     )

@@ -12,11 +12,12 @@ from headrace.api.call import call_of
 from headrace.api.ollama.bodies import AnswerBody
 from headrace.api.service import Service, get_service
 from headrace.api.wire import ParameterWarning
-from headrace.errors import InvalidRequest, ModelNotFound
+from headrace.errors import ModelNotFound
 from headrace.store.aliases import Alias, Aliases
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
+    from headrace.workers.entry import Entry
 
 TAG = ":latest"  # what Ollama's clients put after a name that has no tag
 
@@ -42,37 +43,32 @@ class Used:
         return {} if self.alias is None else dict(self.alias.parameters)
 
 
-def in_memory(service: Service) -> list[LoadedModel]:
-    """The models that are loaded."""
-    return [service.model]
-
-
 async def use_model(http: HttpRequest, body: AnswerBody) -> Used:
     """The model that `body` names, kept in memory as long as it says; ModelNotFound."""
-    service, call = get_service(http), call_of(http)
-    name = body.model.removesuffix(TAG)
-    warnings = _keep_alive(body)
-    start_s, alias = time.monotonic(), None
+    service, start_s = get_service(http), time.monotonic()
+    entry, alias = await _find(service, body.model)
+    model = await service.use(call_of(http), entry.name, keep_alive_s=body.keep_alive_s)
+    warnings: list[ParameterWarning] = []
+    if entry.fixed and body.keep_alive_s is not None and body.keep_alive_s >= 0:
+        message = "keep_alive has no effect: the model belongs to the program that started this server"
+        warnings.append(ParameterWarning("keep_alive", message))
+    return Used(body.model, model, alias, time.monotonic() - start_s, warnings)
+
+
+async def unload_model(http: HttpRequest, body: AnswerBody) -> None:
+    """Free the memory of the model that `body` names, as soon as nothing uses it."""
+    service = get_service(http)
+    entry, _ = await _find(service, body.model)
+    await service.models.unload_when_idle(entry)
+
+
+async def _find(service: Service, name: str) -> tuple[Entry, Alias | None]:
+    """The served model of that name or of that alias; ModelNotFound."""
+    name = name.removesuffix(TAG)
     try:
-        model = await service.use(call, name)
+        return service.models.find(name), None
     except ModelNotFound:
         alias = await service.off_loop(lambda: Aliases(service.database).find(name))
         if alias is None:
             raise
-        model = await service.use(call, alias.target)
-    return Used(body.model, model, alias, time.monotonic() - start_s, warnings)
-
-
-def _keep_alive(body: AnswerBody) -> list[ParameterWarning]:
-    """What becomes of `keep_alive` while a server keeps its one model until it ends."""
-    keep_s = body.keep_alive_s
-    if keep_s is None or keep_s < 0:
-        return []
-    if keep_s == 0 and body.asks_nothing:
-        raise InvalidRequest(
-            "this server keeps its model in memory until it ends: stop the server to free it",
-            param="keep_alive",
-            code="unsupported_parameter",
-        )
-    message = "keep_alive has no effect: this server keeps its model in memory until it ends"
-    return [ParameterWarning("keep_alive", message)]
+        return service.models.find(alias.target), alias

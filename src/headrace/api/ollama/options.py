@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from headrace.api.parameters import RequestBody, body_schema
 from headrace.errors import ContextLengthExceeded, InvalidRequest
-from headrace.sample.params import SamplingParams
+from headrace.sample.params import SamplingParams, with_defaults
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 # Ollama's name, and the engine's where it is another.
 SAMPLING: Final[Mapping[str, str]] = {
@@ -22,6 +21,11 @@ SAMPLING: Final[Mapping[str, str]] = {
     "repeat_penalty": "repetition_penalty",
     "presence_penalty": "presence_penalty",
     "frequency_penalty": "frequency_penalty",
+    "typical_p": "typical_p",
+    "repeat_last_n": "repeat_last_n",
+    "mirostat": "mirostat",
+    "mirostat_tau": "mirostat_tau",
+    "mirostat_eta": "mirostat_eta",
     "seed": "seed",
     "num_predict": "max_tokens",
 }
@@ -35,11 +39,6 @@ NO_EFFECT: Final[Mapping[str, tuple[object, ...]]] = dict.fromkeys(
 )
 # Refused, but for the values listed, which ask for what happens anyway.
 UNSUPPORTED: Final[Mapping[str, tuple[object, ...]]] = {
-    "typical_p": (1.0,),
-    "repeat_last_n": (-1,),
-    "mirostat": (0,),
-    "mirostat_tau": (),
-    "mirostat_eta": (),
     "tfs_z": (1.0,),
     "penalize_newline": (True,),
     "embedding_only": (False,),
@@ -60,6 +59,11 @@ class Options(RequestBody):
     repeat_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    typical_p: float | None = None
+    repeat_last_n: int | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
     seed: int | None = None
     num_predict: int | None = None
     num_ctx: int | None = None
@@ -82,7 +86,7 @@ class Options(RequestBody):
         if top_logprobs is not None:
             given["logprobs"] = top_logprobs
         try:
-            return dataclasses.replace(model.defaults, **given)
+            return with_defaults(model.defaults, given)
         except InvalidRequest as error:
             raise _in_words_of_ollama(error) from None
 

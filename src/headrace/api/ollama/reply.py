@@ -27,7 +27,7 @@ from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.engine.load import LoadedModel
+    from headrace.engine.contract import LoadedModel
 
 LOG = logging.getLogger("headrace.api")
 MEDIA_TYPE = "application/x-ndjson"
