@@ -43,6 +43,12 @@ def ask(question: str, answer: str, instruction: str = "") -> Conversation:
     )
 
 
+def up_to_turn(conversation: Conversation, turn: int) -> Conversation:
+    """The conversation up to and with the assistant's message number `turn`, from 0."""
+    ends = [at for at, message in enumerate(conversation.messages) if message["role"] == "assistant"]
+    return Conversation(conversation.messages[: ends[turn] + 1], conversation.tools)
+
+
 class Writer:
     """Writes conversations as the chat template does."""
 
@@ -67,15 +73,16 @@ class Writer:
             learned[begin + 1 : ends[ends > begin][0] + 1] = True
         return Tokens(ids, learned)
 
-    def prompt(self, conversation: Conversation) -> str:
-        """Its text up to where the last message, which is the assistant's, begins."""
-        return self._template.render(
+    def prompt_ids(self, conversation: Conversation) -> list[int]:
+        """Its tokens up to where the last message, which is the assistant's, begins."""
+        text = self._template.render(
             messages=conversation.messages[:-1],
             tools=conversation.tools,
             bos_token=BEGIN,
             eos_token=END,
             add_generation_prompt=True,
         )
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def make_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:

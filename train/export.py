@@ -1,12 +1,12 @@
-"""Writes a trained decoder as a model folder that `transformers` and this package read."""
+"""Writes a trained decoder as a model folder that `transformers` and this package read, and reads it."""
 
 import json
 from pathlib import Path
 
 import torch
-from decoder import Decoder
+from decoder import Decoder, Shape
 from dialogue import TEMPLATE_PATH
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from stream import BEGIN, BEGIN_ID, END, END_ID
 from tokenizers import Tokenizer
 
@@ -59,6 +59,26 @@ def _write_model(
             "model_max_length": decoder.shape.context,
         },
     )
+
+
+def read_model(folder: Path) -> tuple[Decoder, Tokenizer]:
+    """A decoder, in float32, and its tokenizer from a model folder that was written here."""
+    config = json.loads((folder / "config.json").read_text())
+    shape = Shape(
+        vocabulary=config["vocab_size"],
+        hidden=config["hidden_size"],
+        intermediate=config["intermediate_size"],
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        kv_heads=config["num_key_value_heads"],
+        context=config["max_position_embeddings"],
+        rope_theta=config["rope_theta"],
+        norm_eps=config["rms_norm_eps"],
+    )
+    decoder = Decoder(shape)
+    tensors = load_file(folder / "model.safetensors")
+    decoder.load_state_dict({name.removeprefix("model."): tensor for name, tensor in tensors.items()})
+    return decoder, Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
 def _config(decoder: Decoder) -> dict[str, object]:

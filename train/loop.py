@@ -64,7 +64,7 @@ class Run:
         others = [p for name, p in named.items() if p.dim() != 2 or "embed" in name]
         self.optimizers = [
             torch.optim.Muon(
-                self.matrices, lr=self.plan.matrix_rate, weight_decay=0.05, adjust_lr_fn="original"
+                self.matrices, lr=self.plan.matrix_rate, weight_decay=0.005, adjust_lr_fn="original"
             ),
             torch.optim.AdamW(
                 others, lr=self.plan.other_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True

@@ -158,6 +158,7 @@ def _fill_tables(used: dict[str, set[str]]) -> dict[str, tuple[str, ...]]:
         random = np.random.default_rng([len(every), at])
         columns = set(used[table])
         wanted = max(len(columns) + 1, random.integers(FEWEST_COLUMNS, MOST_COLUMNS + 1))
+        wanted = min(wanted, len(every))
         while len(columns) < wanted:
             columns.add(pick(by_use, random))
         tables[table] = tuple(sorted(columns))
