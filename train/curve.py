@@ -4,6 +4,11 @@ import csv
 import sys
 from pathlib import Path
 
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
 
 def note_measures(work: Path, step: int, measures: dict[str, float]) -> None:
     """Adds a row; rows of this or a later step belong to a run that was stopped and go."""
@@ -27,11 +32,6 @@ def note_measures(work: Path, step: int, measures: dict[str, float]) -> None:
 
 def draw_curve(rows: list[dict[str, str]], path: Path) -> None:
     """Losses on the left, shares of exactly right answers on the right."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     figure, left = pyplot.subplots(figsize=(8, 4.5))
     right = left.twinx()
     for name in rows[-1]:

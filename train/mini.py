@@ -8,6 +8,7 @@ the same model on the same machine. A run that was stopped goes on from its last
 
 import sys
 
+import packages  # noqa: F401 - before what it looks for
 import torch
 from corpus import MissingData
 from decoder import Decoder, Shape

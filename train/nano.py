@@ -7,6 +7,7 @@
 
 import sys
 
+import packages  # noqa: F401 - before what it looks for
 import torch
 from corpus import MissingData
 from data.prose import Stories

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 TRAIN = Path(__file__).resolve().parents[2] / "train"
+PAGES = ("tar", "other", "third")  # the first is a page of everyday use
 VERBS = ("List", "Remove", "Create", "Show", "Open", "Copy")
 NOUNS = ("file", "user", "branch", "package", "image", "port")
 
@@ -21,7 +22,7 @@ NOUNS = ("file", "user", "branch", "package", "image", "port")
 @pytest.fixture
 def recipes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Makes the recipes importable; what a test imports goes with it."""
-    for package in ("torch", "safetensors"):
+    for package in ("torch", "safetensors", "matplotlib"):
         pytest.importorskip(package, reason="the recipes need the packages of headrace[train]")
     before = set(sys.modules)
     monkeypatch.syspath_prepend(TRAIN)
@@ -46,8 +47,11 @@ def made_up_data(tmp_path: Path) -> Path:
         "C_D_1901.txt": _novel(5),
     }
     _write_tar(data / "text/novels_1839_1925.tar.xz", novels)
-    _write_tar(data / "text/techdocs.tar.xz", {"some/readme.md": "# Title\n\n" + "It is a server. " * 60})
-    _write_tar(data / "text/tldr_pages_en.tar.xz", {f"pages/common/t{at}.md": _page(at) for at in range(6)})
+    _write_tar(data / "text/techdocs.tar.xz", {"some/readme.md": "# Title\n\n" + "It is a server.\n" * 600})
+    _write_tar(
+        data / "text/tldr_pages_en.tar.xz",
+        {f"pages/common/{name}.md": _page(at) for at, name in enumerate(PAGES)},
+    )
     (data / "sql/text2sql/wikisql.json.bz2").write_bytes(bz2.compress(json.dumps(_wikisql()).encode()))
     intents = {
         "train": [["hi there", "greeting"], ["what is love", "definition"]],
@@ -61,7 +65,7 @@ def _novel(number: int) -> str:
     paragraph = (
         f"The man of house {number} went out and saw the sea. He said that it was cold and went home again."
     )
-    return "\n\n".join([paragraph] * 30)
+    return "\n\n".join([paragraph] * 80)
 
 
 def _page(at: int) -> str:
