@@ -39,8 +39,12 @@ def logical_form(statement: str) -> Form | None:
     found = _CONDITION.findall(where)
     if len(_CONDITION.sub("", where)):
         return None
-    conditions = ((column, operator, value.strip("'").lower()) for column, operator, value in found)
+    conditions = ((column, operator, _value(literal)) for column, operator, literal in found)
     return Form(match["aggregate"] or "", match["selected"], frozenset(conditions))
+
+
+def _value(literal: str) -> str:
+    return literal[1:-1].replace("''", "'").lower() if literal.startswith("'") else literal
 
 
 def runs(statement: str, table: str, columns: Sequence[str]) -> bool:

@@ -76,7 +76,7 @@ class Run:
         """Where the run ends."""
         if self.decay_from != NO_DECAY:
             return self.decay_from + self.plan.decay_steps
-        return self.plan.steps + self.plan.decay_steps
+        return max(self.plan.steps, self.step) + self.plan.decay_steps
 
 
 def rate_share(run: Run) -> float:

@@ -49,9 +49,9 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     made_up_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _shrink(monkeypatch)
-    _run(monkeypatch, "mini", made_up_data, tmp_path / "a", tmp_path / "whole", "--steps=4", "--decay=2")
+    _run(monkeypatch, "mini", made_up_data, tmp_path / "a", tmp_path / "whole", "--steps=2", "--decay=2")
     _run(monkeypatch, "mini", made_up_data, tmp_path / "b", tmp_path / "half", "--steps=2", "--decay=0")
-    _run(monkeypatch, "mini", made_up_data, tmp_path / "b", tmp_path / "resumed", "--steps=4", "--decay=2")
+    _run(monkeypatch, "mini", made_up_data, tmp_path / "b", tmp_path / "resumed", "--steps=1", "--decay=2")
     whole, half, resumed = (
         (tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "half", "resumed")
     )

@@ -7,6 +7,7 @@ each table is given some columns of other tables too, always the same ones.
 import bz2
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ class Sql:
         return [(self.tests[split][at], conversation(self.tests[split][at], random)) for at in picks]
 
 
-def conversation(question: Question, random: Generator, write=str) -> Conversation:
+def conversation(question: Question, random: Generator, write: Callable[[str], str] = str) -> Conversation:
     """The question under a made-up table name; `write` turns a column's name into how it is written."""
     table = pick(_TABLE_NAMES, random)
     columns = [write(question.columns[at]) for at in random.permutation(len(question.columns))]
@@ -88,7 +89,7 @@ def prompt(table: str, columns: list[str], question: str) -> str:
     return f"Table {table} ({', '.join(columns)})\n{question}"
 
 
-def statement(question: Question, table: str, write=str) -> str:
+def statement(question: Question, table: str, write: Callable[[str], str] = str) -> str:
     """The SQL, all names quoted; numbers stand bare, texts in single quotes."""
     selected = f'"{write(question.selected)}"'
     if question.aggregate:
