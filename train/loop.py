@@ -3,14 +3,14 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from ahead import drawn_ahead
 from curve import note_measures
 from decoder import Decoder
-from mixture import Batch
+from mixture import Batch, Draw
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -47,7 +47,7 @@ class Run:
     work: Path
     device: torch.device
     decoder: Decoder
-    draw: Callable[[tuple[int, int], int, int], Batch]
+    draw: Draw
     loss: Callable[[Batch], Tensor]
     measure: Callable[[], dict[str, float]]
     workers: int = 0
@@ -121,22 +121,15 @@ def train(run: Run) -> None:
 
 
 def _batches(run: Run) -> Iterator[Batch]:
-    """The batches of the phase that the run is in, drawn ahead by other processes where there are some."""
+    """The batches of the phase that the run is in."""
     decaying = run.decay_from != NO_DECAY
     length = run.plan.decay_length if decaying else run.plan.length
     end = run.last_step if decaying else run.plan.steps
     windows = run.plan.tokens_per_step // length
     keys = [(run.plan.seed, step) for step in range(run.step, end)]
     if run.workers == 0:
-        yield from (run.draw(key, windows, length + 1) for key in keys)
-        return
-    with ProcessPoolExecutor(run.workers) as pool:
-        ahead = 4 * run.workers
-        pending = [pool.submit(run.draw, key, windows, length + 1) for key in keys[:ahead]]
-        for key in [*keys[ahead:], *([None] * min(ahead, len(keys)))]:
-            yield pending.pop(0).result()
-            if key is not None:
-                pending.append(pool.submit(run.draw, key, windows, length + 1))
+        return (run.draw(key, windows, length + 1) for key in keys)
+    return drawn_ahead(run.draw, keys, windows, length + 1, run.workers)
 
 
 def _step(run: Run, batch: Batch) -> float:
@@ -191,6 +184,7 @@ def load_checkpoint(run: Run) -> None:
         raise OtherRun(f"{run.work} holds a run of seed {int(tensors['seed'])}: pass it, or another --work")
     run.step, run.decay_from = int(tensors["step"]), int(tensors["decay_from"])
     muon, adamw = run.optimizers
+    step = torch.tensor(float(run.step), device=run.device)
     with torch.no_grad():
         for name, parameter in run.decoder.named_parameters():
             parameter.copy_(tensors[f"weight.{name}"])
@@ -198,4 +192,4 @@ def load_checkpoint(run: Run) -> None:
                 muon.state[parameter] = {"momentum_buffer": tensors[f"momentum_buffer.{name}"]}
             else:
                 moments = {key: tensors[f"{key}.{name}"] for key in ("exp_avg", "exp_avg_sq")}
-                adamw.state[parameter] = {"step": torch.tensor(float(run.step)), **moments}
+                adamw.state[parameter] = {"step": step.clone(), **moments}

@@ -1,6 +1,6 @@
 """Mixes conversations and running text into packed windows with a weight for every token."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,6 +31,10 @@ class Batch:
     tokens: torch.Tensor
     documents: torch.Tensor
     weights: torch.Tensor
+
+
+# A key, how many windows, how long: their batch.
+Draw = Callable[[tuple[int, int], int, int], Batch]
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,20 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     assert resumed == whole != half
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_batches_that_other_processes_draw_are_the_same() -> None:
+    torch = importlib.import_module("torch")
+    batch = importlib.import_module("mixture").Batch
+
+    def draw(key: tuple[int, int], windows: int, length: int) -> object:
+        return batch(*(torch.full((windows, length), key[1] + part) for part in range(3)))
+
+    keys = [(1, step) for step in range(11)]
+    ahead = list(importlib.import_module("ahead").drawn_ahead(draw, keys, 2, 3, 2))
+    assert [int(one.tokens[0, 0]) for one in ahead] == list(range(11))
+    assert [int(one.weights[1, 2]) for one in ahead] == list(range(2, 13))
+
+
 @pytest.mark.parametrize(
     ("gone", "said"),
     [
