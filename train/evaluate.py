@@ -97,24 +97,22 @@ def tool_rows(llm: LLM, writer: Writer, sources: Sources) -> Rows:
         up_to_turn(sources.tools.draw(np.random.default_rng([SEED, 5, at])), 0) for at in range(TOOLS_COUNT)
     ]
     said = answers(llm, writer, asked)
-    right = [_call(answer) == _wanted(talk) for answer, talk in zip(said, asked, strict=True)]
-    return [("tool calls: right call with right arguments, or right refusal", _share(right))]
+    right = [_calls(answer) == _wanted(talk) for answer, talk in zip(said, asked, strict=True)]
+    return [("tool calls: right calls with right arguments, or rightly none", _share(right))]
 
 
 def _wanted(conversation: Conversation) -> object:
-    calls = conversation.messages[-1].get("tool_calls")
-    return calls[0]["function"] if calls else None
+    calls = conversation.messages[-1].get("tool_calls", [])
+    return [call["function"] for call in calls]
 
 
-def _call(answer: str) -> object:
-    """The call of an answer, None where it has none; an unreadable call is equal to nothing."""
-    if "<tool_call>" not in answer:
-        return None
-    body = answer.partition("<tool_call>")[2].partition("</tool_call>")[0]
+def _calls(answer: str) -> object:
+    """The calls of an answer; an unreadable one is equal to nothing that is wanted."""
+    bodies = [part.partition("</tool_call>")[0] for part in answer.split("<tool_call>")[1:]]
     try:
-        return json.loads(body)
+        return [json.loads(body) for body in bodies]
     except ValueError:
-        return body
+        return bodies
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """Generated dialogues in which the assistant calls tools, and some in which it has none that fits."""
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from dialogue import Conversation
@@ -12,6 +13,7 @@ from data.words import pick, words
 INVENTED_SHARE = 0.35
 UNFIT_SHARE = 0.12
 TWICE_SHARE = 0.12
+BOTH_SHARE = 0.12
 MOST_OTHERS = 3
 
 _INSTRUCTIONS = ("You are a helpful assistant.", "You can use tools.", "Answer briefly.", "Use the tools.")
@@ -54,12 +56,24 @@ class ToolCalls:
             messages.append({"role": "system", "content": pick(_INSTRUCTIONS, random)})
         if unfit:
             messages += wanted.refused(random)
+        elif len(shown) > 1 and random.random() < BOTH_SHARE:
+            messages += _exchange(shown[:2], random)
         else:
-            messages += wanted.used(random)
+            messages += _exchange([wanted], random)
             if random.random() < TWICE_SHARE:
-                messages += pick(shown, random).used(random)
+                messages += _exchange([pick(shown, random)], random)
         order = random.permutation(len(shown))
         return Conversation(tuple(messages), tuple(shown[at].schema for at in order))
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What the user says, the call, what the tool says, what the assistant says."""
+
+    request: str
+    call: dict[str, Any]
+    result: str
+    answer: str
 
 
 class _Tool:
@@ -82,26 +96,39 @@ class _Tool:
             },
         }
 
-    def used(self, random: Generator) -> list[dict[str, Any]]:
-        """Request, call, result, answer."""
+    def turn(self, random: Generator) -> _Turn:
+        """A request with what follows from it."""
         values = [slot.pool(random) for slot in self.kind.slots]
         result = {key: pool(random) for key, pool in self.kind.result.items()}
         arguments = dict(zip(self.parameters, values, strict=True))
-        call = {"type": "function", "function": {"name": self.name, "arguments": arguments}}
-        return [
-            {"role": "user", "content": _vary(pick(self.kind.asks, random).format(*values), random)},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "content": json.dumps(result)},
-            {"role": "assistant", "content": pick(self.kind.answers, random).format(*values, **result)},
-        ]
+        return _Turn(
+            _vary(pick(self.kind.asks, random).format(*values), random),
+            {"type": "function", "function": {"name": self.name, "arguments": arguments}},
+            json.dumps(result),
+            pick(self.kind.answers, random).format(*values, **result),
+        )
 
     def refused(self, random: Generator) -> list[dict[str, Any]]:
         """Request and regret."""
-        values = [slot.pool(random) for slot in self.kind.slots]
         return [
-            {"role": "user", "content": _vary(pick(self.kind.asks, random).format(*values), random)},
+            {"role": "user", "content": self.turn(random).request},
             {"role": "assistant", "content": pick(_UNFIT, random)},
         ]
+
+
+def _exchange(tools: list[_Tool], random: Generator) -> list[dict[str, Any]]:
+    """One request for all of `tools`, their calls, their results, one answer."""
+    turns = [tool.turn(random) for tool in tools]
+    return [
+        {"role": "user", "content": " ".join(_ended(turn.request, len(turns)) for turn in turns)},
+        {"role": "assistant", "content": "", "tool_calls": [turn.call for turn in turns]},
+        *({"role": "tool", "content": turn.result} for turn in turns),
+        {"role": "assistant", "content": " ".join(turn.answer for turn in turns)},
+    ]
+
+
+def _ended(request: str, count: int) -> str:
+    return request if count == 1 or request.endswith((".", "?")) else f"{request}."
 
 
 def _kind(random: Generator) -> Kind:
