@@ -11,7 +11,7 @@ from fake import FakeEngine, FakeModel
 from in_process import Running, raw
 
 import headrace.api.protocol
-import headrace.api.sse
+import headrace.api.stream
 from headrace.api.guard import exposed
 from headrace.config import load_settings
 
@@ -130,8 +130,8 @@ def stalled_reader(server: Running) -> socket.socket:
 
 
 def test_a_reader_that_stalls_is_cut(serve, monkeypatch) -> None:
-    monkeypatch.setattr(headrace.api.sse, "STALL_S", 0.2)
-    monkeypatch.setattr(headrace.api.sse, "PENDING_LIMIT_BYTES", 2**30)
+    monkeypatch.setattr(headrace.api.stream, "STALL_S", 0.2)
+    monkeypatch.setattr(headrace.api.stream, "PENDING_LIMIT_BYTES", 2**30)
     server = serve(FakeModel(engine=FakeEngine("x" * 20_000, pause_s=0.0005)))
     with stalled_reader(server):
         assert server.model.engine.cancelled_event.wait(20)

@@ -10,6 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.answers import ChoiceAnswer
+from headrace.api.call import call_of
 from headrace.api.logprobs import chat_logprobs
 from headrace.api.openapi import ChatChunk, ChatReply, replies
 from headrace.api.parameters import GenerationBody, check_characters, json_schema, read_parameters
@@ -188,19 +189,18 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     """Answer a conversation."""
     service = get_service(http)
     body, warnings = await read_parameters(ChatBody, http)
-    service.require_model(body.model)
-    head = Head(new_id("chatcmpl"), service.model.name, warnings, body.include_usage)
+    model = await service.use(call_of(http), body.model)
+    head = Head(new_id("chatcmpl"), model.name, warnings, body.include_usage)
     salt = key_salt(http, body.prompt_cache_key)
 
     def prepared() -> tuple[Conversation, Request]:
-        conversation = body.conversation(service.model, service.settings.tool_format)
-        return conversation, body.request(service.model, conversation, head.id, salt)
+        conversation = body.conversation(model, service.settings.tool_format)
+        return conversation, body.request(model, conversation, head.id, salt)
 
     conversation, request = await service.off_loop(prepared)
-    template = service.model.template
-    head.warnings.extend(body.idle_variables(template.reads if template else frozenset()))
+    head.warnings.extend(body.idle_variables(model.template.reads if model.template else frozenset()))
     if conversation.strict_in_vain:
         message = "tools: strict has no effect with tool_choice auto, this model's calls begin without a mark"
         head.warnings.append(ParameterWarning("tools", message))
-    shape = ChatShape(service.model, body, conversation)
-    return await respond(http, service, [request], shape, head, stream=bool(body.stream))
+    shape = ChatShape(model, body, conversation)
+    return await respond(http, model, [request], shape, head, stream=bool(body.stream))

@@ -10,6 +10,7 @@ from pydantic import Field, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.call import call_of
 from headrace.api.logprobs import text_logprobs
 from headrace.api.openapi import TextChunk, TextReply, replies
 from headrace.api.parameters import GenerationBody, check_characters, json_schema, read_parameters
@@ -193,9 +194,9 @@ async def create_completion(http: HttpRequest) -> Response:
     """Continue one or several prompts."""
     service = get_service(http)
     body, warnings = await read_parameters(CompletionBody, http)
-    service.require_model(body.model)
-    head = Head(new_id("cmpl"), service.model.name, warnings, body.include_usage)
+    model = await service.use(call_of(http), body.model)
+    head = Head(new_id("cmpl"), model.name, warnings, body.include_usage)
     salt = key_salt(http, body.prompt_cache_key)
-    requests = await service.off_loop(lambda: body.requests(service.model, head.id, salt))
-    shape = TextShape(service.model, body)
-    return await respond(http, service, requests, shape, head, stream=bool(body.stream))
+    requests = await service.off_loop(lambda: body.requests(model, head.id, salt))
+    shape = TextShape(model, body)
+    return await respond(http, model, requests, shape, head, stream=bool(body.stream))

@@ -1,8 +1,9 @@
-"""Errors of the HTTP surface in OpenAI's shape: four keys always, whatever went wrong."""
+"""Errors of the HTTP surface: in the shape of the surface whose path was asked for, whatever went wrong."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 import msgspec
 from fastapi import FastAPI
@@ -10,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.api.call import call_of
+from headrace.api.call import Call, call_of
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
 
 
@@ -48,6 +49,15 @@ class ClientGone(InvalidRequest):
     status = 499
 
 
+class NoSuchRoute(InvalidRequest):
+    """The path is none of this server's, or does not take the method."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(status)
+        super().__init__(message, code=code)
+        self.status = status
+
+
 class ErrorDetail(msgspec.Struct, frozen=True):
     """The inside of an error reply."""
 
@@ -68,8 +78,22 @@ def error_body(error: HeadraceError) -> ErrorBody:
     return ErrorBody(ErrorDetail(error.message, error.kind, error.param, error.code))
 
 
-def error_response(error: HeadraceError) -> Response:
+ErrorShape = Callable[[HeadraceError, Call], tuple[int, msgspec.Struct]]
+"""The status and the body that a surface gives an error."""
+
+
+def openai_error(error: HeadraceError, call: Call) -> tuple[int, msgspec.Struct]:
+    """OpenAI's shape: four keys always."""
+    return error.status, error_body(error)
+
+
+# Other surfaces by the beginning of their paths.
+SHAPES: Mapping[str, ErrorShape] = {}
+
+
+def error_response(error: HeadraceError, call: Call) -> Response:
     """The reply for a typed error; 503 says when to come back, 401 how to authenticate."""
+    shape = next((shape for path, shape in SHAPES.items() if call.path.startswith(path)), openai_error)
     headers: dict[str, str] = {}
     if isinstance(error, Overloaded):
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
@@ -80,7 +104,8 @@ def error_response(error: HeadraceError) -> Response:
         headers["www-authenticate"] = "Bearer"
     if error.status in (408, 413):
         headers["connection"] = "close"  # the rest of the body is not wanted
-    return json_response(error_body(error), status=error.status, headers=headers)
+    status, body = shape(error, call)
+    return json_response(body, status=status, headers=headers)
 
 
 def json_response(
@@ -93,24 +118,24 @@ def json_response(
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Make every error of `app`, its own and the framework's, leave in OpenAI's shape."""
+    """Make every error of `app`, its own and the framework's, leave in the shape of its surface."""
 
     async def typed(request: Request, error: Exception) -> Response:
         assert isinstance(error, HeadraceError)
         call_of(request).note(error)
-        return error_response(error)
+        return error_response(error, call_of(request))
 
     async def framework(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         message = f"{request.method} {request.url.path}: {error.detail}"
-        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-        body = ErrorBody(ErrorDetail(message, "invalid_request_error", None, code))
-        return json_response(body, status=error.status_code, headers=dict(error.headers or {}))
+        reply = error_response(NoSuchRoute(message, status=error.status_code), call_of(request))
+        reply.headers.update(error.headers or {})
+        return reply
 
     async def unexpected(request: Request, error: Exception) -> Response:
         # The text of an unknown error may hold a path or a prompt: it goes to the log's traceback only.
-        detail = ErrorDetail("the server failed; its log has the details", "server_error", None, None)
-        return json_response(ErrorBody(detail), status=500)
+        hidden = HeadraceError("the server failed; its log has the details")
+        return error_response(hidden, call_of(request))
 
     app.add_exception_handler(HeadraceError, typed)
     app.add_exception_handler(HTTPException, framework)

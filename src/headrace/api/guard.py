@@ -75,7 +75,7 @@ class Guard:
                     held.enter_context(self._service.admitted(call))
             except HeadraceError as error:
                 call.note(error)
-                await error_response(error)(scope, receive, send)
+                await error_response(error, call)(scope, receive, send)
                 return
             await self._app(scope, receive, send)
 

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.call import call_of
 from headrace.api.errors import error_response, json_response
 from headrace.api.openapi import replies
 from headrace.api.service import get_service
@@ -55,10 +56,11 @@ async def health(http: HttpRequest) -> Response:
     watch: ProgressWatch = http.app.state.progress
     stalled_s = watch.stalled_s(status, time.monotonic())
     if not status.alive:
-        return error_response(EngineStopped("the engine has stopped: restart the server"))
+        return error_response(EngineStopped("the engine has stopped: restart the server"), call_of(http))
     if stalled_s > STALLED_S:
         return error_response(
-            EngineStopped(f"no step for {stalled_s:.0f} s with {status.running} running: restart the server")
+            EngineStopped(f"no step for {stalled_s:.0f} s with {status.running} running: restart the server"),
+            call_of(http),
         )
     return json_response(
         Health("ok", status.running, status.waiting, status.steps, status.free_pages, status.page_count)
@@ -70,7 +72,7 @@ async def ready(http: HttpRequest) -> Response:
     """200 while requests are taken, else 503."""
     service = get_service(http)
     if service.draining:
-        return error_response(Overloaded("the server is shutting down", retry_after_s=5.0))
+        return error_response(Overloaded("the server is shutting down", retry_after_s=5.0), call_of(http))
     if not service.model.engine.status().alive:
-        return error_response(EngineStopped("the engine has stopped: restart the server"))
+        return error_response(EngineStopped("the engine has stopped: restart the server"), call_of(http))
     return json_response(Ready("ready", service.model.name))

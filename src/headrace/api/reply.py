@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.call import call_of
-from headrace.api.errors import json_response
-from headrace.api.service import CLIENT_GONE, Service, now_s, wait_for_end
-from headrace.api.sse import EventStream
+from headrace.api.errors import error_body, json_response
+from headrace.api.service import CLIENT_GONE, get_service, now_s, wait_for_end
+from headrace.api.sse import DONE, MEDIA_TYPE, sse_event
+from headrace.api.stream import StreamedReply
 from headrace.api.wire import (
     ChatChoice,
     ChatChunkChoice,
@@ -28,6 +28,10 @@ from headrace.api.wire import (
     UsageBody,
 )
 from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request, TokenLogprob, Usage
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.engine.load import LoadedModel
 
 LOG = logging.getLogger("headrace.api")
 
@@ -105,15 +109,16 @@ def _seed(done: Sequence[Done]) -> int | UnsetType:
 
 
 async def respond(
-    http: HttpRequest, service: Service, requests: list[Request], shape: Shape, head: Head, *, stream: bool
+    http: HttpRequest, model: LoadedModel, requests: list[Request], shape: Shape, head: Head, *, stream: bool
 ) -> Response:
     """Submit `requests` and reply; raises what the engine refuses at the door."""
+    service, call = get_service(http), call_of(http)
     if stream:
-        reply = EventStream(StreamChunks(requests, shape, head))
-        await reply.submit(service, requests, call_of(http))
+        reply = StreamedReply(StreamChunks(requests, shape, head))
+        await reply.submit(service, model, requests, call)
         return reply
     collector = Collector(requests)
-    generation = await service.start(requests, collector.feed, call_of(http))
+    generation = await service.start(model, requests, collector.feed, call)
     if not await wait_for_end(http, generation):
         LOG.info("%s: the client left before the reply", head.id)
         return Response(status_code=CLIENT_GONE)
@@ -162,7 +167,9 @@ class Collector:
 
 
 class StreamChunks:
-    """Turns engine events into chunks."""
+    """Turns engine events into the server-sent events of either generating endpoint."""
+
+    media_type = MEDIA_TYPE
 
     def __init__(self, requests: Sequence[Request], shape: Shape, head: Head) -> None:
         self._per_request = requests[0].params.n
@@ -172,9 +179,9 @@ class StreamChunks:
         self._done: list[Done] = []
         self._warnings = head.warnings
 
-    def events(self, index: int, events: list[Event]) -> list[msgspec.Struct]:
+    def events(self, index: int, events: list[Event]) -> bytes:
         """Chunks for the events of the request at `index`."""
-        chunks: list[msgspec.Struct] = []
+        written = bytearray()
         for event in events:
             if isinstance(event, Done):
                 self._done.append(event)
@@ -186,8 +193,10 @@ class StreamChunks:
                     parts.append(self._shape.delta(choice, event))
                 else:
                     parts.append(self._shape.ending(choice, event))
-                chunks.extend(self._chunk(part) for part in parts if part is not None)
-        return chunks
+                for part in parts:
+                    if part is not None:
+                        written += sse_event(self._chunk(part))
+        return bytes(written)
 
     def _chunk(self, choice: ChatChunkChoice | TextChoice) -> Chunk:
         warnings, self._warnings = self._warnings, []
@@ -201,18 +210,21 @@ class StreamChunks:
             warnings=warnings or UNSET,
         )
 
-    def finish(self) -> list[msgspec.Struct]:
-        """The chunk of token counts, if it was asked for."""
-        if not self._head.include_usage:
-            return []
-        return [
-            Chunk(
-                id=self._head.id,
-                object=self._shape.chunk_object,
-                created=self._head.created,
-                model=self._head.model,
-                choices=[],
-                usage=usage_body([done.usage for done in self._done], self._shape.reasoning_tokens),
-                seed=_seed(self._done),
-            )
-        ]
+    def finish(self) -> bytes:
+        """The chunk of token counts, if it was asked for, and the end."""
+        return (sse_event(self._counts()) if self._head.include_usage else b"") + DONE
+
+    def failure(self, error: HeadraceError) -> bytes:
+        """The chunk that ends a stream that failed."""
+        return sse_event(error_body(error))
+
+    def _counts(self) -> Chunk:
+        return Chunk(
+            id=self._head.id,
+            object=self._shape.chunk_object,
+            created=self._head.created,
+            model=self._head.model,
+            choices=[],
+            usage=usage_body([done.usage for done in self._done], self._shape.reasoning_tokens),
+            seed=_seed(self._done),
+        )

@@ -48,9 +48,15 @@ class Generation:
     """
 
     def __init__(
-        self, service: Service, on_events: Callable[[int, list[Event]], None], call: Call, cost: Cost
+        self,
+        service: Service,
+        model: LoadedModel,
+        on_events: Callable[[int, list[Event]], None],
+        call: Call,
+        cost: Cost,
     ) -> None:
         self._service = service
+        self._model = model
         self._on_events = on_events
         self._call = call
         self._cost = cost
@@ -70,7 +76,7 @@ class Generation:
             self._service.mailbox.sink(lambda events, index=index: self._receive(index, events))
             for index in range(len(requests))
         ]
-        engine = self._service.model.engine
+        engine = self._model.engine
 
         def submit_all() -> HeadraceError | None:
             try:
@@ -254,11 +260,27 @@ class Service:
         """Run `work` (templates, long prompts) in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
+    async def use(self, call: Call, name: str | None) -> LoadedModel:
+        """The model of that name (None: the default one), kept in memory until `call` has ended.
+
+        Raises ModelNotFound, or ModelLoading where it takes too long to wait for.
+        """
+        if name is not None and name != self.model.name:
+            raise ModelNotFound(
+                f"the model {name!r} is not served here: this server serves {self.model.name!r}",
+                param="model",
+            )
+        return self.model
+
     async def start(
-        self, requests: Sequence[Request], on_events: Callable[[int, list[Event]], None], call: Call
+        self,
+        model: LoadedModel,
+        requests: Sequence[Request],
+        on_events: Callable[[int, list[Event]], None],
+        call: Call,
     ) -> Generation:
         """Submit; raises what the engine refuses at the door, or RateLimited. `call` is charged for it."""
-        asked, limit = sum(request.params.n for request in requests), self.model.engine.limits.max_choices
+        asked, limit = sum(request.params.n for request in requests), model.engine.limits.max_choices
         if asked > limit:  # not Overloaded: it would be so on every retry
             raise InvalidRequest(
                 f"the request asks for {asked:,} choices (prompts times n), at most {limit:,} are computed "
@@ -267,7 +289,7 @@ class Service:
             )
         cost = self._cost(requests)
         call.account.reserve(cost.reserved_tokens)
-        generation = Generation(self, on_events, call, cost)
+        generation = Generation(self, model, on_events, call, cost)
         await generation.submit(requests)
         return generation
 
@@ -275,14 +297,6 @@ class Service:
         prompts = sum(len(request.prompt) for request in requests)
         answers = sum(request.params.n * (request.params.max_tokens or 0) for request in requests)
         return Cost(prompts, prompts + answers)
-
-    def require_model(self, name: str | None) -> None:
-        """Refuse a request for a model that is not served; None means the one that is."""
-        if name is not None and name != self.model.name:
-            raise ModelNotFound(
-                f"the model {name!r} is not served here: this server serves {self.model.name!r}",
-                param="model",
-            )
 
     def close(self) -> None:
         """Stop the threads and close the store; the model belongs to the caller."""

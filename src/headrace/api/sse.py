@@ -1,135 +1,16 @@
-"""Server-sent events: encoded chunks, a bounded buffer per reader, an end whatever happens."""
+"""Server-sent events: how one is written."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol
-
 import msgspec
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
-from headrace.api.call import Call
-from headrace.api.errors import error_body
-from headrace.api.service import Generation, Service, wait_for_disconnect
-from headrace.engine.request import Event, Failed, Request
-from headrace.errors import HeadraceError
-
-LOG = logging.getLogger("headrace.api")
-
-# Together with the transport's own 64 KiB mark and one slice on its way: at most 256 KiB per reader.
-PENDING_LIMIT_BYTES = 128 * 1024
-SLICE_BYTES = 64 * 1024
-STALL_S = 60.0
+MEDIA_TYPE = "text/event-stream"
 DONE = b"data: [DONE]\n\n"
 
 _encoder = msgspec.json.Encoder()
 
 
-class ChunkWriter(Protocol):
-    """Turns engine events into the chunks of one endpoint."""
-
-    def events(self, index: int, events: list[Event]) -> list[msgspec.Struct]:
-        """Chunks for events of the request at `index`; `Failed` is not its business."""
-        ...
-
-    def finish(self) -> list[msgspec.Struct]:
-        """Chunks after the last event, before [DONE]."""
-        ...
-
-
-def sse_event(body: msgspec.Struct) -> bytes:
-    """One event: `data: {json}` and an empty line."""
-    return b"data: " + _encoder.encode(body) + b"\n\n"
-
-
-class EventStream(Response):
-    """A streamed reply: make it, `submit`, then return it from the endpoint."""
-
-    _generation: Generation
-
-    def __init__(self, chunks: ChunkWriter) -> None:
-        super().__init__(
-            media_type="text/event-stream",
-            headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
-        )
-        del self.headers["content-length"]  # not known yet
-        self._chunks = chunks
-        self._pending = bytearray()
-        self._wake = asyncio.Event()
-        self._complete = False
-        self._sending = False
-        self._cut: Callable[[str], None] = lambda reason: None
-
-    async def submit(self, service: Service, requests: Sequence[Request], call: Call) -> None:
-        """Hand the requests to the engine; raises its refusal, so that no stream has started then."""
-        self._generation = await service.start(requests, self._feed, call)
-        self._generation.ended.add_done_callback(lambda ended: self._end(ended.result()))
-
-    def _feed(self, index: int, events: list[Event]) -> None:
-        if self._complete:
-            return
-        if self._sending and len(self._pending) > PENDING_LIMIT_BYTES:
-            self._cut(f"{len(self._pending):,} bytes wait for it")
-            return
-        for chunk in self._chunks.events(index, events):
-            self._pending += sse_event(chunk)
-        if isinstance(events[-1], Failed):
-            self._end(events[-1].error)
-        self._wake.set()
-
-    def _end(self, error: HeadraceError | None) -> None:
-        """Write what closes the stream, once."""
-        if self._complete:
-            return
-        self._complete = True
-        if error is not None:
-            self._pending += sse_event(error_body(error))
-        else:
-            for chunk in self._chunks.finish():
-                self._pending += sse_event(chunk)
-            self._pending += DONE
-        self._wake.set()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send chunks until the end, the client's leaving, or a stall; then nothing is left running."""
-        writer = asyncio.ensure_future(self._write(send))
-        gone = asyncio.ensure_future(wait_for_disconnect(receive))
-        abort: Callable[[], None] = scope.get("extensions", {}).get("headrace.abort", writer.cancel)
-
-        def cut(reason: str) -> None:
-            LOG.warning("a reader is too slow (%s): its connection is cut", reason)
-            self._generation.cancel()
-            abort()
-
-        self._cut = cut
-        try:
-            await asyncio.wait((writer, gone), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._generation.cancel()
-            gone.cancel()
-            writer.cancel()
-        if writer.done() and not writer.cancelled():
-            try:
-                writer.result()
-            except TimeoutError:
-                cut(f"nothing was read for {STALL_S:g} s")
-                await asyncio.wait((asyncio.ensure_future(wait_for_disconnect(receive)),), timeout=1)
-
-    async def _write(self, send: Send) -> None:
-        """Pass pending bytes on; raises TimeoutError when the reader takes none for STALL_S."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        more = True
-        while more:
-            if not self._pending and not self._complete:
-                await self._wake.wait()
-            self._wake.clear()
-            part = bytes(self._pending[:SLICE_BYTES])
-            del self._pending[:SLICE_BYTES]
-            more = bool(self._pending) or not self._complete
-            self._sending = True
-            async with asyncio.timeout(STALL_S):
-                await send({"type": "http.response.body", "body": part, "more_body": more})
-            self._sending = False
+def sse_event(body: msgspec.Struct, name: str | None = None) -> bytes:
+    """One event: `event: name` where there is one, `data: {json}`, and an empty line."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + _encoder.encode(body) + b"\n\n"
