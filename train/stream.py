@@ -74,7 +74,7 @@ def load_stream(path: Path, tokenizer: Tokenizer, chapters: list[str]) -> Stream
     if not path.is_file():
         stream = encode(tokenizer, chapters)
         np.savez(path, tokens=stream.tokens, starts=stream.starts)
-    with np.load(path, allow_pickle=False) as arrays:
+    with np.load(path) as arrays:
         return Stream(arrays["tokens"], arrays["starts"])
 
 
