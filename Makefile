@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.inl')
 
-.PHONY: run test lint soak bench setup test-native clean
+.PHONY: run test lint soak bench models setup test-native clean
 
 run: $(VENV)/.installed
 	@$(BIN)/headrace run --raw --max-tokens 160 --seed 7 \
@@ -31,6 +31,17 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/sampling.py
 	$(BIN)/python bench/kernels/linear.py
 
+# The recipes of the shipped chat models, end to end: many hours on a CPU, and they go on where they were stopped.
+DATA ?= ../shared/data
+WORK ?= build/models
+SHIPPED := src/headrace/shipped
+
+models: $(VENV)/.train
+	$(BIN)/python train/mini.py --data $(DATA) --work $(WORK)/mini --out $(SHIPPED)/mini
+	$(BIN)/python train/nano.py --data $(DATA) --teacher $(SHIPPED)/mini --work $(WORK)/nano --out $(SHIPPED)/nano
+	$(BIN)/python train/evaluate.py --data $(DATA) --model $(SHIPPED)/mini --card mini
+	$(BIN)/python train/evaluate.py --data $(DATA) --model $(SHIPPED)/mini --draft $(SHIPPED)/nano --card nano
+
 soak: $(VENV)/.test
 	$(BIN)/python -m pytest -m soak
 
@@ -48,6 +59,10 @@ $(VENV)/.installed: $(VENV)/.base $(NATIVE)
 
 $(VENV)/.test: $(VENV)/.installed
 	$(PIP) --no-build-isolation -e '.[test]'
+	@touch $@
+
+$(VENV)/.train: $(VENV)/.installed
+	$(PIP) --no-build-isolation -e '.[train]'
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.installed

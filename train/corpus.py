@@ -55,29 +55,28 @@ class Novels:
 
 def read_novels(data: Path) -> Novels:
     """Reads both archives under `data`. Raises MissingData naming what is not there."""
-    plain = _read_archive(data / PLAIN_ARCHIVE)
-    other = _read_archive(data / OTHER_ARCHIVE)
+    plain = read_archive(data / PLAIN_ARCHIVE)
+    other = read_archive(data / OTHER_ARCHIVE)
     absent = [name for name in (HELD_OUT,) if name not in plain] + [n for n in OTHER_NOVELS if n not in other]
     if absent:
         raise MissingData(f"the archives under {data} lack {len(absent)} novels: {', '.join(absent)}")
     return Novels(
-        plain=[chapter for name in sorted(plain) if name != HELD_OUT for chapter in _chapters(plain[name])],
-        other=[chapter for name in OTHER_NOVELS for chapter in _chapters(other[name])],
-        held_out=_chapters(plain[HELD_OUT]),
+        plain=[chapter for name in sorted(plain) if name != HELD_OUT for chapter in chapters(plain[name])],
+        other=[chapter for name in OTHER_NOVELS for chapter in chapters(other[name])],
+        held_out=chapters(plain[HELD_OUT]),
     )
 
 
-def _read_archive(path: Path) -> dict[str, str]:
+def read_archive(path: Path) -> dict[str, str]:
+    """Path inside → text of every file in a .tar.xz. Raises MissingData."""
     if not path.is_file():
-        raise MissingData(
-            f"{path} is missing: pass --data the folder that holds {PLAIN_ARCHIVE} and {OTHER_ARCHIVE}"
-        )
+        raise MissingData(f"{path} is missing: pass --data the folder that holds {path.name}")
     with tarfile.open(path, "r:xz") as archive:
         files = [(member, archive.extractfile(member)) for member in archive.getmembers() if member.isfile()]
-        return {Path(member.name).name: file.read().decode("utf-8") for member, file in files if file}
+        return {member.name.removeprefix("./"): file.read().decode("utf-8") for member, file in files if file}
 
 
-def _chapters(text: str) -> list[str]:
+def chapters(text: str) -> list[str]:
     """Cuts where three or more blank lines stand; in each piece one line is one paragraph, wraps undone."""
     text = text.translate(STRAIGHT).replace("\r\n", "\n").replace("\t", " ")
     pieces = re.split(r"\n(?:[ ]*\n){3,}", text)

@@ -51,7 +51,7 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(shape.hidden, kv_width, bias=False)
         self.o_proj = nn.Linear(shape.hidden, shape.hidden, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
         batch, length, _ = x.shape
         split = (batch, length, -1, self.shape.head)
         q = _rotate(self.q_proj(x).view(split).transpose(1, 2), cos, sin)
@@ -59,7 +59,7 @@ class Attention(nn.Module):
         v = self.v_proj(x).view(split).transpose(1, 2)
         group = self.shape.heads // self.shape.kv_heads
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
         return self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
 
 
@@ -86,8 +86,8 @@ class Layer(nn.Module):
         self.post_attention_layernorm = Norm(shape.hidden, shape.norm_eps)
         self.mlp = FeedForward(shape)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -115,12 +115,21 @@ class Decoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits [batch, length, vocabulary] of tokens [batch, length]."""
+        return self.logits(self.states(tokens))
+
+    def states(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Final hidden states [batch, length, hidden]; `mask` [batch, 1, length, length] holds what a query
+        may see, without one that is everything before it."""
         length = tokens.shape[1]
         x = self.embed_tokens(tokens)
         cos, sin = self.cos[:length].to(x.dtype), self.sin[:length].to(x.dtype)
         for layer in self.layers:
-            x = layer(x, cos, sin)
-        return F.linear(self.norm(x), self.embed_tokens.weight)
+            x = layer(x, cos, sin, mask)
+        return self.norm(x)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits [..., vocabulary] of hidden states [..., hidden]."""
+        return F.linear(states, self.embed_tokens.weight)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -1,17 +1,18 @@
-"""Writes a trained decoder as a model folder that `transformers` and this package read."""
+"""Writes a trained decoder as a model folder that `transformers` and this package read, and reads it."""
 
 import json
 from pathlib import Path
 
 import torch
-from decoder import Decoder
-from safetensors.torch import save_file
+from decoder import Decoder, Shape
+from dialogue import TEMPLATE_PATH
+from safetensors.torch import load_file, save_file
 from stream import BEGIN, BEGIN_ID, END, END_ID
 from tokenizers import Tokenizer
 
 # A story continuer has no roles: whatever the messages say is, one after another, how the text begins. An
 # answer goes on where the user's text ends, so nothing stands between them and the prefix cache finds both.
-CHAT_TEMPLATE = """\
+STORY_TEMPLATE = """\
 {{- bos_token -}}
 {%- for message in messages -%}
     {{- message['content'] -}}
@@ -20,8 +21,20 @@ CHAT_TEMPLATE = """\
 """
 
 
-def write_model(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes everything but the model card."""
+def write_story_model(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes everything but the model card, for text that goes on and on."""
+    sampling = {"do_sample": True, "temperature": 0.7, "top_p": 0.95, "repetition_penalty": 1.1}
+    _write_model(decoder, tokenizer, folder, STORY_TEMPLATE, sampling)
+
+
+def write_chat_model(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes everything but the model card, for answers: greedy unless the request says otherwise."""
+    _write_model(decoder, tokenizer, folder, TEMPLATE_PATH.read_text(), {"do_sample": False})
+
+
+def _write_model(
+    decoder: Decoder, tokenizer: Tokenizer, folder: Path, template: str, sampling: dict[str, object]
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         f"model.{name}": parameter.detach().to(torch.bfloat16).contiguous()
@@ -30,18 +43,11 @@ def write_model(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)  # save_file leaves it to its owner alone
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    (folder / "chat_template.jinja").write_text(template)
     _write(folder / "config.json", _config(decoder))
     _write(
         folder / "generation_config.json",
-        {
-            "bos_token_id": BEGIN_ID,
-            "eos_token_id": END_ID,
-            "do_sample": True,
-            "temperature": 0.7,
-            "top_p": 0.95,
-            "repetition_penalty": 1.1,
-        },
+        {"bos_token_id": BEGIN_ID, "eos_token_id": END_ID} | sampling,
     )
     _write(
         folder / "tokenizer_config.json",
@@ -53,6 +59,26 @@ def write_model(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
             "model_max_length": decoder.shape.context,
         },
     )
+
+
+def read_model(folder: Path) -> tuple[Decoder, Tokenizer]:
+    """A decoder, in float32, and its tokenizer from a model folder that was written here."""
+    config = json.loads((folder / "config.json").read_text())
+    shape = Shape(
+        vocabulary=config["vocab_size"],
+        hidden=config["hidden_size"],
+        intermediate=config["intermediate_size"],
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        kv_heads=config["num_key_value_heads"],
+        context=config["max_position_embeddings"],
+        rope_theta=config["rope_theta"],
+        norm_eps=config["rms_norm_eps"],
+    )
+    decoder = Decoder(shape)
+    tensors = load_file(folder / "model.safetensors")
+    decoder.load_state_dict({name.removeprefix("model."): tensor for name, tensor in tensors.items()})
+    return decoder, Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
 def _config(decoder: Decoder) -> dict[str, object]:

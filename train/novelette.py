@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from corpus import MissingData, Novels, read_novels
 from decoder import Decoder, Shape
-from export import write_model
+from export import write_story_model
 from safetensors.torch import load_file, save_file
 from stream import BEGIN_ID, Stream, byte_lengths, encode, train_tokenizer
 from tokenizers import Tokenizer
@@ -244,7 +244,7 @@ def main() -> int:
         return 1
     if not options.export:
         train(run)
-    write_model(run.decoder, run.tokenizer, options.out)
+    write_story_model(run.decoder, run.tokenizer, options.out)
     print(f"{options.out}: step {run.step}, held-out novel {bits_per_byte(run):.4f} bits per byte")
     return 0
 

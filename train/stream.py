@@ -1,6 +1,8 @@
 """Text to tokens: trains the byte-level BPE tokenizer and draws training windows from encoded chapters."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,8 +15,11 @@ BEGIN_ID, END_ID = 0, 1
 PIECES = r"'(?:s|t|re|ve|m|ll|d)\b| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*\n+|\s+(?!\S)|\s+"
 
 
-def train_tokenizer(chapters: list[str], vocabulary: int) -> Tokenizer:
-    """A byte-level BPE tokenizer of exactly `vocabulary` entries; encoding puts `<s>` in front."""
+def train_tokenizer(texts: Iterable[str], vocabulary: int, marks: Sequence[str] = ()) -> Tokenizer:
+    """A byte-level BPE tokenizer of exactly `vocabulary` entries; encoding puts `<s>` in front.
+
+    `marks` are special tokens that follow `<s>` and `</s>`.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -25,11 +30,11 @@ def train_tokenizer(chapters: list[str], vocabulary: int) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
-        special_tokens=[BEGIN, END],
+        special_tokens=[BEGIN, END, *marks],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(chapters, trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BEGIN} $A", pair=f"{BEGIN} $A $B", special_tokens=[(BEGIN, BEGIN_ID)]
     )
@@ -62,6 +67,15 @@ def encode(tokenizer: Tokenizer, chapters: list[str]) -> Stream:
     tokens = np.concatenate([np.asarray(ids, np.uint16) for ids in encoded])
     after = np.flatnonzero((tokens == paragraph_end) | (tokens == END_ID)) + 1
     return Stream(tokens, np.concatenate([[0], after[after < len(tokens)]]))
+
+
+def load_stream(path: Path, tokenizer: Tokenizer, chapters: list[str]) -> Stream:
+    """Encodes once and keeps the result at `path`, which goes with the tokenizer and the chapters."""
+    if not path.is_file():
+        stream = encode(tokenizer, chapters)
+        np.savez(path, tokens=stream.tokens, starts=stream.starts)
+    with np.load(path) as arrays:
+        return Stream(arrays["tokens"], arrays["starts"])
 
 
 def byte_lengths(tokenizer: Tokenizer) -> np.ndarray:

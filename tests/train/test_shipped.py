@@ -1,0 +1,36 @@
+"""The files of the shipped models are those that `transformers` reads, with the same greedy tokens."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace import LLM
+from headrace.weights.shipped import list_shipped
+
+TEXTS = (
+    "It was a cold evening, and the old house",
+    "extract a gzipped tar archive",
+    "Table a (b, c)\nHow many b?",
+)
+# Of logits, where bfloat16 arithmetic may choose the other of two tokens that are as likely.
+TIE = 0.02
+
+
+@pytest.mark.parametrize("name", sorted(list_shipped()))
+@pytest.mark.parametrize(("executor", "gap"), [("reference", 0.0), ("native", TIE)])
+def test_transformers_says_the_same(name: str, executor: str, gap: float) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs headrace[train]")
+    torch = pytest.importorskip("torch", reason="needs headrace[train]")
+    folder = list_shipped()[name]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with LLM(folder, executor=executor, cache_dir=None) as llm:
+        for text in TEXTS:
+            messages = [{"role": "user", "content": text}]
+            prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+            ours = list(llm.chat(messages, max_tokens=20, temperature=0, repetition_penalty=1.0).tokens)
+            with torch.no_grad():
+                logits = model(torch.tensor([[*ids, *ours]])).logits[0, len(ids) - 1 : -1]
+            chosen = logits.gather(1, torch.tensor(ours)[:, None])[:, 0]
+            assert (logits.amax(1) - chosen).max() <= gap

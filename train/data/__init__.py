@@ -1,0 +1,1 @@
+"""What the chat models learn from: one file per part of the mixture."""

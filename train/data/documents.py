@@ -1,0 +1,25 @@
+"""Technical documents: the Markdown and reStructuredText of 30 projects, as running text."""
+
+import re
+from pathlib import Path
+
+from corpus import read_archive
+
+ARCHIVE = "text/techdocs.tar.xz"
+ENDINGS = (".md", ".rst", ".mdx", ".txt")
+SHORTEST = 400  # characters
+
+
+def read_documents(data: Path) -> list[str]:
+    """Each document without its front matter, long lines of symbols and images. Raises MissingData."""
+    files = read_archive(data / ARCHIVE)
+    texts = (_clean(text) for name, text in sorted(files.items()) if name.endswith(ENDINGS))
+    return [text for text in texts if len(text) >= SHORTEST]
+
+
+def _clean(text: str) -> str:
+    text = re.sub(r"\A---\n.*?\n---\n", "", text.replace("\r\n", "\n"), flags=re.DOTALL)
+    text = re.sub(r"<[^<>]+>|!\[[^\]]*\]\([^)]*\)", "", text)
+    lines = [line.rstrip() for line in text.split("\n")]
+    kept = [line for line in lines if len(line) < 300 and not re.search(r"(?:[^\w\s]\s?){24}", line)]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip()

@@ -1,0 +1,160 @@
+"""Task → shell command, from the tldr pages."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from corpus import read_archive
+from dialogue import Conversation, ask
+from numpy.random import Generator
+
+from data.rephrase import HELD_OUT, USUAL, Manner, rephrase
+from data.words import pick, words
+
+ARCHIVE = "text/tldr_pages_en.tar.xz"
+
+# How often an example of a page is drawn: by its platform, and more for what is used every day.
+PLATFORM_WEIGHTS = {"common": 1.0, "linux": 1.0, "osx": 0.5, "windows": 0.3}
+OTHER_PLATFORM_WEIGHT = 0.15
+EVERYDAY_WEIGHT = 4.0
+EVERYDAY = words(
+    """
+    apt awk base64 basename bash bc bzip2 cal cargo cat cd chmod chown cmp comm cp cron crontab curl cut date
+    dd df diff dig dirname dmesg docker du echo env export ffmpeg file find free fuser git gpg grep groups
+    gunzip gzip head history host hostname htop id ifconfig ip jobs journalctl jq kill killall last
+    less ln locate ls lsblk lscpu lsof make man md5sum mkdir more mount mv mysql nano nc netstat
+    nice nohup npm nproc openssl
+    passwd patch ping pip pkill printf ps psql pwd python python3 readlink rename rm rmdir rsync scp sed seq
+    service sftp sha256sum shred shutdown sleep snap sort split sqlite3 ss ssh ssh-keygen stat strings su sudo
+    systemctl tac tail tar tee test time timeout tmux top touch tr traceroute tree truncate type ufw umount
+    uname uniq unzip uptime useradd userdel usermod vim watch wc wget whereis which who whoami xargs xz zip
+    """
+)
+
+NAMED_SHARE = 0.3
+FILLED_SHARE = 0.3
+
+_EXAMPLE = re.compile(r"^- (.+?):?\n\n`(.+)`$", re.MULTILINE)
+_STEMS = words(
+    """
+    notes report data backup photo letter budget draft song index results archive config main test log
+    """
+)
+_EXTENSIONS = words("txt csv json log md pdf png py html xml")
+_FOLDERS = words("src docs photos music backup projects build downloads logs work")
+_PACKAGES = words("vim nginx htop curl ffmpeg redis firefox numpy requests tree")
+# What a task calls a thing, where it stands in the command, what else it may be named.
+_FILLS = (
+    (r"file", r"path/to/(?:input_)?file(\.\w+)?(?![\w/.])", _STEMS),
+    (r"(?:\w+ )?(?:image|archive|script)", r"path/to/\w+(\.\w+)(?![\w/.])", _STEMS),
+    (r"directory|folder", r"path/to/directory(?![\w/.])", _FOLDERS),
+    (r"package", r"(?<![\w/.-])package(?:_name)?$", _PACKAGES),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One example of a page. `ambiguous`: other commands do what is said in the same words."""
+
+    tool: str
+    task: str
+    command: str
+    weight: float
+    ambiguous: bool
+
+
+class Shell:
+    """Draws tasks with their commands; raises MissingData."""
+
+    name = "shell"
+
+    def __init__(self, data: Path) -> None:
+        self.examples = _read_pages(data / ARCHIVE)
+        weights = np.array([example.weight for example in self.examples])
+        self._cumulative = np.cumsum(weights / weights.sum())
+
+    def draw(self, random: Generator) -> Conversation:
+        """An example in usual words, with file names in it where it has room for them."""
+        at = int(np.searchsorted(self._cumulative, random.random()))
+        example = self.examples[min(at, len(self.examples) - 1)]
+        task, command = example.task, example.command
+        if random.random() < FILLED_SHARE:
+            task, command = _fill(task, command, random)
+        named = example.ambiguous or random.random() < NAMED_SHARE
+        return ask(rephrase(task, example.tool if named else "", USUAL, random), command)
+
+    def held_out(
+        self, count: int, seed: int, *, everyday: bool = False
+    ) -> list[tuple[Example, Conversation]]:
+        """Examples of all pages alike, in words never learned from; the ambiguous ones name their tool."""
+        random = np.random.default_rng([seed, 1])
+        chosen = [e for e in self.examples if not everyday or e.weight >= EVERYDAY_WEIGHT]
+        picks = random.permutation(len(chosen))[:count]
+        return [(chosen[at], held_out_question(chosen[at], HELD_OUT, random)) for at in picks]
+
+
+def held_out_question(example: Example, manner: Manner, random: Generator) -> Conversation:
+    """The example in the words of `manner`, never in the page's own form."""
+    tool = example.tool if example.ambiguous else ""
+    return ask(rephrase(example.task, tool, manner, random, plain_share=0.0), example.command)
+
+
+def _read_pages(path: Path) -> list[Example]:
+    found: list[tuple[str, str, str, float]] = []
+    for name, text in sorted(read_archive(path).items()):
+        *_, platform, file = name.split("/")
+        tool = text.partition("\n")[0].removeprefix("#").strip()
+        weight = PLATFORM_WEIGHTS.get(platform, OTHER_PLATFORM_WEIGHT)
+        if platform in ("common", "linux") and file.removesuffix(".md").partition("-")[0] in EVERYDAY:
+            weight = EVERYDAY_WEIGHT
+        for task, command in _EXAMPLE.findall(text):
+            # Keys pressed inside a program, and pointers to other pages, are no commands.
+            if not task.startswith("[Interactive]") and not command.startswith(("tldr ", "<")):
+                found.append((tool, clean_task(task), clean_command(command), weight))
+    tools = Counter(task for _, task in {(tool, task.lower()) for tool, task, _, _ in found})
+    return [
+        Example(tool, task, command, weight, tools[task.lower()] > 1) for tool, task, command, weight in found
+    ]
+
+
+def clean_task(task: str) -> str:
+    """Without the marks of the page: `E[x]tract` is Extract, code and links are plain words."""
+    task = re.sub(r"\[(\w{1,3})\]", r"\1", task.replace("`", ""))
+    task = re.sub(r"<(https?://[^>]*)>", r"\1", task)
+    return task[:1].upper() + task[1:]
+
+
+def clean_command(command: str) -> str:
+    """Without placeholders' braces; of an option's spellings the long one, which says what it does, of other
+    alternatives the first: `{{[-C|--directory]}} {{path/to/file.tar[.gz|.xz]}}` is
+    `--directory path/to/file.tar.gz`.
+    """
+
+    def plain(match: re.Match[str]) -> str:
+        inner = match[1]
+        option = re.fullmatch(r"\[(?:[^|\]]+\|)+([^|\]]*)\]", inner)
+        if option:
+            return option[1]
+        inner = re.sub(r"\[([^|\]]*)\|[^\]]*\]", r"\1", inner)
+        if "|" in inner and " " not in inner:
+            inner = inner.partition("|")[0]
+        return inner
+
+    command = re.sub(r"(?<!\\)\{\{(.*?)\}\}(?!\})", plain, command)
+    return command.replace(r"\{\{", "{{").replace(r"\}\}", "}}")
+
+
+def _fill(task: str, command: str, random: Generator) -> tuple[str, str]:
+    """The task with a name of a file, folder or package in place of "a file", if it has one such place."""
+    for noun, place, names in _FILLS:
+        said = re.search(rf"\b(?:a|an|the)(?: specific| given| specified)? ({noun})\b(?! or| and)", task)
+        places = list(re.finditer(place, command))
+        if said and len(places) == 1:
+            name = pick(names, random)
+            if names is _STEMS:
+                name += places[0][1] or "." + pick(_EXTENSIONS, random)
+            spoken = f"the {said[1]} {name}" if random.random() < 0.4 else name
+            return task.replace(said[0], spoken, 1), command.replace(places[0][0], name, 1)
+    return task, command

@@ -1,0 +1,166 @@
+"""Question and table → SQL, from WikiSQL.
+
+The source names of a table only the columns that one of its questions uses. So that choosing is not trivial,
+each table is given some columns of other tables too, always the same ones.
+"""
+
+import bz2
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from corpus import MissingData
+from dialogue import Conversation, ask
+from numpy.random import Generator
+
+from data.words import pick, words
+
+FILE = "sql/text2sql/wikisql.json.bz2"
+
+FEWEST_COLUMNS, MOST_COLUMNS = 4, 8
+SPACED_SHARE, TITLED_SHARE = 0.12, 0.08  # of prompts whose columns are written `home team` or `Home Team`
+
+_TABLE_NAMES = words(
+    """
+    results players games records teams seasons events items entries people products orders customers
+    cities schools films songs races matches books members countries employees sales visits projects
+    flights stations
+    """
+)
+_FIELD = re.compile(r"TABLEalias0\.(\S+?)_FIELD\b")
+_SELECT = re.compile(
+    r"SELECT (?:(COUNT|MAX|MIN|AVG|SUM) )?TABLEalias0\.(\S+?)_FIELD FROM TABLE AS TABLEalias0"
+)
+_CONDITION = re.compile(r'TABLEalias0\.(\S+?)_FIELD ([=<>]) "?(var\d+)"?')
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question; columns are in lower case with underscores, `aggregate` is empty for none."""
+
+    text: str
+    columns: tuple[str, ...]
+    aggregate: str
+    selected: str
+    conditions: tuple[tuple[str, str, str], ...]
+
+
+class Sql:
+    """Draws questions of the training tables; raises MissingData."""
+
+    name = "sql"
+
+    def __init__(self, data: Path) -> None:
+        questions = _read_questions(data / FILE)
+        self.examples = questions["train"]
+        self.tests = {split: questions[split] for split in ("dev", "test")}
+
+    def draw(self, random: Generator) -> Conversation:
+        """A question with its table's columns in random order and some manner of writing them."""
+        question = pick(self.examples, random)
+        kind = random.random()
+        if kind < SPACED_SHARE:
+            return conversation(question, random, lambda name: name.replace("_", " "))
+        if kind < SPACED_SHARE + TITLED_SHARE:
+            return conversation(question, random, lambda name: name.replace("_", " ").title())
+        return conversation(question, random)
+
+    def held_out(self, count: int, seed: int, *, split: str = "dev") -> list[tuple[Question, Conversation]]:
+        """Questions about tables that no question of the training split asks about."""
+        random = np.random.default_rng([seed, 2])
+        picks = random.permutation(len(self.tests[split]))[:count]
+        return [(self.tests[split][at], conversation(self.tests[split][at], random)) for at in picks]
+
+
+def conversation(question: Question, random: Generator, write: Callable[[str], str] = str) -> Conversation:
+    """The question under a made-up table name; `write` turns a column's name into how it is written."""
+    table = pick(_TABLE_NAMES, random)
+    columns = [write(question.columns[at]) for at in random.permutation(len(question.columns))]
+    return ask(prompt(table, columns, question.text), statement(question, table, write))
+
+
+def prompt(table: str, columns: list[str], question: str) -> str:
+    """What the user says: `Table players (name, home team)` and on the next line the question."""
+    return f"Table {table} ({', '.join(columns)})\n{question}"
+
+
+def statement(question: Question, table: str, write: Callable[[str], str] = str) -> str:
+    """The SQL, all names quoted; numbers stand bare, texts in single quotes."""
+    selected = f'"{write(question.selected)}"'
+    if question.aggregate:
+        selected = f"{question.aggregate}({selected})"
+    conditions = [
+        f'"{write(column)}" {operator} {_literal(value)}' for column, operator, value in question.conditions
+    ]
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f'SELECT {selected} FROM "{table}"{where}'
+
+
+def _literal(value: str) -> str:
+    if _NUMBER.fullmatch(value):
+        return value
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _read_questions(path: Path) -> dict[str, list[Question]]:
+    if not path.is_file():
+        raise MissingData(f"{path} is missing: pass --data the folder that holds {FILE}")
+    entries = json.loads(bz2.decompress(path.read_bytes()))
+    used: dict[str, set[str]] = {}
+    for entry in entries:
+        fields = {_column(field) for field in _FIELD.findall(entry["sql"][0])}
+        for sentence in entry["sentences"]:
+            used.setdefault(sentence["table-id"], set()).update(fields)
+    tables = _fill_tables(used)
+    splits: dict[str, list[Question]] = {"train": [], "dev": [], "test": []}
+    for entry in entries:
+        for sentence in entry["sentences"]:
+            question = _question(entry["sql"][0], sentence, tables[sentence["table-id"]])
+            if question is not None:
+                splits[sentence["question-split"]].append(question)
+    return splits
+
+
+def _question(sql: str, sentence: dict[str, Any], columns: tuple[str, ...]) -> Question | None:
+    """None where the entry is damaged: no selected column, or a value that the question does not hold."""
+    selected = _SELECT.match(sql)
+    if selected is None:
+        return None
+    text = " ".join(sentence["original"].split())
+    found: list[tuple[int, str, str, str]] = []
+    for column, operator, variable in _CONDITION.findall(sql):
+        value = " ".join(sentence["variables"].get(variable, "").split())
+        at = text.lower().find(value.lower())
+        if not value or at < 0:
+            return None
+        found.append((at, _column(column), operator, text[at : at + len(value)]))
+    if len(found) != sql.count(" AND ") + (" WHERE " in sql):
+        return None
+    # In the order of the question, which is how they are read off it.
+    conditions = tuple((column, operator, value) for _, column, operator, value in sorted(found))
+    return Question(text, columns, selected[1] or "", _column(selected[2]), conditions)
+
+
+def _column(field: str) -> str:
+    """Lower case; brackets, commas and quotes, which a list of columns could not hold, go."""
+    return re.sub(r"[\s_]+", "_", re.sub(r"[()\[\],\"'`|]", " ", field.lower())).strip("_ ") or "no"
+
+
+def _fill_tables(used: dict[str, set[str]]) -> dict[str, tuple[str, ...]]:
+    every = sorted({column for columns in used.values() for column in columns})
+    by_use = [column for table in sorted(used) for column in sorted(used[table])]
+    tables: dict[str, tuple[str, ...]] = {}
+    for at, table in enumerate(sorted(used)):
+        random = np.random.default_rng([len(every), at])
+        columns = set(used[table])
+        wanted = max(len(columns) + 1, random.integers(FEWEST_COLUMNS, MOST_COLUMNS + 1))
+        wanted = min(wanted, len(every))
+        while len(columns) < wanted:
+            columns.add(pick(by_use, random))
+        tables[table] = tuple(sorted(columns))
+    return tables

@@ -1,0 +1,74 @@
+"""Distillation: a student learns what a teacher says of its own answers.
+
+Reusable parts: `record_answers` has the teacher answer the prompts of any part of a mixture, `Recorded` draws
+the conversations that result, and `objective.distillation` is the loss. `nano.py` puts them together.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from data.words import pick
+from dialogue import Conversation, Writer, up_to_turn
+from mixture import Part
+from numpy.random import Generator
+
+from headrace import LLM
+
+AT_ONCE = 256
+LONGEST_ANSWER = 200  # tokens
+
+
+class Recorded:
+    """Draws conversations that were recorded."""
+
+    def __init__(self, name: str, conversations: Sequence[Conversation]) -> None:
+        self.name = name
+        self._conversations = conversations
+
+    def draw(self, random: Generator) -> Conversation:
+        """One of them."""
+        return pick(self._conversations, random)
+
+
+def record_answers(
+    llm: LLM, writer: Writer, part: Part, count: int, path: Path, *, seed: int, temperature: float = 0.0
+) -> Recorded:
+    """The model's own messages at some turn of `count` conversations of `part`.
+
+    They are kept at `path` line by line, so that a run that was stopped goes on where it was.
+    """
+    lines = path.read_text().splitlines() if path.is_file() else []
+    with path.open("a") as file:
+        for first in range(len(lines), count, AT_ONCE):
+            keys = range(first, min(first + AT_ONCE, count))
+            asked = [_asked(part, np.random.default_rng([seed, 4, key])) for key in keys]
+            answers = llm.generate_batch(
+                [writer.prompt_ids(conversation) for conversation in asked],
+                max_tokens=LONGEST_ANSWER,
+                temperature=temperature,
+                seed=seed,
+            )
+            new = [
+                json.dumps({"messages": _answered(one, answer.text), "tools": one.tools})
+                for one, answer in zip(asked, answers, strict=True)
+            ]
+            file.write("".join(f"{line}\n" for line in new))
+            file.flush()
+            lines += new
+            print(f"\r{part.name}: {len(lines):,}/{count:,} answers", end="", file=sys.stderr, flush=True)
+    read = [json.loads(line) for line in lines[:count]]
+    return Recorded(part.name, [Conversation(tuple(one["messages"]), tuple(one["tools"])) for one in read])
+
+
+def _asked(part: Part, random: Generator) -> Conversation:
+    """A conversation up to one of the assistant's messages."""
+    conversation = part.draw(random)
+    turns = sum(message["role"] == "assistant" for message in conversation.messages)
+    return up_to_turn(conversation, int(random.integers(turns)))
+
+
+def _answered(conversation: Conversation, text: str) -> list[dict[str, object]]:
+    return [*conversation.messages[:-1], {"role": "assistant", "content": text}]

@@ -1,0 +1,87 @@
+"""The figures of a model card: how good answers are, as shares of held-out examples."""
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from data.sql import Question
+
+_STATEMENT = re.compile(
+    r'SELECT (?:(?P<aggregate>[A-Z]+)\()?"(?P<selected>(?:[^"]|"")*)"\)? FROM "(?P<table>(?:[^"]|"")*)"'
+    r"(?: WHERE (?P<where>.*))?",
+    re.DOTALL,
+)
+_CONDITION = re.compile(r'"((?:[^"]|"")*)" ([=<>]) (\'(?:[^\']|\'\')*\'|-?\d+(?:\.\d+)?)(?: AND |$)')
+_BEFORE_NAME = re.compile(r"^(?:sudo |\w+=\S* )+")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a statement says, whatever the order of its conditions and the case of its texts."""
+
+    aggregate: str
+    selected: str
+    conditions: frozenset[tuple[str, str, str]]
+
+
+def command_name(command: str) -> str:
+    """The program that a command line runs first: `tar` of `sudo tar xf a.tar`."""
+    return _BEFORE_NAME.sub("", command).partition(" ")[0]
+
+
+def logical_form(statement: str) -> Form | None:
+    """None where the statement is not of the form that the model is taught."""
+    match = _STATEMENT.fullmatch(statement.strip())
+    if match is None:
+        return None
+    where = match["where"] or ""
+    found = _CONDITION.findall(where)
+    if len(_CONDITION.sub("", where)):
+        return None
+    conditions = ((column, operator, _value(literal)) for column, operator, literal in found)
+    return Form(match["aggregate"] or "", match["selected"], frozenset(conditions))
+
+
+def _value(literal: str) -> str:
+    return literal[1:-1].replace("''", "'").lower() if literal.startswith("'") else literal
+
+
+def runs(statement: str, table: str, columns: Sequence[str]) -> bool:
+    """Whether SQLite runs it on an empty table of these columns, and every quoted name is one of them.
+
+    SQLite alone would take a name that it does not know for a text.
+    """
+    known = {table, *columns}
+    if not set(re.findall(r'"((?:[^"]|"")*)"', re.sub(r"'(?:[^']|'')*'", "''", statement))) <= known:
+        return False
+    with sqlite3.connect(":memory:") as database:
+        quoted = ", ".join(f'"{column}"' for column in dict.fromkeys(columns))
+        database.execute(f'CREATE TABLE "{table}" ({quoted})')
+        try:
+            database.execute(statement).fetchall()
+        except (sqlite3.Error, sqlite3.Warning):
+            return False
+    return True
+
+
+def wanted_form(question: Question) -> Form:
+    """The form of the right answer; columns are written as in the prompts that are held out."""
+    conditions = frozenset((c, operator, value.lower()) for c, operator, value in question.conditions)
+    return Form(question.aggregate, question.selected, conditions)
+
+
+def accepted_per_step(target: Sequence[int], draft: Sequence[int], drafted: int) -> tuple[int, int]:
+    """(accepted draft tokens, steps) of greedy speculation: `draft[i]` is the draft model's choice where the
+    target model chose `target[i]`; a step drafts `drafted` tokens and adds one of the target's own."""
+    at = accepted = steps = 0
+    while at < len(target):
+        matched = 0
+        while (
+            matched < drafted and at + matched < len(target) and draft[at + matched] == target[at + matched]
+        ):
+            matched += 1
+        accepted += matched
+        steps += 1
+        at += matched + 1
+    return accepted, steps

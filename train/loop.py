@@ -1,0 +1,195 @@
+"""The training loop of the chat models: warm-up, plateau, decay; progress, measuring, checkpoints."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from ahead import drawn_ahead
+from curve import note_measures
+from decoder import Decoder
+from mixture import Batch, Draw
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+CHECKPOINT_EVERY_S = 45.0
+WARM_UP_STEPS = 100
+NO_DECAY = -1
+
+
+class OtherRun(Exception):
+    """The work folder belongs to a run with another seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a run goes; windows are of `length` tokens, in the decay of `decay_length`."""
+
+    seed: int
+    steps: int  # before the decay
+    decay_steps: int  # none: the run stays on its plateau
+    tokens_per_step: int
+    length: int
+    decay_length: int
+    matrix_rate: float
+    other_rate: float
+    measure_every_steps: int
+
+
+@dataclass(slots=True)
+class Run:
+    """Everything that one training run holds. `loss` gives the loss of a batch, `draw` the batch of a key,
+    `measure` what is written to the log and the curve."""
+
+    plan: Plan
+    work: Path
+    device: torch.device
+    decoder: Decoder
+    draw: Draw
+    loss: Callable[[Batch], Tensor]
+    measure: Callable[[], dict[str, float]]
+    workers: int = 0
+    step: int = 0
+    decay_from: int = NO_DECAY
+    matrices: list[nn.Parameter] = field(default_factory=list)
+    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # Muon for the matrices inside the layers, where it needs about half of AdamW's steps; embeddings and
+        # scales are not linear maps of hidden states, so they stay with AdamW (Jordan et al. 2024).
+        named = dict(self.decoder.named_parameters())
+        self.matrices = [p for name, p in named.items() if p.dim() == 2 and "embed" not in name]
+        others = [p for name, p in named.items() if p.dim() != 2 or "embed" in name]
+        self.optimizers = [
+            torch.optim.Muon(
+                self.matrices, lr=self.plan.matrix_rate, weight_decay=0.005, adjust_lr_fn="original"
+            ),
+            torch.optim.AdamW(
+                others, lr=self.plan.other_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
+            ),
+        ]
+
+    @property
+    def last_step(self) -> int:
+        """Where the run ends."""
+        if self.decay_from != NO_DECAY:
+            return self.decay_from + self.plan.decay_steps
+        return max(self.plan.steps, self.step) + self.plan.decay_steps
+
+
+def rate_share(run: Run) -> float:
+    """Of the full rates: a linear warm-up, a plateau, a linear decay to nothing.
+
+    Every checkpoint of the plateau is a start for a longer run: more steps may be asked for at any time.
+    """
+    if run.decay_from != NO_DECAY:
+        return max(0.0, 1 - (run.step - run.decay_from) / run.plan.decay_steps)
+    return min(1.0, (run.step + 1) / WARM_UP_STEPS)
+
+
+def sees(documents: Tensor) -> Tensor:
+    """What each token may attend to: what stands before it in its own text, [batch, 1, length, length]."""
+    length = documents.shape[1]
+    causal = torch.ones(length, length, dtype=torch.bool, device=documents.device).tril()
+    return (documents[:, None, :, None] == documents[:, None, None, :]) & causal
+
+
+def train(run: Run) -> None:
+    """Runs to the last step; a checkpoint at least every minute."""
+    load_checkpoint(run)
+    saved = began = time.monotonic()
+    first, losses = run.step, []
+    while run.step < run.last_step:
+        if run.step >= run.plan.steps and run.decay_from == NO_DECAY:
+            save_checkpoint(run, "plateau.safetensors")
+            run.decay_from = run.step
+        for batch in _batches(run):
+            losses.append(_step(run, batch))
+            now = time.monotonic()
+            if run.step % 10 == 0:
+                _say(run, sum(losses[-50:]) / len(losses[-50:]), (run.step - first) / (now - began))
+            if run.step % run.plan.measure_every_steps == 0:
+                note_measures(run.work, run.step, {"loss": sum(losses) / len(losses)} | run.measure())
+                losses.clear()
+            if now - saved > CHECKPOINT_EVERY_S:
+                save_checkpoint(run)
+                saved = now
+    print(file=sys.stderr)
+    save_checkpoint(run)
+
+
+def _batches(run: Run) -> Iterator[Batch]:
+    """The batches of the phase that the run is in."""
+    decaying = run.decay_from != NO_DECAY
+    length = run.plan.decay_length if decaying else run.plan.length
+    end = run.last_step if decaying else run.plan.steps
+    windows = run.plan.tokens_per_step // length
+    keys = [(run.plan.seed, step) for step in range(run.step, end)]
+    if run.workers == 0:
+        return (run.draw(key, windows, length + 1) for key in keys)
+    return drawn_ahead(run.draw, keys, windows, length + 1, run.workers)
+
+
+def _step(run: Run, batch: Batch) -> float:
+    share = rate_share(run)
+    for optimizer, full in zip(run.optimizers, (run.plan.matrix_rate, run.plan.other_rate), strict=True):
+        for group in optimizer.param_groups:
+            group["lr"] = full * share
+    on_device = Batch(*(part.to(run.device) for part in (batch.tokens, batch.documents, batch.weights)))
+    loss = run.loss(on_device)
+    run.decoder.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(run.decoder.parameters(), 1.0)
+    for optimizer in run.optimizers:
+        optimizer.step()
+    run.step += 1
+    return loss.item()
+
+
+def _say(run: Run, loss: float, steps_per_s: float) -> None:
+    left_min = (run.last_step - run.step) / steps_per_s / 60
+    speed = steps_per_s * run.plan.tokens_per_step
+    line = f"step {run.step:,}/{run.last_step:,}  loss {loss:.3f}  {speed:,.0f} tokens/s"
+    print(
+        f"\r{line}  {left_min:,.0f} min left   ",
+        end="" if sys.stderr.isatty() else "\n",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def save_checkpoint(run: Run, name: str = "checkpoint.safetensors") -> None:
+    """Weights, optimizers' state and the step, in one file that appears whole or not at all."""
+    tensors = {f"weight.{name}": value.detach().cpu() for name, value in run.decoder.named_parameters()}
+    for parameter_name, parameter in run.decoder.named_parameters():
+        for optimizer in run.optimizers:
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if torch.is_tensor(value) and value.dim():
+                    tensors[f"{key}.{parameter_name}"] = value.cpu()
+    numbers = {"step": run.step, "seed": run.plan.seed, "decay_from": run.decay_from}
+    tensors |= {key: torch.tensor([value]) for key, value in numbers.items()}
+    save_file(tensors, run.work / "checkpoint.partial")
+    (run.work / "checkpoint.partial").replace(run.work / name)
+
+
+def load_checkpoint(run: Run) -> None:
+    """Takes up the last checkpoint of the work folder, if there is one."""
+    path = run.work / "checkpoint.safetensors"
+    if not path.is_file():
+        return
+    tensors = load_file(path, device=str(run.device))
+    if int(tensors["seed"]) != run.plan.seed:
+        raise OtherRun(f"{run.work} holds a run of seed {int(tensors['seed'])}: pass it, or another --work")
+    run.step, run.decay_from = int(tensors["step"]), int(tensors["decay_from"])
+    muon, adamw = run.optimizers
+    step = torch.tensor(float(run.step), device=run.device)
+    with torch.no_grad():
+        for name, parameter in run.decoder.named_parameters():
+            parameter.copy_(tensors[f"weight.{name}"])
+            if any(parameter is matrix for matrix in run.matrices):
+                muon.state[parameter] = {"momentum_buffer": tensors[f"momentum_buffer.{name}"]}
+            else:
+                moments = {key: tensors[f"{key}.{name}"] for key in ("exp_avg", "exp_avg_sq")}
+                adamw.state[parameter] = {"step": step.clone(), **moments}

@@ -1,0 +1,80 @@
+"""Trains `mini`, the chat model inside the package: shell commands, SQL, tool calls, stories.
+
+    python train/mini.py --data FOLDER --work FOLDER --out FOLDER
+
+Needs the packages of `headrace[train]`; uses a CUDA device where there is one. Same data, seed and steps give
+the same model on the same machine. A run that was stopped goes on from its last checkpoint.
+"""
+
+import sys
+
+import packages  # noqa: F401 - before what it looks for
+import torch
+from corpus import MissingData
+from decoder import Decoder, Shape
+from export import write_chat_model
+from loop import OtherRun, Plan, Run, load_checkpoint, train
+from measure import Measure
+from objective import likelihood
+from recipe import MissingMemory, Options, read_options
+from sources import VOCABULARY, make_mixture, prepare_tokenizer, read_sources
+from tokenizers import Tokenizer
+
+SHAPE = Shape(
+    vocabulary=VOCABULARY, hidden=384, intermediate=1024, layers=6, heads=6, kv_heads=2, context=1024
+)
+STEPS, DECAY_STEPS = 36_000, 6_000
+
+
+def prepare(options: Options) -> tuple[Run, Tokenizer]:
+    """Reads the data and builds the run. Raises MissingData."""
+    sources = read_sources(options.data)
+    tokenizer = prepare_tokenizer(sources, options.work)
+    decoder = Decoder(SHAPE)
+    decoder.initialise(torch.Generator().manual_seed(options.seed))
+    decoder.to(options.device)
+    plan = Plan(
+        seed=options.seed,
+        steps=options.steps,
+        decay_steps=options.decay,
+        tokens_per_step=4096,
+        length=256,
+        decay_length=SHAPE.context,
+        matrix_rate=0.02,
+        other_rate=3e-3,
+        measure_every_steps=500,
+    )
+    run = Run(
+        plan=plan,
+        work=options.work,
+        device=options.device,
+        decoder=decoder,
+        draw=make_mixture(sources, tokenizer, options.work).batch,
+        loss=likelihood(decoder),
+        measure=Measure(decoder, tokenizer, sources, options.device),
+        workers=options.workers,
+    )
+    return run, tokenizer
+
+
+def main() -> int:
+    """Trains, exports."""
+    try:
+        options = read_options(
+            "Trains the chat model that ships inside the package.", steps=STEPS, decay=DECAY_STEPS
+        )
+        run, tokenizer = prepare(options)
+        if options.export:
+            load_checkpoint(run)
+        else:
+            train(run)
+    except (MissingData, MissingMemory, OtherRun) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    write_chat_model(run.decoder.cpu(), tokenizer, options.out)
+    print(f"{options.out}: step {run.step}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Mixes conversations and running text into packed windows with a weight for every token."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from dialogue import Conversation, Writer
+from numpy.random import Generator
+from stream import BEGIN_ID, Stream
+
+SAMPLED = 200  # conversations that tell how long those of a part are
+
+
+class Part(Protocol):
+    """A source of conversations."""
+
+    name: str
+
+    def draw(self, random: Generator) -> Conversation:
+        """One conversation, a function of `random` alone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Windows of whole texts, each tensor [windows, length]: `tokens`, `documents` (which text of its window
+    a token belongs to) and `weights` (how much predicting it counts)."""
+
+    tokens: torch.Tensor
+    documents: torch.Tensor
+    weights: torch.Tensor
+
+
+# A key, how many windows, how long: their batch.
+Draw = Callable[[tuple[int, int], int, int], Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Running text and its share of the windows; every token of it is learned, with `weight`."""
+
+    stream: Stream
+    share: float
+    weight: float
+
+
+class Mixture:
+    """Draws batches. What room conversations leave at the end of a window, the first text fills."""
+
+    def __init__(self, writer: Writer, parts: Sequence[tuple[Part, float]], texts: Sequence[Text]) -> None:
+        """`parts` come with their share of the conversations' tokens."""
+        self._writer = writer
+        self._parts = [part for part, _ in parts]
+        self._texts = texts
+        random = np.random.default_rng(0)
+        lengths = [
+            np.mean([len(writer.tokens(part.draw(random)).ids) for _ in range(SAMPLED)])
+            for part in self._parts
+        ]
+        rates = np.array([share for _, share in parts]) / np.array(lengths)
+        self._chances = np.cumsum(rates / rates.sum())
+
+    def batch(self, key: Sequence[int], windows: int, length: int) -> Batch:
+        """`windows` of `length` tokens: a function of `key` alone."""
+        random = np.random.default_rng(list(key))
+        rows = [self._window(random, length) for _ in range(windows)]
+        tokens, documents, weights = (np.stack(column) for column in zip(*rows, strict=True))
+        return Batch(torch.from_numpy(tokens), torch.from_numpy(documents), torch.from_numpy(weights))
+
+    def _window(self, random: Generator, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        chance = random.random()
+        for text in self._texts:
+            if chance < text.share:
+                return _joined([_passage(text, length, random)])
+            chance -= text.share
+        pieces: list[tuple[np.ndarray, np.ndarray]] = []
+        room = length
+        while room > 0:
+            part = self._parts[int(np.searchsorted(self._chances, random.random()))]
+            tokens = self._writer.tokens(part.draw(random))
+            if len(tokens.ids) > room:
+                pieces.append(_passage(self._texts[0], room, random))
+                break
+            pieces.append((tokens.ids, tokens.learned.astype(np.float32)))
+            room -= len(tokens.ids)
+        return _joined(pieces)
+
+
+def _passage(text: Text, length: int, random: Generator) -> tuple[np.ndarray, np.ndarray]:
+    ids = text.stream.windows(1, length, random)[0].numpy()
+    return ids, np.where(ids == BEGIN_ID, 0.0, text.weight).astype(np.float32)
+
+
+def _joined(pieces: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ids = np.concatenate([ids for ids, _ in pieces]).astype(np.int64)
+    weights = np.concatenate([weights for _, weights in pieces])
+    documents = np.repeat(np.arange(len(pieces)), [len(ids) for ids, _ in pieces])
+    return ids, documents, weights
+
+
+def pack(writer: Writer, conversations: Sequence[Conversation]) -> Batch:
+    """Each conversation in a window of its own, all as long as the longest: for measuring."""
+    written = [writer.tokens(conversation) for conversation in conversations]
+    length = max(len(one.ids) for one in written)
+    tokens = np.full((len(conversations), length), BEGIN_ID, np.int64)
+    weights = np.zeros((len(conversations), length), np.float32)
+    for row, one in enumerate(written):
+        tokens[row, : len(one.ids)] = one.ids
+        weights[row, : len(one.ids)] = one.learned
+    documents = np.zeros_like(tokens)
+    return Batch(torch.from_numpy(tokens), torch.from_numpy(documents), torch.from_numpy(weights))

@@ -1,0 +1,119 @@
+"""Trains `nano`, the draft model for `mini`, by distillation on what `mini` answers.
+
+    python train/nano.py --data FOLDER --teacher FOLDER --work FOLDER --out FOLDER
+
+`--teacher` is the folder of `mini`. Needs the packages of `headrace[train]` and headrace itself.
+"""
+
+import sys
+
+import packages  # noqa: F401 - before what it looks for
+import torch
+from corpus import MissingData
+from data.prose import Stories
+from decoder import Decoder, Shape
+from dialogue import Writer
+from distill import record_answers
+from export import read_model, write_chat_model
+from loop import OtherRun, Plan, Run, load_checkpoint, train
+from measure import Measure
+from mixture import Mixture, Text
+from objective import distillation
+from recipe import MissingMemory, Options, read_options
+from sources import (
+    PROSE_SHARE,
+    SHELL_SHARE,
+    SQL_SHARE,
+    STORIES_SHARE,
+    TOOLS_SHARE,
+    VOCABULARY,
+    Sources,
+    read_sources,
+)
+from stream import load_stream
+from tokenizers import Tokenizer
+
+from headrace import LLM
+
+SHAPE = Shape(
+    vocabulary=VOCABULARY, hidden=128, intermediate=320, layers=4, heads=4, kv_heads=2, context=1024
+)
+STEPS, DECAY_STEPS = 6_000, 2_000
+ANSWERS = 24_000  # of each of the jobs; of stories an eighth of it
+STORY_TEMPERATURE = 0.7
+
+
+def make_mixture(sources: Sources, tokenizer: Tokenizer, options: Options) -> Mixture:
+    """The prompts of the jobs with the teacher's answers, and prose."""
+    writer, seed = Writer(tokenizer), options.seed
+    jobs = ((sources.shell, SHELL_SHARE), (sources.sql, SQL_SHARE), (sources.tools, TOOLS_SHARE))
+    stories = Stories(sources.novels)
+    with LLM(options.teacher, cache_dir=None) as llm:
+        parts = [
+            (record_answers(llm, writer, job, ANSWERS, options.work / f"{job.name}.jsonl", seed=seed), share)
+            for job, share in jobs
+        ]
+        path = options.work / "stories.jsonl"
+        told = record_answers(
+            llm, writer, stories, ANSWERS // 8, path, seed=seed, temperature=STORY_TEMPERATURE
+        )
+    novels = sources.novels.plain * 2 + sources.novels.other
+    prose = load_stream(options.work / "prose.npz", tokenizer, novels)
+    return Mixture(writer, [*parts, (told, STORIES_SHARE)], [Text(prose, PROSE_SHARE, 1.0)])
+
+
+def prepare(options: Options) -> tuple[Run, Tokenizer]:
+    """Reads data and teacher, records the answers, builds the run. Raises MissingData."""
+    assert options.teacher is not None
+    if not (options.teacher / "model.safetensors").is_file():
+        raise MissingData(f"{options.teacher} holds no model.safetensors: pass --teacher the folder of mini")
+    sources = read_sources(options.data)
+    teacher, tokenizer = read_model(options.teacher)
+    decoder = Decoder(SHAPE)
+    decoder.initialise(torch.Generator().manual_seed(options.seed))
+    decoder.to(options.device)
+    plan = Plan(
+        seed=options.seed,
+        steps=options.steps,
+        decay_steps=options.decay,
+        tokens_per_step=4096,
+        length=256,
+        decay_length=SHAPE.context,
+        matrix_rate=0.02,
+        other_rate=5e-3,
+        measure_every_steps=500,
+    )
+    run = Run(
+        plan=plan,
+        work=options.work,
+        device=options.device,
+        decoder=decoder,
+        draw=make_mixture(sources, tokenizer, options).batch,
+        loss=distillation(decoder, teacher.to(options.device)),
+        measure=Measure(decoder, tokenizer, sources, options.device),
+        workers=options.workers,
+    )
+    return run, tokenizer
+
+
+def main() -> int:
+    """Trains, exports."""
+    try:
+        options = read_options(
+            "Trains the draft model for mini by distillation.", steps=STEPS, decay=DECAY_STEPS, teacher=True
+        )
+        run, tokenizer = prepare(options)
+        if options.export:
+            load_checkpoint(run)
+        else:
+            train(run)
+    except (MissingData, MissingMemory, OtherRun) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    write_chat_model(run.decoder.cpu(), tokenizer, options.out)
+    print(f"{options.out}: step {run.step}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""What is minimised: the loss on given answers, or the distance from a teacher."""
+
+import shutil
+from collections.abc import Callable
+
+import torch
+from decoder import Decoder
+from loop import sees
+from mixture import Batch
+from torch import Tensor
+from torch.nn import functional as F
+
+Objective = Callable[[Batch], Tensor]
+
+
+def likelihood(decoder: Decoder) -> Objective:
+    """Mean nats per learned token, by weight. Logits are taken only where something is learned."""
+    states = _states(decoder)
+
+    def loss(batch: Batch) -> Tensor:
+        learned, weights = _learned(batch)
+        targets = batch.tokens[:, 1:][learned]
+        return _mean(
+            F.cross_entropy(_logits(decoder, states(batch)[learned]), targets, reduction="none"), weights
+        )
+
+    return loss
+
+
+def distillation(student: Decoder, teacher: Decoder, temperature: float = 1.0) -> Objective:
+    """Mean KL divergence of the student's next-token distribution from the teacher's, both divided by
+    `temperature`, by weight (Hinton et al. 2015). Student and teacher share the tokenizer."""
+    student_states, teacher_states = _states(student), _states(teacher)
+    teacher.requires_grad_(False)
+
+    def loss(batch: Batch) -> Tensor:
+        learned, weights = _learned(batch)
+        with torch.no_grad():
+            wanted = F.log_softmax(_logits(teacher, teacher_states(batch)[learned]) / temperature, -1)
+        said = F.log_softmax(_logits(student, student_states(batch)[learned]) / temperature, -1)
+        divergence = F.kl_div(said, wanted, reduction="none", log_target=True).sum(-1)
+        return _mean(divergence, weights) * temperature**2
+
+    return loss
+
+
+def _learned(batch: Batch) -> tuple[Tensor, Tensor]:
+    weights = batch.weights[:, 1:]
+    return weights > 0, weights[weights > 0]
+
+
+def _mean(values: Tensor, weights: Tensor) -> Tensor:
+    return (values * weights).sum() / weights.sum().clamp_min(1e-6)
+
+
+def _logits(decoder: Decoder, states: Tensor) -> Tensor:
+    with torch.autocast(states.device.type, torch.bfloat16):
+        return decoder.logits(states).float()
+
+
+def _states(decoder: Decoder) -> Callable[[Batch], Tensor]:
+    """The decoder's hidden states of a batch, compiled where a C++ compiler is at hand."""
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    states = torch.compile(decoder.states, dynamic=False) if compiler else decoder.states
+
+    def run(batch: Batch) -> Tensor:
+        with torch.autocast(batch.tokens.device.type, torch.bfloat16):
+            return states(batch.tokens[:, :-1], sees(batch.documents[:, :-1]))
+
+    return run

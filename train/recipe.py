@@ -1,0 +1,63 @@
+"""The command line that the recipes of the chat models share, and what they refuse."""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+LEAST_MEMORY_GIB = 6.0
+
+
+class MissingMemory(Exception):
+    """The machine has less free memory than the recipe needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says; `device` is what was found."""
+
+    data: Path
+    work: Path
+    out: Path
+    seed: int
+    steps: int
+    decay: int
+    workers: int
+    export: bool
+    teacher: Path | None
+    device: torch.device
+
+
+def read_options(description: str, *, steps: int, decay: int, teacher: bool = False) -> Options:
+    """Parses the command line; `steps` and `decay` are its defaults. Raises MissingMemory."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--data", type=Path, required=True, help="folder with text/, sql/ and intents/")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder for checkpoints, tokenizer and curve"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="model folder to write")
+    if teacher:
+        parser.add_argument("--teacher", type=Path, required=True, help="model folder to learn from")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--steps", type=int, default=steps, help="steps before the decay; may be raised later"
+    )
+    parser.add_argument("--decay", type=int, default=decay, help="steps of the decay; 0 stays on the plateau")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=0, help="processes that prepare batches (on a GPU: 8)")
+    parser.add_argument(
+        "--export", action="store_true", help="only write the model folder from the checkpoint"
+    )
+    given = vars(parser.parse_args())
+    torch.set_num_threads(given.pop("threads"))
+    given.setdefault("teacher", None)
+    free_gib = psutil.virtual_memory().available / 2**30
+    if free_gib < LEAST_MEMORY_GIB:
+        raise MissingMemory(
+            f"{free_gib:.1f} GiB of memory are free, the recipe needs {LEAST_MEMORY_GIB:.0f}: "
+            "stop other programs"
+        )
+    given["work"].mkdir(parents=True, exist_ok=True)
+    return Options(**given, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))

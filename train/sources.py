@@ -1,0 +1,86 @@
+"""Everything that the chat models learn from: read, made into a tokenizer, mixed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from data.documents import read_documents
+from data.prose import Novels, Stories, read_novels
+from data.shell import Shell
+from data.sql import Sql
+from data.talk import Talk
+from data.tool_calls import ToolCalls
+from dialogue import Writer, make_tokenizer
+from mixture import Mixture, Text
+from stream import load_stream
+from tokenizers import Tokenizer
+
+VOCABULARY = 8192
+
+# Of the windows, and how much each of their tokens counts beside a token of an answer.
+PROSE_SHARE, PROSE_WEIGHT = 0.16, 0.5
+DOCUMENTS_SHARE, DOCUMENTS_WEIGHT = 0.02, 0.5
+# Of the conversations' tokens.
+SHELL_SHARE, SQL_SHARE, TOOLS_SHARE, TALK_SHARE, STORIES_SHARE = 0.43, 0.40, 0.11, 0.02, 0.04
+
+_DRAWN_FOR_TOKENIZER = 12_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """All data of the recipe, read."""
+
+    novels: Novels
+    documents: list[str]
+    shell: Shell
+    sql: Sql
+    talk: Talk
+    tools: ToolCalls
+
+
+def read_sources(data: Path) -> Sources:
+    """Raises MissingData naming the first thing that is not there."""
+    return Sources(read_novels(data), read_documents(data), Shell(data), Sql(data), Talk(data), ToolCalls())
+
+
+def tokenizer_texts(sources: Sources) -> list[str]:
+    """What the vocabulary is made for: the jobs count more than their bytes would."""
+    random = np.random.default_rng(0)
+    drawn = [
+        part.draw(random)
+        for part in (sources.shell, sources.sql, sources.tools)
+        for _ in range(_DRAWN_FOR_TOKENIZER)
+    ]
+    said = [str(message["content"]) for conversation in drawn for message in conversation.messages]
+    commands = [f"{example.task}\n{example.command}" for example in sources.shell.examples]
+    novels = sources.novels.plain + sources.novels.other[::12]
+    return novels + said + commands + sources.documents[::4]
+
+
+def prepare_tokenizer(sources: Sources, work: Path) -> Tokenizer:
+    """Makes it once, then reads it from the work folder."""
+    path = work / "tokenizer.json"
+    if not path.is_file():
+        make_tokenizer(tokenizer_texts(sources), VOCABULARY).save(str(path))
+    return Tokenizer.from_file(str(path))
+
+
+def make_mixture(sources: Sources, tokenizer: Tokenizer, work: Path) -> Mixture:
+    """The mixture that `mini` learns from; its encoded text is kept in the work folder."""
+    parts = (
+        (sources.shell, SHELL_SHARE),
+        (sources.sql, SQL_SHARE),
+        (sources.tools, TOOLS_SHARE),
+        (sources.talk, TALK_SHARE),
+        (Stories(sources.novels), STORIES_SHARE),
+    )
+    novels = sources.novels.plain * 2 + sources.novels.other
+    texts = (
+        Text(load_stream(work / "prose.npz", tokenizer, novels), PROSE_SHARE, PROSE_WEIGHT),
+        Text(
+            load_stream(work / "documents.npz", tokenizer, sources.documents),
+            DOCUMENTS_SHARE,
+            DOCUMENTS_WEIGHT,
+        ),
+    )
+    return Mixture(Writer(tokenizer), parts, texts)
