@@ -30,6 +30,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/scheduler.py
 	$(BIN)/python bench/sampling.py
 	$(BIN)/python bench/kernels/linear.py
+	$(BIN)/python bench/serving/streaming.py
 
 soak: $(VENV)/.test
 	$(BIN)/python -m pytest -m soak
