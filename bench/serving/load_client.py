@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from dataclasses import dataclass, field
@@ -89,7 +90,7 @@ class Exchange(asyncio.Protocol):
     def gaps_s(self) -> list[float]:
         """Seconds between reads that brought events."""
         times = [at for at, _ in self.reads]
-        return [after - before for before, after in zip(times, times[1:], strict=False)]
+        return [after - before for before, after in itertools.pairwise(times)]
 
     def _end(self, *, lost: bool) -> None:
         if not self.ended_s:

@@ -1,4 +1,4 @@
-"""Streaming overhead: tokens per second through the whole HTTP server where a step of the model costs nothing.
+"""Streaming overhead: tokens per second through the HTTP server where a step of the model costs nothing.
 
     python bench/serving/streaming.py [--streams 256] [--tokens 256] [--rounds 7]
 
@@ -24,7 +24,6 @@ import time
 from pathlib import Path
 
 import psutil
-import uvloop
 from load_client import Exchange, begin, finish, post
 from stepper import NullExecutor, Round, StepEngine
 
@@ -133,7 +132,7 @@ def measure(kind: str, pace: str, asked: argparse.Namespace) -> list[tuple[float
             process = psutil.Process(child.pid)
             for number in range(asked.rounds + 1):
                 before = process.cpu_times()
-                wall_s, exchanges = uvloop.run(one_round(port, asked.streams, asked.tokens))
+                wall_s, exchanges = asyncio.run(one_round(port, asked.streams, asked.tokens))
                 after = process.cpu_times()
                 total = asked.streams * asked.tokens
                 busy_s = after.user + after.system - before.user - before.system
@@ -164,8 +163,9 @@ def main() -> None:
     for kind in ("events", "engine"):
         for pace, name in (("step", "step by step"), ("free", "free")):
             rates, per_core, per_write = zip(*measure(kind, pace, asked), strict=True)
+            median = statistics.median(rates)
             print(
-                f"| {kind} | {name} | {statistics.median(rates):,.0f} ({min(rates):,.0f}-{max(rates):,.0f}) | "
+                f"| {kind} | {name} | {median:,.0f} ({min(rates):,.0f}-{max(rates):,.0f}) | "
                 f"{statistics.median(per_core):,.0f} | {statistics.median(per_write):.2f} |",
                 flush=True,
             )

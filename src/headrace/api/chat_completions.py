@@ -197,7 +197,7 @@ async def create_chat_completion(http: HttpRequest) -> Response:
         conversation = body.conversation(model, service.settings.tool_format)
         return conversation, body.request(model, conversation, head.id, salt)
 
-    conversation, request = await service.off_loop(prepared)
+    conversation, request = await service.prepare(call_of(http), prepared)
     head.warnings.extend(body.idle_variables(model.template.reads if model.template else frozenset()))
     if conversation.strict_in_vain:
         message = "tools: strict has no effect with tool_choice auto, this model's calls begin without a mark"

@@ -197,6 +197,6 @@ async def create_completion(http: HttpRequest) -> Response:
     model = await service.use(call_of(http), body.model)
     head = Head(new_id("cmpl"), model.name, warnings, body.include_usage)
     salt = key_salt(http, body.prompt_cache_key)
-    requests = await service.off_loop(lambda: body.requests(model, head.id, salt))
+    requests = await service.prepare(call_of(http), lambda: body.requests(model, head.id, salt))
     shape = TextShape(model, body)
     return await respond(http, model, requests, shape, head, stream=bool(body.stream))

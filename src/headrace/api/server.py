@@ -57,7 +57,9 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             app,
             http=BoundedProtocol,
-            loop="uvloop" if _has_uvloop() else "asyncio",
+            # Not uvloop: it takes the interpreter's lock anew for every callback, each time behind the engine's
+            # thread (docs/decisions/0017).
+            loop="asyncio",
             ws="none",
             lifespan="on",
             log_config=None,
@@ -152,11 +154,3 @@ def serve(
     if server.failure is not None:
         raise server.failure
     return server.stopped_by
-
-
-def _has_uvloop() -> bool:
-    try:
-        import uvloop  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    except ImportError:
-        return False
-    return True

@@ -36,6 +36,10 @@ CLIENT_GONE = 499  # never sent, only counted and logged
 BODY_LIMIT_BYTES = 32 * 2**20
 BODIES_LIMIT_BYTES = 256 * 2**20  # of all bodies that are being read or parsed
 BODY_DEADLINE_S = 60.0
+# Less than this is worked on at once: a thread has to wait for the interpreter's lock, at each hand-over up to
+# 5 ms (sys.getswitchinterval) while streams and the engine are busy, and all arrivals queue behind that.
+BRIEF_BODY_BYTES = 8192
+BRIEF_PROMPT_TOKENS = 4096
 
 T = TypeVar("T")
 
@@ -70,7 +74,7 @@ class Generation:
     async def submit(self, requests: Sequence[Request]) -> None:
         """Hand every request to the engine; where one is refused at the door, none goes on.
 
-        In a thread, because the door looks at every token of a prompt.
+        In a thread where it takes long: the door looks at every token of a prompt, and compiles grammars.
         """
         sinks = [
             self._service.mailbox.sink(lambda events, index=index: self._receive(index, events))
@@ -93,8 +97,10 @@ class Generation:
         self._meters = [RequestMeter(self._service.meter, self._call.arrival_s) for _ in requests]
         self._service.under_way.add(self)
         self._service.queued_tokens += self._cost.prompt_tokens
+        brief = self._cost.prompt_tokens <= BRIEF_PROMPT_TOKENS and sum(r.params.n for r in requests) <= 16
+        brief = brief and all(request.constraint is None for request in requests)
         try:
-            refusal = await self._service.off_loop(submit_all)
+            refusal = submit_all() if brief else await self._service.off_loop(submit_all)
         except BaseException:
             self._abandon()
             raise
@@ -259,6 +265,10 @@ class Service:
     async def off_loop(self, work: Callable[[], T]) -> T:
         """Run `work` (templates, long prompts) in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def prepare(self, call: Call, work: Callable[[], T]) -> T:
+        """Run `work` on the body of `call`: at once where that is brief, else in a thread."""
+        return work() if call.body_bytes <= BRIEF_BODY_BYTES else await self.off_loop(work)
 
     async def use(self, call: Call, name: str | None) -> LoadedModel:
         """The model of that name (None: the default one), kept in memory until `call` has ended.
