@@ -57,8 +57,8 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             app,
             http=BoundedProtocol,
-            # Not uvloop: it takes the interpreter's lock anew for every callback, each time behind the engine's
-            # thread (docs/decisions/0017).
+            # Not uvloop: it takes the interpreter's lock anew for every callback, each time behind the
+            # engine's thread (docs/decisions/0025).
             loop="asyncio",
             ws="none",
             lifespan="on",

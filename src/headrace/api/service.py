@@ -36,8 +36,8 @@ CLIENT_GONE = 499  # never sent, only counted and logged
 BODY_LIMIT_BYTES = 32 * 2**20
 BODIES_LIMIT_BYTES = 256 * 2**20  # of all bodies that are being read or parsed
 BODY_DEADLINE_S = 60.0
-# Less than this is worked on at once: a thread has to wait for the interpreter's lock, at each hand-over up to
-# 5 ms (sys.getswitchinterval) while streams and the engine are busy, and all arrivals queue behind that.
+# Less than this is worked on at once: a thread waits for the interpreter's lock at each hand-over, up to 5 ms
+# (sys.getswitchinterval) while streams and the engine are busy, and all arrivals queue behind that.
 BRIEF_BODY_BYTES = 8192
 BRIEF_PROMPT_TOKENS = 4096
 

@@ -32,7 +32,7 @@ Reaches no network unless --online. Exit code 1 when something is broken.
 Example:
   headrace doctor --json
 """
-LIBRARIES = ("numpy", "tokenizers", "huggingface-hub", "fastapi", "uvicorn", "uvloop")
+LIBRARIES = ("numpy", "tokenizers", "huggingface-hub", "fastapi", "uvicorn")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 LOW_SPACE_BYTES = 2_000_000_000
 
@@ -83,9 +83,8 @@ def _versions() -> list[Finding]:
         try:
             found.append(Finding(library, version(library)))
         except PackageNotFoundError:
-            needed = library != "uvloop"
             problem = f"install it: {sys.executable} -m pip install {library}"
-            found.append(Finding(library, "missing", problem, broken=needed))
+            found.append(Finding(library, "missing", problem, broken=True))
     return found
 
 
