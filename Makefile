@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.inl')
 
-.PHONY: run test lint soak bench setup test-native clean
+.PHONY: run test lint soak bench setup test-native test-frameworks clean
 
 run: $(VENV)/.installed
 	@$(BIN)/headrace run --raw --max-tokens 160 --seed 7 \
@@ -24,6 +24,11 @@ lint: $(VENV)/.lint
 # The C++ tests under ASan+UBSan and TSan, then, where qemu-user is, built for ARM and run there.
 test-native: $(VENV)/.installed
 	scripts/test_native.sh $(BIN)
+
+# In a folder of their own: litellm wants an older openai than the tests of the API do.
+test-frameworks: $(VENV)/.test
+	$(PIP) --upgrade --target $(VENV)/frameworks langchain-openai llama-index-llms-openai-like instructor litellm
+	PYTHONPATH=$(VENV)/frameworks $(BIN)/python -m pytest tests/frameworks -W default
 
 bench: $(VENV)/.installed
 	$(BIN)/python bench/engine_step.py

@@ -104,8 +104,9 @@ class BoundExecutor {
     executor_ = std::make_unique<Executor>(pool, std::move(program), poison);
   }
 
-  void run(const Ints& tokens, const Ints& positions, const Ints& slots, const Ints& query_starts, const Ints& lengths,
-           const IntTable& block_tables, const Ints& rows, const Ints& state_slots) {
+  std::vector<double> run(const Ints& tokens, const Ints& positions, const Ints& slots, const Ints& query_starts,
+                          const Ints& lengths, const IntTable& block_tables, const Ints& rows, const Ints& state_slots,
+                          bool timed) {
     headrace::Step step;
     step.T = count(tokens);
     step.B = count(lengths);
@@ -125,7 +126,9 @@ class BoundExecutor {
     step.rows = rows.data();
     step.state_slots = state_slots.data();
     const nb::gil_scoped_release released;
+    if (timed) return executor_->run_timed(step);
     executor_->run(step);
+    return {};
   }
 
   float* value(int id, int64_t rows) const {
@@ -199,6 +202,7 @@ void bind_executor(nb::module_& m) {
            nb::keep_alive<1, 2>())
       .def("run", &BoundExecutor::run, "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
            "query_starts"_a.noconvert(), "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert(),
-           "state_slots"_a.noconvert())
+           "state_slots"_a.noconvert(), "timed"_a = false,
+           "Runs a step. `timed`: phase by phase, and returns the seconds of each instruction, the rotations' first.")
       .def("value", &view_of_value, "id"_a, "rows"_a, nb::rv_policy::reference);
 }

@@ -2,6 +2,7 @@
 #include "head_linear.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <stdexcept>
@@ -94,6 +95,19 @@ void Executor::run(const Step& step) {
   pool_.run_phases(static_cast<int>(stages_.size()), [&](int i, int part, int parts) {
     run_stage(stages_[static_cast<size_t>(i)], step, part, parts);
   });
+}
+
+std::vector<double> Executor::run_timed(const Step& step) {
+  check_step(program_, step);
+  const std::lock_guard<std::mutex> turn(turn_);
+  std::vector<double> seconds(program_.instructions.size() + 1);
+  for (const Stage& stage : stages_) {
+    const auto begin = std::chrono::steady_clock::now();
+    pool_.run_phases(1, [&](int, int part, int parts) { run_stage(stage, step, part, parts); });
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    seconds[stage.kind == Stage::Kind::start ? 0 : stage.instruction + 1] += took.count();
+  }
+  return seconds;
 }
 
 void Executor::plan_stages() {

@@ -27,6 +27,9 @@ class Executor {
   // Runs all instructions; std::invalid_argument where the step does not fit. Calls take turns.
   void run(const Step& step);
 
+  // The same with a run of the pool for each phase: seconds per instruction, the rotations' first.
+  std::vector<double> run_timed(const Step& step);
+
   float* value(int id) const;  // std::invalid_argument for an unknown id
   const Program& program() const { return program_; }
 

@@ -45,9 +45,8 @@ struct Step {
   const int32_t* state_slots = nullptr;   // [B] where the sequence's recurrent states are, no two in one
 };
 
-// KV memory of one layer. V is [pages][kv_heads][kPageTokens][head_dim] of `type`; K is transposed inside
-// a page, [pages][kv_heads][head_dim][kPageTokens], so that one vector holds one dimension of 16 keys.
-// Without v the values are the first entries of the keys (multi-head latent attention).
+// KV memory of one layer: k and v are [pages][kv_heads] pages of kPageTokens * head_dim numbers of `type`, in the
+// order of formats/kv_page.hpp. Without v the values are the first entries of the keys (multi-head latent attention).
 struct KvLayer {
   KvType type = KvType::f32;
   int32_t kv_heads = 0;

@@ -11,6 +11,8 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -23,6 +25,11 @@ README = (ROOT / "README.md").read_text()
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+CLIENTS = [
+    block for block in blocks("python") if block.startswith(("from openai", "from ollama", "from anthropic"))
+]
 
 
 def test_the_base_install_is_small() -> None:
@@ -66,7 +73,7 @@ def test_the_python_example_runs(tmp_path: Path) -> None:
 
 def test_quoted_code_is_the_packages() -> None:
     """The developer section quotes a model file; every line of it still stands there."""
-    _, *quotes = blocks("python")
+    quotes = [block for block in blocks("python")[1:] if block not in CLIENTS]
     source = "\n".join(path.read_text() for path in (ROOT / "src" / "headrace").rglob("*.py"))
     for quote in quotes:
         for line in quote.splitlines():
@@ -86,23 +93,22 @@ def test_the_shell_examples_run(tmp_path: Path) -> None:
 def test_the_curl_example_runs(tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     [example] = [block for block in blocks("sh") if "curl" in block]
-    server = subprocess.Popen(
-        ["headrace", "serve", "--port", str(port)],
-        cwd=tmp_path, env=with_headrace(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        wait_until_ready(server, port)
+    with serving(tmp_path) as port:
         command = example.replace("curl ", "curl -sf ").replace(":8080", f":{port}")
         run = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
         assert run.returncode == 0, run.stderr
         assert '"text_completion"' in run.stdout
-    finally:
-        server.terminate()
-        assert server.wait(timeout=30) == 0
+
+
+def test_the_examples_of_other_clients_run(tmp_path: Path) -> None:
+    assert CLIENTS
+    with serving(tmp_path) as port:
+        for example in CLIENTS:
+            command = [sys.executable, "-W", "error", "-c", example.replace(":8080", f":{port}")]
+            run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert run.returncode == 0, run.stderr
+            assert len(run.stdout.split()) > 5
 
 
 def test_make_run_runs() -> None:
@@ -127,6 +133,24 @@ def test_the_import_takes_little_time() -> None:
 def with_headrace() -> dict[str, str]:
     """The environment with this interpreter's `headrace` first on the path."""
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[int]:
+    """`headrace serve` in `folder`, until the block ends; its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        ["headrace", "serve", "--port", str(port)],
+        cwd=folder, env=with_headrace(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_until_ready(server, port)
+        yield port
+    finally:
+        server.terminate()
+        assert server.wait(timeout=30) == 0
 
 
 def wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:

@@ -24,6 +24,7 @@ RANKS = {
     "chat": 2,
     "run": 3,
     "engine": 4,
+    "bench": 5,
     "tasks": 5,
     "telemetry": 5,
     "tools": 6,

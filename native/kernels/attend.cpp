@@ -4,8 +4,9 @@
 // Work: one item is (sequence, tile of consecutive query tokens, KV head, slice of its query heads). A tile
 // has all query heads of the KV head where they are not many, so K and V are read once for all of them; its
 // rows are (token, head) pairs. Where values are the first entries of keys, a block is turned for all rows.
-// Per block of 64 keys: scores [rows, 64] = q K by register tiles (K lies transposed in its page, so a
-// vector holds 16 keys), softmax row by row, then out [rows, head_dim] by register tiles.
+// Per block of 64 keys: scores [rows, 64] = q K by register tiles (a vector holds some dimensions of 16 keys),
+// softmax row by row, then out [rows, head_dim] by register tiles. Meanwhile the next block is fetched: pages
+// are small and lie anywhere, so the processor does not foresee it.
 //
 // Determinism: blocks start at multiples of 64 keys of the sequence, whatever the query. Within a block
 // a score is one chain over the head's dimensions, an output one chain over the keys, the sum of weights
@@ -13,14 +14,16 @@
 // may not see gets weight exactly 0: it multiplies the old state by 1 or adds a zero, and the sign of a
 // zero that this may change is normalised at the end. So a row's result depends on its position and its
 // keys alone: not on the tile, the chunk, the batch or the thread count.
+#include <initializer_list>
+
 #include "attend_tiles.hpp"
 
 namespace headrace::HEADRACE_NAMESPACE {
 
-// One thread's scratch, floats. Rows of q and out are padded to whole vectors.
+// One thread's scratch. Rows of q (factors) and out are padded to whole vectors.
 struct Scratch {
   float *q, *scores, *out, *top, *sum, *decay;
-  float* wide;  // a block of K and V as float32
+  float* turned;  // a block of values that were keys
 };
 
 static inline int padded_dim(int head_dim) { return (head_dim + 15) / 16 * 16; }
@@ -32,7 +35,7 @@ static inline int most_rows(int group) {
 static inline size_t scratch_floats(int rows, int head_dim) {
   const size_t padded_rows = static_cast<size_t>((rows + 15) / 16 * 16);
   return padded_rows * (2 * static_cast<size_t>(padded_dim(head_dim)) + kBlock + 3) +
-         2 * kBlock * static_cast<size_t>(head_dim);
+         kBlock * static_cast<size_t>(head_dim);
 }
 
 static size_t scratch_bytes(int parts, int32_t heads, int32_t kv_heads, int32_t head_dim) {
@@ -50,7 +53,7 @@ static inline Scratch scratch_of(uint8_t* base, int part, int rows, int head_dim
   s.top = s.scores + padded_rows * kBlock;
   s.sum = s.top + padded_rows;
   s.decay = s.sum + padded_rows;
-  s.wide = s.decay + padded_rows;
+  s.turned = s.decay + padded_rows;
   return s;
 }
 
@@ -94,25 +97,28 @@ static inline float mask_row(float* scores, int vectors, int low, int high, floa
 
 // Scores become weights e^(score - top of the row), row by row; decay is what the old output and sum are
 // worth under the new top.
+template <typename T>
 static inline void soften(const Tile& tile, const Scratch& s, int page_count, int begin) {
   const AttendArgs& args = *tile.args;
   const int vectors = page_count * kPageVectors;
+  const float softcap = args.softcap * Arithmetic<T>::kUnit;
   for (int row = 0; row < tile.rows; ++row) {
     const int position = tile.positions[row / tile.heads];
     const float top = mask_row(s.scores + row * kBlock, vectors, first_visible(args, position) - begin,
-                               position - begin, args.softcap, s.top[row]);
+                               position - begin, softcap, s.top[row]);
     const float shift = top == -INFINITY ? 0.0f : top;  // nothing seen yet: every weight is e^-inf
     s.decay[row] = s.top[row] - shift;
     s.top[row] = top;
   }
-  for (int row = 0; row < tile.rows; row += kWidth) store(s.decay + row, exp(load(s.decay + row)));
+  for (int row = 0; row < tile.rows; row += kWidth) store(s.decay + row, Arithmetic<T>::exp(load(s.decay + row)));
   for (int row = 0; row < tile.rows; ++row) {
-    float* scores = s.scores + row * kBlock;
+    const float* scores = s.scores + row * kBlock;
+    auto* weights = weights_of<T>(s.scores + row * kBlock);  // at most as wide as scores: written behind them
     const F shift = splat(s.top[row] == -INFINITY ? 0.0f : s.top[row]);
     F total = {};
     for (int v = 0; v < vectors; ++v) {
-      const F w = exp(load(scores + v * kWidth) - shift);
-      store(scores + v * kWidth, w);
+      const F w = Arithmetic<T>::exp(load(scores + v * kWidth) - shift);
+      to_factors(weights + v * kWidth, rounded<T>(w));
       total += w;
     }
     s.sum[row] = s.sum[row] * s.decay[row] + reduce_add(total);
@@ -120,52 +126,71 @@ static inline void soften(const Tile& tile, const Scratch& s, int page_count, in
 }
 
 // One block of keys: page_count pages of K and V, keys key0 .. key1 (exclusive) for some row visible.
+template <typename T>
 struct Block {
   int begin, page_count, key0, key1;
+  const T *keys[kBlockPages] = {}, *values[kBlockPages] = {};  // values null where keys hold them
 };
 
 template <typename T>
-static inline void compute_block(const Tile& tile, const Scratch& s, const Block& block, const T* const* keys,
-                                 const T* const* values) {
-  const int dim = tile.args->kv.head_dim, stride = padded_dim(dim);
-  over_rows<kScoreRows>(tile.rows, [&]<int Rows>(int row) {
-    score_rows<T, Rows>(s.q + row * stride, stride, keys, block.page_count, dim, s.scores + row * kBlock);
-  });
-  soften(tile, s, block.page_count, block.begin);
-  over_rows<kOutRows>(tile.rows, [&]<int Rows>(int row) {
-    out_rows<T, Rows>(s.scores + row * kBlock, s.decay + row, values, block.key0, block.key1, tile.args->value_dim,
-                      s.out + row * stride, stride);
-  });
-}
-
-template <typename T>
-static void attend_block(const Tile& tile, const Scratch& s, int index) {
+static inline Block<T> block_of(const Tile& tile, int index) {
   const AttendArgs& args = *tile.args;
-  const int dim = args.kv.head_dim, page_numbers = kPageTokens * dim;
-  Block block;
+  Block<T> block;
   block.begin = index * kBlock;
   block.key0 = larger(tile.first_key - block.begin, 0);
   block.key1 = smaller(tile.last_key + 1 - block.begin, kBlock);
   block.page_count = (block.key1 + kPageTokens - 1) / kPageTokens;
-  const T *keys[kBlockPages] = {}, *values[kBlockPages] = {};
   for (int p = 0; p < block.page_count; ++p) {
     const int64_t page = tile.block_table[index * kBlockPages + p];
-    const int64_t at = (page * args.kv.kv_heads + tile.kv_head) * page_numbers;
-    keys[p] = reinterpret_cast<const T*>(args.kv.k) + at;
-    values[p] = args.kv.v == nullptr ? nullptr : reinterpret_cast<const T*>(args.kv.v) + at;
+    const int64_t at = (page * args.kv.kv_heads + tile.kv_head) * kPageTokens * args.kv.head_dim;
+    block.keys[p] = reinterpret_cast<const T*>(args.kv.k) + at;
+    block.values[p] = args.kv.v == nullptr ? nullptr : reinterpret_cast<const T*>(args.kv.v) + at;
   }
-  const bool many_tiles = sizeof(T) < sizeof(float) && tile.rows > 2 * kScoreRows;
-  if (args.kv.v == nullptr || many_tiles) {  // turn, convert once for all register tiles
-    const float *wide_keys[kBlockPages] = {}, *wide_values[kBlockPages] = {};
-    for (int p = 0; p < block.page_count; ++p) {
-      float *to_keys = s.wide + 2 * p * page_numbers, *to_values = to_keys + page_numbers;
-      wide_keys[p] = widened(keys[p], page_numbers, to_keys);
-      wide_values[p] = args.kv.v == nullptr ? turned(wide_keys[p], args.value_dim, to_values)
-                                            : widened(values[p], page_numbers, to_values);
+  return block;
+}
+
+template <typename T>
+static inline void prefetch(const Block<T>& block, int head_dim) {
+  const int page_bytes = kPageTokens * head_dim * static_cast<int>(sizeof(T));
+  for (int p = 0; p < block.page_count; ++p) {
+    for (const T* numbers : {block.keys[p], block.values[p]}) {
+      if (numbers == nullptr) continue;
+      const char* from = reinterpret_cast<const char*>(numbers);
+      for (int i = 0; i < page_bytes; i += 64) __builtin_prefetch(from + i);
     }
-    return compute_block(tile, s, block, wide_keys, wide_values);
   }
-  compute_block(tile, s, block, keys, values);
+}
+
+template <typename T>
+static void attend_block(const Tile& tile, const Scratch& s, Block<T> block) {
+  const AttendArgs& args = *tile.args;
+  const int dim = args.kv.head_dim, stride = padded_dim(dim);
+  if (args.kv.v == nullptr) {
+    for (int p = 0; p < block.page_count; ++p) {
+      T* to = reinterpret_cast<T*>(s.turned) + p * kPageTokens * args.value_dim;
+      block.values[p] = turned(block.keys[p], args.value_dim, dim, to);
+    }
+  }
+  const auto* q = reinterpret_cast<const typename Arithmetic<T>::Factor*>(s.q);
+  over_rows<kScoreRows>(tile.rows, [&]<int Rows>(int row) {
+    score_rows<T, Rows>(q + row * stride, stride, block.keys, block.page_count, dim, s.scores + row * kBlock);
+  });
+  soften<T>(tile, s, block.page_count, block.begin);
+  over_rows<kOutRows>(tile.rows, [&]<int Rows>(int row) {
+    out_rows<T, Rows>(weights_of<T>(s.scores + row * kBlock), s.decay + row, block.values, block.key0, block.key1,
+                      args.value_dim, s.out + row * stride, stride);
+  });
+}
+
+// Row `row` of the tile's queries: scaled, as factors, padded with zeros.
+template <typename T>
+static inline void prepare_query(const float* from, int dim, int stride, float scale, float* queries, int row) {
+  auto* to = reinterpret_cast<typename Arithmetic<T>::Factor*>(queries) + row * stride;
+  const F factor = splat(scale * Arithmetic<T>::kUnit);
+  for (int d = 0; d < stride; d += kWidth) {
+    const F x = d + kWidth <= dim ? load(from + d) : d < dim ? load_partial(from + d, dim - d) : F{};
+    to_factors(to + d, rounded<T>(x * factor));
+  }
 }
 
 // q and y point at the tile's first token.
@@ -176,16 +201,22 @@ static void attend_tile(const Tile& tile, const Scratch& s, const float* q, floa
   const auto head_of = [&](int row) {  // counted over all tokens' heads
     return static_cast<int64_t>(row / tile.heads) * args.heads + tile.first_head + row % tile.heads;
   };
+  const int first_block = tile.first_key / kBlock, last_block = tile.last_key / kBlock;
+  Block<T> block = block_of<T>(tile, first_block);
+  prefetch(block, dim);
   for (int row = 0; row < tile.rows; ++row) {
-    const float* from = q + head_of(row) * dim;
-    for (int d = 0; d < dim; ++d) s.q[row * stride + d] = from[d] * args.scale;
+    prepare_query<T>(q + head_of(row) * dim, dim, stride, args.scale, s.q, row);
     for (int d = 0; d < stride; ++d) s.out[row * stride + d] = 0.0f;
     // A sink is the first score of its row: the highest so far, with weight e^0.
-    s.top[row] = args.sinks == nullptr ? -INFINITY : args.sinks[tile.first_head + row % tile.heads];
+    s.top[row] = args.sinks == nullptr ? -INFINITY
+                                       : args.sinks[tile.first_head + row % tile.heads] * Arithmetic<T>::kUnit;
     s.sum[row] = args.sinks == nullptr ? 0.0f : 1.0f;
   }
-  for (int block = tile.first_key / kBlock; block <= tile.last_key / kBlock; ++block) {
+  for (int index = first_block; index <= last_block; ++index) {
+    const Block<T> next = block_of<T>(tile, smaller(index + 1, last_block));
+    if (index < last_block) prefetch(next, dim);
     attend_block<T>(tile, s, block);
+    block = next;
   }
   for (int row = 0; row < tile.rows; ++row) {
     float* to = y + head_of(row) * args.value_dim;

@@ -1,9 +1,7 @@
 // Register tiles of attention: scores of some rows with some pages of keys, outputs of some rows from values.
 #pragma once
-#include <math.h>
-
 #include "attend.hpp"
-#include "simd.hpp"
+#include "attend_numbers.hpp"
 
 namespace headrace::HEADRACE_NAMESPACE {
 
@@ -26,30 +24,39 @@ constexpr int kScoreRows = 2, kScorePages = 1, kOutRows = 3, kOutVectors = 4;
 static inline int smaller(int a, int b) { return a < b ? a : b; }
 static inline int larger(int a, int b) { return a < b ? b : a; }
 
-static inline F load_any(const float* p) { return load(p); }
-static inline F load_any(const uint16_t* p) { return load_bf16(p); }
-static inline F load_any_partial(const float* p, int count) { return load_partial(p, count); }
-static inline F load_any_partial(const uint16_t* p, int count) { return load_bf16_partial(p, count); }
-
 // scores[r][0 .. 16 Pages) = sum over d of q[r][d] * K[d][key], for Rows rows and Pages pages.
 template <typename T, int Rows, int Pages>
-static void score_tile(const float* q, int q_stride, const T* const* pages, int head_dim, float* scores) {
+static void score_tile(const typename Arithmetic<T>::Factor* q, int q_stride, const T* const* pages, int head_dim,
+                       float* scores) {
+  constexpr int kTogether = Arithmetic<T>::kTogether;
   F acc[Rows][Pages * kPageVectors];
   for (int r = 0; r < Rows; ++r) {
     for (int v = 0; v < Pages * kPageVectors; ++v) acc[r][v] = F{};
   }
   const T* page[Pages];
   for (int p = 0; p < Pages; ++p) page[p] = pages[p];
-  for (int d = 0; d < head_dim; ++d) {
-    F keys[Pages * kPageVectors];
+  int d = 0;
+  for (; d + kTogether <= head_dim; d += kTogether) {
+    decltype(load_numbers(page[0])) keys[Pages * kPageVectors];
     for (int p = 0; p < Pages; ++p) {
       for (int v = 0; v < kPageVectors; ++v) {
-        keys[p * kPageVectors + v] = load_any(page[p] + d * kPageTokens + v * kWidth);
+        keys[p * kPageVectors + v] = load_numbers(page[p] + d * kPageTokens + v * kWidth * kTogether);
       }
     }
     for (int r = 0; r < Rows; ++r) {
-      const F factor = splat(q[r * q_stride + d]);
-      for (int v = 0; v < Pages * kPageVectors; ++v) acc[r][v] = fma(factor, keys[v], acc[r][v]);
+      const auto factor = splat_factors<T>(q + r * q_stride + d);
+      for (int v = 0; v < Pages * kPageVectors; ++v) acc[r][v] = add_products(factor, keys[v], acc[r][v]);
+    }
+  }
+  if constexpr (kTogether == 2) {
+    if (d < head_dim) {  // q is padded with zeros
+      for (int r = 0; r < Rows; ++r) {
+        const auto factor = splat_factors<T>(q + r * q_stride + d);
+        for (int v = 0; v < Pages * kPageVectors; ++v) {
+          const T* lone = page[v / kPageVectors] + d * kPageTokens + v % kPageVectors * kWidth;
+          acc[r][v] = add_products(factor, load_lone(lone), acc[r][v]);
+        }
+      }
     }
   }
   for (int r = 0; r < Rows; ++r) {
@@ -58,8 +65,8 @@ static void score_tile(const float* q, int q_stride, const T* const* pages, int 
 }
 
 template <typename T, int Rows>
-static void score_rows(const float* q, int q_stride, const T* const* pages, int page_count, int head_dim,
-                       float* scores) {
+static void score_rows(const typename Arithmetic<T>::Factor* q, int q_stride, const T* const* pages, int page_count,
+                       int head_dim, float* scores) {
   int p = 0;
   for (; p + kScorePages <= page_count; p += kScorePages) {
     score_tile<T, Rows, kScorePages>(q, q_stride, pages + p, head_dim, scores + p * kPageTokens);
@@ -69,23 +76,35 @@ static void score_rows(const float* q, int q_stride, const T* const* pages, int 
   }
 }
 
+// Weights of a row of a block, where its scores were.
+template <typename T>
+static inline typename Arithmetic<T>::Factor* weights_of(float* scores) {
+  return reinterpret_cast<typename Arithmetic<T>::Factor*>(scores);
+}
+template <typename T>
+constexpr int kWeightStride = kBlock * static_cast<int>(sizeof(float) / sizeof(typename Arithmetic<T>::Factor));
+
 // out[r][0 .. Vectors) = out * decay[r] + sum over keys of weight[r][key] * V[key], in order of keys.
 template <typename T, int Rows, int Vectors>
-static void out_tile(const float* weights, const float* decay, const T* const* pages, int key0, int key1, int value_dim,
-                     int lanes, float* out, int out_stride) {
+static void out_tile(const typename Arithmetic<T>::Factor* weights, const float* decay, const T* const* pages, int key0,
+                     int key1, int value_dim, int lanes, float* out, int out_stride) {
+  constexpr int kTogether = Arithmetic<T>::kTogether;
   F acc[Rows][Vectors];
   for (int r = 0; r < Rows; ++r) {
     for (int v = 0; v < Vectors; ++v) acc[r][v] = load(out + r * out_stride + v * kWidth) * splat(decay[r]);
   }
-  for (int key = key0; key < key1; ++key) {
+  for (int key = key0 / kTogether * kTogether; key < key1; key += kTogether) {
     const T* values = pages[key / kPageTokens] + (key % kPageTokens) * value_dim;
-    F value[Vectors];
+    decltype(load_numbers(values)) value[Vectors];
     for (int v = 0; v < Vectors; ++v) {
-      value[v] = lanes == kWidth ? load_any(values + v * kWidth) : load_any_partial(values + v * kWidth, lanes);
+      const T* from = values + v * kWidth * kTogether;
+      value[v] = lanes == kWidth ? load_numbers(from) : load_numbers(from, lanes);
+      // What no row sees may be anything, also what no finite weight makes zero.
+      if (kTogether == 2 && (key < key0 || key + 1 >= key1)) value[v] = only(value[v], key >= key0, key + 1 < key1);
     }
     for (int r = 0; r < Rows; ++r) {
-      const F weight = splat(weights[r * kBlock + key]);
-      for (int v = 0; v < Vectors; ++v) acc[r][v] = fma(weight, value[v], acc[r][v]);
+      const auto weight = splat_factors<T>(weights + r * kWeightStride<T> + key);
+      for (int v = 0; v < Vectors; ++v) acc[r][v] = add_products(weight, value[v], acc[r][v]);
     }
   }
   for (int r = 0; r < Rows; ++r) {
@@ -94,12 +113,14 @@ static void out_tile(const float* weights, const float* decay, const T* const* p
 }
 
 template <typename T, int Rows>
-static void out_rows(const float* weights, const float* decay, const T* const* pages, int key0, int key1, int value_dim,
-                     float* out, int out_stride) {
+static void out_rows(const typename Arithmetic<T>::Factor* weights, const float* decay, const T* const* pages, int key0,
+                     int key1, int value_dim, float* out, int out_stride) {
   const T* shifted[kBlockPages];
   int d = 0;
   while (d < value_dim) {
-    for (int p = 0; p < kBlockPages; ++p) shifted[p] = pages[p] == nullptr ? nullptr : pages[p] + d;
+    for (int p = 0; p < kBlockPages; ++p) {
+      shifted[p] = pages[p] == nullptr ? nullptr : pages[p] + d * Arithmetic<T>::kTogether;
+    }
     const int rest = value_dim - d;
     if (rest >= kOutVectors * kWidth) {
       out_tile<T, Rows, kOutVectors>(weights, decay, shifted, key0, key1, value_dim, kWidth, out + d, out_stride);
@@ -111,33 +132,29 @@ static void out_rows(const float* weights, const float* decay, const T* const* p
   }
 }
 
-// Calls f<Rows>(row) over tiles of Max rows, then one of the rest.
+// Calls f<Rows>(row) over tiles of at most Max rows, of nearly one size: a tile of few rows waits for its sums.
 template <int Rows, typename Call>
-static inline void rest_of_rows(int rest, int row, const Call& call) {
+static inline void one_tile(int rows, int row, const Call& call) {
   if constexpr (Rows > 0) {
-    if (rest == Rows) {
+    if (rows == Rows) {
       call.template operator()<Rows>(row);
     } else {
-      rest_of_rows<Rows - 1>(rest, row, call);
+      one_tile<Rows - 1>(rows, row, call);
     }
   }
 }
 template <int Max, typename Call>
 static inline void over_rows(int rows, const Call& call) {
   int row = 0;
-  for (; row + Max <= rows; row += Max) call.template operator()<Max>(row);
-  rest_of_rows<Max - 1>(rows - row, row, call);
+  for (int tiles = (rows + Max - 1) / Max; tiles > 0; --tiles) {
+    const int size = (rows - row + tiles - 1) / tiles;
+    one_tile<Max>(size, row, call);
+    row += size;
+  }
 }
 
-// `count` numbers, a multiple of 16, as float32: where they are, or in `to`.
-static inline const float* widened(const float* from, int, float*) { return from; }
-static inline const float* widened(const uint16_t* from, int count, float* to) {
-  for (int i = 0; i < count; i += kWidth) store(to + i, load_bf16(from + i));
-  return to;
-}
-
-// Values that are the first `dim` entries of a page of keys [dim][16], as [16][dim].
-static inline const float* turned(const float* keys, int dim, float* to) {
+// A page of values that are the first `dim` entries of its keys.
+static inline const float* turned(const float* keys, int dim, int, float* to) {
   typedef float Four __attribute__((vector_size(16)));
   const auto four = [&](int d, int token) {
     Four r;
@@ -158,6 +175,25 @@ static inline const float* turned(const float* keys, int dim, float* to) {
   }
   for (; d < dim; ++d) {
     for (int token = 0; token < kPageTokens; ++token) to[token * dim + d] = keys[d * kPageTokens + token];
+  }
+  return to;
+}
+
+static inline const uint16_t* turned(const uint16_t* keys, int dim, int head_dim, uint16_t* to) {
+  int d = 0;
+  for (; d + 2 <= dim; d += 2) {
+    for (int token = 0; token < kPageTokens; token += 2) {
+      uint64_t two_by_two;  // dimensions d and d + 1 of two tokens
+      memcpy(&two_by_two, keys + d * kPageTokens + token * 2, sizeof two_by_two);
+      const uint64_t corners = two_by_two & 0xffff00000000ffffu;
+      two_by_two = corners | ((two_by_two & 0xffff0000u) << 16) | ((two_by_two >> 16) & 0xffff0000u);
+      memcpy(to + token * dim + d * 2, &two_by_two, sizeof two_by_two);
+    }
+  }
+  for (; d < dim; ++d) {
+    for (int token = 0; token < kPageTokens; ++token) {
+      to[value_place(KvType::bf16, dim, token, d)] = keys[key_place(KvType::bf16, head_dim, token, d)];
+    }
   }
   return to;
 }

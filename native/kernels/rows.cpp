@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+#include "../formats/kv_page.hpp"
 #include "attend.hpp"
 #include "simd.hpp"
 
@@ -179,27 +180,26 @@ static inline void rotate_head(const float* x, const float* cos, const float* si
   if (y != x) memcpy(y + 2 * half, x + 2 * half, static_cast<size_t>(head_dim - 2 * half) * sizeof(float));
 }
 
-static inline void write_key(const KvLayer& kv, int64_t slot, int32_t head, const float* x) {
-  const int64_t page = slot / kPageTokens, token = slot % kPageTokens;
-  const int64_t base = (page * kv.kv_heads + head) * kPageTokens * kv.head_dim + token;
+// A key's or a value's numbers into the page of its KV head; place(d) is where number d lies there.
+template <typename Place>
+static inline void write_numbers(const KvLayer& kv, uint8_t* pages, int64_t slot, int32_t head, const float* x,
+                                 const Place& place) {
+  const int64_t base = (slot / kPageTokens * kv.kv_heads + head) * kPageTokens * kv.head_dim;
   if (kv.type == KvType::f32) {
-    float* out = reinterpret_cast<float*>(kv.k) + base;
-    for (int32_t i = 0; i < kv.head_dim; ++i) out[i * kPageTokens] = x[i];
+    float* out = reinterpret_cast<float*>(pages) + base;
+    for (int32_t d = 0; d < kv.head_dim; ++d) out[place(d)] = x[d];
   } else {
-    uint16_t* out = reinterpret_cast<uint16_t*>(kv.k) + base;
-    for (int32_t i = 0; i < kv.head_dim; ++i) out[i * kPageTokens] = to_bf16(x[i]);
+    uint16_t* out = reinterpret_cast<uint16_t*>(pages) + base;
+    for (int32_t d = 0; d < kv.head_dim; ++d) out[place(d)] = to_bf16(x[d]);
   }
 }
-
+static inline void write_key(const KvLayer& kv, int64_t slot, int32_t head, const float* x) {
+  write_numbers(kv, kv.k, slot, head, x,
+                [&](int32_t d) { return key_place(kv.type, kv.head_dim, slot % kPageTokens, d); });
+}
 static inline void write_value(const KvLayer& kv, int64_t slot, int32_t head, const float* x) {
-  const int64_t page = slot / kPageTokens, token = slot % kPageTokens;
-  const int64_t base = ((page * kv.kv_heads + head) * kPageTokens + token) * kv.head_dim;
-  if (kv.type == KvType::f32) {
-    memcpy(reinterpret_cast<float*>(kv.v) + base, x, static_cast<size_t>(kv.head_dim) * sizeof(float));
-  } else {
-    uint16_t* out = reinterpret_cast<uint16_t*>(kv.v) + base;
-    for (int32_t i = 0; i < kv.head_dim; ++i) out[i] = to_bf16(x[i]);
-  }
+  write_numbers(kv, kv.v, slot, head, x,
+                [&](int32_t d) { return value_place(kv.type, kv.head_dim, slot % kPageTokens, d); });
 }
 
 // Item u: token u / heads_per_token, whose heads are those of q, then of k, then of v.

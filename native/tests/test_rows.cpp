@@ -1,4 +1,5 @@
 // Row kernels against double arithmetic, and their independence of row counts and parts.
+#include "../formats/kv_page.hpp"
 #include "../kernels/rows.hpp"
 
 #include <cmath>
@@ -277,8 +278,8 @@ struct RopeCase {
         for (int32_t i = 0; i < head_dim; ++i) {
           const size_t n = static_cast<size_t>(i);
           const double w = want[n];
-          CHECK_NEAR(stored(k_memory, base + static_cast<size_t>(i * kPageTokens + token)), w, slack * (1 + std::fabs(w)));
-          const float value = stored(v_memory, base + static_cast<size_t>(token * head_dim + i));
+          CHECK_NEAR(stored(k_memory, base + static_cast<size_t>(key_place(type, head_dim, token, i))), w, slack * (1 + std::fabs(w)));
+          const float value = stored(v_memory, base + static_cast<size_t>(value_place(type, head_dim, token, i)));
           float exact = v[at + n];
           if (type == KvType::bf16) {
             const uint32_t bits = static_cast<uint32_t>(nearest_bf16(exact)) << 16;

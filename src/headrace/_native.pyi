@@ -45,7 +45,8 @@ class Executor:
         block_tables: NDArray[np.int32],
         rows: NDArray[np.int32],
         state_slots: NDArray[np.int32],
-    ) -> None: ...
+        timed: bool = False,
+    ) -> list[float]: ...
     def value(self, id: int, rows: int) -> NDArray[np.float32]: ...
 
 # sample

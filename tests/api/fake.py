@@ -110,8 +110,10 @@ class FakeStatus:
 class FakeEngine:
     """Steps on its own thread: each step yields one character of `answer` for each choice."""
 
-    def __init__(self, answer: str = "a bé c€ d. ", pause_s: float = 0.0) -> None:
+    def __init__(self, answer: str = "a bé c€ d. ", pause_s: float = 0.0, *, ends: bool = False) -> None:
+        """`ends`: the answer is said once, not again and again up to max_tokens."""
         self.answer = answer
+        self.ends = ends
         self.pause_s = pause_s
         self.refusal: HeadraceError | None = None
         self.failure: HeadraceError | None = None
@@ -185,6 +187,8 @@ class FakeEngine:
     def _events(self, item: _Running) -> list[Event]:
         params = item.request.params
         limit = params.max_tokens or len(item.text)
+        ended = params.max_tokens is None or (self.ends and len(item.text) < limit)
+        limit = len(item.text) if ended else limit
         if self.failure is not None and item.position > 0:
             return [Failed(self.failure)]
         if item.cancelled:
@@ -201,7 +205,7 @@ class FakeEngine:
                 logprobs = tuple(TokenLogprob(byte, -0.5 - choice, top) for byte in data)
             events.append(Delta(choice, letter, tuple(data), logprobs))
         if item.position >= limit:
-            reason = "length" if params.max_tokens else "stop"
+            reason = "stop" if ended else "length"
             events += [ChoiceDone(choice, reason) for choice in range(params.n)]
             events.append(self._done(item))
         return events

@@ -9,7 +9,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import anthropic
 import httpx
+import httpx2
 import openai
 
 from headrace.api.app import create_app
@@ -36,6 +38,11 @@ class Running:
         options = {"api_key": "none", "max_retries": 0, "timeout": 20.0} | options
         client = self.clients.enter_context(httpx.Client(trust_env=False))
         return openai.OpenAI(base_url=self.url + "/v1", http_client=client, **options)
+
+    def anthropic(self, **options: Any) -> anthropic.Anthropic:
+        options = {"api_key": "none", "max_retries": 0, "timeout": 20.0} | options
+        client = self.clients.enter_context(httpx2.Client(trust_env=False))
+        return anthropic.Anthropic(base_url=self.url, http_client=client, **options)
 
     def async_openai(self) -> openai.AsyncOpenAI:
         limits = httpx.Limits(max_connections=None)

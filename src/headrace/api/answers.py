@@ -1,4 +1,4 @@
-"""One choice's answer as chat messages and their deltas: text, reasoning, tool calls."""
+"""One choice's answer: taken apart into text, reasoning and calls, and as chat messages and their deltas."""
 
 from __future__ import annotations
 
@@ -9,39 +9,62 @@ from headrace.chat.answer import Answer, AnswerParser
 from headrace.chat.tool_formats.output import AnswerEvent, Arguments, CallStart, Reasoning, Text
 
 
-class ChoiceAnswer:
-    """Takes the text of one choice and gives what is new in it, and the whole in the end.
+class AnswerReader:
+    """Takes the text of one choice and gives what happens in it; `answer` is all of it so far.
 
     `reasoning_tokens` counts tokens up to the one that ends the reasoning. Without a parser all is text.
     """
 
     def __init__(self, parser: AnswerParser | None) -> None:
         self.reasoning_tokens = 0
+        self.answer = Answer()
         self._parser = parser
-        self._answer = Answer()
 
-    def feed(self, text: str, tokens: int) -> ChatDelta | None:
-        """What `tokens` tokens with that text add; None where that is nothing to be seen."""
+    def feed(self, text: str, tokens: int) -> list[AnswerEvent]:
+        """What `tokens` tokens with that text add."""
         if self._parser is None:
-            return self._delta([Text(text)] if text else [])
+            return self._taken([Text(text)] if text else [])
         thought = self._parser.thinking
         events = self._parser.feed(text)
         if thought or self._parser.thinking:
             self.reasoning_tokens += tokens
-        return self._delta(events)
+        return self._taken(events)
+
+    def finish(self, reason: str) -> tuple[list[AnswerEvent], str]:
+        """What the end adds, and the reason to report: calls, where it ended by itself and made some."""
+        events = self._taken([] if self._parser is None else self._parser.finish(cut=reason != "stop"))
+        return events, self.answer.reason(reason)
+
+    def _taken(self, events: list[AnswerEvent]) -> list[AnswerEvent]:
+        self.answer.take(events)
+        return events
+
+
+class ChoiceAnswer:
+    """One choice in the shape of chat completions: what is new in it, and the whole in the end."""
+
+    def __init__(self, parser: AnswerParser | None) -> None:
+        self._reader = AnswerReader(parser)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens up to the one that ends the reasoning."""
+        return self._reader.reasoning_tokens
+
+    def feed(self, text: str, tokens: int) -> ChatDelta | None:
+        """What `tokens` tokens with that text add; None where that is nothing to be seen."""
+        return self._delta(self._reader.feed(text, tokens))
 
     def finish(self, reason: str) -> tuple[ChatDelta | None, str]:
-        """What the end adds, and the reason to report: calls, where it ended by itself and made some."""
-        events = [] if self._parser is None else self._parser.finish(cut=reason != "stop")
-        delta = self._delta(events)
-        return delta, self._answer.reason(reason)
+        """What the end adds, and the reason to report."""
+        events, reported = self._reader.finish(reason)
+        return self._delta(events), reported
 
     def message(self) -> ChatMessage:
         """All of it."""
-        content, reasoning = self._answer.content, self._answer.reasoning
-        calls = [
-            MessageCall(call.id, CalledFunction(call.name, call.arguments)) for call in self._answer.calls
-        ]
+        answer = self._reader.answer
+        content, reasoning = answer.content, answer.reasoning
+        calls = [MessageCall(call.id, CalledFunction(call.name, call.arguments)) for call in answer.calls]
         return ChatMessage(
             content=content or (None if calls else ""),
             reasoning=reasoning or UNSET,
@@ -52,7 +75,6 @@ class ChoiceAnswer:
     def _delta(self, events: list[AnswerEvent]) -> ChatDelta | None:
         content = "".join(event.text for event in events if isinstance(event, Text))
         reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
-        self._answer.take(events)
         calls: dict[int, ToolCallDelta] = {}
         for event in events:
             if isinstance(event, CallStart):

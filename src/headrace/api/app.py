@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from headrace.api import chat_completions, completions, health, metrics, models, openapi
+from headrace.api.anthropic import messages
 from headrace.api.errors import install_error_handlers
 from headrace.api.guard import Guard
 from headrace.api.health import ProgressWatch
+from headrace.api.responses import create, kept
+from headrace.api.responses.desk import Desk
 from headrace.api.service import Service
 from headrace.config import Settings
 
@@ -26,14 +29,16 @@ def create_app(model: LoadedModel | None, settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         yield
+        await app.state.desk.close()
         service.close()
 
     app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
     app.state.service = service
     app.state.progress = ProgressWatch()
+    app.state.desk = Desk(service)
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     install_error_handlers(app)
-    for room in (chat_completions, completions, models, health, metrics, openapi):
+    for room in (chat_completions, completions, messages, create, kept, models, health, metrics, openapi):
         app.include_router(room.router)
     build = app.build_middleware_stack
 

@@ -17,6 +17,7 @@ class Call:
     """Made by the guard, filled in by those who serve it; lives on the event loop.
 
     `arrival_s` is of the monotonic clock. `body_bytes` count as held until the reply has ended.
+    `surface` is the path of the surface whose conventions the reply follows.
     """
 
     request_id: str
@@ -29,8 +30,12 @@ class Call:
     first_token_s: float | None = None
     usages: list[Usage] = field(default_factory=list[Usage])
     status: int = 0
+    surface: str = field(init=False)
     error: str | None = None
     refusal: str | None = None
+
+    def __post_init__(self) -> None:
+        self.surface = self.path
 
     def note(self, error: HeadraceError) -> None:
         """Remember what the call ended with."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import APIRouter
-from pydantic import Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -16,6 +17,7 @@ from headrace.api.openapi import ChatChunk, ChatReply, replies
 from headrace.api.parameters import GenerationBody, check_characters, json_schema, read_parameters
 from headrace.api.reply import Collected, Head, respond
 from headrace.api.service import get_service, key_salt, new_id
+from headrace.api.template_variables import idle_variables, template_variables
 from headrace.api.wire import (
     ChatChoice,
     ChatChunkChoice,
@@ -23,18 +25,39 @@ from headrace.api.wire import (
     ChatLogprobs,
     ParameterWarning,
 )
-from headrace.chat.conversation import Conversation, prepare
+from headrace.chat.conversation import STRICT_IN_VAIN, Conversation, prepare
 from headrace.chat.messages import messages_from_openai
 from headrace.chat.template import missing_template
 from headrace.chat.tools import tool_use_from_openai
 from headrace.engine.request import ChoiceDone, Delta, Request, TokenLogprob
 from headrace.errors import InvalidRequest
 from headrace.sample.params import MAX_TOP_LOGPROBS
+from headrace.sample.thinking import ThinkingLimit
 
 if TYPE_CHECKING:
     from headrace.engine.load import LoadedModel
 
 router = APIRouter()
+
+T = TypeVar("T")
+
+
+REASONING = {
+    "type": "object",
+    "properties": {
+        "effort": {"type": ["string", "null"], "maxLength": 20},
+        "max_tokens": {"type": ["integer", "null"], "minimum": 0},
+    },
+    "additionalProperties": False,
+}
+
+
+class ReasoningOptions(BaseModel):
+    """`reasoning` as OpenRouter has it: another place for effort and budget."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    effort: Annotated[str, Field(max_length=20)] | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
 
 
 class ChatBody(GenerationBody):
@@ -53,6 +76,9 @@ class ChatBody(GenerationBody):
     functions: Annotated[Any, WithJsonSchema({"type": "array", "maxItems": 0, "deprecated": True})] = None
     function_call: Annotated[Any, WithJsonSchema({"enum": ["none", "auto"], "deprecated": True})] = None
     reasoning_effort: Annotated[str, Field(max_length=20)] | None = None
+    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None
+    thinking_budget: Annotated[int, Field(ge=0)] | None = None
+    reasoning: Annotated[ReasoningOptions, WithJsonSchema(REASONING)] | None = None
 
     def conversation(self, model: LoadedModel, tool_format: str | None) -> Conversation:
         """Messages and tools made ready for `model`. Renders: not for the event loop."""
@@ -74,46 +100,49 @@ class ChatBody(GenerationBody):
             family=tool_format,
             add_generation_prompt=begins,
             continue_final_message=continues,
-            variables=self.variables(model.template.reads),
+            variables=template_variables(self.chat_template_kwargs, self.effort, model.template.reads),
         )
         check_characters(conversation.text, model.context_length, "messages")
         return conversation
 
-    def variables(self, reads: frozenset[str]) -> dict[str, Any]:
-        """What the template is given besides the messages."""
-        given = dict(self.chat_template_kwargs or {})
-        if self.reasoning_effort is not None:
-            if "reasoning_effort" in reads:
-                given.setdefault("reasoning_effort", self.reasoning_effort)
-            elif self.reasoning_effort == "none":
-                for name in ("enable_thinking", "thinking"):
-                    if name in reads:
-                        given.setdefault(name, False)
-        return given
+    @property
+    def effort(self) -> str | None:
+        """How much the model should reason."""
+        return self._one({"reasoning_effort": self.reasoning_effort, "reasoning": self._reasoning.effort})
 
-    def idle_variables(self, reads: frozenset[str]) -> list[ParameterWarning]:
-        """Warnings for what the template does not look at."""
-        names = [
-            f"chat_template_kwargs.{name}" for name in self.chat_template_kwargs or {} if name not in reads
-        ]
-        switches = {"enable_thinking", "thinking"} if self.reasoning_effort == "none" else set[str]()
-        if self.reasoning_effort is not None and not reads & {"reasoning_effort", *switches}:
-            names.append("reasoning_effort")
-        message = "has no effect: this model's chat template does not read it"
-        return [ParameterWarning(name, f"{name} {message}") for name in names]
+    @property
+    def _reasoning(self) -> ReasoningOptions:
+        return self.reasoning or ReasoningOptions()
+
+    def _thinking(self, model: LoadedModel, conversation: Conversation) -> ThinkingLimit | None:
+        names = {
+            "thinking_token_budget": self.thinking_token_budget,
+            "thinking_budget": self.thinking_budget,
+            "reasoning": self._reasoning.max_tokens,
+        }
+        budget = self._one(names)
+        if budget is None:
+            return None
+        param = next(name for name, value in names.items() if value is not None)
+        return conversation.thinking(model.tokenizer, budget, param=param)
+
+    @staticmethod
+    def _one(given: Mapping[str, T | None]) -> T | None:
+        """The value of parameters that mean the same."""
+        values = {name: value for name, value in given.items() if value is not None}
+        if len(set(values.values())) > 1:
+            said = " and ".join(f"{name} ({value})" for name, value in values.items())
+            raise InvalidRequest(f"{said} differ: send one of them", param=next(iter(values)))
+        return next(iter(values.values()), None)
 
     def request(self, model: LoadedModel, conversation: Conversation, request_id: str, salt: str) -> Request:
         """The engine request that this body asks for. Tokenises: not for the event loop."""
-        limits = {value for value in (self.max_tokens, self.max_completion_tokens) if value is not None}
-        if len(limits) > 1:
-            raise InvalidRequest(
-                f"max_tokens ({self.max_tokens}) and max_completion_tokens ({self.max_completion_tokens}) "
-                "differ: send one of them",
-                param="max_tokens",
-            )
+        limit = self._one(
+            {"max_tokens": self.max_tokens, "max_completion_tokens": self.max_completion_tokens}
+        )
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
-        more: dict[str, Any] = {"max_tokens": limits.pop()} if limits else {}
+        more: dict[str, Any] = {} if limit is None else {"max_tokens": limit}
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
             raise InvalidRequest(
                 f"top_logprobs is {self.top_logprobs}, it must be in [0, {MAX_TOP_LOGPROBS}]",
@@ -131,6 +160,7 @@ class ChatBody(GenerationBody):
             deadline_s=self.deadline_s,
             visible_ids=conversation.visible_ids(model.tokenizer),
             constraint=conversation.constraint(model.tokenizer, self.constraint()),
+            thinking=self._thinking(model, conversation),
         )
 
 
@@ -198,9 +228,10 @@ async def create_chat_completion(http: HttpRequest) -> Response:
         return conversation, body.request(model, conversation, head.id, salt)
 
     conversation, request = await service.prepare(call_of(http), prepared)
-    head.warnings.extend(body.idle_variables(model.template.reads if model.template else frozenset()))
+    reads = model.template.reads if model.template else frozenset[str]()
+    idle = idle_variables(body.chat_template_kwargs, body.effort, reads, "reasoning_effort")
+    head.warnings.extend(idle)
     if conversation.strict_in_vain:
-        message = "tools: strict has no effect with tool_choice auto, this model's calls begin without a mark"
-        head.warnings.append(ParameterWarning("tools", message))
+        head.warnings.append(ParameterWarning("tools", STRICT_IN_VAIN))
     shape = ChatShape(model, body, conversation)
     return await respond(http, model, [request], shape, head, stream=bool(body.stream))

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headrace.api.anthropic.errors import MESSAGES_PATH, anthropic_error
 from headrace.api.call import Call, call_of
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
 
@@ -88,12 +89,12 @@ def openai_error(error: HeadraceError, call: Call) -> tuple[int, msgspec.Struct]
 
 
 # Other surfaces by the beginning of their paths.
-SHAPES: Mapping[str, ErrorShape] = {}
+SHAPES: Mapping[str, ErrorShape] = {MESSAGES_PATH: anthropic_error}
 
 
 def error_response(error: HeadraceError, call: Call) -> Response:
     """The reply for a typed error; 503 says when to come back, 401 how to authenticate."""
-    shape = next((shape for path, shape in SHAPES.items() if call.path.startswith(path)), openai_error)
+    shape = next((shape for path, shape in SHAPES.items() if call.surface.startswith(path)), openai_error)
     headers: dict[str, str] = {}
     if isinstance(error, Overloaded):
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
@@ -109,7 +110,7 @@ def error_response(error: HeadraceError, call: Call) -> Response:
 
 
 def json_response(
-    body: msgspec.Struct, *, status: int = 200, headers: dict[str, str] | None = None
+    body: msgspec.Struct | msgspec.Raw, *, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
     """A reply of compact JSON."""
     return Response(

@@ -52,6 +52,7 @@ STRUCTURED_OUTPUTS: Final = {
     },
     "additionalProperties": False,
 }
+_SCHEMA_MEMBERS: Final = {"name", "description", "schema", "strict"}
 GUIDED: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
@@ -61,6 +62,8 @@ def constraint_of(given: Mapping[str, Any], after: str | None) -> Constraint | N
     for name, value in given.items():
         if name == "response_format":
             constraint = _response_format(value, after)
+        elif name == "text.format":
+            constraint = _text_format(value, after)
         elif name == "structured_outputs":
             constraint = _structured_outputs(value, after)
         else:
@@ -87,15 +90,33 @@ def _response_format(value: object, after: str | None) -> Constraint | None:
         raise InvalidRequest(
             f"{name}.type is {str(kind)[:40]!r}, it must be text, json_object or json_schema", param=name
         )
-    inner = _members(
-        f"{name}.json_schema", form.get("json_schema"), {"name", "description", "schema", "strict"}
-    )
+    inner = _members(f"{name}.json_schema", form.get("json_schema"), _SCHEMA_MEMBERS)
+    return _named_schema(inner, after, f"{name}.json_schema", name)
+
+
+def _text_format(value: object, after: str | None) -> Constraint | None:
+    """`text.format` of the Responses API, where the schema's members stand beside the type."""
+    name = "text.format"
+    form = _members(name, value, {"type", *_SCHEMA_MEMBERS})
+    kind = form.get("type")
+    if kind == "json_schema":
+        return _named_schema(form, after, name, name)
+    if kind not in ("text", "json_object"):
+        raise InvalidRequest(
+            f"{name}.type is {str(kind)[:40]!r}, it must be text, json_object or json_schema", param=name
+        )
+    if len(form) > 1:
+        raise InvalidRequest(f'{name} has members of a schema: these need "type": "json_schema"', param=name)
+    return Constraint("json_object", "", after, name) if kind == "json_object" else None
+
+
+def _named_schema(form: Mapping[str, Any], after: str | None, where: str, name: str) -> Constraint:
     for key, wanted in (("name", str), ("description", str), ("strict", bool)):
-        if inner.get(key) is not None and not isinstance(inner[key], wanted):
-            raise InvalidRequest(f"{name}.json_schema.{key} is not a {wanted.__name__}", param=name)
-    if not isinstance(inner.get("schema"), dict | bool):
-        raise InvalidRequest(f"{name}.json_schema.schema is missing or no schema", param=name)
-    return schema_constraint(inner["schema"], after=after, param=name)
+        if form.get(key) is not None and not isinstance(form[key], wanted):
+            raise InvalidRequest(f"{where}.{key} is not a {wanted.__name__}", param=name)
+    if not isinstance(form.get("schema"), dict | bool):
+        raise InvalidRequest(f"{where}.schema is missing or no schema", param=name)
+    return schema_constraint(form["schema"], after=after, param=name)
 
 
 def _structured_outputs(value: object, after: str | None) -> Constraint | None:
@@ -148,11 +169,11 @@ def _text(value: object, name: str) -> str:
 
 
 def _members(name: str, value: object, known: set[str]) -> dict[str, Any]:
-    param = name.split(".")[0]
+    param = name if name == "text.format" else name.split(".")[0]
     if not isinstance(value, dict):
         raise InvalidRequest(f"{name} is missing or no object", param=param)
     members = cast("dict[str, Any]", value)
-    unknown = sorted(set(members) - known)
+    unknown = sorted(members.keys() - known)
     if unknown:
         raise InvalidRequest(
             f"{name} has the unknown member {unknown[0][:80]!r}; known: {', '.join(sorted(known))}",

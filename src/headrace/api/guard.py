@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headrace.api.anthropic.errors import MESSAGES_PATH
 from headrace.api.call import Call
 from headrace.api.errors import Forbidden, Unauthorized, error_response
 from headrace.api.keys import KeyRing
@@ -46,6 +47,8 @@ class Guard:
         sent = headers.get("x-request-id", "")
         request_id = sent if _CLIENT_ID.fullmatch(sent) else new_request_id()
         call = Call(request_id, scope["method"], scope["path"], self._keys.everybody)
+        if "anthropic-version" in headers and call.path.startswith("/v1/models"):
+            call.surface = MESSAGES_PATH  # this path is of two surfaces
         scope["headrace.call"] = call
 
         async def send_with_headers(message: Message) -> None:
@@ -55,6 +58,7 @@ class Guard:
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", request_id.encode()),
+                    (b"request-id", request_id.encode()),  # as Anthropic calls it
                     *call.account.headers(),
                 ]
             await send(message)
@@ -106,7 +110,9 @@ class Guard:
         sent = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         account = self._keys.find(sent.encode("latin-1"))
         if account is None:
-            said = "is not valid" if sent else "is missing: send 'Authorization: Bearer KEY'"
+            said = (
+                "is not valid" if sent else "is missing: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
+            )
             raise Unauthorized(f"the API key {said}")
         return account
 

@@ -6,6 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 
 from headrace.api.limits import Account
 from headrace.config import Settings
@@ -33,10 +34,13 @@ class KeyRing:
         )
         self._pepper = secrets.token_bytes(32)
         self._configured = {
-            digest: Account(f"key {number}", self._defaults, salt=digest.hex()[:16])
-            for number, digest in enumerate(
-                (digest_of(key.encode(), self._pepper) for key in settings.api_key), 1
+            (digest := digest_of(key.encode(), self._pepper)): Account(
+                f"key {number}",
+                self._defaults,
+                salt=digest.hex()[:16],
+                owner=partial(self._owner, key.encode()),
             )
+            for number, key in enumerate(settings.api_key, 1)
         }
         self._keys = Keys(database)
         self._stored: dict[bytes, Account] = {}
@@ -85,6 +89,18 @@ class KeyRing:
             self._stored_pepper = self._keys.pepper()
             self._stored = {key.digest: self._account(key) for key in self._keys.all()}
 
+    def _owner(self, key: bytes) -> str:
+        """A configured key's name in the store: as if it were one of the store's own."""
+        return _owner_of(digest_of(key, self._keys.pepper()))
+
+    def account_of(self, owner: str) -> Account | None:
+        """The account with that `owner`; None where no key here has it. It reads the store."""
+        self._refresh()
+        if not owner:
+            return self.everybody
+        accounts = (*self._configured.values(), *self._stored.values())
+        return next((account for account in accounts if account.owner() == owner), None)
+
     def _account(self, key: StoredKey) -> Account:
         """The account of a stored key: the one it has, so that its use is not forgotten by a refresh."""
         own, defaults = key.limits, self._defaults
@@ -93,4 +109,10 @@ class KeyRing:
             own.tokens_per_minute or defaults.tokens_per_minute,
             own.concurrency or defaults.concurrency,
         )
-        return self._stored.get(key.digest) or Account(key.name, limits, salt=key.digest.hex()[:16])
+        return self._stored.get(key.digest) or Account(
+            key.name, limits, salt=key.digest.hex()[:16], owner=partial(_owner_of, key.digest)
+        )
+
+
+def _owner_of(digest: bytes) -> str:
+    return digest.hex()[:32]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 
 from headrace.errors import Overloaded
 from headrace.store.keys import KeyLimits
@@ -47,10 +49,18 @@ class Account:
     """The use of one key, or of everybody where the server has no keys. Lives on the event loop."""
 
     def __init__(
-        self, name: str, limits: KeyLimits, *, salt: str = "", clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        limits: KeyLimits,
+        *,
+        salt: str = "",
+        owner: Callable[[], str] = str,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.salt = salt
+        self.owner = owner
+        """Under which name the store keeps what is this account's, across restarts. It reads the store."""
         self.limits = limits
         self._clock = clock
         self._open = 0
@@ -58,6 +68,14 @@ class Account:
         per_minute, tokens = limits.requests_per_minute, limits.tokens_per_minute
         self._requests = None if per_minute is None else Bucket(per_minute, now_s)
         self._tokens = None if tokens is None else Bucket(tokens, now_s)
+        self._kept = 0.0  # of each bucket: a share that is left to others
+
+    def for_idle_work(self) -> Account:
+        """The same account for work in the background, which leaves half of every minute to requests."""
+        twin = copy(self)
+        twin.limits = replace(self.limits, concurrency=None)
+        twin._kept = 0.5
+        return twin
 
     def enter(self) -> None:
         """Count a request that arrives; RateLimited where it has to wait. Who entered must `leave`."""
@@ -69,11 +87,10 @@ class Account:
                 "wait for one to end",
                 reason="key_concurrency",
             )
-        if self._tokens is not None and self._tokens.level(now_s) < 1:
-            raise self._refused(self._tokens, 1, now_s, "tokens")
+        if self._tokens is not None:
+            self._check(self._tokens, 1, now_s, "tokens")
         if self._requests is not None:
-            if self._requests.level(now_s) < 1:
-                raise self._refused(self._requests, 1, now_s, "requests")
+            self._check(self._requests, 1, now_s, "requests")
             self._requests.take(1, now_s)
         self._open += 1
 
@@ -86,9 +103,7 @@ class Account:
         if self._tokens is None:
             return
         now_s = self._clock()
-        # A request beyond the limit itself gets its turn when all of the minute's tokens are there.
-        if self._tokens.level(now_s) < min(tokens, self._tokens.limit):
-            raise self._refused(self._tokens, min(tokens, self._tokens.limit), now_s, "tokens")
+        self._check(self._tokens, tokens, now_s, "tokens")
         self._tokens.take(tokens, now_s)
 
     def settle(self, returned: int) -> None:
@@ -108,10 +123,13 @@ class Account:
                     found.append((f"x-ratelimit-{name}-{kind}".encode(), str(value).encode()))
         return found
 
-    @staticmethod
-    def _refused(bucket: Bucket, amount: int, now_s: float, kind: str) -> RateLimited:
+    def _check(self, bucket: Bucket, amount: int, now_s: float, kind: str) -> None:
+        # A request beyond the limit itself gets its turn when all of the minute's units are there.
+        amount = math.ceil(min(amount + self._kept * bucket.limit, bucket.limit))
+        if bucket.level(now_s) >= amount:
+            return
         wait_s = bucket.wait_s(amount, now_s)
-        return RateLimited(
+        raise RateLimited(
             f"this key may use {bucket.limit:,} {kind} per minute and has {bucket.level(now_s):,.0f} left, "
             f"{amount:,} are needed: try again in {wait_s:.1f} s",
             retry_after_s=wait_s,

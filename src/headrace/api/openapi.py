@@ -15,8 +15,23 @@ from starlette.responses import Response
 
 from headrace import __version__
 from headrace.api import wire
+from headrace.api.anthropic.errors import ANTHROPIC_STATUSES, MESSAGES_PATH, AnthropicError
+from headrace.api.anthropic.wire import (
+    STREAM_EVENTS,
+    AnthropicMessage,
+    AnthropicModel,
+    AnthropicModelList,
+    AnthropicTokenCount,
+)
 from headrace.api.errors import ErrorBody
 from headrace.api.guard import OPEN_PATHS
+from headrace.api.responses.wire import (
+    DeletedResponse,
+    ResponseEvent,
+    ResponseInputTokens,
+    ResponseItemList,
+    ResponseObject,
+)
 
 router = APIRouter(include_in_schema=False)
 
@@ -52,6 +67,9 @@ class TextChunk(wire.Chunk, frozen=True):
 BODIES = (
     *(ErrorBody, wire.Health, wire.ModelCard, wire.ModelList, wire.Ready),
     *(ChatReply, TextReply, ChatChunk, TextChunk),
+    *(AnthropicError, AnthropicMessage, AnthropicModel, AnthropicModelList, AnthropicTokenCount),
+    *STREAM_EVENTS,
+    *(ResponseObject, ResponseEvent, DeletedResponse, ResponseInputTokens, ResponseItemList),
 )
 ANY_CALL: Mapping[int, str] = {
     400: "The request is not valid; the error names what is not",
@@ -70,9 +88,15 @@ WITH_BODY: Mapping[int, str] = {
 }
 
 
-def replies(body: type[msgspec.Struct], chunk: type[msgspec.Struct] | None = None) -> dict[int | str, Json]:
-    """The `responses` of a route that answers with `body`, or if asked with a stream of `chunk`s."""
-    content: Json = {"application/json": {"schema": {"$ref": SCHEMA_OF.format(name=body.__name__)}}}
+def replies(
+    body: type[msgspec.Struct],
+    chunk: type[msgspec.Struct] | None = None,
+    *,
+    other: type[msgspec.Struct] | None = None,
+) -> dict[int | str, Json]:
+    """The `responses` of a route that answers with `body` or `other`, or with a stream of `chunk`s."""
+    schemas = [{"$ref": SCHEMA_OF.format(name=kind.__name__)} for kind in (body, other) if kind is not None]
+    content: Json = {"application/json": {"schema": schemas[0] if other is None else {"anyOf": schemas}}}
     if chunk is not None:
         text = f"With stream: true, `data:` lines of {chunk.__name__} (or an ErrorBody), then `data: [DONE]`."
         content["text/event-stream"] = {"schema": {"type": "string", "description": text}}
@@ -83,12 +107,14 @@ def document(app: FastAPI) -> Json:
     """The OpenAPI document of `app`, made once: its routes, the errors that all have, their schemas."""
     if app.openapi_schema is None:
         found = get_openapi(title=app.title, version=__version__, routes=app.routes)
+        parts: Json = {}
         for path, operations in cast("Json", found["paths"]).items():
             for method, operation in operations.items():
                 _complete(path, method, operation)
+                parts |= _parts_of_body(operation)
         _, schemas = msgspec.json.schema_components(BODIES, ref_template=SCHEMA_OF)
         components = found.setdefault("components", {})
-        components["schemas"] = schemas
+        components["schemas"] = schemas | parts
         components["securitySchemes"] = {
             "bearer": {"type": "http", "scheme": "bearer"},
             "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -98,8 +124,17 @@ def document(app: FastAPI) -> Json:
     return app.openapi_schema
 
 
+def _parts_of_body(operation: Json) -> Json:
+    """Take the schemas that a request's body refers to out of it: references start at the document."""
+    if "requestBody" not in operation:
+        return {}
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    return {f"{schema['title']}_{name}": part for name, part in schema.pop("$defs", {}).items()}
+
+
 def _complete(path: str, method: str, operation: Json) -> None:
     """Add what every operation has; take out what FastAPI only assumes."""
+    anthropic = path.startswith(MESSAGES_PATH)
     responses: Json = operation["responses"]
     responses.pop("422", None)
     errors = dict(ANY_CALL)
@@ -111,7 +146,9 @@ def _complete(path: str, method: str, operation: Json) -> None:
         errors |= WITH_MODEL
     else:
         operation.pop("parameters", None)
-    schema = {"$ref": SCHEMA_OF.format(name="ErrorBody")}
+    if anthropic:
+        errors = {ANTHROPIC_STATUSES.get(status, status): text for status, text in errors.items()}
+    schema = {"$ref": SCHEMA_OF.format(name="AnthropicError" if anthropic else "ErrorBody")}
     for status, text in sorted(errors.items()):
         responses.setdefault(
             str(status), {"description": text, "content": {"application/json": {"schema": schema}}}

@@ -81,12 +81,14 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "thinking_token_budget": (),
+    "thinking_budget": (),
+    "reasoning": ({},),
     "chat_template": (),
     "documents": ([],),
     "suffix": ("",),
 }
 
-Body = TypeVar("Body", bound="GenerationBody")
+Body = TypeVar("Body", bound="RequestBody")
 
 
 class StreamOptions(BaseModel):
@@ -97,10 +99,38 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool | None = None
 
 
-class GenerationBody(BaseModel):
-    """The fields that every generating endpoint takes. None always means: not given."""
+class RequestBody(BaseModel):
+    """A body whose unknown fields are refused; a surface lists those that it knows without use for them."""
 
     model_config = ConfigDict(extra="allow", strict=True)
+    no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = NO_EFFECT
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = UNSUPPORTED
+
+    def warnings(self) -> list[ParameterWarning]:
+        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""
+        found: list[ParameterWarning] = []
+        for name, value in (self.model_extra or {}).items():
+            if name not in self.no_effect and name not in self.unsupported:
+                known = [*type(self).model_fields, *self.no_effect, *self.unsupported]
+                close = nearest(name, known) if len(nearest(name, known)) < 80 else ""
+                raise InvalidRequest(
+                    f"unknown parameter {name[:80]!r}{close}", param=name[:80], code="unknown_parameter"
+                )
+            if value is None or value in self.no_effect.get(name, ()):
+                continue
+            if name in self.unsupported:
+                if value in self.unsupported[name]:
+                    continue
+                raise InvalidRequest(
+                    f"{name} is not supported yet, leave it out", param=name, code="unsupported_parameter"
+                )
+            found.append(ParameterWarning(name, f"{name} was accepted and has no effect"))
+        return found
+
+
+class GenerationBody(RequestBody):
+    """The fields that OpenAI's generating endpoints take. None always means: not given."""
+
     sampling_names: ClassVar[tuple[str, ...]] = (
         "temperature",
         "top_k",
@@ -171,21 +201,7 @@ class GenerationBody(BaseModel):
 
     def warnings(self) -> list[ParameterWarning]:
         """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""
-        found: list[ParameterWarning] = []
-        for name, value in (self.model_extra or {}).items():
-            if name not in NO_EFFECT and name not in UNSUPPORTED:
-                known = [*type(self).model_fields, *NO_EFFECT, *UNSUPPORTED]
-                close = nearest(name, known) if len(nearest(name, known)) < 80 else ""
-                raise InvalidRequest(
-                    f"unknown parameter {name[:80]!r}{close}", param=name[:80], code="unknown_parameter"
-                )
-            if value is None or value in NO_EFFECT.get(name, ()) or value in UNSUPPORTED.get(name, ()):
-                continue
-            if name in UNSUPPORTED:
-                raise InvalidRequest(
-                    f"{name} is not supported yet, leave it out", param=name, code="unsupported_parameter"
-                )
-            found.append(ParameterWarning(name, f"{name} was accepted and has no effect"))
+        found = super().warnings()
         if self.stream_options is not None:
             if not self.stream:
                 raise InvalidRequest("stream_options needs stream: true", param="stream_options")
@@ -230,14 +246,15 @@ async def read_parameters(kind: type[Body], http: HttpRequest) -> tuple[Body, li
     return body, warnings
 
 
-def json_schema(kind: type[GenerationBody]) -> dict[str, Any]:
+def json_schema(kind: type[RequestBody]) -> dict[str, Any]:
     """The request body's entry in the OpenAPI document: unknown fields are refused, some have no effect."""
-    schema = kind.model_json_schema()
-    schema["properties"] |= {name: {"description": "Has no effect."} for name in NO_EFFECT}
-    schema["properties"] |= {
+    schema = kind.model_json_schema(ref_template=f"#/components/schemas/{kind.__name__}_{{model}}")
+    idle: dict[str, Any] = {name: {"description": "Has no effect."} for name in kind.no_effect}
+    refused: dict[str, Any] = {
         name: {"description": "Not supported yet: any other value is refused.", "enum": [None, *values]}
-        for name, values in UNSUPPORTED.items()
+        for name, values in kind.unsupported.items()
     }
+    schema["properties"] = idle | refused | schema["properties"]
     schema["additionalProperties"] = False
     content = {"application/json": {"schema": schema}}
     return {"requestBody": {"required": True, "content": content}}
@@ -255,7 +272,9 @@ def parse_body(kind: type[Body], body: bytes) -> Body:
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        first = error.errors(include_url=False, include_context=False)[0]
         param = ".".join(str(part) for part in first["loc"][:1]) or None
-        message = f"{param}: {first['msg']}" if param else f"the body: {first['msg']}"
+        place = ".".join(map(str, first["loc"])) or "the body"
+        found = f", not {first['input']!r:.60}" if first["type"] == "literal_error" else ""
+        message = f"{place}: {first['msg']}{found}"
         raise InvalidRequest(message, param=param, code="invalid_type") from None

@@ -112,15 +112,12 @@ async def respond(
     http: HttpRequest, model: LoadedModel, requests: list[Request], shape: Shape, head: Head, *, stream: bool
 ) -> Response:
     """Submit `requests` and reply; raises what the engine refuses at the door."""
-    service, call = get_service(http), call_of(http)
     if stream:
         reply = StreamedReply(StreamChunks(requests, shape, head))
-        await reply.submit(service, model, requests, call)
+        await reply.submit(get_service(http), model, requests, call_of(http))
         return reply
-    collector = Collector(requests)
-    generation = await service.start(model, requests, collector.feed, call)
-    if not await wait_for_end(http, generation):
-        LOG.info("%s: the client left before the reply", head.id)
+    collector = await collect(http, model, requests)
+    if collector is None:
         return Response(status_code=CLIENT_GONE)
     choices = [choice for choices in collector.choices for choice in _best(choices, shape.keep)]
     shaped = [shape.whole(index, choice) for index, choice in enumerate(choices)]
@@ -136,6 +133,19 @@ async def respond(
             warnings=head.warnings or UNSET,
         )
     )
+
+
+async def collect(http: HttpRequest, model: LoadedModel, requests: list[Request]) -> Collector | None:
+    """Submit `requests` and wait for all that they say; None where the client left before.
+
+    Raises what the engine refuses at the door, and what ends a request later.
+    """
+    collector = Collector(requests)
+    generation = await get_service(http).start(model, requests, collector.feed, call_of(http))
+    if not await wait_for_end(http, generation):
+        LOG.info("%s: the client left before the reply", requests[0].request_id)
+        return None
+    return collector
 
 
 def _best(choices: list[Collected], keep: int) -> list[Collected]:

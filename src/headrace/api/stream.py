@@ -49,14 +49,15 @@ class StreamedReply(Response):
 
     _generation: Generation
 
-    def __init__(self, writer: StreamWriter) -> None:
+    def __init__(self, writer: StreamWriter, opening: bytes = b"") -> None:
+        """`opening` is sent before anything has been computed."""
         super().__init__(
             media_type=writer.media_type,
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
         )
         del self.headers["content-length"]  # not known yet
         self._writer = writer
-        self._pending = bytearray()
+        self._pending = bytearray(opening)
         self._wake = asyncio.Event()
         self._complete = False
         self._sending = False

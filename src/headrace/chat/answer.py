@@ -9,7 +9,7 @@ from headrace.chat.messages import ToolCall
 from headrace.chat.reasoning import ReasoningMarks, reasoning_of
 from headrace.chat.tool_formats.families import FAMILIES, Family, family_of
 from headrace.chat.tool_formats.format import openai_id
-from headrace.chat.tool_formats.gpt_oss import Harmony
+from headrace.chat.tool_formats.gpt_oss import ANALYSIS, Harmony
 from headrace.chat.tool_formats.lark import Lark, SpecialId
 from headrace.chat.tool_formats.output import (
     AnswerEvent,
@@ -40,6 +40,11 @@ class AnswerSyntax:
             *(self.family.marks if self.family else ()),
             *(self.reasoning.marks if self.reasoning else ()),
         )
+
+    @property
+    def thinking(self) -> ReasoningMarks | None:
+        """What stands around reasoning, in harmony too; None for a model that does not reason."""
+        return ReasoningMarks(*ANALYSIS) if isinstance(self.family, Harmony) else self.reasoning
 
 
 def answer_syntax(template_source: str, family: str | None = None) -> AnswerSyntax:

@@ -13,10 +13,15 @@ from headrace.chat.messages import Message
 from headrace.chat.template import ChatTemplate
 from headrace.chat.tool_formats.families import FAMILIES
 from headrace.chat.tool_formats.format import ToolFormat, short_id
+from headrace.chat.tool_formats.gpt_oss import Harmony
 from headrace.chat.tools import ToolUse
 from headrace.errors import InvalidRequest
 from headrace.sample.grammar import Constraint
+from headrace.sample.thinking import ThinkingLimit
 from headrace.text.tokenizer import Tokenizer
+
+STRICT_IN_VAIN = "tools: strict has no effect with tool_choice auto, this model's calls begin without a mark"
+"""What a caller is told where `strict_in_vain`."""
 
 _syntax_of = lru_cache(32)(answer_syntax)
 
@@ -34,8 +39,7 @@ class Conversation:
     @property
     def plain(self) -> bool:
         """Whether the answer is text and nothing else."""
-        harmony = self.syntax.family is not None and self.syntax.family.name == "gpt_oss"
-        return self.continues or (self.use is None and self.syntax.reasoning is None and not harmony)
+        return self.continues or (self.use is None and self.syntax.thinking is None)
 
     def parser(self) -> AnswerParser:
         """A parser for one answer; there is one for each choice."""
@@ -70,6 +74,34 @@ class Conversation:
             )
         reasoning = self.syntax.reasoning
         return replace(wanted, after=reasoning.end) if self.opened and reasoning is not None else wanted
+
+    def thinking(self, tokenizer: Tokenizer, max_tokens: int, *, param: str) -> ThinkingLimit:
+        """A bound on the tokens of reasoning; what ends it is the model's own mark and nothing else.
+
+        Raises InvalidRequest that names `param` where the model does not reason between marks.
+        """
+        marks = self.syntax.thinking
+        if marks is None or self.continues:
+            cause = "this model's chat template has no marks for reasoning"
+            if self.continues:
+                cause = "with continue_final_message there is no reasoning"
+            raise InvalidRequest(f"{param}: {cause}: leave it out", param=param, code="unsupported_parameter")
+        family, end = self.syntax.family, marks.end.encode()
+        harmony = isinstance(family, Harmony)
+        text = family.closing(calls=self.use is not None) if harmony else marks.end
+        closing = tokenizer.encode(text, add_special=False)
+        if end not in b"".join(map(tokenizer.token_bytes, closing)):
+            raise InvalidRequest(
+                f"{param}: this model's tokenizer cannot write {marks.end!r}: leave it out", param=param
+            )
+        return ThinkingLimit(
+            max_tokens=max_tokens,
+            start=marks.start.encode(),
+            end=end,
+            closing=tuple(closing),
+            opened=self.opened,
+            reopens=harmony,
+        )
 
     @property
     def strict_in_vain(self) -> bool:

@@ -82,14 +82,18 @@ def _tools(tools: object) -> tuple[Tool, ...]:
     if not isinstance(tools, list | tuple):
         raise InvalidRequest("tools is not a list", param="tools")
     items = cast(Sequence[object], tools)
-    if len(items) > MAX_TOOLS:
-        raise InvalidRequest(f"tools has {len(items)} entries, at most {MAX_TOOLS} are taken", param="tools")
-    found = tuple(_tool(item, f"tools[{index}]") for index, item in enumerate(items))
-    names = [tool.name for tool in found]
+    return distinct_tools([_tool(item, f"tools[{index}]") for index, item in enumerate(items)])
+
+
+def distinct_tools(tools: Sequence[Tool]) -> tuple[Tool, ...]:
+    """Tools with a name for each; raises InvalidRequest where two share one, or there are too many."""
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequest(f"tools has {len(tools)} entries, at most {MAX_TOOLS} are taken", param="tools")
+    names = [tool.name for tool in tools]
     for index, name in enumerate(names):
         if name in names[:index]:
             raise InvalidRequest(f"tools[{index}] has the name {name!r} of another: rename it", param="tools")
-    return found
+    return tuple(tools)
 
 
 def _tool(item: object, where: str) -> Tool:
@@ -102,20 +106,23 @@ def _tool(item: object, where: str) -> Tool:
     function = _object(fields.get("function"), f"{where}.function")
     for key in [*(fields.keys() - {"type", "function"}), *(function.keys() - set(_FUNCTION_KEYS))]:
         raise InvalidRequest(f"{where} has the unknown field {key!r:.60}: remove it", param="tools")
-    name, description = function.get("name"), function.get("description") or ""
-    parameters, strict = function.get("parameters") or _NO_ARGUMENTS, function.get("strict") or False
+    return function_tool(function, f"{where}.function")
+
+
+def function_tool(fields: Mapping[str, Any], where: str, schema_key: str = "parameters") -> Tool:
+    """The tool that `fields` at `where` describe, its schema under `schema_key`."""
+    name, description = fields.get("name"), fields.get("description") or ""
+    parameters, strict = fields.get(schema_key) or _NO_ARGUMENTS, fields.get("strict") or False
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequest(
-            f"{where}.function.name is {name!r:.80}: 1 to 64 of the characters a-z A-Z 0-9 _ -", param="tools"
+            f"{where}.name is {name!r:.80}: 1 to 64 of the characters a-z A-Z 0-9 _ -", param="tools"
         )
     if not isinstance(description, str) or not isinstance(strict, bool):
-        raise InvalidRequest(
-            f"{where}.function: description is a text, strict is true or false", param="tools"
-        )
-    schema = _object(parameters, f"{where}.function.parameters")
+        raise InvalidRequest(f"{where}: description is a text, strict is true or false", param="tools")
+    schema = _object(parameters, f"{where}.{schema_key}")
     if schema.get("type", "object") != "object":
         raise InvalidRequest(
-            f"{where}.function.parameters has the type {schema['type']!r:.60}: arguments are an object",
+            f"{where}.{schema_key} has the type {schema['type']!r:.60}: arguments are an object",
             param="tools",
         )
     return Tool(name, description, schema, strict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, NoReturn
 
 import typer
@@ -22,7 +22,7 @@ COMMANDS = {
     "quantize": "Write a model in another type of weights, as GGUF or safetensors.",
     "rm": "Delete a model of the hub from this machine.",
     "pull": "Fetch a model from the hub.",
-    "bench": "Measure what this machine can do.",
+    "bench": "Measure this machine, and how near a model comes to what it can do.",
     "doctor": "Check this machine: kernels, memory, speed limits, caches.",
 }
 HELP = """Run language models fast on this machine.
@@ -41,14 +41,22 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     """
     app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback(invoke_without_command=True)(_root)
-    wanted = next((word for word in arguments if not word.startswith("-")), None)
-    for name, summary in COMMANDS.items():
-        if name == wanted:
-            module = importlib.import_module(f"headrace.cli.{name}")
-            app.command(name, help=module.HELP, short_help=summary)(module.command)
-        else:
-            app.command(name, help=summary)(_unloaded)
+    _add(app, "headrace.cli", COMMANDS, [word for word in arguments if not word.startswith("-")])
     return app
+
+
+def _add(app: typer.Typer, package: str, commands: Mapping[str, str], words: Sequence[str]) -> None:
+    for name, summary in commands.items():
+        if [name] != list(words[:1]):
+            app.command(name, help=summary)(_unloaded)
+            continue
+        module = importlib.import_module(f"{package}.{name}")
+        if hasattr(module, "COMMANDS"):  # a folder of commands
+            group = typer.Typer(help=module.HELP, rich_markup_mode=None, no_args_is_help=True)
+            _add(group, module.__name__, module.COMMANDS, words[1:])
+            app.add_typer(group, name=name, short_help=summary)
+        else:
+            app.command(name, help=module.HELP, short_help=summary)(module.command)
 
 
 def _version(wanted: bool) -> None:

@@ -57,3 +57,15 @@ def progress_bar(label: str) -> Generator[Callable[[int, int], None]]:
             progress.update(task, completed=done, total=total, visible=True)
 
         yield update
+
+
+@contextmanager
+def status() -> Generator[Callable[[str], None]]:
+    """A function that shows what is being done on a terminal, and nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as shown:
+        yield lambda text: shown.update(text)

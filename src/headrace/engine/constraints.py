@@ -11,6 +11,7 @@ from headrace.engine.request import Request
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.sample.grammar_matcher import Grammars, Matcher
 from headrace.sample.grammar_tokens import Mask, TokenTable, mask_of
+from headrace.sample.thinking import Thinking
 from headrace.text.pieces import Kind
 from headrace.text.tokenizer import Tokenizer
 
@@ -40,6 +41,18 @@ class Constraints:
             )
         return [self._grammars.matcher(constraint) for _ in range(n)]
 
+    def thinking(self, request: Request) -> Thinking | None:
+        """What bounds the reasoning of one choice."""
+        if request.thinking is None:
+            return None
+        if self._tokenizer.pieces.kind is Kind.WHOLE:
+            raise InvalidRequest(
+                "this model's tokenizer has no bytes for single tokens, so its reasoning cannot be bounded: "
+                "leave the budget for thinking out",
+                param="thinking_token_budget",
+            )
+        return Thinking(request.thinking, self._tokenizer.token_bytes)
+
     def fixed(self, request: Request) -> Mask | None:
         """What limits every token of a request."""
         params = request.params
@@ -53,7 +66,7 @@ class Constraints:
 
     def start(self, choices: Sequence[Choice]) -> Future[Masks] | None:
         """Begin to find the masks of the choices' next tokens; None where no choice is limited."""
-        if all(choice.matcher is None and choice.fixed_mask is None for choice in choices):
+        if all(choice.free for choice in choices):
             return None
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-masks")
@@ -66,10 +79,23 @@ class Constraints:
 
     def _find(self, choices: Sequence[Choice]) -> Masks:
         start_s = time.monotonic()
-        masks = [_mask(choice) for choice in choices]
+        masks = [self._mask(choice) for choice in choices]
         self.masks += sum(mask is not None for mask in masks)
         self.mask_s += time.monotonic() - start_s
         return masks
+
+    def _mask(self, choice: Choice) -> Mask | HeadraceError | None:
+        ends = None if choice.thinking is None else choice.thinking.forced
+        if ends is not None:  # whatever else limits the choice: it limits the answer, not its marks
+            return mask_of([ends], self._vocabulary)
+        fixed = choice.fixed_mask
+        if choice.matcher is None:
+            return fixed
+        try:
+            mask = choice.matcher.mask()
+        except HeadraceError as error:
+            return error
+        return mask if fixed is None else mask & fixed
 
     def _read_tokens(self) -> TokenTable:
         pieces, twin = self._tokenizer.pieces, self._tokenizer.twin()
@@ -79,14 +105,3 @@ class Constraints:
             eos_ids=self._tokenizer.eos_ids,
             encode=lambda text: twin.encode(text, add_special=False, parse_special=False),
         )
-
-
-def _mask(choice: Choice) -> Mask | HeadraceError | None:
-    fixed = choice.fixed_mask
-    if choice.matcher is None:
-        return fixed
-    try:
-        mask = choice.matcher.mask()
-    except HeadraceError as error:
-        return error
-    return mask if fixed is None else mask & fixed

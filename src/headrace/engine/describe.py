@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,8 @@ from headrace.engine.load import public_name, text_side, usable_cores, wanted_we
 from headrace.engine.model_card import licence
 from headrace.engine.options import EngineOptions
 from headrace.engine.parts import PartsOf
-from headrace.engine.plan import MemoryPlan, plan_memory, shares_per_token
+from headrace.engine.plan import MemoryPlan, plan_memory
+from headrace.engine.roofline import roofline
 from headrace.errors import OutOfMemory
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.models.decoder_config import DecoderConfig
@@ -97,7 +97,7 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
         plan, problem = _plan(program, wanted, options, model.config.context)
         speed = None
         if plan is not None:
-            speed = _speed(program, model.config.vocabulary, wanted, plan, options, measure)
+            speed = _speed(program, wanted, plan, options, measure)
         stored = _stored(checkpoint)
         return ModelFacts(
             name=public_name(name, path),
@@ -156,7 +156,6 @@ def _tokenizer(tokenizer: Tokenizer) -> str:
 
 def _speed(
     program: Program,
-    vocabulary: int,
     wanted: tuple[Wanted, ...],
     plan: MemoryPlan,
     options: EngineOptions,
@@ -165,29 +164,11 @@ def _speed(
     limits = machine_limits(options.threads or usable_cores(), options.cache_dir, measure=measure)
     context = min(_STATED_CONTEXT, plan.context)
     cached = kv_bytes_per_page(program, plan.kv_type, PAGE_TOKENS) / PAGE_TOKENS * context
-    arithmetic, peak = _peak(wanted, limits)
-    shares = shares_per_token(program)
-    # Of a prompt only the last token is multiplied with the output matrix.
-    inner = [weight for weight in wanted if weight.n != vocabulary]
-    products = sum(2 * weight.n * weight.k * shares.get(weight.name, 0) for weight in inner)
+    limit = roofline(program, wanted)
     return Speed(
         context=context,
         decode_tokens_per_s=limits.read_bytes_per_s / (plan.weight_bytes_per_token + cached),
-        prefill_tokens_per_s=peak / products,
-        arithmetic=arithmetic,
+        prefill_tokens_per_s=limit.peak(limits) / limit.operations_per_prompt_token,
+        arithmetic=limit.arithmetic,
         limits=limits,
     )
-
-
-def _peak(wanted: tuple[Wanted, ...], limits: Limits) -> tuple[str, float]:
-    """By the format of most weights."""
-    sizes: dict[str, int] = {}
-    for weight in wanted:
-        sizes[weight.format] = sizes.get(weight.format, 0) + weight.n * weight.k
-    most = max(sizes, key=sizes.__getitem__)
-    peaks: Mapping[str, tuple[str, float]] = {
-        "f32": ("f32", limits.f32_per_s),
-        "f16": ("f32", limits.f32_per_s),
-        "bf16": ("bf16", limits.bf16_per_s),
-    }
-    return peaks.get(most, ("int8", limits.int8_per_s))

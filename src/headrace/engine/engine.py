@@ -129,6 +129,7 @@ class Engine:
         for index, matcher in enumerate(matchers):
             choice = self._choice(generation, index, copy(stops))
             choice.matcher, choice.fixed_mask = matcher, fixed_mask
+            choice.thinking = self._constraints.thinking(request)
             generation.choices.append(choice)
         with self._wake:
             if self._failure is not None or self._stopping:

@@ -20,6 +20,7 @@ from headrace.engine.sequence import Sequence
 from headrace.sample.grammar_matcher import Matcher
 from headrace.sample.grammar_tokens import Mask
 from headrace.sample.sampler import RowState
+from headrace.sample.thinking import Thinking
 from headrace.text.stops import StopMatcher
 from headrace.text.stream import Detokenizer
 
@@ -36,11 +37,18 @@ class Choice:
     generation: Generation
     matcher: Matcher | None = None
     fixed_mask: Mask | None = None
+    thinking: Thinking | None = None
     done: bool = False
 
+    @property
+    def free(self) -> bool:
+        """Whether its next token may be any."""
+        ends = self.thinking is not None and self.thinking.forced is not None
+        return self.matcher is None and self.fixed_mask is None and not ends
+
     def accept(self, token: int, logprob: TokenLogprob | None) -> list[Event]:
-        """Take a sampled token, and those that the grammar forces after it: the text that they make certain,
-        and the end of the choice if one of them is its end. GrammarError where the grammar gives up."""
+        """Take a sampled token, and those that are forced after it: the text that they make certain, and the
+        end of the choice if one of them is its end. GrammarError where the grammar gives up."""
         tokens = [token]
         text, reason, stop = self._take(token)
         while reason is None and (forced := self._forced()) is not None:
@@ -64,6 +72,8 @@ class Choice:
         """Append a token: its text, why the choice ends with it, and the stop string or token that did it."""
         self.sequence.tokens.append(token)
         self.row.append(token)
+        if self.thinking is not None:
+            self.thinking.take(token)
         if token in self.stop_ids:
             return "", "stop", token
         generated = len(self.sequence.tokens) - self.sequence.prompt_length
@@ -80,9 +90,13 @@ class Choice:
     def _forced(self) -> int | None:
         """The next token where it needs no model: neither its logits are wanted nor could they matter."""
         params = self.generation.request.params
-        if self.matcher is None or params.logprobs is not None or self.fixed_mask is not None:
+        token = None
+        if params.logprobs is not None:
             return None
-        token = self.matcher.forced
+        if self.thinking is not None:
+            token = self.thinking.forced
+        if token is None and self.matcher is not None and self.fixed_mask is None:
+            token = self.matcher.forced
         early = self.row.position < params.min_tokens
         return None if early and token in self.stop_ids else token
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from headrace import _native
 from headrace.chat.gguf_template import gguf_template
@@ -22,7 +24,7 @@ from headrace.program.program import Program
 from headrace.program.record import record
 from headrace.program.reorder import reorder_inputs
 from headrace.program.verify import verify
-from headrace.run.executor import Capacity, Executor
+from headrace.run.executor import Executor
 from headrace.run.native import NativeExecutor
 from headrace.run.reference import ReferenceExecutor
 from headrace.run.torch import TorchExecutor
@@ -58,6 +60,14 @@ class Prepared:
     template: ChatTemplate | None
     plan: MemoryPlan
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.checkpoint.close()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
@@ -80,11 +90,14 @@ class LoadedModel:
 
 def load_model(name: str | None, options: EngineOptions, *, progress: Progress | None = None) -> LoadedModel:
     """Load a folder, a hub name or a shipped model (None: the default one) and start its engine."""
-    prepared = prepare(name, options)
+    return start(prepare(name, options), options, progress=progress)
+
+
+def start(prepared: Prepared, options: EngineOptions, *, progress: Progress | None = None) -> LoadedModel:
+    """Pack the weights, or read them from the cache, and start the engine; closes the checkpoint."""
     with prepared.checkpoint as checkpoint:
-        capacity = capacity_of(prepared.plan, options)
         pool = _native.Pool(options.threads or usable_cores())
-        executor = _executor(prepared, options, capacity, pool, progress)
+        executor = make_executor(prepared, options, pool, progress)
         defaults = default_params(checkpoint.generation_config)
     vocabulary = prepared.model.config.vocabulary
     limits = EngineLimits(context_length=prepared.plan.context, max_sequences=options.max_sequences)
@@ -104,24 +117,35 @@ def load_model(name: str | None, options: EngineOptions, *, progress: Progress |
 def prepare(name: str | None, options: EngineOptions) -> Prepared:
     """Everything up to the memory plan; the caller closes the checkpoint."""
     name = SHIPPED_DEFAULT if name is None else name
+    folder = resolve(name, offline=options.offline)
+    checkpoint = open_checkpoint(folder)
+    try:
+        text = text_side(folder, checkpoint.metadata)
+        return prepare_checkpoint(checkpoint, options, public_name(name, folder), folder, *text)
+    except BaseException:
+        checkpoint.close()
+        raise
+
+
+def prepare_checkpoint(
+    checkpoint: Source,
+    options: EngineOptions,
+    name: str,
+    folder: Path,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+) -> Prepared:
+    """The same for an open checkpoint, which stays the caller's where this raises."""
     try:
         _native.isa()
     except RuntimeError as error:  # HEADRACE_ISA names one that this machine lacks
         raise UsageError(str(error)) from None
-    folder = resolve(name, offline=options.offline)
-    checkpoint = open_checkpoint(folder)
-    try:
-        model = find_model(checkpoint.config, context=options.context)
-        program = verify(record(model.define))
-        program = reorder_inputs(program, PartsOf(checkpoint, program).input_order)
-        wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
-        tokenizer, template = text_side(folder, checkpoint.metadata)
-        plan = plan_memory(program, wanted, options, context=model.config.context)
-    except BaseException:
-        checkpoint.close()
-        raise
+    model = find_model(checkpoint.config, context=options.context)
+    program = verify(record(model.define))
+    program = reorder_inputs(program, PartsOf(checkpoint, program).input_order)
+    wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
     return Prepared(
-        name=public_name(name, folder),
+        name=name,
         folder=folder,
         checkpoint=checkpoint,
         model=model,
@@ -129,7 +153,7 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
         wanted=wanted,
         tokenizer=tokenizer,
         template=template,
-        plan=plan,
+        plan=plan_memory(program, wanted, options, context=model.config.context),
     )
 
 
@@ -192,14 +216,11 @@ def default_params(generation: Config | None) -> SamplingParams:
     return SamplingParams(**values)  # type: ignore[arg-type]
 
 
-def _executor(
-    prepared: Prepared,
-    options: EngineOptions,
-    capacity: Capacity,
-    pool: _native.Pool,
-    progress: Progress | None,
+def make_executor(
+    prepared: Prepared, options: EngineOptions, pool: _native.Pool, progress: Progress | None = None
 ) -> Executor:
-    program = prepared.program
+    """The executor with its weights."""
+    program, capacity = prepared.program, capacity_of(prepared.plan, options)
     checkpoint = PartsOf(prepared.checkpoint, program)
     if options.executor == "reference":
         return ReferenceExecutor(program, _floats(program, checkpoint), capacity)

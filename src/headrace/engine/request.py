@@ -9,6 +9,7 @@ from typing import Literal
 from headrace.errors import HeadraceError
 from headrace.sample.grammar import Constraint
 from headrace.sample.params import SamplingParams
+from headrace.sample.thinking import ThinkingLimit
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -21,7 +22,7 @@ class Request:
     cache. Lower `priority` runs sooner. `deadline_s` counts from submission. `continues` says that the output
     goes on with the prompt's text (a completion) and so may begin with a space, rather than being a text of
     its own (an answer). Special tokens are no part of the text, but for those of `visible_ids`. Every choice
-    matches `constraint`, where there is one, or fails.
+    matches `constraint`, where there is one, or fails; `thinking` bounds its reasoning.
     """
 
     prompt: tuple[int, ...]
@@ -34,6 +35,7 @@ class Request:
     continues: bool = False
     constraint: Constraint | None = None
     visible_ids: frozenset[int] = frozenset()
+    thinking: ThinkingLimit | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class NativeExecutor:
     """Runs a program on the thread pool with the GIL released for the whole step.
 
     `matrices` are packed weights and `vectors` float32 arrays (norms, biases), by checkpoint name.
-    `poison` fills dead buffers with NaN (tests).
+    `poison` fills dead buffers with NaN (tests). `program` is the fused one that it runs.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class NativeExecutor:
         poison: bool = False,
     ) -> None:
         self.capacity = capacity
-        program = fuse(program)
+        self.program = program = fuse(program)
         lowering = _Lowering(program, vectors)
         arena = plan_arena(program, max_tokens=capacity.max_tokens, max_rows=capacity.max_rows)
         places = [arena.placements[value] for value in lowering.values]
@@ -67,7 +67,16 @@ class NativeExecutor:
 
     def run(self, step: Step) -> Array:
         """Logits [R, V], float32: a view of the arena, valid (and writable) until the next run."""
-        self._executor.run(
+        self._run(step, timed=False)
+        return self._executor.value(self._output, len(step.rows))
+
+    def run_timed(self, step: Step) -> tuple[float, list[float]]:
+        """A step, instruction by instruction: seconds of preparing rotations, then of each of `program`."""
+        rotations_s, *seconds = self._run(step, timed=True)
+        return rotations_s, seconds
+
+    def _run(self, step: Step, *, timed: bool) -> list[float]:
+        return self._executor.run(
             step.tokens,
             step.positions,
             step.slots,
@@ -76,8 +85,8 @@ class NativeExecutor:
             step.block_tables,
             step.rows,
             step.state_slots,
+            timed,
         )
-        return self._executor.value(self._output, len(step.rows))
 
 
 def kv_bytes_per_page(program: Program, kv_type: KvType, page_tokens: int) -> int:

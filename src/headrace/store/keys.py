@@ -43,6 +43,7 @@ class Keys:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._pepper: bytes | None = None
 
     def add(self, name: str, limits: KeyLimits) -> str:
         """Make a key and return it; it cannot be read again. The name must not be in use."""
@@ -91,13 +92,16 @@ class Keys:
         return int(self._database.query("PRAGMA data_version")[0][0] or 0)
 
     def pepper(self) -> bytes:
-        """The store's secret, made when it is first needed."""
+        """The store's secret, made when it is first needed. It never changes, so one look is enough."""
+        if self._pepper is not None:
+            return self._pepper
         with self._database.transaction():
             self._database.execute(
                 "INSERT OR IGNORE INTO secrets VALUES ('key_pepper', ?)", (secrets.token_bytes(32),)
             )
             (value,) = self._database.query("SELECT value FROM secrets WHERE name = 'key_pepper'")[0]
         assert isinstance(value, bytes)
+        self._pepper = value
         return value
 
 

@@ -38,4 +38,32 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
         )""",
         "CREATE INDEX request_log_by_time ON request_log (arrived_s)",
     ),
+    "responses": (
+        """CREATE TABLE responses (
+            id TEXT PRIMARY KEY,
+            owner TEXT NOT NULL,
+            status TEXT NOT NULL,
+            previous_id TEXT,
+            used_s REAL NOT NULL,
+            alive_s REAL NOT NULL,
+            size_bytes INTEGER NOT NULL,
+            body BLOB NOT NULL
+        )""",
+        "CREATE INDEX responses_by_use ON responses (used_s)",
+        """CREATE TABLE response_items (
+            response_id TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
+            is_output INTEGER NOT NULL,
+            position INTEGER NOT NULL,
+            id TEXT NOT NULL,
+            body BLOB NOT NULL,
+            PRIMARY KEY (response_id, is_output, position)
+        ) WITHOUT ROWID""",
+        "CREATE INDEX response_items_by_id ON response_items (id)",
+        """CREATE TABLE response_events (
+            response_id TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
+            number INTEGER NOT NULL,
+            data BLOB NOT NULL,
+            PRIMARY KEY (response_id, number)
+        ) WITHOUT ROWID""",
+    ),
 }

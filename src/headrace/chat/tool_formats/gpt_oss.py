@@ -19,6 +19,8 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _NEXT = (*_ENDS, _START, _CHANNEL)
 _RECIPIENT = re.compile(r"to=functions\.([A-Za-z0-9_-]+)")
 _CHANNEL_NAME = re.compile(r"<\|channel\|>\s*([a-z]+)")
+ANALYSIS = (f"{_CHANNEL}analysis{_MESSAGE}", _ENDS[0])
+"""What stands around reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,10 @@ class Harmony:
         mark = yield from reader.until(_NEXT, output.reasoning if output.thinking else output.text)
         output.thinking = False
         return "" if mark in _ENDS else mark
+
+    def closing(self, *, calls: bool) -> str:
+        """What ends a message of reasoning: with `calls` any message may follow, otherwise the answer."""
+        return f"{_ENDS[0]}{_START}assistant" + ("" if calls else f"{_CHANNEL}final{_MESSAGE}")
 
     def grammar(self, lark: Lark, use: ToolUse) -> str:
         """One call, after any reasoning."""

@@ -1,4 +1,4 @@
-"""`headrace bench`: what this machine can do, and how near the engine comes to it."""
+"""`headrace bench limits`: what this machine can do at best."""
 
 from __future__ import annotations
 
@@ -11,32 +11,26 @@ from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, print_table, size
 from headrace.config import Settings
 from headrace.engine.load import usable_cores
-from headrace.errors import UsageError
 from headrace.run.limits import Limits, machine_limits
 
-HELP = """Measure this machine.
+HELP = """Measure read bandwidth and arithmetic peaks, of one thread and of all.
 
-`limits`: read bandwidth and arithmetic peaks, of one thread and of all. They are kept in the cache folder
-until --measure asks for new ones.
+They are kept in the cache folder until --measure asks for new ones. Measure them while nothing else runs.
 
 \b
 Example:
   headrace bench limits --measure
 """
-WHAT = ("limits",)
 
 
 @takes_settings("threads", "cache_dir")
 def command(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="limits")] = "limits",
     measure: Annotated[bool, typer.Option("--measure", help="Measure again.")] = False,
     json: JsonFlag = False,
     *,
     settings: Settings,
 ) -> None:
     """Measure it."""
-    if what not in WHAT:
-        raise UsageError(f"headrace bench {what} is not known: use {', '.join(WHAT)}")
     threads = settings.threads or usable_cores()
     counts = sorted({1, threads})
     found = [machine_limits(count, settings.cache_folder, measure=measure) for count in counts]

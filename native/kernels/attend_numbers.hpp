@@ -1,0 +1,136 @@
+// The arithmetic of attention by the type of keys and values. f32: everything in float32. bf16: queries and
+// softmax weights are rounded to bfloat16 too, as GPU kernels do (FlashAttention, Dao 2022), and products of
+// two numbers side by side are added to float32 sums: vdpbf16ps where there is one.
+#pragma once
+#include <math.h>
+
+#include "../formats/kv_page.hpp"
+#include "simd.hpp"
+
+namespace headrace::HEADRACE_NAMESPACE {
+
+#if defined(HEADRACE_ISA_avx512)
+using HalfFactor = uint16_t;  // what a bf16 number is multiplied with
+#else
+using HalfFactor = float;  // a float that bfloat16 holds exactly
+#endif
+
+template <typename T>
+struct Arithmetic;
+
+// e^x of scores whose unit is 1.
+template <>
+struct Arithmetic<float> {
+  using Factor = float;
+  static constexpr float kUnit = 1.0f;
+  static constexpr int kTogether = 1;  // numbers that one product takes
+  static inline F exp(F x) { return HEADRACE_NAMESPACE::exp(x); }
+};
+
+// The same of scores that were multiplied by log2(e); relative error below 3e-6, a weight keeps 8 bits. What
+// is less than 2^-126 is 0. 1 and 0 are exact, NaN stays NaN.
+template <>
+struct Arithmetic<uint16_t> {
+  using Factor = HalfFactor;
+  static constexpr float kUnit = 1.44269504088896341f;
+  static constexpr int kTogether = 2;
+  static inline F exp(F x) {
+    const F low = x < splat(-126.0f) ? splat(-126.0f) : x;
+    const F magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+    const F shifted = low + magic;
+    const F f = low - (shifted - magic);
+    F p = fma(splat(0.009582852944731712f), f, splat(0.055906426161527634f));
+    p = fma(p, f, splat(0.24024099111557007f));
+    p = fma(p, f, splat(0.6931241750717163f));
+    p = fma(p, f, splat(1.0f));
+    const F power = (F)((I)p + ((I)shifted << 23));
+    const F tiny = x < splat(-126.0f) ? F{} : x;  // 0, or NaN
+    return x >= splat(-126.0f) ? power : tiny;
+  }
+};
+
+// Numbers as factors; `to_factors` takes whole vectors.
+static inline void to_factor(float* to, float x) { *to = x; }
+static inline void to_factors(float* to, F x) { store(to, x); }
+#if defined(HEADRACE_ISA_avx512)
+static inline void to_factor(uint16_t* to, float x) { *to = to_bf16(x); }
+static inline void to_factors(uint16_t* to, F x) {
+  const __m256bh half = _mm512_cvtneps_pbh((__m512)x);
+  memcpy(to, &half, sizeof half);
+}
+#endif
+
+// Rounds to bfloat16 where a factor's type does not.
+template <typename T>
+static inline F rounded(F x) {
+  if constexpr (sizeof(T) == sizeof(typename Arithmetic<T>::Factor)) return x;
+  const I bits = (I)x;
+  const I nearest = (bits + 0x7fff + ((bits >> 16) & 1)) & splat_int(static_cast<int32_t>(0xffff0000u));
+  return x == x ? (F)nearest : x;
+}
+
+// kWidth numbers of keys or values, or kWidth pairs of them.
+struct Single {
+  F number;
+};
+#if defined(HEADRACE_ISA_avx512)
+struct Pair {
+  __m512i numbers;
+};
+static inline Pair load_numbers(const uint16_t* p) { return {_mm512_loadu_si512(p)}; }
+static inline Pair load_numbers(const uint16_t* p, int lanes) {
+  return {_mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << lanes) - 1), p)};
+}
+// kWidth numbers, the first of pairs whose other one is 0.
+static inline Pair load_lone(const uint16_t* p) {
+  return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+static inline Pair splat_pair(const uint16_t* p) {
+  int32_t both;
+  memcpy(&both, p, sizeof both);
+  return {_mm512_set1_epi32(both)};
+}
+static inline F add_products(Pair a, Pair b, F sum) {
+  return (F)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a.numbers, (__m512bh)b.numbers);
+}
+static inline Pair only(Pair pair, bool first, bool second) {
+  const int32_t kept = static_cast<int32_t>((first ? 0xffffu : 0u) | (second ? 0xffff0000u : 0u));
+  return {_mm512_and_si512(pair.numbers, _mm512_set1_epi32(kept))};
+}
+#else
+struct Pair {
+  F first, second;
+};
+static inline Pair load_numbers(const uint16_t* p) {
+  I both;
+  memcpy(&both, p, sizeof both);
+  return {(F)(both << 16), (F)(both & splat_int(static_cast<int32_t>(0xffff0000u)))};
+}
+static inline Pair load_numbers(const uint16_t* p, int lanes) {
+  uint16_t padded[2 * kWidth] = {};
+  memcpy(padded, p, static_cast<size_t>(lanes) * 2 * sizeof(uint16_t));
+  return load_numbers(padded);
+}
+static inline Pair load_lone(const uint16_t* p) { return {load_bf16(p), F{}}; }
+static inline Pair splat_pair(const float* p) { return {splat(p[0]), splat(p[1])}; }
+static inline F add_products(Pair a, Pair b, F sum) { return fma(a.second, b.second, fma(a.first, b.first, sum)); }
+static inline Pair only(Pair pair, bool first, bool second) {
+  return {first ? pair.first : F{}, second ? pair.second : F{}};
+}
+#endif
+static inline Single load_numbers(const float* p) { return {load(p)}; }
+static inline Single load_numbers(const float* p, int lanes) { return {load_partial(p, lanes)}; }
+static inline F add_products(Single a, Single b, F sum) { return fma(a.number, b.number, sum); }
+static inline Single only(Single single, bool, bool) { return single; }
+
+// One factor, or two side by side, in all lanes.
+template <typename T>
+static inline auto splat_factors(const typename Arithmetic<T>::Factor* p) {
+  if constexpr (Arithmetic<T>::kTogether == 1) {
+    return Single{splat(*p)};
+  } else {
+    return splat_pair(p);
+  }
+}
+
+}  // namespace headrace::HEADRACE_NAMESPACE

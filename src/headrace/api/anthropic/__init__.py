@@ -1,0 +1,1 @@
+"""Anthropic's surface: messages, their streams, counts of tokens, errors."""

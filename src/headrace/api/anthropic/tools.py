@@ -1,0 +1,48 @@
+"""Tools and the choice among them in this surface's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.api.anthropic.body import NamedChoice, NoChoice, ToolChoice, ToolPart
+from headrace.api.wire import ParameterWarning
+from headrace.chat.tools import Tool, ToolUse, distinct_tools, function_tool
+from headrace.errors import InvalidRequest
+
+
+def tool_use(tools: Sequence[ToolPart], choice: ToolChoice | None) -> ToolUse | None:
+    """What the model may call; None: nothing is offered. Raises InvalidRequest naming the field."""
+    offered = distinct_tools([_tool(tool, f"tools.{index}") for index, tool in enumerate(tools)])
+    if not offered:
+        if choice is not None and choice.type in ("any", "tool"):
+            raise InvalidRequest("tool_choice needs tools: give them or leave it out", param="tool_choice")
+        return None
+    if choice is None:
+        return ToolUse(offered, offered)
+    if isinstance(choice, NoChoice):
+        return None
+    parallel = not choice.disable_parallel_tool_use
+    if not isinstance(choice, NamedChoice):
+        return ToolUse(offered, offered, "required" if choice.type == "any" else "auto", parallel)
+    named = tuple(tool for tool in offered if tool.name == choice.name)
+    if not named:
+        names = ", ".join(tool.name for tool in offered)
+        raise InvalidRequest(
+            f"tool_choice.name is {choice.name[:80]!r}, which is not among tools: {names}",
+            param="tool_choice",
+        )
+    return ToolUse(offered, named, "required", parallel)
+
+
+def idle_tool_fields(tools: Sequence[ToolPart]) -> list[ParameterWarning]:
+    """Warnings for what no chat template shows."""
+    return [
+        ParameterWarning("tools", f"tools.{index}.input_examples was accepted and has no effect")
+        for index, tool in enumerate(tools)
+        if tool.input_examples
+    ]
+
+
+def _tool(tool: ToolPart, where: str) -> Tool:
+    names = ("name", "description", "input_schema", "strict")
+    return function_tool({name: getattr(tool, name) for name in names}, where, "input_schema")

@@ -1,0 +1,208 @@
+"""`headrace bench profile`: the time of each instruction of a step, beside the least it could take."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace import _native
+from headrace.bench.workload import Workload, prepare_workload
+from headrace.engine.load import make_executor, usable_cores
+from headrace.engine.options import EngineOptions
+from headrace.engine.plan import shares_per_token
+from headrace.engine.roofline import arithmetic_of
+from headrace.errors import UsageError
+from headrace.kv.pages import pages_for
+from headrace.program.program import Instruction, Program
+from headrace.program.step import Step
+from headrace.run.limits import Limits, machine_limits
+from headrace.run.native import KV_BYTES, KvType, NativeExecutor
+from headrace.weights.packed import Wanted, predicted_bytes
+
+Progress = Callable[[str], None]
+OTHER = "(rotations)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """All instructions of one kind in a step. `least_s` is what the machine's limits allow, None where the
+    work is too small to be counted; `bound` says which limit that is: "bandwidth", or a peak."""
+
+    name: str
+    count: int
+    seconds: float
+    least_s: float | None
+    bound: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProfile:
+    """One kind of step: the whole of it (`step_s`, run as always) and its parts (run one by one)."""
+
+    title: str
+    step_s: float
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What an instruction has to do at least."""
+
+    nbytes: float = 0.0
+    operations: float = 0.0
+    arithmetic: str = ""
+
+
+def bench_profile(
+    workload: Workload, options: EngineOptions, *, repeats: int, progress: Progress = lambda text: None
+) -> tuple[Limits, list[StepProfile]]:
+    """Profiles of a step that reads one prompt, as far as one step goes, and of one that generates.
+
+    Raises what loading raises, and UsageError for an executor that has no instructions to time.
+    """
+    if options.executor != "native":
+        raise UsageError(f"--executor {options.executor} cannot be profiled: use native", param="executor")
+    threads = options.threads or usable_cores()
+    progress("measuring the machine")
+    limits = machine_limits(threads, None)
+    with prepare_workload(workload, options) as prepared:
+        progress("packing weights")
+        executor = make_executor(prepared, options, _native.Pool(threads))
+    assert isinstance(executor, NativeExecutor)
+    counter = _Counter(executor.program, prepared.wanted, prepared.plan.kv_type)
+    chunk = min(workload.prompt, options.token_budget)
+    found: list[StepProfile] = []
+    for title, new, sequences in (
+        (f"prefill: the last {chunk:,} of a prompt of {workload.prompt:,} tokens", chunk, 1),
+        (f"decode: {workload.batch} x 1 token after {workload.prompt:,}", 1, workload.batch),
+    ):
+        progress(title)
+        length = workload.prompt if new > 1 else workload.prompt + 1
+        step = _step(
+            new=min(new, length), length=length, sequences=sequences, pages=prepared.plan.page_tokens
+        )
+        found.append(_profile(title, executor, step, counter, limits, repeats))
+    return limits, found
+
+
+def _step(*, new: int, length: int, sequences: int, pages: int) -> Step:
+    """Each sequence has `length` tokens, of which the last `new` are computed."""
+    per_sequence = pages_for(length, pages)
+    tables = np.arange(sequences * per_sequence, dtype=np.int32).reshape(sequences, per_sequence)
+    positions = np.tile(np.arange(length - new, length, dtype=np.int32), (sequences, 1))
+    slots = np.take_along_axis(tables, positions // pages, axis=1) * pages + positions % pages
+    starts = np.arange(sequences + 1, dtype=np.int32) * new
+    return Step(
+        tokens=(np.arange(sequences * new, dtype=np.int32) * 7 + 1) % 97,
+        positions=positions.ravel(),
+        slots=slots.astype(np.int32).ravel(),
+        query_starts=starts,
+        lengths=np.full(sequences, length, np.int32),
+        block_tables=tables,
+        rows=starts[1:] - 1,
+        state_slots=np.arange(sequences, dtype=np.int32),
+    )
+
+
+def _profile(
+    title: str, executor: NativeExecutor, step: Step, counter: _Counter, limits: Limits, repeats: int
+) -> StepProfile:
+    executor.run(step)
+    whole: list[float] = []
+    rows: list[list[float]] = []
+    for _ in range(repeats):  # in alternation, so that both see the machine in the same state
+        begin_s = time.perf_counter()
+        executor.run(step)
+        whole.append(time.perf_counter() - begin_s)
+        rotations_s, seconds = executor.run_timed(step)
+        rows.append([rotations_s, *seconds])
+    medians = [statistics.median(column) for column in zip(*rows, strict=True)]
+    groups: dict[tuple[str, str], list[tuple[float, float | None]]] = {}
+    for instruction, seconds_ in zip(executor.program.instructions, medians[1:], strict=True):
+        least_s, bound = counter.least(instruction, step, limits)
+        groups.setdefault((counter.label(instruction), bound), []).append((seconds_, least_s))
+    parts = [
+        Part(
+            name=name,
+            count=len(entries),
+            seconds=sum(seconds for seconds, _ in entries),
+            least_s=sum(least or 0.0 for _, least in entries) if bound else None,
+            bound=bound,
+        )
+        for (name, bound), entries in groups.items()
+    ]
+    parts.append(Part(name=OTHER, count=1, seconds=medians[0], least_s=None, bound=""))
+    parts.sort(key=lambda part: -part.seconds)
+    return StepProfile(title=title, step_s=statistics.median(whole), parts=tuple(parts))
+
+
+class _Counter:
+    """The bytes and operations that instructions need."""
+
+    def __init__(self, program: Program, wanted: tuple[Wanted, ...], kv_type: KvType) -> None:
+        self._shares: Mapping[str, float] = shares_per_token(program)
+        self._wanted = {weight.name: weight for weight in wanted}
+        self._kv_bytes = KV_BYTES[kv_type]
+        self._kv_arithmetic = "bf16" if kv_type == "bf16" else "f32"
+
+    def label(self, instruction: Instruction) -> str:
+        """The instruction with the sizes of its matrices."""
+        weights = self._weights(instruction)
+        if not weights:
+            return instruction.name
+        act = any(part.name == "gated_act" for part in instruction.expand())
+        outputs = "+".join(f"{weight.n:,}" for weight in weights)
+        return (
+            f"{instruction.name} {weights[0].k:,} -> {outputs} {weights[0].format}{' gated' if act else ''}"
+        )
+
+    def least(self, instruction: Instruction, step: Step, limits: Limits) -> tuple[float | None, str]:
+        """Seconds, and the limit that sets them."""
+        count = self._attention if instruction.name == "attend" else self._products
+        work = count(instruction, step)
+        if not work.nbytes:
+            return None, ""
+        peaks = {"int8": limits.int8_per_s, "bf16": limits.bf16_per_s, "f32": limits.f32_per_s}
+        reading_s = work.nbytes / limits.read_bytes_per_s
+        computing_s = work.operations / peaks[work.arithmetic]
+        return max(reading_s, computing_s), "bandwidth" if reading_s > computing_s else work.arithmetic
+
+    def _weights(self, instruction: Instruction) -> list[Wanted]:
+        names = {
+            value.name
+            for part in instruction.expand()
+            if part.name in ("linear", "head_linear", "moe")
+            for value in part.inputs
+            if value is not None
+        }
+        return [weight for name, weight in self._wanted.items() if name in names]
+
+    def _products(self, instruction: Instruction, step: Step) -> _Work:
+        weights = self._weights(instruction)
+        if not weights:
+            return _Work()
+        rows = len(step.rows) if instruction.outputs[0].shape[0] == "R" else len(step.tokens)
+        nbytes = operations = 0.0
+        for weight in weights:
+            share = self._shares[weight.name]
+            nbytes += min(1.0, share * rows) * predicted_bytes([weight])
+            operations += 2.0 * weight.n * weight.k * share * rows
+        return _Work(nbytes, operations, arithmetic_of(weights[0].format))
+
+    def _attention(self, attend: Instruction, step: Step) -> _Work:
+        q, cache = attend.inputs[:2]
+        assert q is not None and cache is not None
+        lengths, new = step.lengths.tolist(), np.diff(step.query_starts).tolist()
+        window = attend.attr("window") or max(lengths)
+        keys_read = seen = 0
+        for length, count in zip(lengths, new, strict=True):
+            keys_read += min(length, window + count - 1)
+            seen += sum(min(keys, window) for keys in range(length - count + 1, length + 1))
+        width = sum(int(size) for size in cache.shape[1:])
+        heads = int(q.shape[1]) // attend.attr("head_dim")
+        per_key = 2.0 * heads * (attend.attr("head_dim") + attend.attr("value_dim"))
+        return _Work(keys_read * width * self._kv_bytes, seen * per_key, self._kv_arithmetic)

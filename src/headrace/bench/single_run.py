@@ -1,0 +1,144 @@
+"""One run in a process of its own, so that loading and memory are those of a fresh start.
+
+    python -m headrace.bench.single_run JSON
+
+JSON is a `RunOrder`; the reply is a line of JSON on stdout: `RunFigures`, or an `error`.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import resource
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.bench.workload import Workload, prepare_workload, random_prompts, workload_from_json
+from headrace.engine.load import LoadedModel, start
+from headrace.engine.options import EngineOptions
+from headrace.engine.request import Delta, Done, Event, Failed, Request
+from headrace.errors import HeadraceError
+from headrace.sample.params import SamplingParams
+
+_FIRST_PROMPT = 32  # tokens of the prompt whose first token is timed from the start of the process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOrder:
+    """`started_s` is of the monotonic clock, just before the process was started."""
+
+    workload: Workload
+    options: EngineOptions
+    started_s: float
+
+    def to_json(self) -> str:
+        """One line."""
+        options = asdict(self.options) | {"cache_dir": str(self.options.cache_dir)}
+        return json.dumps(
+            {"workload": self.workload.to_json(), "options": options, "started_s": self.started_s}
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigures:
+    """Speeds are of all sequences together; `decode` while all of them generate, 0 for single tokens."""
+
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    ttft_s: float
+    tpot_s: float
+    load_s: float
+    first_token_from_start_s: float
+    peak_rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrivals:
+    """When the tokens of each sequence came, in seconds after submission."""
+
+    times_s: list[list[float]]
+
+
+def main() -> None:
+    """Read the order, run it, print the figures."""
+    found: dict[str, Any] = json.loads(sys.argv[1])
+    found["options"]["cache_dir"] = Path(found["options"]["cache_dir"])
+    order = RunOrder(
+        workload=workload_from_json(found["workload"]),
+        options=EngineOptions(**found["options"]),
+        started_s=found["started_s"],
+    )
+    try:
+        print(json.dumps(asdict(measure(order))))
+    except HeadraceError as error:
+        print(json.dumps({"error": error.message, "param": error.param, "exit_code": error.exit_code}))
+
+
+def measure(order: RunOrder) -> RunFigures:
+    """Load, then one short request, then the workload."""
+    begin_s = time.monotonic()
+    prepared = prepare_workload(order.workload, order.options)
+    vocabulary = prepared.model.config.vocabulary
+    model = start(prepared, order.options)
+    try:
+        load_s = time.monotonic() - begin_s
+        first = random_prompts(order.workload, vocabulary)[0][:_FIRST_PROMPT]
+        _arrivals(model, [first], 1)
+        first_token_s = time.monotonic() - order.started_s
+        prompts = random_prompts(order.workload, vocabulary)
+        arrivals = _arrivals(model, prompts, order.workload.generate)
+    finally:
+        model.close()
+    return RunFigures(
+        load_s=load_s,
+        first_token_from_start_s=first_token_s,
+        peak_rss_bytes=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        **_speeds(order.workload, arrivals.times_s),
+    )
+
+
+def _speeds(workload: Workload, times_s: list[list[float]]) -> dict[str, float]:
+    firsts = [times[0] for times in times_s]
+    began_s, ended_s = max(firsts), min(times[-1] for times in times_s)
+    if ended_s <= began_s:  # some had ended before others began: then all that was generated, in all its time
+        began_s, ended_s = min(firsts), max(times[-1] for times in times_s)
+    window_s = ended_s - began_s
+    counted = sum(sum(began_s < time_s <= ended_s for time_s in times) for times in times_s)
+    steps = counted / len(times_s)
+    return {
+        "prefill_tokens_per_s": workload.prompt * workload.batch / max(firsts),
+        "decode_tokens_per_s": counted / window_s if window_s > 0 else 0.0,
+        "ttft_s": sum(firsts) / len(firsts),
+        "tpot_s": window_s / steps if steps else 0.0,
+    }
+
+
+def _arrivals(model: LoadedModel, prompts: list[tuple[int, ...]], generate: int) -> _Arrivals:
+    """Run the prompts together, greedily; nothing is taken from the prefix cache."""
+    arrived: queue.SimpleQueue[tuple[int, float, list[Event]]] = queue.SimpleQueue()
+    params = SamplingParams(temperature=0, max_tokens=generate, ignore_eos=True)
+    times_s: list[list[float]] = [[] for _ in prompts]
+    submitted_s = time.monotonic()
+    for index, prompt in enumerate(prompts):
+
+        def sink(events: list[Event], index: int = index) -> None:
+            arrived.put((index, time.monotonic(), events))
+
+        model.engine.submit(Request(prompt=prompt, params=params, cache=False), sink)
+    open_requests = len(prompts)
+    while open_requests:
+        index, now_s, events = arrived.get()
+        for event in events:
+            if isinstance(event, Failed):
+                raise event.error
+            if isinstance(event, Delta):
+                times_s[index] += [now_s - submitted_s] * len(event.tokens)
+            open_requests -= isinstance(event, Done)
+    return _Arrivals(times_s)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""A figure measured several times: its median with the least and the most."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """In the unit of what was measured."""
+
+    median: float
+    min: float
+    max: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Of one or more values."""
+    return Spread(statistics.median(values), min(values), max(values))

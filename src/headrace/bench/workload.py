@@ -1,0 +1,70 @@
+"""What a step benchmark runs: prompts of random tokens, so many at once, and so many tokens after each."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.bench.random_checkpoint import RandomCheckpoint, no_tokenizer, read_config_file
+from headrace.engine.load import Prepared, prepare, prepare_checkpoint
+from headrace.engine.options import EngineOptions
+from headrace.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """`model` is a name as everywhere, or else `config` a config.json whose weights are made up."""
+
+    model: str | None
+    config: Path | None
+    prompt: int
+    generate: int
+    batch: int
+
+    def __post_init__(self) -> None:
+        if self.model is not None and self.config is not None:
+            raise UsageError("MODEL and --config are both given: name one", param="config")
+        for name in ("prompt", "generate", "batch"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name} is {getattr(self, name)}, it must be at least 1", param=name)
+
+    @property
+    def name(self) -> str:
+        """What is measured, to be shown."""
+        return str(self.config) if self.config is not None else self.model or "the shipped model"
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for another process."""
+        return asdict(self) | {"config": None if self.config is None else str(self.config)}
+
+
+def workload_from_json(found: dict[str, Any]) -> Workload:
+    """The inverse of `to_json`."""
+    made_up: Any = None if found["config"] is None else Path(found["config"])
+    return Workload(**{**found, "config": made_up})
+
+
+def prepare_workload(workload: Workload, options: EngineOptions) -> Prepared:
+    """The model, planned; raises as loading does, and UsageError where its context is too short."""
+    try:
+        if workload.config is None:
+            return prepare(workload.model, options)
+        checkpoint, path = RandomCheckpoint(read_config_file(workload.config)), workload.config
+        return prepare_checkpoint(checkpoint, options, path.stem, path, no_tokenizer(), None)
+    except UsageError as error:
+        if error.param != "context":
+            raise
+        raise UsageError(
+            f"--prompt {workload.prompt:,} and --generate {workload.generate:,} do not fit: {error.message}",
+            param="prompt",
+        ) from None
+
+
+def random_prompts(workload: Workload, vocabulary: int) -> list[tuple[int, ...]]:
+    """`batch` prompts that share nothing."""
+    rng = np.random.default_rng(1)
+    drawn = rng.integers(0, vocabulary, (workload.batch, workload.prompt))
+    return [tuple(row) for row in drawn.tolist()]

@@ -1,0 +1,79 @@
+"""`headrace bench profile`: where the time of a step goes."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.bench.profile import Part, StepProfile, bench_profile
+from headrace.bench.step import default_cache, fitted
+from headrace.bench.workload import Workload
+from headrace.cli.flags import takes_settings
+from headrace.cli.loading import engine_options, fetch
+from headrace.cli.terminal import JsonFlag, print_json, print_table, status
+from headrace.config import Settings
+
+HELP = """Time every instruction of a step that reads a prompt, and of one that generates.
+
+LIMIT is what the machine could reach at best: the time to read the weights (or keys and values), or to
+compute the products, whichever is longer. OF LIMIT says how near the instruction comes to it.
+
+\b
+Examples:
+  headrace bench profile --prompt 256
+  headrace bench profile --config config.json --weights int4 --batch 16
+"""
+
+
+@takes_settings("weights", "kv_dtype", "context", "threads", "token_budget", "cache_dir", "offline")
+def command(
+    model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or shipped model.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A config.json: random weights of its shapes.")] = None,
+    prompt: Annotated[int, typer.Option(help="Tokens of the prompt.")] = 512,
+    batch: Annotated[int, typer.Option(help="Sequences that generate at the same time.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Steps; the median of each time is shown.")] = 15,
+    json: JsonFlag = False,
+    *,
+    settings: Settings,
+) -> None:
+    """Measure it; see HELP."""
+    workload = Workload(model=model, config=config, prompt=prompt, generate=1, batch=batch)
+    if model is not None:
+        fetch(model, settings)
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder, status() as show:
+        options = default_cache(fitted(workload, engine_options(settings)), workload, Path(folder))
+        limits, profiles = bench_profile(workload, options, repeats=repeats, progress=show)
+    if json:
+        print_json({"limits": asdict(limits), "steps": [asdict(profile) for profile in profiles]})
+        return
+    for profile in profiles:
+        _print(profile)
+
+
+def _print(profile: StepProfile) -> None:
+    timed_s = sum(part.seconds for part in profile.parts)
+    print(f"{profile.title}: {_ms(profile.step_s)} ms (its parts one by one: {_ms(timed_s)} ms)\n")
+    rows = [_row(part, timed_s) for part in profile.parts]
+    print_table(rows, header=("INSTRUCTION", "COUNT", "MS", "SHARE", "LIMIT MS", "OF LIMIT", "BOUND BY"))
+    least_s = sum(part.least_s or 0.0 for part in profile.parts)
+    print(f"\nall limits together: {_ms(least_s)} ms, {least_s / profile.step_s:.0%} of the step\n")
+
+
+def _row(part: Part, total_s: float) -> tuple[str, ...]:
+    return (
+        part.name,
+        str(part.count),
+        _ms(part.seconds),
+        f"{part.seconds / total_s:.1%}",
+        "" if part.least_s is None else _ms(part.least_s),
+        "" if part.least_s is None else f"{part.least_s / part.seconds:.0%}",
+        part.bound,
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f}" if seconds < 0.1 else f"{1e3 * seconds:.1f}"

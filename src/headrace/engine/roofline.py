@@ -1,0 +1,54 @@
+"""The work of a token in products of matrices, and the peak that bounds it (Williams et al. 2009)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.engine.plan import shares_per_token
+from headrace.program.program import Program
+from headrace.run.limits import Limits
+from headrace.weights.packed import Wanted
+
+_ARITHMETIC: Mapping[str, str] = {"f32": "f32", "f16": "f32", "bf16": "bf16"}
+
+
+def arithmetic_of(format: str) -> str:
+    """What products with weights of this format are computed in: f32, bf16 or int8."""
+    return _ARITHMETIC.get(format, "int8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Operations (multiplications and additions) of one token; `arithmetic` is that of most weights.
+
+    Of a prompt only the last token is multiplied with the output matrix, so its tokens cost less than those
+    that are generated.
+    """
+
+    arithmetic: str
+    operations_per_prompt_token: float
+    operations_per_generated_token: float
+
+    def peak(self, limits: Limits) -> float:
+        """Operations per second that the machine can do at best."""
+        return {"f32": limits.f32_per_s, "bf16": limits.bf16_per_s, "int8": limits.int8_per_s}[
+            self.arithmetic
+        ]
+
+
+def roofline(program: Program, wanted: Sequence[Wanted]) -> Roofline:
+    """Of a program with its weights in the wanted formats."""
+    shares = shares_per_token(program)
+    work = {weight.name: 2.0 * weight.n * weight.k * shares.get(weight.name, 0) for weight in wanted}
+    vocabulary = program.output.shape[1]
+    inner = sum(work[weight.name] for weight in wanted if weight.n != vocabulary)
+    sizes: dict[str, int] = {}
+    for weight in wanted:
+        sizes[weight.format] = sizes.get(weight.format, 0) + weight.n * weight.k
+    most = max(sizes, key=sizes.__getitem__)
+    return Roofline(
+        arithmetic=arithmetic_of(most),
+        operations_per_prompt_token=inner,
+        operations_per_generated_token=sum(work.values()),
+    )

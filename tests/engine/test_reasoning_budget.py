@@ -1,0 +1,105 @@
+"""Budgets of reasoning in the engine: exact, the same however a request runs, and before any grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.engine.load import LoadedModel, load_model
+from headrace.engine.options import EngineOptions
+from headrace.engine.request import Failed, Request
+from headrace.errors import InvalidRequest
+from headrace.sample.grammar import Constraint
+from headrace.sample.params import SamplingParams
+from headrace.sample.thinking import ThinkingLimit
+from tiny import Outcome, Running
+
+END = "</think>"
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[LoadedModel]:
+    loaded = load_model(None, EngineOptions(max_sequences=8, token_budget=64, threads=2))
+    yield loaded
+    loaded.close()
+
+
+def request(
+    model: LoadedModel, budget: int, constraint: Constraint | None = None, **sampling: object
+) -> Request:
+    params = SamplingParams(**({"seed": 7, "max_tokens": 60} | sampling))  # type: ignore[arg-type]
+    closing = tuple(model.tokenizer.encode(END, add_special=False))
+    return Request(
+        prompt=tuple(model.tokenizer.encode_prompt("Once upon a time there was a")),
+        params=params,
+        constraint=constraint,
+        continues=True,
+        thinking=ThinkingLimit(
+            max_tokens=budget, start=b"<think>", end=END.encode(), closing=closing, opened=True
+        ),
+    )
+
+
+def run(model: LoadedModel, budget: int, constraint: Constraint | None = None, **sampling: object) -> Outcome:
+    return Running(model.engine, request(model, budget, constraint, **sampling)).finish()
+
+
+@pytest.mark.parametrize("budget", [0, 1, 5, 23])
+def test_exactly_so_many_tokens_come_before_the_mark(model: LoadedModel, budget: int) -> None:
+    outcome = run(model, budget, n=3)
+    for choice in range(3):
+        before, mark, after = outcome.text[choice].partition(END)
+        assert mark and after
+        assert model.tokenizer.decode(outcome.tokens[choice][:budget]).strip() == before.strip()
+    free = run(model, 1000, n=3)
+    for choice in range(3):
+        assert outcome.tokens[choice][:budget] == free.tokens[choice][:budget]
+        assert END not in free.text[choice]
+
+
+def test_the_forced_mark_costs_no_step_and_changes_nothing(model: LoadedModel) -> None:
+    before = model.engine.status().steps
+    forced = run(model, 9)
+    middle = model.engine.status().steps
+    stepwise = run(model, 9, logprobs=0)
+    assert forced.tokens == stepwise.tokens and forced.text == stepwise.text
+    marks = len(request(model, 9).thinking.closing)  # type: ignore[union-attr]
+    assert marks > 1
+    assert model.engine.status().steps - middle - (middle - before) >= marks - 1
+
+
+def test_a_grammar_starts_where_the_reasoning_was_ended(model: LoadedModel) -> None:
+    colours = Constraint("choice", '["red", "green"]', after=END)
+    for logprobs in (None, 0):
+        outcome = run(model, 6, colours, logprobs=logprobs)
+        _, _, answer = outcome.text[0].partition(END)
+        assert answer.strip() in ("red", "green") and outcome.ends[0].reason == "stop"
+    # What only the answer must keep to does not stand in the way of the mark.
+    allowed = tuple(model.tokenizer.encode("abc", add_special=False))
+    assert END in run(model, 4, allowed_token_ids=allowed).text[0]
+
+
+def test_preempted_or_beside_others_it_is_the_same(model: LoadedModel) -> None:
+    alone = run(model, 11, n=4, max_tokens=200).bits
+    small = load_model(
+        None, EngineOptions(max_sequences=8, token_budget=16, threads=1, kv_memory_bytes=small_cache(model))
+    )
+    try:
+        several = [Running(small.engine, request(small, 11, n=4, max_tokens=200)) for _ in range(2)]
+        assert [running.finish().bits for running in several] == [alone, alone]
+        assert small.engine.status().preemptions > 0
+    finally:
+        small.close()
+
+
+def small_cache(model: LoadedModel) -> int:
+    """Room for about three of the eight sequences."""
+    return model.plan.kv_bytes // model.engine.status().page_count * 50
+
+
+def test_a_mark_that_would_end_too_early_is_an_error(model: LoadedModel) -> None:
+    mark = request(model, 3).thinking.closing[0]  # type: ignore[union-attr]
+    [event] = run(model, 3, stop_token_ids=(mark,), min_tokens=20).terminal
+    assert isinstance(event, Failed) and isinstance(event.error, InvalidRequest)
+    assert run(model, 3, stop_token_ids=(mark,)).ends[0].stop == mark
