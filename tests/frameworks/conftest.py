@@ -16,7 +16,7 @@ from headrace.engine.options import EngineOptions
 TEMPLATE = (
     "{% for t in tools or [] %}<tools>{{ t | tojson }}</tools>\n{% endfor %}"
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    "{% if false %}<tool_call>\n{\"name\": x, \"arguments\": {}}\n</tool_call>{% endif %}"
+    '{% if false %}<tool_call>\n{"name": x, "arguments": {}}\n</tool_call>{% endif %}'
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 instructor = pytest.importorskip("instructor", reason="make test-frameworks installs it")
 
 
-class Person(BaseModel):
+class Person(BaseModel, extra="forbid"):
     """Who is spoken of."""
 
     name: str = Field(pattern="^[A-Z][a-z]{2,8}$")
@@ -25,6 +25,6 @@ def test_a_person_is_extracted(server: Running, mode: str) -> None:
         response_model=Person,
         max_tokens=200,
         max_retries=0,
-        seed=1,
+        temperature=0,
     )
     assert isinstance(person, Person)

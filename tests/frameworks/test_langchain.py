@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 langchain_openai = pytest.importorskip("langchain_openai", reason="make test-frameworks installs it")
 
 
-class Weather(BaseModel):
+class Weather(BaseModel, extra="forbid"):
     """The weather at a place."""
 
     town: str = Field(pattern="^(Bern|Oslo)$")
@@ -39,12 +39,18 @@ def test_chat_and_stream_say_the_same(server: Running) -> None:
 
 
 def test_structured_output(server: Running) -> None:
-    found = chat(server).with_structured_output(Weather, method="json_schema").invoke("How is the weather?")
+    found = (
+        chat(server, temperature=0)
+        .with_structured_output(Weather, method="json_schema")
+        .invoke("How is the weather?")
+    )
     assert isinstance(found, Weather)
 
 
 def test_a_tool_is_called(server: Running) -> None:
-    model = chat(server).bind_tools([Weather], tool_choice="Weather")
+    model = chat(server, temperature=0).bind_tools(
+        [Weather], tool_choice="Weather", parallel_tool_calls=False
+    )
     [call] = model.invoke("How is the weather?").tool_calls
     assert call["name"] == "Weather"
     assert Weather(**call["args"])

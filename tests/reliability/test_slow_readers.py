@@ -73,9 +73,7 @@ class Buffers:
             self.most = max(self.most, transport.get_write_buffer_size() if transport else 0)
 
 
-@pytest.mark.parametrize(
-    ("stall_s", "tokens"), [(2.0, 60), pytest.param(60.0, 4000, marks=pytest.mark.soak)]
-)
+@pytest.mark.parametrize(("stall_s", "tokens"), [(2.0, 60), pytest.param(60.0, 4000, marks=pytest.mark.soak)])
 def test_l3_stalled_readers(monkeypatch, show: Callable[[str], None], stall_s: float, tokens: int) -> None:
     monkeypatch.setattr(headrace.api.stream, "STALL_S", stall_s)
     monkeypatch.setattr(in_process, "bind", bind_with_small_buffers)
