@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.inl')
 
-.PHONY: run test lint soak bench models setup test-native clean
+.PHONY: run test lint soak bench models setup test-native test-frameworks clean
 
 run: $(VENV)/.installed
 	@$(BIN)/headrace run --raw --max-tokens 160 --seed 7 \
@@ -25,11 +25,17 @@ lint: $(VENV)/.lint
 test-native: $(VENV)/.installed
 	scripts/test_native.sh $(BIN)
 
+# In a folder of their own: litellm wants an older openai than the tests of the API do.
+test-frameworks: $(VENV)/.test
+	$(PIP) --upgrade --target $(VENV)/frameworks langchain-openai llama-index-llms-openai-like instructor litellm
+	PYTHONPATH=$(VENV)/frameworks $(BIN)/python -m pytest tests/frameworks -W default
+
 bench: $(VENV)/.installed
 	$(BIN)/python bench/engine_step.py
 	$(BIN)/python bench/scheduler.py
 	$(BIN)/python bench/sampling.py
 	$(BIN)/python bench/kernels/linear.py
+	$(BIN)/python bench/serving/streaming.py
 
 # The recipes of the shipped chat models, end to end: many hours on a CPU, and they go on where they were stopped.
 DATA ?= ../shared/data

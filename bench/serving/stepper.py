@@ -1,0 +1,103 @@
+"""Models whose steps cost nothing, for measuring what lies around them."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.engine.engine import EngineLimits, EngineStatus
+from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request, Sink, Ticket, Timing, Usage
+from headrace.ops.value import Array
+from headrace.program.step import Step
+from headrace.run.executor import Capacity
+
+Round = Callable[[], None]
+"""Called after each step; it returns when the next one may begin."""
+
+
+class NullExecutor:
+    """Gives the same logits for every row."""
+
+    def __init__(self, capacity: Capacity, vocabulary: int, token: int, after_step: Round) -> None:
+        self.capacity = capacity
+        self._logits = np.zeros((capacity.max_rows, vocabulary), np.float32)
+        self._logits[:, token] = 1
+        self._after_step = after_step
+        self._began = False
+
+    def run(self, step: Step) -> Array:
+        if self._began:  # the step before has been handed out
+            self._after_step()
+        self._began = True
+        return self._logits[: len(step.rows)]
+
+
+@dataclass(slots=True)
+class _Stream:
+    request: Request
+    sink: Sink
+    tokens: int = 0
+    cancelled: bool = False
+
+
+class StepEngine:
+    """An engine that is only its events: each step gives every request one token of `text`.
+
+    It waits until `width` requests are there, so that all of them run side by side.
+    """
+
+    def __init__(self, text: str, width: int, after_step: Round) -> None:
+        self.limits = EngineLimits(context_length=10**6, max_sequences=width)
+        self._delta = Delta(0, text, (300,))
+        self._width = width
+        self._after_step = after_step
+        self._streams: dict[str, _Stream] = {}
+        self._wake = threading.Condition()
+        self._stop = False
+        self._steps = itertools.count()
+        self._thread = threading.Thread(target=self._run, name="headrace-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request, sink: Sink) -> Ticket:
+        with self._wake:
+            self._streams[request.request_id] = _Stream(request, sink)
+            self._wake.notify()
+        return Ticket(request.request_id, self._cancel)
+
+    def status(self) -> EngineStatus:
+        return EngineStatus(len(self._streams), 0, 0, 0, 0, next(self._steps), 0.0, self._thread.is_alive())
+
+    def close(self) -> None:
+        with self._wake:
+            self._stop = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _cancel(self, request_id: str) -> None:
+        stream = self._streams.get(request_id)
+        if stream is not None:
+            stream.cancelled = True
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._stop or len(self._streams) >= self._width)
+                if self._stop:
+                    return
+            while self._streams:
+                for stream in list(self._streams.values()):
+                    stream.sink(self._events(stream))
+                next(self._steps)
+                self._after_step()
+
+    def _events(self, stream: _Stream) -> list[Event]:
+        stream.tokens += 1
+        if stream.tokens < (stream.request.params.max_tokens or 1) and not stream.cancelled:
+            return [self._delta]
+        del self._streams[stream.request.request_id]
+        usage = Usage(len(stream.request.prompt), stream.tokens, 0)
+        return [self._delta, ChoiceDone(0, "length"), Done(usage, Timing(0.001, 0.002, 0.01), 0)]

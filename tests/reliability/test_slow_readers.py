@@ -1,0 +1,113 @@
+"""L3: 500 readers that have stopped reading, beside 100 that read."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import in_process
+import pytest
+from fake import FakeEngine, FakeModel
+from in_process import Running, running_server
+from load_client import fetch, percentile, post
+
+import headrace.api.stream
+from headrace.api.server import bind
+from headrace.api.stream import StreamedReply
+from headrace.config import Settings
+
+CHAT = "/v1/chat/completions"
+MESSAGES = [{"role": "user", "content": "x"}]
+STEP_S = 0.1  # enough for test, server and engine, which share a process
+TEXT = "x" * 4000  # of each step
+LIMIT_BYTES = 256 * 1024
+
+
+def stalled_reader(port: int) -> socket.socket:
+    """A client that asks for much and reads nothing."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(("127.0.0.1", port))
+    body = {"messages": MESSAGES, "stream": True, "max_tokens": 4000}
+    connection.sendall(post(CHAT, body))
+    return connection
+
+
+def bind_with_small_buffers(settings: Settings) -> socket.socket:
+    """The system keeps little for a reader, so that what it does not read soon waits in the server."""
+    listener = bind(settings)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)
+    return listener
+
+
+async def live_gaps_ms(port: int, readers: int, tokens: int) -> list[float]:
+    body = {"messages": MESSAGES, "stream": True, "max_tokens": tokens}
+    exchanges = await asyncio.gather(
+        *(fetch(port, post(CHAT, body), keep_body=False) for _ in range(readers))
+    )
+    assert all(one.body.endswith(b"data: [DONE]\n\n") for one in exchanges)
+    return [1000 * gap for one in exchanges for gap in one.gaps_s]
+
+
+class Buffers:
+    """The most that has waited for any one reader: in the reply, and in its connection."""
+
+    def __init__(self, server: Running, patch: pytest.MonkeyPatch) -> None:
+        self.most = 0
+        feed = StreamedReply._feed
+
+        def noted(reply: StreamedReply, index: int, events: list[Any]) -> None:
+            feed(reply, index, events)
+            self.pending = max(self.pending, len(reply._pending))
+
+        self.pending = 0
+        self._server = server
+        patch.setattr(StreamedReply, "_feed", noted)
+
+    def look(self) -> None:
+        for protocol in list(self._server.server.server_state.connections):
+            transport = protocol.transport
+            self.most = max(self.most, transport.get_write_buffer_size() if transport else 0)
+
+
+@pytest.mark.parametrize(("stall_s", "tokens"), [(2.0, 60), pytest.param(60.0, 4000, marks=pytest.mark.soak)])
+def test_l3_stalled_readers(monkeypatch, show: Callable[[str], None], stall_s: float, tokens: int) -> None:
+    monkeypatch.setattr(headrace.api.stream, "STALL_S", stall_s)
+    monkeypatch.setattr(in_process, "bind", bind_with_small_buffers)
+    engine = FakeEngine(pause_s=STEP_S)
+    engine.answer = [TEXT] * 4000  # type: ignore[assignment]
+    model = FakeModel(engine=engine)
+    with running_server(model) as server:
+        alone = asyncio.run(live_gaps_ms(server.port, 100, min(tokens, 500)))
+        buffers = Buffers(server, monkeypatch)
+        start_s = time.perf_counter()
+        stalled = [stalled_reader(server.port) for _ in range(500)]
+        while len(engine.submitted) < 600:
+            time.sleep(0.01)
+
+        async def beside() -> list[float]:
+            reading = asyncio.create_task(live_gaps_ms(server.port, 100, min(tokens, 500)))
+            while not reading.done():
+                buffers.look()
+                await asyncio.sleep(0.05)
+            return await reading
+
+        gaps = asyncio.run(beside())
+        while model.engine._running:  # cut: cancelled, and so gone from the engine
+            buffers.look()
+            time.sleep(0.02)
+            assert time.perf_counter() - start_s < 60 + 3 * stall_s, "stalled readers are kept"
+        cut_s = time.perf_counter() - start_s
+        for connection in stalled:
+            connection.close()
+    model.close()
+    assert buffers.pending + buffers.most <= LIMIT_BYTES
+    assert len(set(model.engine.cancelled)) >= 500
+    show(
+        f"at most {buffers.pending:,} + {buffers.most:,} bytes wait for a reader (reply + connection), all "
+        f"500 were cut within {cut_s:.1f} s (deadline {stall_s:g} s); gaps of the live ones p99 "
+        f"{percentile(alone, 0.99):.1f} ms without, {percentile(gaps, 0.99):.1f} ms with them"
+    )
