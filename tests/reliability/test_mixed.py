@@ -117,7 +117,7 @@ async def settled(server: Running) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_p5_nothing_is_left_behind(tiny: Path, show: Callable[[str], None], count: int) -> None:
     model = load_model(str(tiny), EngineOptions(max_sequences=32, token_budget=128, threads=2))
     rng = random.Random(8)
