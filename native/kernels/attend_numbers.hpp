@@ -9,6 +9,8 @@
 
 namespace headrace::HEADRACE_NAMESPACE {
 
+typedef uint32_t Bits __attribute__((vector_size(kWidth * 4)));  // of floats; sums of them may wrap
+
 #if defined(HEADRACE_ISA_avx512)
 using HalfFactor = uint16_t;  // what a bf16 number is multiplied with
 #else
@@ -43,7 +45,7 @@ struct Arithmetic<uint16_t> {
     p = fma(p, f, splat(0.24024099111557007f));
     p = fma(p, f, splat(0.6931241750717163f));
     p = fma(p, f, splat(1.0f));
-    const F power = (F)((I)p + ((I)shifted << 23));
+    const F power = (F)((Bits)p + ((Bits)shifted << 23));
     const F tiny = x < splat(-126.0f) ? F{} : x;  // 0, or NaN
     return x >= splat(-126.0f) ? power : tiny;
   }
@@ -64,8 +66,8 @@ static inline void to_factors(uint16_t* to, F x) {
 template <typename T>
 static inline F rounded(F x) {
   if constexpr (sizeof(T) == sizeof(typename Arithmetic<T>::Factor)) return x;
-  const I bits = (I)x;
-  const I nearest = (bits + 0x7fff + ((bits >> 16) & 1)) & splat_int(static_cast<int32_t>(0xffff0000u));
+  const Bits bits = (Bits)x;
+  const Bits nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
   return x == x ? (F)nearest : x;
 }
 
