@@ -26,7 +26,7 @@ def served() -> Iterator[Running]:
 
 
 def test_requests_made_from_the_document(served: Running, tmp_path: Path) -> None:
-    """500 valid and invalid requests of each operation; a program of its own: the plugin lags behind pytest."""
+    """500 requests of each operation, valid and not; by a program: the plugin lags behind pytest."""
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{served.url}/openapi.json"]
     command += ["--checks", CHECKS, "--max-examples", "500", "--mode", "all", "--no-color"]
     command += ["--generation-deterministic", "--warnings", "off"]
