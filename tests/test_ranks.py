@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src" / "headrace"
 
 RANKS = {
     "errors": -1,  # below everything: any file may raise
+    "setting_values": -1,
     "config": 0,
     "_native": 0,
     "ops": 1,

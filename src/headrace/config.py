@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -12,6 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import UsageError
+from headrace.setting_values import (
+    a_path,
+    a_size,
+    a_switch,
+    a_text,
+    an_integer,
+    idle_seconds,
+    one_of,
+    origins,
+    seconds,
+    texts,
+)
 
 PREFIX = "HEADRACE_"
 FILE_NAME = "headrace.toml"
@@ -46,101 +57,6 @@ class Setting:
         return PREFIX + self.name.upper()
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("a non-empty text")
-    return value
-
-
-def _integer(low: int, high: int = 2**63 - 1) -> Callable[[object], int]:
-    def parse(value: object) -> int:
-        wanted = f"an integer from {low:,}" + (f" to {high:,}" if high < 2**63 - 1 else " up")
-        if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
-            value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise ValueError(wanted)
-        return value
-
-    return parse
-
-
-def _seconds(value: object) -> float:
-    try:
-        number = float(value) if isinstance(value, str | int | float) else -1.0
-    except ValueError:
-        number = -1.0
-    if not 0 <= number <= 86_400:
-        raise ValueError("a number of seconds from 0 to 86,400")
-    return number
-
-
-def _idle_seconds(value: object) -> float:
-    try:
-        number = -1.0 if value == "never" else float(value) if isinstance(value, str | int | float) else -2.0
-    except ValueError:
-        number = -2.0
-    if not -1 <= number <= 10 * 365 * 86_400:
-        raise ValueError("a number of seconds, or never")
-    return number
-
-
-def _switch(value: object) -> bool:
-    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-    found = words.get(str(value).lower())
-    if found is None:
-        raise ValueError("true or false")
-    return found
-
-
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-def _bytes(value: object) -> int:
-    text = str(value).strip().upper().removesuffix("B").removesuffix("I")
-    number = text.rstrip("KMGT")
-    unit = text[len(number) :]
-    try:
-        size = float(number) * _UNITS[unit]
-    except (ValueError, KeyError):
-        size = -1.0
-    if not 0 < size < 2**63:
-        raise ValueError("a size such as 4GiB, 512M or a number of bytes")
-    return int(size)
-
-
-def _path(value: object) -> Path:
-    if not isinstance(value, str | Path) or not str(value):
-        raise ValueError("a path")
-    return Path(value).expanduser()
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    parts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(parts, list | tuple):
-        raise ValueError("one or several texts separated by commas")
-    found = tuple(str(part).strip() for part in parts)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    if not all(found):
-        raise ValueError("non-empty texts separated by commas")
-    return found
-
-
-def _origins(value: object) -> tuple[str, ...]:
-    found = _texts(value)
-    for origin in found:
-        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", origin, re.IGNORECASE):
-            raise ValueError("origins such as https://app.example:8443, without a path; or *")
-    return found
-
-
-def _choice(*choices: str) -> Callable[[object], str]:
-    def parse(value: object) -> str:
-        if value not in choices:
-            raise ValueError("one of " + ", ".join(choices))
-        return str(value)
-
-    return parse
-
-
 def _setting(
     default: Any,
     parse: Callable[[object], object],
@@ -156,7 +72,7 @@ def _setting(
 
 
 def _one_of(default: str, help: str, *choices: str) -> Any:
-    return _setting(default, _choice(*choices), "|".join(choices), help, choices=choices)
+    return _setting(default, one_of(*choices), "|".join(choices), help, choices=choices)
 
 
 def default_cache_dir() -> Path:
@@ -180,16 +96,16 @@ class Settings:
     )
     kv_dtype: str = _one_of("auto", "type of the keys and values kept in memory", "auto", "f32", "bf16")
     context: int | None = _setting(
-        None, _integer(1), "tokens", "context length in tokens", shown_default="the model's limit"
+        None, an_integer(1), "tokens", "context length in tokens", shown_default="the model's limit"
     )
     threads: int | None = _setting(
-        None, _integer(1, 1024), "count", "compute threads", shown_default="the cores it may use"
+        None, an_integer(1, 1024), "count", "compute threads", shown_default="the cores it may use"
     )
-    max_sequences: int = _setting(32, _integer(1, 4096), "count", "sequences computed at the same time")
-    token_budget: int = _setting(512, _integer(1, 2**20), "tokens", "most tokens computed in one step")
+    max_sequences: int = _setting(32, an_integer(1, 4096), "count", "sequences computed at the same time")
+    token_budget: int = _setting(512, an_integer(1, 2**20), "tokens", "most tokens computed in one step")
     kv_memory: int | None = _setting(
         None,
-        _bytes,
+        a_size,
         "size",
         "memory for keys and values, e.g. 4GiB",
         shown_default="planned from free memory",
@@ -202,99 +118,101 @@ class Settings:
         "torch",
     )
     cache_dir: Path | None = _setting(
-        None, _path, "folder", "where packed weights are kept", shown_default="~/.cache/headrace"
+        None, a_path, "folder", "where packed weights are kept", shown_default="~/.cache/headrace"
     )
     store: Path | None = _setting(
         None,
-        _path,
+        a_path,
         "file",
         "SQLite file of keys, logs and saved responses",
         shown_default="~/.local/share/headrace/headrace.sqlite3",
     )
     offline: bool = _setting(
-        False, _switch, "true|false", "never reach for the network", shown_default="false"
+        False, a_switch, "true|false", "never reach for the network", shown_default="false"
     )
     memory: int | None = _setting(
-        None, _bytes, "size", "memory for all models together", shown_default="what is free at the start"
+        None, a_size, "size", "memory for all models together", shown_default="what is free at the start"
     )
     keep_alive: float = _setting(
         -1.0,
-        _idle_seconds,
+        idle_seconds,
         "seconds",
         "time after which an unused model is unloaded; never: only where another needs the memory",
         shown_default="never",
     )
     load_wait_s: float = _setting(
-        60.0, _seconds, "seconds", "time that a request waits for its model to load; then it gets 503"
+        60.0, seconds, "seconds", "time that a request waits for its model to load; then it gets 503"
     )
     on_demand: bool = _setting(
         False,
-        _switch,
+        a_switch,
         "true|false",
         "load also shipped and hub models that clients name, not only configured ones",
         shown_default="false",
     )
-    host: str = _setting("127.0.0.1", _text, "address", "address the server listens on")
-    port: int = _setting(8080, _integer(0, 65_535), "port", "port the server listens on; 0 picks a free one")
+    host: str = _setting("127.0.0.1", a_text, "address", "address the server listens on")
+    port: int = _setting(
+        8080, an_integer(0, 65_535), "port", "port the server listens on; 0 picks a free one"
+    )
     api_key: tuple[str, ...] = _setting(
         (),
-        _texts,
+        texts,
         "key[,key]",
         "keys that clients must send; several are separated by commas",
         shown_default="none",
     )
     requests_per_minute: int | None = _setting(
-        None, _integer(1), "count", "requests that each key may make in a minute", shown_default="no limit"
+        None, an_integer(1), "count", "requests that each key may make in a minute", shown_default="no limit"
     )
     tokens_per_minute: int | None = _setting(
         None,
-        _integer(1),
+        an_integer(1),
         "tokens",
         "tokens, of prompts and answers, that each key may use in a minute",
         shown_default="no limit",
     )
     concurrency: int | None = _setting(
-        None, _integer(1), "count", "requests of each key at the same time", shown_default="no limit"
+        None, an_integer(1), "count", "requests of each key at the same time", shown_default="no limit"
     )
     max_requests: int = _setting(
-        2048, _integer(1), "count", "requests under way, running or queued; more get 503"
+        2048, an_integer(1), "count", "requests under way, running or queued; more get 503"
     )
     max_queued_tokens: int = _setting(
         2**22,
-        _integer(1),
+        an_integer(1),
         "tokens",
         "tokens of prompts that wait for their turn; beyond them requests get 503",
     )
     log_requests: bool = _setting(
-        False, _switch, "true|false", "keep a line for each request in the store", shown_default="false"
+        False, a_switch, "true|false", "keep a line for each request in the store", shown_default="false"
     )
     log_content: bool = _setting(
-        False, _switch, "true|false", "keep also what requests say", shown_default="false"
+        False, a_switch, "true|false", "keep also what requests say", shown_default="false"
     )
     allowed_hosts: tuple[str, ...] = _setting(
         (),
-        _texts,
+        texts,
         "name[,name]",
         "Host and Origin names accepted on a loopback address besides localhost",
         shown_default="none",
     )
     cors_origins: tuple[str, ...] = _setting(
         (),
-        _origins,
+        origins,
         "origin[,origin]",
         "origins whose pages may call the server from a browser, such as https://app.example; * is all",
         shown_default="none",
     )
     tool_format: str | None = _setting(
         None,
-        _text,
+        a_text,
         "name",
         "syntax of tool calls, e.g. hermes",
         shown_default="told by the chat template",
     )
     drain_s: float = _setting(
         30.0,
-        _seconds,
+        seconds,
         "seconds",
         "time that requests under way get to finish when the server is told to stop",
     )
