@@ -60,6 +60,49 @@ def test_prefill_in_chunks_then_decode():
     assert engine.running[0].pending == 1
 
 
+def test_a_scored_prompt_takes_half_of_the_free_rows():
+    engine = scheduler(slots=8)
+    first, second = sequence(0, 10, scores=True), sequence(1, 10, scores=True)
+    first.tokens[:] = second.tokens
+    engine.add(first)
+    rows: list[int] = []
+    done: list[tuple[int, int, int, bool]] = []
+    for _ in range(3):
+        chunks = engine.schedule()
+        rows += [chunk.rows for chunk in chunks]
+        done += [(c.start, c.count, c.rows, c.samples) for c in chunks]
+        engine.advance(chunks)
+    assert done == [(0, 4, 4, False), (4, 4, 4, False), (8, 2, 2, True)]
+    assert not first.scores
+    # The pages are there, but its scores are not: nothing is taken from the cache.
+    engine.finish(first)
+    engine.add(second)
+    assert step(engine) == [(1, 0, 4, False)]
+    assert (second.cached_tokens, second.miss_reason) == (0, "scored")
+
+
+def test_rows_of_scored_prompts_never_exceed_what_a_step_has():
+    rng = random.Random(5)
+    engine = scheduler(slots=5, budget=16)
+    left = [
+        sequence(i, rng.randrange(1, 30), room=rng.randrange(1, 9), scores=rng.random() < 0.5)
+        for i in range(60)
+    ]
+    added: list[Sequence] = []
+    while left or any(one.state is not State.FINISHED for one in added):
+        if left and rng.random() < 0.4:
+            added.append(left.pop())
+            engine.add(added[-1])
+        chunks = engine.schedule()
+        assert sum(chunk.rows for chunk in chunks) <= 5
+        engine.advance(chunks)
+        for chunk in chunks:
+            if chunk.samples:
+                chunk.sequence.tokens.append(7)
+                if len(chunk.sequence.tokens) == chunk.sequence.max_length:
+                    engine.finish(chunk.sequence)
+
+
 def test_decoders_come_first_and_prefill_takes_what_is_left():
     engine = scheduler(budget=8)
     engine.add(sequence(0, 3))
