@@ -8,6 +8,7 @@ import tokenizers
 from headrace.errors import InvalidRequest
 from headrace.text.infill import infill_prompt
 from headrace.text.tokenizer import Tokenizer
+from text.conftest import real_backend
 
 BEFORE, AFTER = "def turn(n):\n\treturn ", "\n\nthe mill <|fim_middle|>"
 FAMILIES = [
@@ -77,8 +78,6 @@ def test_a_tokenizer_without_marks_says_so(small: tokenizers.Tokenizer) -> None:
 
 
 def test_a_real_tokenizer(shared_data) -> None:
-    from conftest import real_backend
-
     folder = shared_data / "tokenizers" / "hf" / "llama"
     backend = tokenizers.Tokenizer.from_str(real_backend(folder, "llama"))
     marks = ("▁<PRE>", "▁<SUF>", "▁<MID>")
