@@ -10,13 +10,11 @@ import sys
 
 import packages  # noqa: F401 - before what it looks for
 import torch
-from corpus import MissingData
 from decoder import Decoder, Shape
-from export import write_chat_model
-from loop import OtherRun, Plan, Run, load_checkpoint, train
+from loop import Run
 from measure import Measure
 from objective import likelihood
-from recipe import MissingMemory, Options, read_options
+from recipe import Options, chat_plan, read_options, run_recipe
 from sources import VOCABULARY, make_mixture, prepare_tokenizer, read_sources
 from tokenizers import Tokenizer
 
@@ -33,19 +31,8 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
     decoder = Decoder(SHAPE)
     decoder.initialise(torch.Generator().manual_seed(options.seed))
     decoder.to(options.device)
-    plan = Plan(
-        seed=options.seed,
-        steps=options.steps,
-        decay_steps=options.decay,
-        tokens_per_step=4096,
-        length=256,
-        decay_length=SHAPE.context,
-        matrix_rate=0.02,
-        other_rate=3e-3,
-        measure_every_steps=500,
-    )
     run = Run(
-        plan=plan,
+        plan=chat_plan(options, context=SHAPE.context, other_rate=3e-3),
         work=options.work,
         device=options.device,
         decoder=decoder,
@@ -59,21 +46,8 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
 
 def main() -> int:
     """Trains, exports."""
-    try:
-        options = read_options(
-            "Trains the chat model that ships inside the package.", steps=STEPS, decay=DECAY_STEPS
-        )
-        run, tokenizer = prepare(options)
-        if options.export:
-            load_checkpoint(run)
-        else:
-            train(run)
-    except (MissingData, MissingMemory, OtherRun) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    write_chat_model(run.decoder.cpu(), tokenizer, options.out)
-    print(f"{options.out}: step {run.step}")
-    return 0
+    description = "Trains the chat model that ships inside the package."
+    return run_recipe(lambda: read_options(description, steps=STEPS, decay=DECAY_STEPS), prepare)
 
 
 if __name__ == "__main__":

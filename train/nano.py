@@ -14,12 +14,12 @@ from data.prose import Stories
 from decoder import Decoder, Shape
 from dialogue import Writer
 from distill import record_answers
-from export import read_model, write_chat_model
-from loop import OtherRun, Plan, Run, load_checkpoint, train
+from export import read_model
+from loop import Run
 from measure import Measure
 from mixture import Mixture, Text
 from objective import distillation
-from recipe import MissingMemory, Options, read_options
+from recipe import Options, chat_plan, read_options, run_recipe
 from sources import (
     PROSE_SHARE,
     SHELL_SHARE,
@@ -72,19 +72,8 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
     decoder = Decoder(SHAPE)
     decoder.initialise(torch.Generator().manual_seed(options.seed))
     decoder.to(options.device)
-    plan = Plan(
-        seed=options.seed,
-        steps=options.steps,
-        decay_steps=options.decay,
-        tokens_per_step=4096,
-        length=256,
-        decay_length=SHAPE.context,
-        matrix_rate=0.02,
-        other_rate=5e-3,
-        measure_every_steps=500,
-    )
     run = Run(
-        plan=plan,
+        plan=chat_plan(options, context=SHAPE.context, other_rate=5e-3),
         work=options.work,
         device=options.device,
         decoder=decoder,
@@ -98,21 +87,10 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
 
 def main() -> int:
     """Trains, exports."""
-    try:
-        options = read_options(
-            "Trains the draft model for mini by distillation.", steps=STEPS, decay=DECAY_STEPS, teacher=True
-        )
-        run, tokenizer = prepare(options)
-        if options.export:
-            load_checkpoint(run)
-        else:
-            train(run)
-    except (MissingData, MissingMemory, OtherRun) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    write_chat_model(run.decoder.cpu(), tokenizer, options.out)
-    print(f"{options.out}: step {run.step}")
-    return 0
+    description = "Trains the draft model for mini by distillation."
+    return run_recipe(
+        lambda: read_options(description, steps=STEPS, decay=DECAY_STEPS, teacher=True), prepare
+    )
 
 
 if __name__ == "__main__":

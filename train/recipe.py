@@ -1,11 +1,17 @@
-"""The command line that the recipes of the chat models share, and what they refuse."""
+"""What the recipes of the chat models share: command line, refusals, the plan, from data to model folder."""
 
 import argparse
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import torch
+from corpus import MissingData
+from export import write_chat_model
+from loop import OtherRun, Plan, Run, load_checkpoint, train
+from tokenizers import Tokenizer
 
 LEAST_MEMORY_GIB = 6.0
 
@@ -61,3 +67,35 @@ def read_options(description: str, *, steps: int, decay: int, teacher: bool = Fa
         )
     given["work"].mkdir(parents=True, exist_ok=True)
     return Options(**given, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def chat_plan(options: Options, *, context: int, other_rate: float) -> Plan:
+    """The plan of a chat model: short windows until the decay, then those of its whole context."""
+    return Plan(
+        seed=options.seed,
+        steps=options.steps,
+        decay_steps=options.decay,
+        tokens_per_step=4096,
+        length=256,
+        decay_length=context,
+        matrix_rate=0.02,
+        other_rate=other_rate,
+        measure_every_steps=500,
+    )
+
+
+def run_recipe(read: Callable[[], Options], prepare: Callable[[Options], tuple[Run, Tokenizer]]) -> int:
+    """Trains, or with `--export` only loads, and writes the model folder; the exit status."""
+    try:
+        options = read()
+        run, tokenizer = prepare(options)
+        if options.export:
+            load_checkpoint(run)
+        else:
+            train(run)
+    except (MissingData, MissingMemory, OtherRun) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    write_chat_model(run.decoder.cpu(), tokenizer, options.out)
+    print(f"{options.out}: step {run.step}")
+    return 0

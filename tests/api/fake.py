@@ -26,6 +26,7 @@ from headrace.engine.request import (
     Usage,
 )
 from headrace.errors import ContextLengthExceeded, HeadraceError, Overloaded, TemplateError
+from headrace.sample.grammar_compile import compile_grammar
 from headrace.sample.params import SamplingParams
 
 CONTEXT_LENGTH = 4096
@@ -128,6 +129,8 @@ class FakeEngine:
                 f"prompt has {len(request.prompt):,} tokens, the limit is {CONTEXT_LENGTH:,}: shorten it",
                 param="messages",
             )
+        if request.constraint is not None:
+            compile_grammar(request.constraint, {})
         with self._wake:
             if request.request_id in self._running:
                 raise AssertionError("request ids must be unique")

@@ -6,7 +6,6 @@ import importlib
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -152,15 +151,12 @@ def _shrink(monkeypatch: pytest.MonkeyPatch) -> None:
                 vocabulary=512, hidden=64, intermediate=96, layers=layers, heads=2, kv_heads=1, context=1024
             ),
         )
-        _shorten(monkeypatch, module)
+    recipe = importlib.import_module("recipe")
+    plan = recipe.Plan
+    monkeypatch.setattr(recipe, "Plan", lambda **given: plan(**given | {"measure_every_steps": 2}))
     evaluate = importlib.import_module("evaluate")
     for name in ("SHELL_COUNT", "SQL_COUNT", "TOOLS_COUNT"):
         monkeypatch.setattr(evaluate, name, min(getattr(evaluate, name), 40))
-
-
-def _shorten(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
-    plan = module.Plan
-    monkeypatch.setattr(module, "Plan", lambda **given: plan(**given | {"measure_every_steps": 2}))
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, recipe: str, data: Path, work: Path, out: Path, *more: str) -> int:

@@ -152,18 +152,8 @@ class ChatBody(GenerationBody):
             )
         if self.logprobs:
             more["logprobs"] = self.top_logprobs or 0
-        return Request(
-            params=self.sampling(model.defaults, **more),
-            # The template writes the special tokens, so none are added.
-            prompt=tuple(model.tokenizer.encode(conversation.text, add_special=False)),
-            request_id=request_id,
-            salt=salt,
-            priority=self.priority,
-            deadline_s=self.deadline_s,
-            visible_ids=conversation.visible_ids(model.tokenizer),
-            constraint=conversation.constraint(model.tokenizer, self.constraint()),
-            thinking=self._thinking(model, conversation),
-        )
+        thinking = self._thinking(model, conversation)
+        return self.conversation_request(model, conversation, request_id, salt, thinking, **more)
 
 
 class ChatShape:

@@ -8,7 +8,6 @@ from typing import Any, Final, cast
 
 from headrace.errors import InvalidRequest
 from headrace.sample.grammar import Constraint, choice_constraint, schema_constraint
-from headrace.sample.grammar_structural import structural_tag_grammar
 
 SCHEMA_OR_TEXT: Final = {"anyOf": [{"type": "object"}, {"type": "boolean"}, {"type": "string"}]}
 STRUCTURAL_TAG: Final = {
@@ -182,12 +181,9 @@ def _choice(value: object, after: str | None, name: str) -> Constraint:
 
 
 def _structural_tag(value: object, after: str | None, name: str) -> Constraint:
-    """An object, which is looked at here, or the text of one, which is looked at when it is compiled."""
-    if isinstance(value, str):
-        return Constraint("structural_tag", value, after, name)
-    constraint = Constraint("structural_tag", json.dumps(value, ensure_ascii=False), after, name)
-    structural_tag_grammar(constraint, value, {})
-    return constraint
+    """An object, or the text of one; what is in it is looked at when it is compiled."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return Constraint("structural_tag", text, after, name)
 
 
 _READERS: Final[Mapping[str, Callable[[object, str | None, str], Constraint]]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
@@ -18,10 +18,16 @@ from headrace.api.formats import (
 )
 from headrace.api.service import get_service, read_body
 from headrace.api.wire import ParameterWarning
+from headrace.chat.conversation import Conversation
 from headrace.config import nearest
+from headrace.engine.request import Request
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.sample.grammar import Constraint
 from headrace.sample.params import MAX_LOGIT_BIAS, MAX_N, SamplingParams, with_defaults
+from headrace.sample.thinking import ThinkingLimit
+
+if TYPE_CHECKING:
+    from headrace.engine.contract import LoadedModel
 
 LARGE_BODY_BYTES = 256 * 1024
 TOKEN_CHARACTERS = 512  # no vocabulary has a token that stands for more
@@ -216,6 +222,30 @@ class GenerationBody(RequestBody):
         if self.logit_bias is not None:
             given["logit_bias"] = {_token_id(key): bias for key, bias in self.logit_bias.items()}
         return with_defaults(defaults, given | more)
+
+    def conversation_request(
+        self,
+        model: LoadedModel,
+        conversation: Conversation,
+        request_id: str,
+        salt: str,
+        thinking: ThinkingLimit | None,
+        **more: Any,
+    ) -> Request:
+        """The engine request of a conversation; `more` are sampling parameters over what was given.
+        Tokenises: not for the event loop."""
+        return Request(
+            params=self.sampling(model.defaults, **more),
+            # The template writes the special tokens, so none are added.
+            prompt=tuple(model.tokenizer.encode(conversation.text, add_special=False)),
+            request_id=request_id,
+            salt=salt,
+            priority=self.priority,
+            deadline_s=self.deadline_s,
+            visible_ids=conversation.visible_ids(model.tokenizer),
+            constraint=conversation.constraint(model.tokenizer, self.constraint()),
+            thinking=thinking,
+        )
 
     def constraint(self, *, after: str | None = None) -> Constraint | None:
         """What the output must match, after the text `after`; from whichever parameter for it was given."""

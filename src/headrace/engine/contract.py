@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from headrace.chat.template import ChatTemplate
 from headrace.engine.request import Request, Sink, Ticket
+from headrace.errors import Overloaded
 from headrace.sample.params import SamplingParams
 from headrace.text.tokenizer import Tokenizer
 
@@ -27,6 +28,14 @@ class EngineLimits:
     def max_choices(self) -> int:
         """Most choices that may be queued or running."""
         return self.max_waiting + self.max_sequences
+
+    def check_room(self, pending: int, choices: int) -> None:
+        """Raise Overloaded where `choices` more beside `pending` ones are too many."""
+        if pending + choices > self.max_choices:
+            raise Overloaded(
+                f"{pending:,} sequences are queued or running, at most {self.max_choices:,} are allowed: "
+                "try again later"
+            )
 
 
 @dataclass(frozen=True, slots=True)

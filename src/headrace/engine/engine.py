@@ -24,7 +24,6 @@ from headrace.errors import (
     EngineStopped,
     HeadraceError,
     InvalidRequest,
-    Overloaded,
 )
 from headrace.ops.value import Array
 from headrace.run.executor import Executor
@@ -99,11 +98,7 @@ class Engine:
                 raise self._failure or EngineStopped("the engine is shutting down: start it again")
             if request_id in self._accepted:
                 raise InvalidRequest(f"request_id '{request_id}' is in use", param="request_id")
-            if self._pending_choices + choices > self.limits.max_choices:
-                raise Overloaded(
-                    f"{self._pending_choices:,} sequences are queued or running, at most "
-                    f"{self.limits.max_choices:,} are allowed: try again later"
-                )
+            self.limits.check_room(self._pending_choices, choices)
             self._pending_choices += choices
             self._accepted[request_id] = generation
             self._inbox.append(generation)

@@ -25,7 +25,7 @@ from headrace.engine.request import (
     Timing,
     Usage,
 )
-from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest, Overloaded
+from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
 from headrace.workers.process import WorkerProcess
 from headrace.workers.wire import Answer, BadFrame, Cancel, FromWorker, Ready, Step, Submit, read_events
 
@@ -153,11 +153,7 @@ class RemoteEngine:
                 raise self._failure or EngineStopped("the engine is shutting down: start it again")
             if request_id in self._numbers:
                 raise InvalidRequest(f"request_id '{request_id}' is in use", param="request_id")
-            if self._pending_choices + choices > self.limits.max_choices:
-                raise Overloaded(
-                    f"{self._pending_choices:,} sequences are queued or running, at most "
-                    f"{self.limits.max_choices:,} are allowed: try again later"
-                )
+            self.limits.check_room(self._pending_choices, choices)
             self._register(request_id, item)
 
     def _register(self, request_id: str, item: _Open) -> None:

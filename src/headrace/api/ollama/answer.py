@@ -40,7 +40,7 @@ class Part:
         self.logprobs += more.logprobs
 
 
-class AnswerReader:
+class PartReader:
     """Takes an answer's text; without a parser all of it is text. A call is shown when it is complete."""
 
     def __init__(self, parser: AnswerParser | None) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from fastapi import APIRouter
@@ -13,15 +13,15 @@ from pydantic import Field, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.call import call_of
 from headrace.api.ollama.answer import Part
 from headrace.api.ollama.bodies import AnswerBody
-from headrace.api.ollama.names import Used, unload_model, use_model
-from headrace.api.ollama.reply import Asked, line_replies, respond, without_answer
+from headrace.api.ollama.flow import answer
+from headrace.api.ollama.names import Used
+from headrace.api.ollama.reply import line_replies
 from headrace.api.ollama.thinking import think_variables
 from headrace.api.ollama.wire import OllamaGenerate, timestamp
 from headrace.api.parameters import check_characters, json_schema, read_parameters
-from headrace.api.service import get_service, key_salt, new_id
+from headrace.api.service import new_id
 from headrace.api.wire import ParameterWarning
 from headrace.chat.conversation import Conversation, prepare
 from headrace.chat.messages import Message
@@ -81,28 +81,11 @@ class GenerateBody(AnswerBody):
 )
 async def generate(http: HttpRequest) -> Response:
     """Answer a prompt; with raw, go on with its text. An empty prompt loads the model."""
-    service, call = get_service(http), call_of(http)
     body, warnings = await read_parameters(GenerateBody, http)
     body.check()
-    if body.unloads:
-        await unload_model(http, body)
-        return without_answer(_shape(body.model, Part()), 0.0, warnings, unloads=True)
-    used = await use_model(http, body)
-    if body.asks_nothing:
-        return without_answer(_shape(used.name, Part()), used.load_s, used.warnings, unloads=False)
-    salt = key_salt(http, None)
-    prepared = await service.off_loop(lambda: _prepare(body, used, service.settings.tool_format, salt))
-    request, conversation, more = prepared
-    asked = Asked(
-        request=request,
-        parser=None if conversation is None or conversation.plain else conversation.parser(),
-        shape=lambda part: _shape(used.name, part),
-        before_s=time.monotonic() - call.arrival_s,
-        load_s=used.load_s,
-        warnings=[*warnings, *used.warnings, *more],
-        gives_context=conversation is not None,
+    return await answer(
+        http, body, warnings, shape=_shape, prepare=partial(_prepare, body), gives_context=True
     )
-    return await respond(http, used.model, asked, stream=body.streams)
 
 
 def _shape(name: str, part: Part) -> OllamaGenerate:

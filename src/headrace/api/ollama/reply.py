@@ -15,7 +15,7 @@ from starlette.responses import Response
 from headrace.api.call import call_of
 from headrace.api.errors import json_response
 from headrace.api.logprobs import chat_logprobs
-from headrace.api.ollama.answer import AnswerReader, Part
+from headrace.api.ollama.answer import Part, PartReader
 from headrace.api.ollama.errors import OllamaError
 from headrace.api.ollama.wire import OllamaGenerate, OllamaLine
 from headrace.api.openapi import replies
@@ -71,7 +71,7 @@ class Lines:
     def __init__(self, model: LoadedModel, asked: Asked) -> None:
         self._tokenizer = model.tokenizer
         self._asked = asked
-        self._reader = AnswerReader(asked.parser)
+        self._reader = PartReader(asked.parser)
         self._kept = Part()
         self._tokens: list[int] = []
         self._ended: ChoiceDone | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
@@ -27,16 +27,6 @@ if TYPE_CHECKING:
     from headrace.engine.contract import LoadedModel
 
 LOGPROBS = "message.output_text.logprobs"
-INCLUDABLE = (
-    LOGPROBS,
-    "reasoning.encrypted_content",
-    "file_search_call.results",
-    "web_search_call.results",
-    "web_search_call.action.sources",
-    "message.input_image.image_url",
-    "computer_call_output.output.image_url",
-    "code_interpreter_call.outputs",
-)
 Includable = Literal[
     "message.output_text.logprobs",
     "reasoning.encrypted_content",
@@ -47,6 +37,7 @@ Includable = Literal[
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 ]
+INCLUDABLE: tuple[str, ...] = get_args(Includable)
 _INPUT = {
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}, "minItems": 1}],
     "description": "A text, or messages, calls, their outputs, reasoning and references to kept items.",
@@ -253,19 +244,10 @@ class ResponseBody(PromptBody, GenerationBody):
             more["max_tokens"] = self.max_output_tokens
         if self.wants_logprobs:
             more["logprobs"] = self.top_logprobs or 0
-        budget, name = self.thinking_token_budget, "thinking_token_budget"
-        return Request(
-            params=self.sampling(model.defaults, **more),
-            # The template writes the special tokens, so none are added.
-            prompt=tuple(model.tokenizer.encode(conversation.text, add_special=False)),
-            request_id=request_id,
-            salt=salt,
-            priority=self.priority,
-            deadline_s=self.deadline_s,
-            visible_ids=conversation.visible_ids(model.tokenizer),
-            constraint=conversation.constraint(model.tokenizer, self.constraint()),
-            thinking=None if budget is None else conversation.thinking(model.tokenizer, budget, param=name),
-        )
+        thinking, budget = None, self.thinking_token_budget
+        if budget is not None:
+            thinking = conversation.thinking(model.tokenizer, budget, param="thinking_token_budget")
+        return self.conversation_request(model, conversation, request_id, salt, thinking, **more)
 
     def response(self, response_id: str, model: LoadedModel, request: Request) -> ResponseObject:
         """The response before anything of it is there."""
