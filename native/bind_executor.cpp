@@ -104,7 +104,7 @@ class BoundExecutor {
     executor_ = std::make_unique<Executor>(pool, std::move(program), poison);
   }
 
-  std::vector<double> run(const Ints& tokens, const Ints& positions, const Ints& slots, const Ints& query_starts,
+  std::vector<double> run(const Ints& tokens, const Ints& token_types, const Ints& positions, const Ints& slots, const Ints& query_starts,
                           const Ints& lengths, const IntTable& block_tables, const Ints& rows, const Ints& state_slots,
                           bool timed) {
     headrace::Step step;
@@ -112,12 +112,14 @@ class BoundExecutor {
     step.B = count(lengths);
     step.R = count(rows);
     step.max_pages = static_cast<int32_t>(block_tables.shape(1));
+    expect("token_types", count(token_types), step.T);
     expect("positions", count(positions), step.T);
     expect("slots", count(slots), step.T);
     expect("query_starts", count(query_starts), step.B + 1);
     expect("state_slots", count(state_slots), step.B);
     expect("block_tables", static_cast<int32_t>(block_tables.shape(0)), step.B);
     step.tokens = tokens.data();
+    step.token_types = token_types.data();
     step.positions = positions.data();
     step.slots = slots.data();
     step.query_starts = query_starts.data();
@@ -200,7 +202,7 @@ void bind_executor(nb::module_& m) {
            "pool"_a, "arena"_a.noconvert(), "values"_a, "weights"_a.noconvert(), "constants"_a.noconvert(),
            "kv"_a.noconvert(), "kv_type"_a, "states"_a.noconvert(), "max_tokens"_a, "max_rows"_a, "instructions"_a, "poison"_a = false,
            nb::keep_alive<1, 2>())
-      .def("run", &BoundExecutor::run, "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
+      .def("run", &BoundExecutor::run, "tokens"_a.noconvert(), "token_types"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
            "query_starts"_a.noconvert(), "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert(),
            "state_slots"_a.noconvert(), "timed"_a = false,
            "Runs a step. `timed`: phase by phase, and returns the seconds of each instruction, the rotations' first.")

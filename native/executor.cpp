@@ -157,6 +157,8 @@ void Executor::execute(const Instruction& it, int phase, const Step& step, int p
       return embed(it, step.tokens, rows, part, parts);
     case Op::embed_positions:
       return embed(it, step.positions, rows, part, parts);
+    case Op::embed_token_types:
+      return embed(it, step.token_types, rows, part, parts);
     case Op::fused_linear:
       return fused_linear(it, phase, rows, part, parts);
     case Op::head_linear:
@@ -181,6 +183,8 @@ void Executor::execute(const Instruction& it, int phase, const Step& step, int p
       return attend(it, step, part, parts);
     case Op::gather:
       return rows_.gather(in(0), step.rows, rows, y.columns, out, part, parts);
+    case Op::pool:
+      return rows_.pool(in(0), step, y.columns, out, part, parts);
     case Op::take_columns:
       return rows_.take_columns(in(0), it.ints.data(), rows, y.columns, out, part, parts);
     case Op::add:
@@ -305,6 +309,7 @@ void Executor::attend(const Instruction& it, const Step& step, int part, int par
   args.value_dim = it.ints[3];
   args.scale = it.floats[0];
   args.window = it.ints[2];
+  args.ahead = it.ints[4];
   args.softcap = it.floats[1];
   args.kv = program_.kv[static_cast<size_t>(it.ints[0])];
   args.step = &step;

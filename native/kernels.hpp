@@ -68,7 +68,8 @@ struct AttendArgs {
   int32_t heads = 0;
   int32_t value_dim = 0;  // kv.head_dim; at most that where kv has no v
   float scale = 0;
-  int32_t window = 0;   // 0: none; otherwise a query at position p sees keys p-window+1 .. p
+  int32_t window = 0;   // 0: none; otherwise a query at position p sees no key before p-window+1
+  int32_t ahead = 0;    // it sees keys up to p+ahead, as far as the sequence has them
   float softcap = 0;    // 0: none
   KvLayer kv;
   const Step* step = nullptr;

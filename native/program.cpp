@@ -24,6 +24,7 @@ struct Form {
 constexpr Form kForms[] = {
     {"embed", Op::embed, 0, 1, 1, 0, 0, 0},
     {"embed_positions", Op::embed_positions, 0, 1, 1, 0, 0, 0},
+    {"embed_token_types", Op::embed_token_types, 0, 1, 1, 0, 0, 0},
     {"fused_linear", Op::fused_linear, 2, -1, -1, -1, 1, 1},
     {"head_linear", Op::head_linear, 1, 1, 1, 0, 1, 0},
     {"rms_norm", Op::rms_norm, 1, 1, 0, 1, 1, 1},
@@ -31,9 +32,10 @@ constexpr Form kForms[] = {
     {"rope_kv_write", Op::rope_kv_write, 3, 1, 0, 3, 3, 2},
     {"kv_write", Op::kv_write, 2, 0, 0, 0, 1, 0},
     {"rope", Op::rope, 1, 1, 0, 1, 2, 1},
-    {"attend", Op::attend, 1, 1, 0, 1, 4, 2},
+    {"attend", Op::attend, 1, 1, 0, 1, 5, 2},
     {"join", Op::join, 2, 1, 0, 0, 1, 0},
     {"gather", Op::gather, 1, 1, 0, 0, 0, 0},
+    {"pool", Op::pool, 1, 1, 0, 0, 0, 0},
     {"take_columns", Op::take_columns, 1, 1, 0, 0, -1, 0},
     {"add", Op::add, 2, 1, 0, 0, 0, 0},
     {"scale", Op::scale, 1, 1, 0, 0, 0, 1},
@@ -58,6 +60,7 @@ class Checker {
     switch (it_.op) {
       case Op::embed:
       case Op::embed_positions:
+      case Op::embed_token_types:
         expect(!out(0).of_output_rows, "embeds tokens: its output must have rows 'T'");
         expect_columns(out(0), program_.weights[id(it_.weights[0])].k);
         break;
@@ -101,6 +104,8 @@ class Checker {
         expect_columns(out(0), in(0).columns + in(1).columns);
         break;
       case Op::gather:
+      case Op::pool:
+        expect(it_.op == Op::gather || !program_.kv.empty(), "pools sequences, which only steps of programs with KV layers have");
         expect(!in(0).of_output_rows && out(0).of_output_rows, "gathers from rows 'T' to rows 'R'");
         expect_columns(out(0), in(0).columns);
         break;
@@ -247,7 +252,7 @@ class Checker {
 
   void check_attend() const {
     check_layer();
-    expect(it_.ints[2] >= 0 && it_.floats[1] >= 0, "window and softcap must not be negative");
+    expect(it_.ints[2] >= 0 && it_.ints[4] >= 0 && it_.floats[1] >= 0, "window, ahead and softcap must not be negative");
     const int value_dim = it_.ints[3], head_dim = layer().head_dim;
     expect(value_dim == head_dim || (layer().v == nullptr && value_dim > 0 && value_dim < head_dim),
            "values of " + text(value_dim) + " entries do not belong to keys of " + text(head_dim));
@@ -313,6 +318,7 @@ class Checker {
         return input == 0;
       case Op::embed:
       case Op::gather:
+      case Op::pool:
       case Op::route:
       case Op::moe:
       case Op::causal_conv:
@@ -415,6 +421,18 @@ void check_range(const char* what, int64_t value, int64_t low, int64_t high) {
   }
 }
 
+// Which ids of a step an instruction looks up in a table; none where it is no embedding.
+struct Embedded {
+  const char* name;
+  const int32_t* ids;
+};
+Embedded embedded_by(Op op, const Step& step) {
+  if (op == Op::embed) return {"token", step.tokens};
+  if (op == Op::embed_positions) return {"position", step.positions};
+  if (op == Op::embed_token_types) return {"token type", step.token_types};
+  return {"", nullptr};
+}
+
 void check_sequences(const Program& program, const Step& step) {
   check_range("first query start", step.query_starts[0], 0, 0);
   check_range("last query start", step.query_starts[step.B], step.T, step.T);
@@ -449,11 +467,10 @@ void check_step(const Program& program, const Step& step) {
   check_range("number of tokens", step.T, 1, program.max_tokens);
   check_range("number of output rows", step.R, 0, program.max_rows);
   for (const Instruction& instruction : program.instructions) {
-    if (instruction.op != Op::embed && instruction.op != Op::embed_positions) continue;
-    const bool tokens = instruction.op == Op::embed;
-    const int32_t* ids = tokens ? step.tokens : step.positions;
+    const Embedded embedded = embedded_by(instruction.op, step);
+    if (embedded.ids == nullptr) continue;
     const int64_t rows = program.weights[static_cast<size_t>(instruction.weights[0])].n;
-    for (int t = 0; t < step.T; ++t) check_range(tokens ? "token" : "position", ids[t], 0, rows - 1);
+    for (int t = 0; t < step.T; ++t) check_range(embedded.name, embedded.ids[t], 0, rows - 1);
   }
   for (int r = 0; r < step.R; ++r) check_range("output row", step.rows[r], 0, step.T - 1);
   if (program.kv.empty() && program.states.empty()) return;

@@ -12,8 +12,8 @@
 namespace headrace {
 
 enum class Op {
-  embed, embed_positions, fused_linear, head_linear, rms_norm, layer_norm, rope, rope_kv_write, kv_write, attend, join,
-  gather, take_columns, add, scale, softcap, gated_act, act, route, moe, causal_conv, selective_scan
+  embed, embed_positions, embed_token_types, fused_linear, head_linear, rms_norm, layer_norm, rope, rope_kv_write, kv_write, attend, join,
+  gather, pool, take_columns, add, scale, softcap, gated_act, act, route, moe, causal_conv, selective_scan
 };
 
 // float32 [rows, columns] at `offset` bytes of the arena; rows: tokens of the step, or its output rows.
@@ -39,16 +39,18 @@ struct Constant {
 //   op             inputs                 outputs   weights  constants                 ints                    floats
 //   embed                                 y         w
 //   embed_positions                       y         w
+//   embed_token_types                     y         w
 //   fused_linear   x, residual|-1         y...      w...     norm|-1, bias_i|-1...     act                     eps
 //   rms_norm       x                      y                  w                         runs                    eps
 //   layer_norm     x                      y                  w, bias|-1                                        eps
 //   rope_kv_write  q, k, v                q'                 inv_freq, q_norm, k_norm  layer, heads, rotary    eps, scale
 //   rope           x                      y                  inv_freq                  head_dim, rotary        scale
 //   kv_write       k, v|-1                                                             layer
-//   attend         q                      y                  sinks|-1                  layer, heads, window, value_dim  scale, softcap
+//   attend         q                      y                  sinks|-1                  layer, heads, window, value_dim, ahead  scale, softcap
 //   head_linear    x                      y         w                                  heads
 //   join           a, b                   y                                            heads
 //   gather         x                      y
+//   pool           x                      y
 //   take_columns   x                      y                                            order...
 //   add            a, b                   y
 //   scale          x                      y                                                                    by

@@ -36,6 +36,7 @@ struct Step {
   int32_t T = 0, B = 0, R = 0;
   int32_t max_pages = 0;                  // columns of block_tables
   const int32_t* tokens = nullptr;        // [T]
+  const int32_t* token_types = nullptr;   // [T] which text of a pair
   const int32_t* positions = nullptr;     // [T] absolute position in its sequence
   const int32_t* slots = nullptr;         // [T] page * kPageTokens + offset in page
   const int32_t* query_starts = nullptr;  // [B + 1] rows of sequence b: query_starts[b] .. query_starts[b+1]

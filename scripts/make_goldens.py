@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
 
 PROMPT_TOKENS = 24
 GREEDY_TOKENS = 64
@@ -429,6 +429,48 @@ CONFIGS: dict[str, Settings] = {
         "dtype": "float32",
     },
 }
+BERT: Settings = {
+    "architectures": ["BertModel"],
+    "model_type": "bert",
+    "vocab_size": 128,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+    "dtype": "float32",
+}
+MODERNBERT: Settings = {
+    "architectures": ["ModernBertModel"],
+    "model_type": "modernbert",
+    "vocab_size": 128,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 64,
+    "hidden_activation": "gelu",
+    "global_attn_every_n_layers": 2,
+    "local_attention": 8,
+    "global_rope_theta": 160000.0,
+    "local_rope_theta": 10000.0,
+    "norm_eps": 1e-5,
+    **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "cls_token_id", "sep_token_id"), 0),
+    "dtype": "float32",
+}
+# Those that give a vector for each token instead of logits.
+ENCODERS: dict[str, Settings] = {
+    "bert": BERT,
+    "modernbert": MODERNBERT,
+    "modernbert_biases": MODERNBERT
+    | {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "num_hidden_layers": 4},
+    "llama_bidirectional": LLAMA | {"architectures": ["LlamaModel"], "rope_theta": 1e4, "is_causal": False},
+    "qwen3_last": QWEN3 | {"architectures": ["Qwen3Model"], "tie_word_embeddings": True},
+}
 # Where `transformers` has come to call a tensor otherwise than checkpoints do: its name, theirs.
 NAMES_IN_FILES = {"gpt_neox": ("lm_head.", "embed_out.")}
 # An expert's gate, up and down projections as checkpoints name them; `transformers` holds all experts in two.
@@ -543,18 +585,45 @@ def make(folder: Path, settings: Settings) -> str:
     return f"{folder.name}: seed {seed}, gap {gap:.1e}, {len(tokens.unique())} different tokens"
 
 
+@torch.no_grad()
+def make_encoder(folder: Path, settings: Settings) -> str:
+    """Writes one folder of a model without an output matrix; returns a line about it. The second half of the
+    tokens is the second text of a pair, where the model tells them apart."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    config = AutoConfig.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    model = AutoModel.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    generator = torch.Generator().manual_seed(0)
+    fill(model, generator)
+    prompt = torch.randint(0, config.vocab_size, (PROMPT_TOKENS,), generator=generator)
+    types = (torch.arange(PROMPT_TOKENS) >= PROMPT_TOKENS // 2).long()
+    more = {"token_type_ids": types[None]} if settings["model_type"] == "bert" else {}
+    states = model(prompt[None], attention_mask=torch.ones(1, PROMPT_TOKENS), **more).last_hidden_state[0]
+    weights = {name: p.detach().contiguous() for name, p in model.named_parameters() if "pooler" not in name}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    made_with = f"transformers {transformers.__version__}, torch {torch.__version__}, seed 0"
+    golden = {"prompt": prompt.int(), "types": types.int(), "states": states.contiguous()}
+    save_file(golden, folder / "golden.safetensors", metadata={"made_with": made_with})
+    for file in folder.iterdir():
+        file.chmod(0o644)  # save_file leaves its files to their owner alone
+    return f"{folder.name}: states of {states.abs().mean():.2f} on average"
+
+
 def main() -> int:
     """Makes all goldens, or those named."""
     parser = argparse.ArgumentParser(description="Makes the golden checkpoints of the tests.")
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which of {', '.join(CONFIGS)}; all without"
+        "names", nargs="*", metavar="NAME", help=f"which of {', '.join(CONFIGS | ENCODERS)}; all without"
     )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "tests" / "goldens")
     options = parser.parse_args()
-    if unknown := [name for name in options.names if name not in CONFIGS]:
-        parser.error(f"no golden is called {', '.join(unknown)}; known: {', '.join(CONFIGS)}")
-    for name in options.names or CONFIGS:
-        print(make(options.out / name, CONFIGS[name]), flush=True)
+    known = CONFIGS | ENCODERS
+    if unknown := [name for name in options.names if name not in known]:
+        parser.error(f"no golden is called {', '.join(unknown)}; known: {', '.join(known)}")
+    for name in options.names or known:
+        encodes = name in ENCODERS
+        line = make_encoder(options.out / "encoders" / name, known[name]) if encodes else make(options.out / name, known[name])
+        print(line, flush=True)
     return 0
 
 

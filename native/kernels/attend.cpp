@@ -1,4 +1,4 @@
-// Causal grouped-query attention over paged keys and values, with sliding window and soft cap:
+// Grouped-query attention over paged keys and values, causal or to both sides, with sliding window and soft cap:
 // online softmax (Milakov, Gimelshein 2018) over blocks of keys.
 //
 // Work: one item is (sequence, tile of consecutive query tokens, KV head, slice of its query heads). A tile
@@ -64,11 +64,16 @@ struct Tile {
   const int32_t* positions;  // of the tile's tokens
   int kv_head;
   int first_head, heads, rows;    // query heads, of every token
+  int length;                     // keys of the sequence
   int first_key, last_key;        // over all rows, inclusive
 };
 
 static inline int first_visible(const AttendArgs& args, int position) {
   return args.window > 0 ? larger(0, position - args.window + 1) : 0;
+}
+
+static inline int last_visible(const AttendArgs& args, int position, int length) {
+  return smaller(position + args.ahead, length - 1);
 }
 
 static inline F cap(F x, float softcap) { return splat(softcap) * tanh(x / splat(softcap)); }
@@ -105,7 +110,7 @@ static inline void soften(const Tile& tile, const Scratch& s, int page_count, in
   for (int row = 0; row < tile.rows; ++row) {
     const int position = tile.positions[row / tile.heads];
     const float top = mask_row(s.scores + row * kBlock, vectors, first_visible(args, position) - begin,
-                               position - begin, softcap, s.top[row]);
+                               last_visible(args, position, tile.length) - begin, softcap, s.top[row]);
     const float shift = top == -INFINITY ? 0.0f : top;  // nothing seen yet: every weight is e^-inf
     s.decay[row] = s.top[row] - shift;
     s.top[row] = top;
@@ -234,11 +239,12 @@ static inline Tile tile_of(const AttendArgs& args, int b, int token, int tokens,
   tile.kv_head = tile.first_head = 0;
   tile.heads = heads;
   tile.rows = tokens * heads;
+  tile.length = args.step->lengths[b];
   tile.first_key = first_visible(args, tile.positions[0]);
-  tile.last_key = tile.positions[0];
+  tile.last_key = last_visible(args, tile.positions[0], tile.length);
   for (int t = 1; t < tokens; ++t) {
     tile.first_key = smaller(tile.first_key, first_visible(args, tile.positions[t]));
-    tile.last_key = larger(tile.last_key, tile.positions[t]);
+    tile.last_key = larger(tile.last_key, last_visible(args, tile.positions[t], tile.length));
   }
   return tile;
 }

@@ -1,4 +1,4 @@
-// Row operations: norms, add, multiplication by a number, soft-cap, activations, gather, rotary embedding with head norms and KV write.
+// Row operations: norms, add, multiplication by a number, soft-cap, activations, gather, means, rotary embedding with head norms and KV write.
 //
 // Layout: rows are dense, [rows, d] float32. KV pages: see KvLayer in types.hpp.
 // Determinism: outputs are independent of each other except inside one norm, whose sum runs over
@@ -144,6 +144,26 @@ static void gather(const float* x, const int32_t* rows, int64_t count, int64_t d
   for (int64_t r = s.begin; r < s.end; ++r) memcpy(y + r * d, x + rows[r] * d, static_cast<size_t>(d) * sizeof(float));
 }
 
+// Columns are independent and each adds its rows in their order, so how columns are cut changes nothing.
+static void pool(const float* x, const Step& step, int64_t d, float* y, int part, int parts) {
+  const Slice s = slice(step.R * d, 1, part, parts);
+  for (int64_t at = s.begin; at < s.end;) {
+    const int64_t r = at / d, first = at % d;
+    const int64_t count = s.end - at < d - first ? s.end - at : d - first;
+    int b = 0;
+    while (step.query_starts[b + 1] <= step.rows[r]) ++b;
+    const int64_t begin = step.query_starts[b], end = step.rows[r] + 1;
+    float* to = y + r * d + first;
+    for (int64_t i = 0; i < count; ++i) to[i] = 0.0f;
+    for (int64_t t = begin; t < end; ++t) {
+      const float* from = x + t * d + first;
+      for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+    }
+    for (int64_t i = 0; i < count; ++i) to[i] /= static_cast<float>(end - begin);
+    at += count;
+  }
+}
+
 static void take_columns(const float* x, const int* columns, int64_t rows, int64_t d, float* y, int part, int parts) {
   const Slice s = slice(rows * d, 1, part, parts);
   for (int64_t i = s.begin; i < s.end; ++i) y[i] = x[i / d * d + columns[i % d]];
@@ -269,6 +289,6 @@ namespace headrace {
 namespace k = HEADRACE_NAMESPACE;
 extern const RowsKernels HEADRACE_TABLE(rows);
 const RowsKernels HEADRACE_TABLE(rows) = {k::rms_norm,  k::layer_norm, k::add,        k::scale,         k::softcap, k::gated_act,
-                                          k::act,       k::gather,     k::take_columns, k::rope_table,  k::rope_kv_write, k::read};
+                                          k::act,       k::gather,     k::pool,         k::take_columns, k::rope_table,  k::rope_kv_write, k::read};
 
 }  // namespace headrace

@@ -21,6 +21,8 @@ struct RowsKernels {
   void (*act)(Act act, const float* x, int64_t count, float* y, int part, int parts);
   // y[r] = x[rows[r]]. Split over rows.
   void (*gather)(const float* x, const int32_t* rows, int64_t count, int64_t d, float* y, int part, int parts);
+  // y[r] = the mean of x over its sequence's rows up to step.rows[r]. Split over rows and columns.
+  void (*pool)(const float* x, const Step& step, int64_t d, float* y, int part, int parts);
   // y[r][i] = x[r][columns[i]] for i < d. Split over rows and columns.
   void (*take_columns)(const float* x, const int* columns, int64_t rows, int64_t d, float* y, int part, int parts);
   void (*rope_table)(const RopeTableArgs& args, int part, int parts);        // split over tokens

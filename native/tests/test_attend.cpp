@@ -17,6 +17,7 @@ struct Shape {
   KvType type;
   bool sinks = false;
   int32_t shared_dim = 0;  // not 0: values are that many first entries of the keys
+  int32_t ahead = 0;       // later keys that are seen
 
   int32_t value_dim() const { return shared_dim > 0 ? shared_dim : head_dim; }
 };
@@ -86,6 +87,7 @@ class World {
     args.heads = shape_.heads;
     args.scale = scale();
     args.window = shape_.window;
+    args.ahead = shape_.ahead;
     args.softcap = shape_.softcap;
     args.value_dim = shape_.value_dim();
     args.sinks = shape_.sinks ? sinks_.data() : nullptr;
@@ -108,7 +110,8 @@ class World {
     const int32_t first = shape_.window > 0 ? std::max(0, position - shape_.window + 1) : 0;
     std::vector<double> out(value_dim, 0.0);
     double sum = shape_.sinks ? std::exp(static_cast<double>(sinks_[static_cast<size_t>(head)])) : 0;
-    for (int32_t key = first; key <= position; ++key) {
+    const int32_t last = std::min(position + shape_.ahead, lengths_[b] - 1);
+    for (int32_t key = first; key <= last; ++key) {
       double score = 0;
       for (size_t d = 0; d < dim; ++d) score += static_cast<double>(q[d]) * number(k_, k_index(b, key, kv_head, static_cast<int32_t>(d)));
       score *= scale();

@@ -66,7 +66,7 @@ class Tiny:
                 ("embed", [], [0], [0], [], [], []),
                 ("fused_linear", [0, -1], [1, 2, 3], [1, 2, 3], [0, -1, -1, -1], [0], [1e-5]),
                 ("rope_kv_write", [1, 2, 3], [4], [], [1, -1, -1], [0, HEADS, HEAD_DIM], [1e-6, 1.0]),
-                ("attend", [4], [5], [], [-1], [0, HEADS, 0, HEAD_DIM], [HEAD_DIM**-0.5, 0.0]),
+                ("attend", [4], [5], [], [-1], [0, HEADS, 0, HEAD_DIM, 0], [HEAD_DIM**-0.5, 0.0]),
                 ("fused_linear", [5, 0], [6], [4], [-1, -1], [0], [0.0]),
                 ("gather", [6], [7], [], [], [], []),
                 ("fused_linear", [7, -1], [8], [0], [-1, -1], [0], [0.0]),
@@ -107,6 +107,7 @@ def step(tokens: np.ndarray, begin: int, end: int, table: list[int]) -> dict[str
     slots = np.array([table[p // PAGE] * PAGE + p % PAGE for p in positions], dtype=np.int32)
     return {
         "tokens": tokens[begin:end].astype(np.int32),
+        "token_types": np.zeros_like(positions),
         "positions": positions,
         "slots": slots,
         "query_starts": ints(0, end - begin),

@@ -52,23 +52,26 @@ def norm(m: Builder, c: DecoderConfig, x: Value, name: str, size: int = 0, *, pl
     return rms_norm(x, m.weight(f"{name}.weight", size, part=part), eps=c.eps)
 
 
-def layer_norm(m: Builder, c: DecoderConfig, x: Value, name: str) -> Value:
-    """Layer norm with a bias over the whole row."""
+def layer_norm(m: Builder, c: DecoderConfig, x: Value, name: str, *, bias: bool = True) -> Value:
+    """Layer norm over the whole row."""
     size = int(x.shape[1])
-    w, bias = m.weight(f"{name}.weight", size), m.weight(f"{name}.bias", size)
-    return layer_norms.layer_norm(x, w, bias, eps=c.eps)
+    w = m.weight(f"{name}.weight", size)
+    return layer_norms.layer_norm(x, w, m.weight(f"{name}.bias", size) if bias else None, eps=c.eps)
 
 
 def attention(
     m: Builder, c: DecoderConfig, layer: int, q: Value, k: Value, v: Value, *, sinks: Value | None = None
 ) -> Value:
-    """Rotate q and k where the layer does, write the cache, attend: [T, heads * head_dim]."""
+    """Rotate q and k where the layer does, write the cache, attend: [T, heads * head_dim].
+
+    The layers of an encoder, which needs no keys of earlier steps, share one cache.
+    """
     rotation = c.ropes[layer]
     if rotation is not None:
         inv_freq = m.constant("inv_freq", rotation.inv_freq)
         q = rope(q, m.positions, inv_freq, head_dim=c.head_dim, scale=rotation.scale)
         k = rope(k, m.positions, inv_freq, head_dim=c.head_dim, scale=rotation.scale)
-    cache = m.cache(layer, c.kv_heads * c.head_dim)
+    cache = m.cache(0 if c.bidirectional else layer, c.kv_heads * c.head_dim)
     kv_write(k, v, m.slots, cache)
     return attend(
         q,
@@ -83,6 +86,7 @@ def attention(
         scale=c.attention_scale,
         window=c.windows[layer],
         softcap=c.attention_softcap,
+        ahead=c.ahead(layer),
     )
 
 

@@ -51,7 +51,8 @@ class Latent:
 class DecoderConfig:
     """Sizes in entries. Of layer i, `ropes[i]` is the rotation of queries and keys (None: none), `windows[i]`
     the sliding window in tokens (0: full attention). A softcap of 0 is none. `parallel`: attention and MLP
-    read the same rows. `transposed`: matrices are stored as [inputs, outputs]."""
+    read the same rows. `transposed`: matrices are stored as [inputs, outputs]. `bidirectional`: an encoder, whose
+    tokens see what comes after them as far as what comes before; it may have `token_types` for pairs of texts."""
 
     hidden: int
     layers: int
@@ -79,6 +80,14 @@ class DecoderConfig:
     experts: Experts | None = None
     latent: Latent | None = None
     transposed: bool = False
+    bidirectional: bool = False
+    token_types: int = 0
+
+    def ahead(self, layer: int) -> int:
+        """How many later keys a token sees in a layer."""
+        if not self.bidirectional:
+            return 0
+        return self.windows[layer] - 1 if self.windows[layer] else self.context
 
 
 def read_decoder(
@@ -113,6 +122,7 @@ def read_decoder(
         ropes=(read_rope(config, head_dim, rotary_share),) * layers,
         windows=(window,) * layers,
         attention_scale=head_dim**-0.5,
+        bidirectional=not boolean(config, "is_causal", True),
     )
 
 

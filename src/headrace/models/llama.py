@@ -60,9 +60,19 @@ def gated_mlp(m: Builder, c: DecoderConfig, x: Value, at: str, size: int) -> Val
 
 def define(m: Builder, c: DecoderConfig, attention: Branch = attention, mlp: Branch = mlp) -> Value:
     """Logits [R, V]; a relative passes what it does in its own way."""
+    x = gather(_layers(m, c, attention, mlp), m.rows)
+    return blocks.logits(m, c, norm(m, c, x, "model.norm"))
+
+
+def encode(m: Builder, c: DecoderConfig, attention: Branch = attention, mlp: Branch = mlp) -> Value:
+    """States [T, hidden] of all tokens, likewise."""
+    return norm(m, c, _layers(m, c, attention, mlp), "model.norm")
+
+
+def _layers(m: Builder, c: DecoderConfig, attention: Branch, mlp: Branch) -> Value:
     x = blocks.embed_tokens(m, c)
     for layer in range(c.layers):
         at = f"model.layers.{layer}"
         x = add(x, attention(m, c, layer, norm(m, c, x, f"{at}.input_layernorm")))
         x = add(x, mlp(m, c, layer, norm(m, c, x, f"{at}.post_attention_layernorm")))
-    return blocks.logits(m, c, norm(m, c, gather(x, m.rows), "model.norm"))
+    return x

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.models.decoder_config import DecoderConfig, read_decoder, read_windows
-from headrace.models.llama import define
+from headrace.models.llama import define, encode
 from headrace.weights.config_json import Config, boolean, integer
 
-__all__ = ["define", "read_config", "upper_windows"]
+__all__ = ["define", "encode", "read_config", "upper_windows"]
 
 
 def read_config(config: Config) -> DecoderConfig:

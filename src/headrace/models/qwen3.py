@@ -28,3 +28,7 @@ def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
 
 def define(m: Builder, c: DecoderConfig) -> Value:
     return llama.define(m, c, attention)
+
+
+def encode(m: Builder, c: DecoderConfig) -> Value:
+    return llama.encode(m, c, attention)

@@ -7,13 +7,17 @@ import importlib
 import pkgutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from types import ModuleType
+from typing import Any, Protocol
 
 from headrace.errors import UnsupportedModel
 from headrace.models.rope import CONTEXT_IN_USE
 from headrace.ops.builder import Builder
+from headrace.ops.gather import gather
+from headrace.ops.pool import pool
 from headrace.ops.value import Value
-from headrace.weights.config_json import Config, text
+from headrace.weights.config_json import Config, boolean, text
+from headrace.weights.pooling import PoolingKind
 
 
 class ModelConfig(Protocol):
@@ -36,30 +40,41 @@ class ModelConfig(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """An architecture with its config."""
+    """An architecture with its config. With `pooling` it encodes: rows are the last tokens of texts for `mean`
+    and `last`, their first for `cls`, all tokens for `none`."""
 
     model_type: str
     config: ModelConfig
     _module: object
+    pooling: PoolingKind | None = None
 
     def define(self, builder: Builder) -> Value:
-        """The definition over ops: logits [R, V]."""
-        return self._module.define(builder, self.config)  # type: ignore[attr-defined,no-any-return]
+        """The definition over ops: logits [R, V], or pooled states [R, hidden]."""
+        module: Any = self._module
+        if self.pooling is None:
+            return module.define(builder, self.config)
+        x: Value = module.encode(builder, self.config)
+        return pool(x, builder.query_starts, builder.rows) if self.pooling == "mean" else gather(x, builder.rows)
 
 
 def known_model_types() -> list[str]:
     """Every model_type that has a file here."""
-    found: list[str] = []
-    for info in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        module = importlib.import_module(f"headrace.models.{info.name}")
-        if hasattr(module, "define") and hasattr(module, "read_config"):
-            found.append(info.name)
-    return found
+    modules = {name: _module(name) for name in _files()}
+    return [n for n, m in modules.items() if hasattr(m, "read_config") and (hasattr(m, "define") or hasattr(m, "encode"))]
 
 
-def find_model(config: Config, *, context: int | None = None) -> Model:
+def encoder_types() -> list[str]:
+    """Those that can encode."""
+    return [name for name in known_model_types() if hasattr(_module(name), "encode")]
+
+
+def find_model(config: Config, *, context: int | None = None, pooling: PoolingKind | None = None) -> Model:
     """The model of a config.json, to be used with `context` tokens (None: its own); UnsupportedModel names
-    the model_type, the nearest and the known ones."""
+    the model_type, the nearest and the known ones.
+
+    It encodes where `pooling` is given, where the config says that it is not causal, and where it can do nothing
+    else; then the mean is what is not said otherwise, as in sentence-transformers.
+    """
     model_type = text(config, "model_type")
     known = known_model_types()
     if model_type not in known:
@@ -68,7 +83,22 @@ def find_model(config: Config, *, context: int | None = None) -> Model:
             f"model_type '{model_type:.60}' is not supported; the nearest that is: '{nearest}'; "
             f"known: {', '.join(known)}"
         )
-    module = importlib.import_module(f"headrace.models.{model_type}")
+    module = _module(model_type)
     if context is not None:
         config = config | {CONTEXT_IN_USE: context}
-    return Model(model_type, module.read_config(config), module)
+    if pooling is None and (not boolean(config, "is_causal", True) or not hasattr(module, "define")):
+        pooling = "mean"
+    if pooling is not None and not hasattr(module, "encode"):
+        raise UnsupportedModel(
+            f"model_type '{model_type:.60}' is not supported as an encoder (pooling '{pooling}'); those that are: "
+            f"{', '.join(encoder_types())}"
+        )
+    return Model(model_type, module.read_config(config), module, pooling)
+
+
+def _files() -> list[str]:
+    return [info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)])]
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"headrace.models.{name}")

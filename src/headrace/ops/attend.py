@@ -1,4 +1,4 @@
-"""Causal attention of each sequence's new tokens over all its keys in pages (MHA, GQA, MQA, MLA)."""
+"""Attention of each sequence's new tokens over its keys in pages, causal or to both sides (MHA, GQA, MQA, MLA)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ def attend(
     scale: float,
     window: int,
     softcap: float,
+    ahead: int = 0,
 ) -> Array:
     """Softmax(q k^T * scale) v. Row i of n new rows of a sequence of `length` keys is at length - n + i.
 
-    window 0: all earlier keys, otherwise the last `window` including its own; softcap 0: none, otherwise
+    window 0: all earlier keys, otherwise the last `window` including its own; and of later keys, which this
+    step must have written, the next `ahead`. softcap 0: none, otherwise
     scores become softcap * tanh(score / softcap). `sinks` is one more score per head, of a key without a
     value (gpt_oss). `value_dim` is `head_dim`, or less where the cache has no values of its own: then a
     value is the first entries of its key, as in the absorbed form of multi-head latent attention
@@ -40,12 +42,19 @@ def attend(
         slots = (pages[:, None] * page_tokens + np.arange(page_tokens)).ravel()[:length]
         k = cache.k[slots].reshape(length, -1, head_dim)
         v = cache.v[slots].reshape(k.shape) if cache.v.shape[1] else k[..., :value_dim]
-        y[rows] = _one_sequence(q[rows], k, v, sinks, scale, window, softcap)
+        y[rows] = _one_sequence(q[rows], k, v, sinks, scale, window, softcap, ahead)
     return y
 
 
 def _one_sequence(
-    q: Array, k: Array, v: Array, sinks: Array | None, scale: float, window: int, softcap: float
+    q: Array,
+    k: Array,
+    v: Array,
+    sinks: Array | None,
+    scale: float,
+    window: int,
+    softcap: float,
+    ahead: int,
 ) -> Array:
     count, length = len(q), len(k)
     queries = q.reshape(count, -1, k.shape[2])
@@ -56,7 +65,7 @@ def _one_sequence(
         scores = np.tanh(scores / np.float32(softcap)) * np.float32(softcap)
     position = np.arange(length - count, length)[:, None]
     key = np.arange(length)[None, :]
-    seen = (key <= position) & (key > position - window if window else True)
+    seen = (key <= position + ahead) & (key > position - window if window else True)
     scores = np.where(seen, scores, -np.inf)
     top = scores.max(-1, keepdims=True)
     if sinks is not None:

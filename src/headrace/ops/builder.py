@@ -14,6 +14,7 @@ class Builder(Protocol):
     N is the slots of recurrent states, one for each running sequence."""
 
     tokens: Value  # T
+    token_types: Value  # T
     positions: Value  # T
     slots: Value  # T
     query_starts: Value  # E

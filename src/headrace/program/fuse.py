@@ -124,8 +124,11 @@ def _fuse_rope_kv_write(program: Program) -> Program:
 
 def _rope_group(write: Instruction, uses: _Uses) -> list[Instruction] | None:
     cache = write.inputs[3]
-    attends = [r for r in uses.readers.get(cache, []) if r.name == "attend"] if cache is not None else []
-    k, q = write.inputs[0], attends[0].inputs[0] if len(attends) == 1 else None
+    assert cache is not None
+    # Layers may share a cache, one after the other.
+    later = (r for r in uses.readers[cache] if uses.place[id(r)] > uses.place[id(write)])
+    attend = next((r for r in later if r.name == "attend"), None)
+    k, q = write.inputs[0], attend.inputs[0] if attend is not None else None
     if k is None or q is None:
         return None
     q_chain, k_chain = _rope_chain(q, uses), _rope_chain(k, uses)

@@ -26,6 +26,7 @@ class Recorder:
         self.caches: dict[int, Value] = {}
         self.states: dict[tuple[int, str], Value] = {}
         self.tokens = self._input("tokens")
+        self.token_types = self._input("token_types")
         self.positions = self._input("positions")
         self.slots = self._input("slots")
         self.query_starts = self._input("query_starts")

@@ -20,6 +20,7 @@ from headrace.weights.packed import PackedWeight
 KvType = Literal["f32", "bf16"]
 KV_BYTES: dict[KvType, int] = {"f32": 4, "bf16": 2}
 ACTS = {"none": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_clamped": 4}  # Act in native/kernels.hpp
+EMBEDDINGS = {"tokens": "embed", "token_types": "embed_token_types", "positions": "embed_positions"}
 ROUTES = {"softmax": 0, "sigmoid": 1}
 NONE = -1  # an absent input or constant
 
@@ -78,6 +79,7 @@ class NativeExecutor:
     def _run(self, step: Step, *, timed: bool) -> list[float]:
         return self._executor.run(
             step.tokens,
+            step.token_types,
             step.positions,
             step.slots,
             step.query_starts,
@@ -198,6 +200,7 @@ class _Lowering:
             "causal_conv": self._causal_conv,
             "selective_scan": self._selective_scan,
             "gather": self._plain,
+            "pool": self._plain,
             "take_columns": self._take_columns,
             "add": self._plain,
             "scale": self._scale,
@@ -237,8 +240,7 @@ class _Lowering:
     def _embed(self, embed: Instruction) -> None:
         ids, table = embed.inputs
         assert ids is not None and table is not None
-        name = "embed_positions" if ids.name == "positions" else "embed"
-        self._emit(name, [], embed.outputs, matrices=[table])
+        self._emit(EMBEDDINGS[ids.name], [], embed.outputs, matrices=[table])
 
     def _rms_norm(self, norm: Instruction) -> None:
         x, weight = norm.inputs
@@ -340,6 +342,7 @@ class _Lowering:
         assert q is not None and cache is not None
         heads = int(q.shape[1]) // attend.attr("head_dim")
         ints = [self._caches[cache], heads, attend.attr("window"), attend.attr("value_dim")]
+        ints.append(attend.attrs.get("ahead", 0))
         floats = [attend.attr("scale"), attend.attr("softcap")]
         self._emit("attend", [q], attend.outputs, constants=[sinks], ints=ints, floats=floats)
 

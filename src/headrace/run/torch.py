@@ -77,7 +77,7 @@ class TorchExecutor:
         """Logits [R, V], float32. `trace` sees every instruction with its outputs, as ReferenceExecutor's."""
         inputs: dict[str, Any] = {
             name: self._to_device(getattr(step, name))
-            for name in ("tokens", "positions", "slots", "block_tables", "rows")
+            for name in ("tokens", "token_types", "positions", "slots", "block_tables", "rows")
         }
         # Loop bounds stay on the host: reading them back from a device would stall it in every layer.
         inputs |= {name: getattr(step, name) for name in ("query_starts", "lengths", "state_slots")}
@@ -191,6 +191,7 @@ def _attend(
     scale: float,
     window: int,
     softcap: float,
+    ahead: int = 0,
 ) -> Tensor:
     y = q.new_empty(len(q), q.shape[1] // head_dim * value_dim)
     offsets = torch.arange(page_tokens, device=q.device)
@@ -203,17 +204,17 @@ def _attend(
         queries, keys, values = (
             part.unflatten(1, (-1, head_dim)).transpose(0, 1) for part in (q[rows], cache.k[slots], v[slots])
         )
-        seen = _seen(torch, queries.shape[1], length, window, q.device)
+        seen = _seen(torch, queries.shape[1], length, window, ahead, q.device)
         mixed = _mix(torch, queries, keys, values[..., :value_dim], seen, sinks, scale, softcap)
         y[rows] = mixed.transpose(0, 1).flatten(1)
     return y
 
 
-def _seen(torch: Torch, count: int, length: int, window: int, device: Any) -> Tensor:
+def _seen(torch: Torch, count: int, length: int, window: int, ahead: int, device: Any) -> Tensor:
     """Which of `length` keys each of the last `count` positions attends to, [count, length]."""
     position = torch.arange(length - count, length, device=device)[:, None]
     key = torch.arange(length, device=device)
-    seen = key <= position
+    seen = key <= position + ahead
     return seen & (key > position - window) if window else seen
 
 
@@ -399,6 +400,13 @@ def _gather(torch: Torch, x: Tensor, rows: Tensor) -> Tensor:
     return x[rows]
 
 
+def _pool(torch: Torch, x: Tensor, query_starts: Ints, rows: Tensor) -> Tensor:
+    lasts = rows.tolist()
+    firsts = query_starts[np.searchsorted(query_starts, lasts, side="right") - 1].tolist()
+    means = [x[a : b + 1].float().mean(0) for a, b in zip(firsts, lasts, strict=True)]
+    return torch.stack(means).to(x.dtype)
+
+
 OPERATIONS: dict[str, Callable[..., Tensor | None]] = {
     "embed": _embed,
     "linear": _linear,
@@ -419,5 +427,6 @@ OPERATIONS: dict[str, Callable[..., Tensor | None]] = {
     "scale": _scale,
     "softcap": _softcap,
     "gather": _gather,
+    "pool": _pool,
     "take_columns": _take_columns,
 }
