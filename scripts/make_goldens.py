@@ -622,7 +622,11 @@ def main() -> int:
         parser.error(f"no golden is called {', '.join(unknown)}; known: {', '.join(known)}")
     for name in options.names or known:
         encodes = name in ENCODERS
-        line = make_encoder(options.out / "encoders" / name, known[name]) if encodes else make(options.out / name, known[name])
+        line = (
+            make_encoder(options.out / "encoders" / name, known[name])
+            if encodes
+            else make(options.out / name, known[name])
+        )
         print(line, flush=True)
     return 0
 

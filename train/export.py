@@ -10,6 +10,12 @@ from safetensors.torch import load_file, save_file
 from stream import BEGIN, BEGIN_ID, END, END_ID
 from tokenizers import Tokenizer
 
+MODULES = {
+    "Transformer": "",
+    "Pooling": "1_Pooling",
+    "Normalize": "2_Normalize",
+}  # of a sentence encoder, with folders
+
 # A story continuer has no roles: whatever the messages say is, one after another, how the text begins. An
 # answer goes on where the user's text ends, so nothing stands between them and the prefix cache finds both.
 STORY_TEMPLATE = """\
@@ -32,10 +38,24 @@ def write_chat_model(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> No
     _write_model(decoder, tokenizer, folder, TEMPLATE_PATH.read_text(), {"do_sample": False})
 
 
-def _write_model(
-    decoder: Decoder, tokenizer: Tokenizer, folder: Path, template: str, sampling: dict[str, object]
-) -> None:
+def write_encoder(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes everything but the model card, for vectors of texts: with the files of sentence-transformers, and a
+    config from which `transformers` makes a Llama whose tokens see those after them too."""
     folder.mkdir(parents=True, exist_ok=True)
+    _write_tensors(decoder, tokenizer, folder)
+    _write(folder / "config.json", _config(decoder) | {"architectures": ["LlamaModel"], "is_causal": False})
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, path) in enumerate(MODULES.items())
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
+    (folder / MODULES["Pooling"]).mkdir(exist_ok=True)
+    pooling = {"word_embedding_dimension": decoder.shape.hidden, "pooling_mode_mean_tokens": True}
+    _write(folder / MODULES["Pooling"] / "config.json", pooling)
+    _write(folder / "tokenizer_config.json", _tokenizer_config(decoder))
+
+
+def _write_tensors(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
     tensors = {
         f"model.{name}": parameter.detach().to(torch.bfloat16).contiguous()
         for name, parameter in decoder.named_parameters()
@@ -43,22 +63,20 @@ def _write_model(
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)  # save_file leaves it to its owner alone
     tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def _write_model(
+    decoder: Decoder, tokenizer: Tokenizer, folder: Path, template: str, sampling: dict[str, object]
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_tensors(decoder, tokenizer, folder)
     (folder / "chat_template.jinja").write_text(template)
     _write(folder / "config.json", _config(decoder))
     _write(
         folder / "generation_config.json",
         {"bos_token_id": BEGIN_ID, "eos_token_id": END_ID} | sampling,
     )
-    _write(
-        folder / "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": BEGIN,
-            "eos_token": END,
-            "clean_up_tokenization_spaces": False,
-            "model_max_length": decoder.shape.context,
-        },
-    )
+    _write(folder / "tokenizer_config.json", _tokenizer_config(decoder))
 
 
 def read_model(folder: Path) -> tuple[Decoder, Tokenizer]:
@@ -103,6 +121,16 @@ def _config(decoder: Decoder) -> dict[str, object]:
         "bos_token_id": BEGIN_ID,
         "eos_token_id": END_ID,
         "dtype": "bfloat16",
+    }
+
+
+def _tokenizer_config(decoder: Decoder) -> dict[str, object]:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": BEGIN,
+        "eos_token": END,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": decoder.shape.context,
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import torch
 from corpus import MissingData
+from decoder import Decoder
 from export import write_chat_model
 from loop import OtherRun, Plan, Run, load_checkpoint, train
 from tokenizers import Tokenizer
@@ -84,7 +85,11 @@ def chat_plan(options: Options, *, context: int, other_rate: float) -> Plan:
     )
 
 
-def run_recipe(read: Callable[[], Options], prepare: Callable[[Options], tuple[Run, Tokenizer]]) -> int:
+def run_recipe(
+    read: Callable[[], Options],
+    prepare: Callable[[Options], tuple[Run, Tokenizer]],
+    write: Callable[[Decoder, Tokenizer, Path], None] = write_chat_model,
+) -> int:
     """Trains, or with `--export` only loads, and writes the model folder; the exit status."""
     try:
         options = read()
@@ -96,6 +101,6 @@ def run_recipe(read: Callable[[], Options], prepare: Callable[[Options], tuple[R
     except (MissingData, MissingMemory, OtherRun) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    write_chat_model(run.decoder.cpu(), tokenizer, options.out)
+    write(run.decoder.cpu(), tokenizer, options.out)
     print(f"{options.out}: step {run.step}")
     return 0

@@ -30,8 +30,10 @@ from headrace.engine.request import (
     Ticket,
 )
 from headrace.errors import InvalidRequest
+from headrace.ops.value import Array
 from headrace.sample.grammar import Constraint, choice_constraint, schema_constraint
 from headrace.sample.params import SamplingParams, with_defaults
+from headrace.tasks import embed as embeddings
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, object]]
@@ -137,6 +139,23 @@ class LLM:
         """`stream_chat` for asyncio."""
         return _astream(self, *self._chat_request(messages, sampling))
 
+    def embed(self, texts: str | Sequence[Prompt], *, dimensions: int | None = None) -> Array:
+        """Vectors [texts, dimensions] of texts (or token ids), float32, by an encoder such as BERT.
+
+        They have length 1 where the model says so or says nothing; of `dimensions` numbers the first are kept.
+        InvalidRequest where the model generates text instead, ContextLengthExceeded where a text is too long for
+        it: texts are never cut.
+        """
+        return embeddings.embed(self.model, self._text_ids(texts), dimensions)
+
+    def token_vectors(self, texts: str | Sequence[Prompt]) -> list[Array]:
+        """Of each text the vectors [tokens, size] of its tokens, by an encoder loaded with `pooling="none"`."""
+        return list(embeddings.token_vectors(self.model, self._text_ids(texts)))
+
+    async def aembed(self, texts: str | Sequence[Prompt], *, dimensions: int | None = None) -> Array:
+        """`embed` for asyncio."""
+        return await asyncio.to_thread(self.embed, texts, dimensions=dimensions)
+
     def close(self) -> None:
         """Stop the engine and free its memory."""
         self._closer()
@@ -157,6 +176,11 @@ class LLM:
         sampling, constraint = _constraint(sampling)
         params = self._params(sampling)
         return Request(prompt=ids, params=params, continues=continues, constraint=constraint)
+
+    def _text_ids(self, texts: str | Sequence[Prompt]) -> list[tuple[int, ...]]:
+        several = [texts] if isinstance(texts, str) else list(texts)
+        encode = self.model.tokenizer.encode_prompt
+        return [tuple(encode(text)) if isinstance(text, str) else _token_ids(text) for text in several]
 
     def _chat_request(self, messages: Messages, options: dict[str, Any]) -> tuple[Request, Conversation]:
         template = self.model.template

@@ -60,7 +60,9 @@ def executor_of(kind: str, name: str, pooling: PoolingKind = "none", threads: in
 
         return TorchExecutor(program, weights, CAPACITY, device="cpu")
     pool = _native.Pool(threads)
-    wanted = tuple(Wanted(n, *map(int, v.shape), "f32") for n, v in program.weights.items() if len(v.shape) == 2)
+    wanted = tuple(
+        Wanted(n, *map(int, v.shape), "f32") for n, v in program.weights.items() if len(v.shape) == 2
+    )
     matrices = load_packed(parts, wanted, pool, cache=None)
     vectors = {n: weights[n] for n, v in program.weights.items() if len(v.shape) != 2}
     return NativeExecutor(program, matrices, vectors, CAPACITY, pool=pool, kv_type="f32", poison=True)
@@ -117,7 +119,9 @@ def test_a_text_has_the_same_bits_alone_and_in_company(name: str) -> None:
     alone = make_step(Chunk(truth.prompt[:19], 0, scattered_pages(1)))
     rows = np.array([18], np.int32)
     expected = executor_of("native", name, "mean", threads=1).run(replace(alone, rows=rows)).copy()
-    both = make_step(Chunk(truth.prompt, 0, scattered_pages(2)), Chunk(truth.prompt[:19], 0, scattered_pages(0)))
+    both = make_step(
+        Chunk(truth.prompt, 0, scattered_pages(2)), Chunk(truth.prompt[:19], 0, scattered_pages(0))
+    )
     rows = np.array([23, 42], np.int32)
     vectors = executor_of("native", name, "mean", threads=3).run(replace(both, rows=rows))
     assert np.array_equal(vectors[1], expected[0])
@@ -130,7 +134,12 @@ def test_what_cannot_encode_says_who_can() -> None:
 
 def write_pooling(folder: Path, *, config: object, types: tuple[str, ...]) -> None:
     entries = [
-        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
+        {
+            "idx": i,
+            "name": str(i),
+            "path": f"{i}_{kind}" if i else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
         for i, kind in enumerate(types)
     ]
     (folder / "modules.json").write_text(json.dumps(entries))
@@ -141,12 +150,18 @@ def write_pooling(folder: Path, *, config: object, types: tuple[str, ...]) -> No
 @pytest.mark.parametrize(
     ("config", "types", "expected"),
     [
-        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, ("Transformer", "Pooling"), ("mean", False)),
+        (
+            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False},
+            ("Transformer", "Pooling"),
+            ("mean", False),
+        ),
         ({"pooling_mode_cls_token": True}, ("Transformer", "Pooling", "Normalize"), ("cls", True)),
         ({"pooling_mode": "lasttoken"}, ("Transformer", "Pooling", "Normalize"), ("last", True)),
     ],
 )
-def test_pooling_files(tmp_path: Path, config: object, types: tuple[str, ...], expected: tuple[str, bool]) -> None:
+def test_pooling_files(
+    tmp_path: Path, config: object, types: tuple[str, ...], expected: tuple[str, bool]
+) -> None:
     write_pooling(tmp_path, config=config, types=types)
     pooling = read_pooling(tmp_path)
     assert pooling is not None
@@ -158,10 +173,16 @@ def test_pooling_files(tmp_path: Path, config: object, types: tuple[str, ...], e
     [
         ({"pooling_mode_max_tokens": True}, ("Transformer", "Pooling"), "pooling_mode_max_tokens"),
         ({"pooling_mode_mean_tokens": True}, ("Transformer", "Pooling", "Dense"), "Dense"),
-        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ("Transformer", "Pooling"), "cls_token"),
+        (
+            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+            ("Transformer", "Pooling"),
+            "cls_token",
+        ),
     ],
 )
-def test_pooling_files_that_ask_for_more(tmp_path: Path, config: object, types: tuple[str, ...], message: str) -> None:
+def test_pooling_files_that_ask_for_more(
+    tmp_path: Path, config: object, types: tuple[str, ...], message: str
+) -> None:
     write_pooling(tmp_path, config=config, types=types)
     with pytest.raises(UnsupportedModel, match=message):
         read_pooling(tmp_path)

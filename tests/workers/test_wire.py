@@ -53,6 +53,8 @@ from headrace.workers.wire import (
 )
 
 PLAN = MemoryPlan(
+    step_tokens=512,
+    step_rows=32,
     context=512,
     kv_type="bf16",
     weights_bytes=1,

@@ -12,6 +12,7 @@ from headrace.api import (
     batches,
     chat_completions,
     completions,
+    embeddings,
     files,
     health,
     metrics,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 ROOMS = (
     *(chat_completions, completions, messages, create, kept, ollama, files, batches),
-    *(tokenize, moderations, models, health, metrics, openapi),
+    *(embeddings, tokenize, moderations, models, health, metrics, openapi),
 )
 
 

@@ -74,7 +74,7 @@ BODIES = (
     *STREAM_EVENTS,
     *(ResponseObject, ResponseEvent, DeletedResponse, ResponseInputTokens, ResponseItemList),
     *(wire.FileObject, wire.FileList, wire.FileDeleted, wire.BatchObject, wire.BatchList),
-    *(wire.Tokenized, wire.PromptText),
+    *(wire.Tokenized, wire.PromptText, wire.EmbeddingList),
 )
 # Bodies of errors by the beginning of their paths, as SHAPES makes them.
 ERRORS: Mapping[str, type[msgspec.Struct]] = {"/api/": OllamaError, MESSAGES_PATH: AnthropicError}

@@ -17,12 +17,16 @@ EngineState = Literal["running", "restarting", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
-    """`context_length` in tokens; `max_waiting` sequences may queue; one class of priority per `ageing_s`."""
+    """`context_length` in tokens; `max_waiting` sequences may queue; one class of priority per `ageing_s`.
+
+    `embedding_size` is how many numbers the vector of a text has, 0 where the model generates text instead.
+    """
 
     context_length: int
     max_sequences: int
     max_waiting: int = 4096
     ageing_s: float = 5.0
+    embedding_size: int = 0
 
     @property
     def max_choices(self) -> int:
@@ -90,6 +94,7 @@ class MemoryPlan:
 
     `weight_bytes_per_token` is what a decode step of one sequence reads; the token table is read by the row,
     so it counts only where it is the output matrix too, and of a mixture only the experts of one token count.
+    A step has at most `step_tokens` and wants the output of `step_rows` of them.
     Where a model has no KV cache a page takes no bytes: then every sequence has one, as long as the context.
     """
 
@@ -103,6 +108,8 @@ class MemoryPlan:
     page_count: int
     page_tokens: int
     weight_bytes_per_token: int
+    step_tokens: int
+    step_rows: int
 
     @property
     def total_bytes(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.engine.contract import MemoryPlan
-from headrace.engine.load import usable_cores, wanted_weights
+from headrace.engine.load import pooling_of, usable_cores, wanted_weights
 from headrace.engine.model_card import licence
 from headrace.engine.options import EngineOptions
 from headrace.engine.parts import PartsOf
@@ -60,7 +60,7 @@ class Speed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """`active_parameters` take part in a token: of experts only the chosen ones. `plan` and `speed` are None
-    where the model does not fit, as `plan_problem` says. `runs_in`: the formats of the matrices."""
+    where the model does not fit, as `plan_problem` says; an encoder has no `speed`. `runs_in`: the formats of the matrices."""
 
     name: str
     path: Path
@@ -92,13 +92,15 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
     name = SHIPPED_DEFAULT if name is None else name
     path = resolve(name, offline=options.offline)
     with open_checkpoint(path) as checkpoint:
-        model = find_model(checkpoint.config)
+        pooling = pooling_of(path, options)
+        model = find_model(checkpoint.config, pooling=None if pooling is None else pooling.kind)
         program = verify(record(model.define))
         wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
         tokenizer, template = text_side(path, checkpoint.metadata)
-        plan, problem = _plan(program, wanted, options, model.config.context)
+        encodes = model.pooling is not None
+        plan, problem = _plan(program, wanted, options, model.config.context, encodes)
         speed = None
-        if plan is not None:
+        if plan is not None and not encodes:
             speed = _speed(program, wanted, plan, options, measure)
         stored = stored_classes(checkpoint)
         return ModelFacts(
@@ -126,10 +128,10 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
 
 
 def _plan(
-    program: Program, wanted: tuple[Wanted, ...], options: EngineOptions, context: int
+    program: Program, wanted: tuple[Wanted, ...], options: EngineOptions, context: int, encodes: bool
 ) -> tuple[MemoryPlan | None, str | None]:
     try:
-        return plan_memory(program, wanted, options, context=context), None
+        return plan_memory(program, wanted, options, context=context, encodes=encodes), None
     except OutOfMemory as error:
         return None, error.message
 

@@ -10,13 +10,20 @@ from headrace.errors import ContextLengthExceeded, InvalidRequest
 MAX_PRIORITY = 100  # classes on either side of 0
 
 
-def check_request(request: Request, *, vocabulary: int, longest: int, recurrent: bool = False) -> None:
-    """Raise a typed error unless the request can run to its end: `longest` is prompt and output in tokens."""
+def check_request(
+    request: Request, *, vocabulary: int, longest: int, recurrent: bool = False, embedding_size: int = 0
+) -> None:
+    """Raise a typed error unless the request can run to its end: `longest` is prompt and output in tokens.
+
+    `embedding_size` is that of EngineLimits.
+    """
+    _check_kind(request, embedding_size)
     count = len(request.prompt)
     if count == 0:
         raise InvalidRequest("the prompt has no tokens: give some text", param="prompt")
     asked = request.params.max_tokens
-    if count + (asked or 1) > longest:
+    least = 0 if request.embed is not None else asked or 1
+    if count + least > longest:
         wanted = f"prompt has {count:,} tokens" + (f" and max_tokens is {asked:,}" if asked else "")
         raise ContextLengthExceeded(
             f"{wanted}, the limit is {longest:,}: shorten it or load with a larger --context",
@@ -36,6 +43,25 @@ def check_request(request: Request, *, vocabulary: int, longest: int, recurrent:
         raise InvalidRequest(
             f"priority is {request.priority}, it must be from -{MAX_PRIORITY} to {MAX_PRIORITY}",
             param="priority",
+        )
+
+
+def _check_kind(request: Request, embedding_size: int) -> None:
+    if request.embed is None and embedding_size:
+        raise InvalidRequest(
+            "this model makes vectors of texts (embeddings) and generates none: ask a model that does",
+            param="model",
+        )
+    if request.embed is not None and not embedding_size:
+        raise InvalidRequest(
+            "this model generates text and makes no embeddings: ask one that does, or load it with pooling",
+            param="model",
+        )
+    wanted = None if request.embed is None else request.embed.dimensions
+    if wanted is not None and not 1 <= wanted <= embedding_size:
+        raise InvalidRequest(
+            f"dimensions is {wanted:,}, it must be from 1 to {embedding_size:,}, the size of this model's vectors",
+            param="dimensions",
         )
 
 

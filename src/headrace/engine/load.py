@@ -12,7 +12,8 @@ from typing import Self
 
 from headrace import _native
 from headrace.chat.template import ChatTemplate
-from headrace.engine.contract import EngineLimits, LoadedModel, MemoryPlan
+from headrace.engine.contract import EngineContract, EngineLimits, LoadedModel, MemoryPlan
+from headrace.engine.encoder import Encoder
 from headrace.engine.engine import Engine
 from headrace.engine.options import EngineOptions
 from headrace.engine.parts import PartsOf
@@ -36,6 +37,7 @@ from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.config_json import Config, find
 from headrace.weights.hub import resolve
 from headrace.weights.packed import Wanted, format_of, load_packed
+from headrace.weights.pooling import Pooling, read_pooling
 from headrace.weights.shipped import SHIPPED_DEFAULT
 from headrace.weights.source import Source, Tensors
 
@@ -48,7 +50,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A checkpoint that has been read, checked and planned, but not loaded."""
+    """A checkpoint that has been read, checked and planned, but not loaded. An encoder may `normalise` vectors."""
 
     name: str
     folder: Path
@@ -59,6 +61,7 @@ class Prepared:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     plan: MemoryPlan
+    normalise: bool
 
     def __enter__(self) -> Self:
         return self
@@ -81,20 +84,32 @@ def start(prepared: Prepared, options: EngineOptions, *, progress: Progress | No
         failures: list[Path] = []
         executor = make_executor(prepared, options, pool, progress, failures.append)
         defaults = default_params(checkpoint.generation_config)
-    vocabulary = prepared.model.config.vocabulary
-    limits = EngineLimits(context_length=prepared.plan.context, max_sequences=options.max_sequences)
     return LoadedModel(
         name=prepared.name,
         folder=prepared.folder,
         context_length=prepared.plan.context,
         tokenizer=prepared.tokenizer,
         template=prepared.template,
-        engine=Engine(executor, Sampler(vocabulary, pool), prepared.tokenizer, limits),
+        engine=_engine(prepared, options, executor, pool),
         defaults=defaults,
         plan=prepared.plan,
         created_s=int(time.time()),
         cache_failures=len(failures),
     )
+
+
+def _engine(
+    prepared: Prepared, options: EngineOptions, executor: Executor, pool: _native.Pool
+) -> EngineContract:
+    config, pooling = prepared.model.config, prepared.model.pooling
+    limits = EngineLimits(
+        context_length=prepared.plan.context,
+        max_sequences=options.max_sequences,
+        embedding_size=0 if pooling is None else config.hidden,
+    )
+    if pooling is None:
+        return Engine(executor, Sampler(config.vocabulary, pool), prepared.tokenizer, limits)
+    return Encoder(executor, limits, Pooling(pooling, prepared.normalise), vocabulary=config.vocabulary)
 
 
 def prepare(name: str | None, options: EngineOptions) -> Prepared:
@@ -123,7 +138,9 @@ def prepare_checkpoint(
         _native.isa()
     except RuntimeError as error:  # HEADRACE_ISA names one that this machine lacks
         raise UsageError(str(error)) from None
-    model = find_model(checkpoint.config, context=options.context)
+    pooling = pooling_of(folder, options)
+    kind = None if pooling is None else pooling.kind
+    model = find_model(checkpoint.config, context=options.context, pooling=kind)
     program = verify(record(model.define))
     program = reorder_inputs(program, PartsOf(checkpoint, program).input_order)
     wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
@@ -136,8 +153,18 @@ def prepare_checkpoint(
         wanted=wanted,
         tokenizer=tokenizer,
         template=template,
-        plan=plan_memory(program, wanted, options, context=model.config.context),
+        plan=plan_memory(
+            program, wanted, options, context=model.config.context, encodes=model.pooling is not None
+        ),
+        normalise=pooling is None or pooling.normalise,
     )
+
+
+def pooling_of(folder: Path, options: EngineOptions) -> Pooling | None:
+    """How a model that is said to encode does: by the options, or by the files in its folder."""
+    if options.pooling != "auto":
+        return Pooling(options.pooling, normalise=options.pooling != "none")
+    return read_pooling(folder) if folder.is_dir() else None
 
 
 def wanted_weights(program: Program, checkpoint: Tensors, options: EngineOptions) -> tuple[Wanted, ...]:

@@ -12,6 +12,7 @@ from headrace.errors import UsageError
 Weights = Literal["keep", "bf16", "int8", "int4"]
 KvDtype = Literal["auto", "f32", "bf16"]
 ExecutorName = Literal["native", "reference", "torch"]
+PoolingName = Literal["auto", "mean", "cls", "last", "none"]
 
 MAX_THREADS = 1024  # as the native pool
 
@@ -19,6 +20,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "weights": ("keep", "bf16", "int8", "int4"),
     "kv_dtype": ("auto", "f32", "bf16"),
     "executor": ("native", "reference", "torch"),
+    "pooling": ("auto", "mean", "cls", "last", "none"),
 }
 _COUNTS = ("context", "threads", "max_sequences", "token_budget", "kv_memory_bytes", "memory_bytes")
 
@@ -30,7 +32,8 @@ class EngineOptions:
     `context` None is the model's own; `threads` None is one per usable core; `token_budget` is the largest
     step in tokens; `kv_memory_bytes` None is what `max_sequences` full contexts need, at most half of the
     memory that is free; `memory_bytes` is the most that the process may use, None all that is free;
-    `cache_dir` None keeps packed weights nowhere.
+    `cache_dir` None keeps packed weights nowhere. `pooling` "auto" is what the checkpoint says; anything else makes
+    an encoder of a model that can be one. An encoder's largest step has at least `context` tokens.
     """
 
     weights: Weights = "keep"
@@ -42,6 +45,7 @@ class EngineOptions:
     kv_memory_bytes: int | None = None
     memory_bytes: int | None = None
     executor: ExecutorName = "native"
+    pooling: PoolingName = "auto"
     cache_dir: Path | None = None
     offline: bool = False
 

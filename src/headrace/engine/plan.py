@@ -11,7 +11,7 @@ from headrace.engine.contract import MemoryPlan
 from headrace.engine.free_memory import free_memory_bytes
 from headrace.engine.options import EngineOptions
 from headrace.errors import OutOfMemory, UsageError
-from headrace.kv.pages import PAGE_TOKENS
+from headrace.kv.pages import PAGE_TOKENS, pages_for
 from headrace.program.fuse import fuse
 from headrace.program.plan import plan_arena
 from headrace.program.program import Program
@@ -23,17 +23,20 @@ KV_SHARE_OF_FREE_MEMORY = 0.5
 
 
 def plan_memory(
-    program: Program, wanted: Sequence[Wanted], options: EngineOptions, *, context: int
+    program: Program, wanted: Sequence[Wanted], options: EngineOptions, *, context: int, encodes: bool = False
 ) -> MemoryPlan:
     """What a model will take; OutOfMemory where that is more than there is.
 
-    `context` is the model's own length; the options may lower it, but not raise it.
+    `context` is the model's own length; the options may lower it, but not raise it. An encoder reads a text in one
+    step, so that its steps are that long, and needs keys and values of one step only.
     """
     context = _context(options.context, context)
     kv_type = _kv_type(options, wanted)
     weights = predicted_bytes(wanted) + 4 * _vector_entries(program)
-    arena = plan_arena(fuse(program), max_tokens=options.token_budget, max_rows=options.max_sequences)
-    activations = arena.nbytes + scratch_bytes(program, options.token_budget)
+    step_tokens = max(options.token_budget, context) if encodes else options.token_budget
+    step_rows = step_tokens if encodes else options.max_sequences
+    arena = plan_arena(fuse(program), max_tokens=step_tokens, max_rows=step_rows)
+    activations = arena.nbytes + scratch_bytes(program, step_tokens)
     states = state_bytes(program, options.max_sequences)
     per_page = kv_bytes_per_page(program, kv_type, PAGE_TOKENS)
     base = psutil.Process().memory_info().rss
@@ -41,7 +44,12 @@ def plan_memory(
     if options.memory_bytes is not None:
         usable = min(usable, options.memory_bytes - base)
     free = usable - weights - activations - states
-    pages = _page_count(options, context, per_page, free) if per_page else _pages_of_nothing(options, context)
+    if encodes:
+        pages = _pages_of_a_step(options, step_tokens, per_page)
+    elif per_page:
+        pages = _page_count(options, context, per_page, free)
+    else:
+        pages = _pages_of_nothing(options, context)
     plan = MemoryPlan(
         context=context,
         kv_type=kv_type,
@@ -53,6 +61,8 @@ def plan_memory(
         page_count=pages,
         page_tokens=PAGE_TOKENS if per_page else context,
         weight_bytes_per_token=_bytes_per_token(program, wanted),
+        step_tokens=step_tokens,
+        step_rows=step_rows,
     )
     if plan.kv_bytes > free:
         raise OutOfMemory(
@@ -67,8 +77,8 @@ def plan_memory(
 def capacity_of(plan: MemoryPlan, options: EngineOptions) -> Capacity:
     """The executor's sizes under a plan."""
     return Capacity(
-        max_tokens=options.token_budget,
-        max_rows=options.max_sequences,
+        max_tokens=plan.step_tokens,
+        max_rows=plan.step_rows,
         page_count=plan.page_count,
         page_tokens=plan.page_tokens,
         state_slots=options.max_sequences if plan.state_bytes else 0,
@@ -102,6 +112,18 @@ def _page_count(options: EngineOptions, context: int, per_page: int, free: int) 
         return min(pages, one_context * options.max_sequences)
     affordable = int(free * KV_SHARE_OF_FREE_MEMORY) // per_page
     return max(one_context, min(one_context * options.max_sequences, affordable))
+
+
+def _pages_of_a_step(options: EngineOptions, step_tokens: int, per_page: int) -> int:
+    """Pages for an encoder, each of whose texts begins with one of its own."""
+    pages = pages_for(step_tokens, PAGE_TOKENS) + options.max_sequences
+    if options.kv_memory_bytes is not None and options.kv_memory_bytes < pages * per_page:
+        raise UsageError(
+            f"kv_memory_bytes {options.kv_memory_bytes:,} is less than the {pages * per_page:,} that a step of"
+            f" {step_tokens:,} tokens needs: raise it, or use a smaller --context",
+            param="kv_memory_bytes",
+        )
+    return pages
 
 
 def _pages_of_nothing(options: EngineOptions, context: int) -> int:

@@ -6,12 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from headrace.errors import HeadraceError
+from headrace.ops.value import Array
 from headrace.sample.grammar import Constraint
 from headrace.sample.params import SamplingParams
 from headrace.sample.thinking import ThinkingLimit
 
 FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """A vector is wanted instead of text: its first `dimensions` numbers, None for all."""
+
+    dimensions: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +32,8 @@ class Request:
     cache. Lower `priority` runs sooner. `deadline_s` counts from submission. `continues` says that the output
     goes on with the prompt's text (a completion) and so may begin with a space, rather than being a text of
     its own (an answer). Special tokens are no part of the text, but for those of `visible_ids`. Every choice
-    matches `constraint`, where there is one, or fails; `thinking` bounds its reasoning.
+    matches `constraint`, where there is one, or fails; `thinking` bounds its reasoning. With `embed` the prompt is
+    the whole text, of which an encoder makes a vector.
     """
 
     prompt: tuple[int, ...]
@@ -36,6 +47,7 @@ class Request:
     constraint: Constraint | None = None
     visible_ids: frozenset[int] = frozenset()
     thinking: ThinkingLimit | None = None
+    embed: Embed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,19 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
+class Embedded:
+    """The vectors of a text: one, or with pooling `none` one for each token. `data` is float32, little-endian."""
+
+    rows: int
+    data: bytes
+
+    @property
+    def vectors(self) -> Array:
+        """[rows, dimensions], read-only."""
+        return np.frombuffer(self.data, "<f4").reshape(self.rows, -1)
+
+
+@dataclass(frozen=True, slots=True)
 class ChoiceDone:
     """One choice has ended; `stop` is the stop string or stop-token id that ended it, if one did. `score` is
     what beam search ranks by."""
@@ -111,7 +136,7 @@ class Failed:
     error: HeadraceError
 
 
-Event = PromptLogprobs | Delta | ChoiceDone | Done | Failed
+Event = PromptLogprobs | Delta | Embedded | ChoiceDone | Done | Failed
 Terminal = Done | Failed
 Sink = Callable[[list[Event]], None]
 """Called on the engine's thread with the events of one step, in order. It must not block or raise."""

@@ -58,7 +58,8 @@ def norm(m: Builder, c: ModernBertConfig, x: Value, name: str) -> Value:
 def attention(m: Builder, c: ModernBertConfig, layer: int, x: Value) -> Value:
     at, n = f"model.layers.{layer}.attn", c.hidden
     q, k, v = (
-        project(m, x, f"{at}.Wqkv", n, bias=c.qkv_bias, part=TensorPart(of=3 * n, first=i * n)) for i in range(3)
+        project(m, x, f"{at}.Wqkv", n, bias=c.qkv_bias, part=TensorPart(of=3 * n, first=i * n))
+        for i in range(3)
     )
     return project(m, blocks.attention(m, c, layer, q, k, v), f"{at}.Wo", n, bias=c.output_bias)
 
@@ -66,7 +67,8 @@ def attention(m: Builder, c: ModernBertConfig, layer: int, x: Value) -> Value:
 def mlp(m: Builder, c: ModernBertConfig, layer: int, x: Value) -> Value:
     at, n = f"model.layers.{layer}.mlp", c.intermediate
     gate, up = (
-        project(m, x, f"{at}.Wi", n, bias=c.mlp_bias, part=TensorPart(of=2 * n, first=i * n)) for i in range(2)
+        project(m, x, f"{at}.Wi", n, bias=c.mlp_bias, part=TensorPart(of=2 * n, first=i * n))
+        for i in range(2)
     )
     return project(m, gated_act(gate, up, kind=c.act), f"{at}.Wo", c.hidden, bias=c.mlp_bias)
 

@@ -54,13 +54,19 @@ class Model:
         if self.pooling is None:
             return module.define(builder, self.config)
         x: Value = module.encode(builder, self.config)
-        return pool(x, builder.query_starts, builder.rows) if self.pooling == "mean" else gather(x, builder.rows)
+        return (
+            pool(x, builder.query_starts, builder.rows) if self.pooling == "mean" else gather(x, builder.rows)
+        )
 
 
 def known_model_types() -> list[str]:
     """Every model_type that has a file here."""
     modules = {name: _module(name) for name in _files()}
-    return [n for n, m in modules.items() if hasattr(m, "read_config") and (hasattr(m, "define") or hasattr(m, "encode"))]
+    return [
+        n
+        for n, m in modules.items()
+        if hasattr(m, "read_config") and (hasattr(m, "define") or hasattr(m, "encode"))
+    ]
 
 
 def encoder_types() -> list[str]:

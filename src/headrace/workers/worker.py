@@ -19,6 +19,7 @@ from types import FrameType
 from typing import NoReturn, cast
 
 from headrace.engine.contract import EngineStatus
+from headrace.engine.encoder import Encoder
 from headrace.engine.engine import Engine
 from headrace.engine.load import Prepared, prepare, start
 from headrace.engine.options import EngineOptions
@@ -60,7 +61,7 @@ class Worker:
     """Made once per process; `run` does not return."""
 
     def __init__(self, end: socket.socket) -> None:
-        self._engine: Engine | None = None
+        self._engine: Engine | Encoder | None = None
         self._orders: queue.SimpleQueue[Prepare | Proceed] = queue.SimpleQueue()
         self._compilers = ThreadPoolExecutor(COMPILERS, thread_name_prefix="headrace-door")
         self._stopping = False
@@ -126,7 +127,7 @@ class Worker:
         except Exception as error:
             self._pipe.put(Refused(_typed(error)))
             raise SystemExit from None
-        assert isinstance(model.engine, Engine)
+        assert isinstance(model.engine, Engine | Encoder)
         self._engine = model.engine
         self._pipe.put(
             Ready(

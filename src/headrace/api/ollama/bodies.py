@@ -40,14 +40,24 @@ class ModelBody(OllamaBody):
     model: Annotated[str, Field(min_length=1, max_length=256)]
 
 
-class AnswerBody(ModelBody):
+class UsingBody(ModelBody):
+    """A body that has a model computing, and says how long it is to stay in memory after that."""
+
+    keep_alive: float | str | None = None
+
+    @property
+    def keep_alive_s(self) -> float | None:
+        """How long the model is to stay in memory after the reply; negative: for ever; None: as set up."""
+        return None if self.keep_alive is None else duration_s(self.keep_alive)
+
+
+class AnswerBody(UsingBody):
     """The fields that both generating endpoints take."""
 
     no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {"truncate": (False,), "shift": (False,)}
     stream: bool | None = None
     options: Annotated[dict[str, Any], WithJsonSchema(options_schema())] | None = None
     format: Annotated[Any, WithJsonSchema(FORMAT_SCHEMA)] = None
-    keep_alive: float | str | None = None
     think: bool | str | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
@@ -88,11 +98,6 @@ class AnswerBody(ModelBody):
         if not isinstance(wanted, dict):
             raise InvalidRequest('format is neither "json" nor a JSON Schema', param="format")
         return schema_constraint(cast("dict[str, Any]", wanted), param="format")
-
-    @property
-    def keep_alive_s(self) -> float | None:
-        """How long the model is to stay in memory after the reply; negative: for ever; None: as set up."""
-        return None if self.keep_alive is None else duration_s(self.keep_alive)
 
 
 def duration_s(value: float | str) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request as HttpRequest
 
 from headrace.api.call import call_of
-from headrace.api.ollama.bodies import AnswerBody
+from headrace.api.ollama.bodies import AnswerBody, UsingBody
 from headrace.api.service import Service, get_service
 from headrace.api.wire import ParameterWarning
 from headrace.errors import ModelNotFound
@@ -43,7 +43,7 @@ class Used:
         return {} if self.alias is None else dict(self.alias.parameters)
 
 
-async def use_model(http: HttpRequest, body: AnswerBody) -> Used:
+async def use_model(http: HttpRequest, body: UsingBody) -> Used:
     """The model that `body` names, kept in memory as long as it says; ModelNotFound."""
     service, start_s = get_service(http), time.monotonic()
     entry, alias = await _find(service, body.model)

@@ -148,12 +148,17 @@ class OllamaEmbeddings(msgspec.Struct, frozen=True):
 
     model: str
     embeddings: list[list[float]]
+    total_duration: int = 0
+    load_duration: int = 0
+    prompt_eval_count: int = 0
+    warnings: list[ParameterWarning] | UnsetType = UNSET
 
 
 class OllamaEmbedding(msgspec.Struct, frozen=True):
     """The embedding of one text."""
 
     embedding: list[float]
+    warnings: list[ParameterWarning] | UnsetType = UNSET
 
 
 OLLAMA_REPLIES = (

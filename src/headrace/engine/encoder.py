@@ -1,0 +1,267 @@
+"""The loop of a model that encodes: whole texts, as many in a step as fit, most important first."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.engine.contract import EngineLimits, EngineStatus
+from headrace.engine.door import check_request
+from headrace.engine.request import (
+    ChoiceDone,
+    Done,
+    Embedded,
+    Event,
+    Failed,
+    Request,
+    Sink,
+    Ticket,
+    Timing,
+    Usage,
+)
+from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
+from headrace.kv.pages import pages_for
+from headrace.ops.value import Array, Ints
+from headrace.program.step import Step
+from headrace.run.executor import Executor
+from headrace.weights.pooling import Pooling
+
+log = logging.getLogger("headrace.engine")
+
+_SMALLEST_LENGTH = 1e-12  # of a vector: below it, it has no direction to keep
+
+
+@dataclass(slots=True, eq=False)
+class _Text:
+    """A request on its way; times are seconds of the monotonic clock."""
+
+    request_id: str
+    request: Request
+    sink: Sink
+    submitted_s: float
+    ended: bool = False
+
+
+class Encoder:
+    """Makes vectors of texts on one thread of its own. `submit` and `Ticket.cancel` may be called from any thread.
+
+    A text is computed whole, in one step, because its tokens see those after them: the executor's largest step has
+    room for the longest text. The order is that of the Scheduler: `submitted_s + priority * ageing_s`, and who does
+    not fit into a step stops all behind it. A vector's bits depend on its text alone.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        limits: EngineLimits,
+        pooling: Pooling,
+        *,
+        vocabulary: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits = limits
+        self._pooling, self._vocabulary, self._clock = pooling, vocabulary, clock
+        self._capacity = executor.capacity
+        self._accepted: dict[str, _Text] = {}  # not ended yet; this and the next three are guarded by _wake
+        self._queue: list[tuple[float, int, _Text]] = []  # a heap, by rank
+        self._cancelled: deque[str] = deque()
+        self._stopping = False
+        self._wake = threading.Condition()
+        self._numbers = itertools.count()
+        self._failure: HeadraceError | None = None
+        self._running, self._steps, self._last_step_s = 0, 0, clock()
+        self._thread = threading.Thread(
+            target=self._run, args=(executor,), name="headrace-encoder", daemon=True
+        )
+        self._thread.start()
+
+    # -- from any thread ------------------------------------------------------------------------------
+
+    def submit(self, request: Request, sink: Sink) -> Ticket:
+        """Queue a text; `sink` gets its events. Raises a typed error before anything is computed."""
+        check_request(
+            request,
+            vocabulary=self._vocabulary,
+            longest=self.limits.context_length,
+            embedding_size=self.limits.embedding_size,
+        )
+        with self._wake:
+            if self._failure is not None or self._stopping:
+                raise self._failure or EngineStopped("the engine is shutting down: start it again")
+            number = next(self._numbers)
+            request_id = request.request_id or f"r{number}"
+            if request_id in self._accepted:
+                raise InvalidRequest(f"request_id '{request_id}' is in use", param="request_id")
+            self.limits.check_room(len(self._accepted), 1)
+            text = _Text(request_id, request, sink, self._clock())
+            self._accepted[request_id] = text
+            rank = text.submitted_s + request.priority * self.limits.ageing_s
+            heapq.heappush(self._queue, (rank, number, text))
+            self._wake.notify()
+        return Ticket(request_id, self.cancel)
+
+    def status(self) -> EngineStatus:
+        """Where the engine stands now. Its pages are free between steps."""
+        pages = self._capacity.page_count
+        return EngineStatus(
+            running=self._running,
+            waiting=len(self._accepted) - self._running,
+            free_pages=pages,
+            available_pages=pages,
+            page_count=pages,
+            steps=self._steps,
+            last_step_s=self._last_step_s,
+            alive=self._thread.is_alive(),
+        )
+
+    def close(self) -> None:
+        """Stop the loop; texts that have not ended fail with EngineStopped."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a request, as its ticket does; nothing where it has ended."""
+        with self._wake:
+            self._cancelled.append(request_id)
+            self._wake.notify()
+
+    # -- on the engine's thread -----------------------------------------------------------------------
+
+    def _run(self, executor: Executor) -> None:
+        try:
+            while (texts := self._next()) is not None:
+                if texts:
+                    self._step(executor, texts)
+        except BaseException as error:
+            log.exception("the encoder's loop failed")
+            self._failure = EngineStopped(f"the engine failed: {type(error).__name__}; see the log")
+        finally:
+            error = self._failure or EngineStopped("the engine was shut down")
+            with self._wake:
+                self._stopping = True
+                left = list(self._accepted.values())
+            for text in left:
+                self._end(text, [Failed(error)])
+
+    def _next(self) -> list[_Text] | None:
+        """The texts of the next step, waiting while there are none; None when it is time to stop."""
+        with self._wake:
+            while not (self._queue or self._cancelled or self._stopping):
+                self._wake.wait()
+            if self._stopping:
+                return None
+            cancelled = [self._accepted[name] for name in self._cancelled if name in self._accepted]
+            self._cancelled.clear()
+            late = [text for text in self._accepted.values() if self._is_late(text)]
+        for text in cancelled:
+            self._end(text, [ChoiceDone(0, "cancelled"), self._done(text, self._clock())])
+        for text in late:
+            after = text.request.deadline_s
+            error = DeadlineExceeded(f"the request's deadline of {after} s has passed: allow more time")
+            self._end(text, [Failed(error)])
+        return self._fitting()
+
+    def _is_late(self, text: _Text) -> bool:
+        after = text.request.deadline_s
+        return after is not None and self._clock() > text.submitted_s + after
+
+    def _fitting(self) -> list[_Text]:
+        """Take from the queue, in its order, what fits into one step."""
+        texts: list[_Text] = []
+        left = self._capacity.max_tokens
+        with self._wake:
+            while self._queue and len(texts) < self.limits.max_sequences:
+                text = self._queue[0][2]
+                if not text.ended:
+                    left -= len(text.request.prompt)
+                    if left < 0:
+                        break
+                    texts.append(text)
+                heapq.heappop(self._queue)
+        return texts
+
+    def _step(self, executor: Executor, texts: Sequence[_Text]) -> None:
+        self._running, begun_s = len(texts), self._clock()
+        prompts = [text.request.prompt for text in texts]
+        step = whole_texts(prompts, self._pooling, self._capacity.page_tokens)
+        output = executor.run(step)
+        self._steps += 1
+        self._running, self._last_step_s = 0, self._clock()
+        counts = [len(prompt) if self._pooling.kind == "none" else 1 for prompt in prompts]
+        ends = np.cumsum(counts).tolist()
+        for text, count, end in zip(texts, counts, ends, strict=True):
+            event = self._embedded(text.request, output[end - count : end])
+            ending: list[Event] = [event]
+            if isinstance(event, Embedded):
+                ending += [ChoiceDone(0, "stop"), self._done(text, begun_s)]
+            self._end(text, ending)
+
+    def _embedded(self, request: Request, rows: Array) -> Embedded | Failed:
+        assert request.embed is not None
+        vectors = rows[:, : request.embed.dimensions]
+        if not np.isfinite(vectors).all():
+            return Failed(
+                HeadraceError("the model computed numbers that are not finite: its weights may be damaged")
+            )
+        if self._pooling.normalise:
+            lengths = np.sqrt(np.square(vectors).sum(-1, keepdims=True))
+            vectors = vectors / np.maximum(lengths, np.float32(_SMALLEST_LENGTH))
+        return Embedded(len(vectors), np.ascontiguousarray(vectors, "<f4").tobytes())
+
+    def _done(self, text: _Text, begun_s: float) -> Done:
+        now_s = self._clock()
+        timing = Timing(
+            queue_s=begun_s - text.submitted_s,
+            first_token_s=now_s - text.submitted_s,
+            total_s=now_s - text.submitted_s,
+        )
+        return Done(Usage(len(text.request.prompt), 0, 0), timing, 0)
+
+    def _end(self, text: _Text, events: list[Event]) -> None:
+        if text.ended:
+            return
+        text.ended = True
+        with self._wake:
+            del self._accepted[text.request_id]
+        try:
+            text.sink(events)
+        except Exception:
+            # A sink belongs to one client; its failure must not end the others' requests.
+            log.exception("a sink failed")
+
+
+def whole_texts(texts: Sequence[Sequence[int]], pooling: Pooling, page_tokens: int) -> Step:
+    """The step that encodes texts from their first to their last token, each from the start of a page on."""
+    counts = [len(text) for text in texts]
+    starts = np.cumsum([0, *counts])
+    pages = [pages_for(count, page_tokens) for count in counts]
+    first_pages = np.cumsum([0, *pages])
+    tables = np.zeros((len(texts), max(pages)), np.int32)
+    for table, first, count in zip(tables, first_pages, pages, strict=False):
+        table[:count] = np.arange(first, first + count)
+    positions = np.concatenate([np.arange(count) for count in counts])
+    rows = {"mean": starts[1:] - 1, "last": starts[1:] - 1, "cls": starts[:-1], "none": np.arange(starts[-1])}
+    return Step(
+        tokens=_ints([token for text in texts for token in text]),
+        positions=_ints(positions),
+        slots=_ints(np.repeat(first_pages[:-1] * page_tokens, counts) + positions),
+        query_starts=_ints(starts),
+        lengths=_ints(counts),
+        block_tables=tables,
+        rows=_ints(rows[pooling.kind]),
+        state_slots=np.zeros(len(texts), np.int32),
+    )
+
+
+def _ints(values: Sequence[int] | Array) -> Ints:
+    return np.asarray(values).astype(np.int32)

@@ -1,0 +1,1 @@
+"""What is done with an encoder in one pass: vectors of texts."""

@@ -1,0 +1,71 @@
+"""Texts to vectors: engine requests, and the vectors that come back."""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from headrace.engine.contract import LoadedModel
+from headrace.engine.request import Done, Embed, Embedded, Event, Failed, Request, Ticket
+from headrace.errors import EngineStopped, InvalidRequest
+from headrace.ops.value import Array
+
+
+def embed(model: LoadedModel, texts: Sequence[Sequence[int]], dimensions: int | None = None) -> Array:
+    """Vectors [texts, dimensions], float32, of texts given as token ids."""
+    each = list(token_vectors(model, texts, dimensions))
+    if any(len(vectors) != 1 for vectors in each):
+        raise InvalidRequest(
+            "this model was loaded with pooling 'none', which gives a vector for each token: use token_vectors, or"
+            " load it with another pooling"
+        )
+    size = model.engine.limits.embedding_size if dimensions is None else dimensions
+    return np.concatenate(each) if each else np.empty((0, size), np.float32)
+
+
+def token_vectors(
+    model: LoadedModel, texts: Sequence[Sequence[int]], dimensions: int | None = None
+) -> Iterator[Array]:
+    """Of each text its vectors [1, dimensions], or with pooling `none` one for each token, in order.
+
+    Where one cannot be computed its error is raised and the others are cancelled.
+    """
+    waiting: deque[_Pending] = deque()
+    try:
+        for text in texts:
+            if len(waiting) >= model.engine.limits.max_choices:
+                yield waiting.popleft().vectors()
+            waiting.append(_Pending(model, Request(prompt=tuple(text), embed=Embed(dimensions))))
+        while waiting:
+            yield waiting.popleft().vectors()
+    finally:
+        for pending in waiting:
+            pending.cancel()
+
+
+class _Pending:
+    """A text that has been submitted."""
+
+    def __init__(self, model: LoadedModel, request: Request) -> None:
+        self._events: queue.SimpleQueue[list[Event]] = queue.SimpleQueue()
+        self._ticket: Ticket = model.engine.submit(request, self._events.put)
+
+    def vectors(self) -> Array:
+        """Wait for the end; raises the error that it ended with."""
+        found: Array | None = None
+        while True:
+            for event in self._events.get():
+                if isinstance(event, Embedded):
+                    found = event.vectors
+                elif isinstance(event, Failed):
+                    raise event.error
+                elif isinstance(event, Done):
+                    if found is None:
+                        raise EngineStopped("the text was cancelled before it was computed")
+                    return found
+
+    def cancel(self) -> None:
+        self._ticket.cancel()

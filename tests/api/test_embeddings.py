@@ -1,0 +1,188 @@
+"""Embeddings over HTTP, with the official clients, of a tiny encoder."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ollama
+import openai
+import pytest
+from fake import FakeModel
+from in_process import Running, running_server
+
+from headrace.engine.contract import LoadedModel
+from headrace.engine.load import load_model
+from headrace.engine.options import EngineOptions
+from headrace.tasks.embed import embed
+from tiny import tiny_model
+
+NAME = "bert"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
+    folder = tiny_model(tmp_path_factory.mktemp("encoder"), "encoders/bert")
+    loaded = load_model(str(folder), EngineOptions(threads=1))
+    yield loaded
+    loaded.close()
+
+
+@pytest.fixture(scope="module")
+def server(model: LoadedModel) -> Iterator[Running]:
+    with running_server(model, offline=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Iterator[Running]:
+    with running_server(FakeModel(), offline=True) as running:
+        yield running
+
+
+def expected(model: LoadedModel, *texts: str, dimensions: int | None = None) -> np.ndarray:
+    return embed(model, [model.tokenizer.encode_prompt(text) for text in texts], dimensions)
+
+
+def refused(server: Running, **more: Any) -> dict[str, Any]:
+    reply = server.http().post("/v1/embeddings", json={"model": NAME, "input": "abc", **more})
+    assert reply.status_code == 400, reply.text
+    return reply.json()["error"]
+
+
+def test_openais_client(server: Running, model: LoadedModel) -> None:
+    client = server.openai()
+    whole = client.embeddings.create(model=NAME, input=["abc", "hello", "abc"])
+    assert [entry.index for entry in whole.data] == [0, 1, 2]
+    assert np.array_equal(
+        np.array([entry.embedding for entry in whole.data], np.float32),
+        expected(model, "abc", "hello", "abc"),
+    )
+    assert (whole.model, whole.object, whole.data[0].object) == (NAME, "list", "embedding")
+    assert whole.usage.prompt_tokens == whole.usage.total_tokens == 4 + 6 + 4
+    one = client.embeddings.create(model=NAME, input="abc", dimensions=5, encoding_format="float")
+    assert np.allclose(one.data[0].embedding, expected(model, "abc", dimensions=5)[0])
+
+
+def test_token_ids_and_base64(server: Running, model: LoadedModel) -> None:
+    ids = model.tokenizer.encode_prompt("abc")
+    post = server.http().post
+    for given in (ids, [ids], "abc"):
+        reply = post(
+            "/v1/embeddings", json={"model": NAME, "input": given, "encoding_format": "base64"}
+        ).json()
+        [entry] = reply["data"]
+        vector = np.frombuffer(base64.b64decode(entry["embedding"]), "<f4")
+        assert np.array_equal(vector, expected(model, "abc")[0])
+    assert "warnings" not in reply
+    reply = post("/v1/embeddings", json={"input": "abc", "user": "me"}).json()
+    assert [warning["param"] for warning in reply["warnings"]] == ["user"]
+
+
+def test_many_inputs(server: Running, model: LoadedModel) -> None:
+    texts = [f"{number}" for number in range(2048)]
+    reply = server.openai().embeddings.create(model=NAME, input=texts)
+    assert [entry.index for entry in reply.data] == list(range(2048))
+    assert np.array_equal(np.array(reply.data[2047].embedding, np.float32), expected(model, "2047")[0])
+    error = refused(server, input=[*texts, "x"])
+    assert error["param"] == "input" and "2,049 texts, at most 2,048" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("more", "param", "message"),
+    [
+        ({"input": "x" * 64}, "prompt", "prompt has 65 tokens, the limit is 64"),
+        ({"input": "x" * 100_000}, "input", "100,000 characters"),
+        ({"input": []}, "input", "none may be empty"),
+        ({"input": [[]]}, "input", "none may be empty"),
+        ({"input": 7}, "input", "a text, token ids"),
+        ({"input": ["a", 7]}, "input", "a text, token ids"),
+        ({"input": [1, "a"]}, "input", "must be integers"),
+        ({"input": [True]}, "input", "must be integers"),
+        ({"input": [128]}, "prompt", "token 128 is not in the vocabulary"),
+        ({"dimensions": 33}, "dimensions", "from 1 to 32"),
+        ({"dimensions": 0}, "dimensions", "greater than or equal to 1"),
+        ({"encoding_format": "hex"}, "encoding_format", "'float' or 'base64'"),
+        ({"inputs": "abc"}, "inputs", "unknown parameter"),
+    ],
+)
+def test_refused(server: Running, more: dict[str, Any], param: str, message: str) -> None:
+    error = refused(server, **more)
+    assert error["param"] == param and message in error["message"], error
+
+
+def test_a_decoder_says_who_can(decoder: Running) -> None:
+    with pytest.raises(openai.BadRequestError, match="fake/model generates text and makes no embeddings"):
+        decoder.openai().embeddings.create(model="fake/model", input="abc")
+
+
+def test_an_encoder_generates_nothing(server: Running) -> None:
+    client = server.openai()
+    with pytest.raises(openai.BadRequestError, match="embeddings"):
+        client.completions.create(model=NAME, prompt="abc")
+    with pytest.raises(openai.BadRequestError, match="embeddings"):
+        client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "a"}])
+
+
+def test_metrics_count_them(server: Running) -> None:
+    server.openai().embeddings.create(model=NAME, input=["abc", "d"])
+    text = server.http().get("/metrics").text
+    counted = [line for line in text.splitlines() if line.startswith("headrace_prompt_tokens_total")]
+    assert counted and float(counted[0].rpartition(" ")[2]) >= 6
+
+
+def test_ollamas_client(server: Running, model: LoadedModel) -> None:
+    client = server.ollama()
+    reply = client.embed(NAME, ["abc", "hello"])
+    assert np.array_equal(np.array(reply.embeddings, np.float32), expected(model, "abc", "hello"))
+    assert reply.prompt_eval_count == 10 and reply.total_duration > 0
+    assert np.allclose(
+        client.embed(NAME, "abc", dimensions=4).embeddings, expected(model, "abc", dimensions=4)
+    )
+    assert np.array_equal(
+        np.array(client.embeddings(NAME, "abc").embedding, np.float32), expected(model, "abc")[0]
+    )
+    assert client.embed(NAME, []).embeddings == client.embeddings(NAME, "").embedding == []
+
+
+def test_ollamas_truncate_is_asked_for_and_told(server: Running, model: LoadedModel) -> None:
+    client, long = server.ollama(), "x" * 70
+    for more in ({}, {"truncate": False}):
+        with pytest.raises(ollama.ResponseError, match="prompt has 71 tokens, the limit is 64"):
+            client.embed(NAME, ["abc", long], **more)
+    body = {"model": NAME, "input": ["abc", long], "truncate": True, "options": {"temperature": 0}}
+    reply = server.http().post("/api/embed", json=body).json()
+    assert np.array_equal(np.array(reply["embeddings"][1], np.float32), expected(model, "x" * 63)[0])
+    told = {warning["param"]: warning["message"] for warning in reply["warnings"]}
+    assert "text 1 has 71 tokens and was cut to the model's 64" in told["truncate"]
+    assert "options.temperature" in told
+
+
+def test_ollamas_decoder_says_who_can(decoder: Running) -> None:
+    with pytest.raises(ollama.ResponseError, match="no embeddings") as caught:
+        decoder.ollama().embed("fake/model", "abc")
+    assert caught.value.status_code == 400
+    with pytest.raises(ollama.ResponseError, match="neither a text nor a list of texts"):
+        decoder.ollama()._request_raw("POST", "/api/embed", json={"model": "fake/model", "input": [1]})
+
+
+def test_the_document_names_the_body(server: Running) -> None:
+    document = server.http().get("/openapi.json").json()
+    body = document["paths"]["/v1/embeddings"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert {"input", "encoding_format", "dimensions"} <= set(body["properties"])
+    assert "EmbeddingList" in json.dumps(document["paths"]["/v1/embeddings"]["post"]["responses"]["200"])
+
+
+def test_a_second_model_that_can_is_named(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path, "llama3")
+    loaded = load_model(str(folder), EngineOptions(threads=1))
+    try:
+        with running_server(loaded, offline=True) as running, pytest.raises(openai.BadRequestError) as caught:
+            running.openai().embeddings.create(model="llama3", input="abc")
+        assert "no loaded model can" in str(caught.value)
+    finally:
+        loaded.close()

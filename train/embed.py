@@ -1,0 +1,88 @@
+"""Trains `embed`, the sentence encoder inside the package: tasks near commands, questions near SQL, intents apart.
+
+    python train/embed.py --data FOLDER --work FOLDER --out FOLDER
+
+The tokenizer is that of `mini`: put `tokenizer.json` of its work folder into this one, or it is made anew from the
+same data. Needs the packages of `headrace[train]`. Same data, seed and steps give the same model on one machine.
+"""
+
+import sys
+
+import packages  # noqa: F401 - before what it looks for
+import torch
+from contrast import contrast, encode_texts
+from decoder import Decoder, Shape
+from export import write_encoder
+from loop import Plan, Run
+from nearness import centroid_accuracy, nearest_share
+from pairs import LONGEST, Pairs, PairSources, read_pair_sources, sql_pair
+from recipe import Options, read_options, run_recipe
+from sources import VOCABULARY, prepare_tokenizer, read_sources
+from tokenizers import Tokenizer
+
+SHAPE = Shape(vocabulary=VOCABULARY, hidden=384, intermediate=512, layers=2, heads=6, kv_heads=2, context=512)
+STEPS, DECAY_STEPS = 400, 200
+PAIRS_PER_STEP = 96
+MEASURED = 500  # held-out questions of each kind
+
+
+def prepare(options: Options) -> tuple[Run, Tokenizer]:
+    """Reads the data and builds the run. Raises MissingData."""
+    if not (options.work / "tokenizer.json").is_file():
+        prepare_tokenizer(read_sources(options.data), options.work)
+    tokenizer = Tokenizer.from_file(str(options.work / "tokenizer.json"))
+    sources = read_pair_sources(options.data)
+    decoder = Decoder(SHAPE)
+    decoder.initialise(torch.Generator().manual_seed(options.seed))
+    decoder.to(options.device)
+    run = Run(
+        plan=Plan(
+            seed=options.seed,
+            steps=options.steps,
+            decay_steps=options.decay,
+            tokens_per_step=2 * PAIRS_PER_STEP * LONGEST,
+            length=LONGEST,
+            decay_length=LONGEST,
+            matrix_rate=0.01,
+            other_rate=3e-3,
+            measure_every_steps=100,
+        ),
+        work=options.work,
+        device=options.device,
+        decoder=decoder,
+        draw=Pairs(sources, tokenizer).batch,
+        loss=contrast(decoder),
+        measure=lambda: measure(decoder, tokenizer, sources, options.device),
+        workers=options.workers,
+    )
+    return run, tokenizer
+
+
+def measure(
+    decoder: Decoder, tokenizer: Tokenizer, sources: PairSources, device: torch.device
+) -> dict[str, float]:
+    """What is right of some held-out questions of each kind."""
+
+    def encode(texts: list[str]):
+        return encode_texts(decoder, tokenizer, texts, device)
+
+    tasks = [conversation.messages for _, conversation in sources.shell.held_out(MEASURED, seed=1)]
+    asked = [sql_pair(question) for question, _ in sources.sql.held_out(MEASURED, seed=1)]
+    remarks = sources.intents["val"][:: max(len(sources.intents["val"]) // MEASURED, 1)]
+    return {
+        "intents exact": centroid_accuracy(encode, sources.intents["train"], remarks),
+        "shell exact": nearest_share(encode, *([str(m[at]["content"]) for m in tasks] for at in (0, 1))),
+        "sql exact": nearest_share(encode, *([pair[at] for pair in asked] for at in (0, 1))),
+    }
+
+
+def main() -> int:
+    """Trains, exports."""
+    description = "Trains the sentence encoder that ships inside the package."
+    return run_recipe(
+        lambda: read_options(description, steps=STEPS, decay=DECAY_STEPS), prepare, write_encoder
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
