@@ -10,7 +10,6 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-
 TEMPERATURE = 0.05
 
 
@@ -24,8 +23,8 @@ def vectors(decoder: Decoder, tokens: Tensor, documents: Tensor) -> Tensor:
 
 
 def contrast(decoder: Decoder) -> Objective:
-    """InfoNCE (van den Oord et al. 2018) with the other pairs of a batch, in both directions; those of the same
-    group do not count."""
+    """InfoNCE (van den Oord et al. 2018) with the other pairs of a batch, in both directions; those of the
+    same group do not count."""
 
     def loss(batch: Batch) -> Tensor:
         both = vectors(decoder, batch.tokens, batch.documents)

@@ -1,9 +1,10 @@
-"""Trains `embed`, the sentence encoder inside the package: tasks near commands, questions near SQL, intents apart.
+"""Trains `embed`, the sentence encoder inside the package, on texts that belong together.
 
     python train/embed.py --data FOLDER --work FOLDER --out FOLDER
 
-The tokenizer is that of `mini`: put `tokenizer.json` of its work folder into this one, or it is made anew from the
-same data. Needs the packages of `headrace[train]`. Same data, seed and steps give the same model on one machine.
+The tokenizer is that of `mini`: put `tokenizer.json` of its work folder into this one, or it is made anew
+from the same data. Needs the packages of `headrace[train]`. Same data, seed and steps give the same model on
+one machine.
 """
 
 import sys

@@ -8,6 +8,7 @@ from decoder import Decoder, Shape
 from dialogue import TEMPLATE_PATH
 from safetensors.torch import load_file, save_file
 from stream import BEGIN, BEGIN_ID, END, END_ID
+from tag import Tagger
 from tokenizers import Tokenizer
 
 MODULES = {
@@ -39,11 +40,9 @@ def write_chat_model(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> No
 
 
 def write_encoder(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes everything but the model card, for vectors of texts: with the files of sentence-transformers, and a
-    config from which `transformers` makes a Llama whose tokens see those after them too."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_tensors(decoder, tokenizer, folder)
-    _write(folder / "config.json", _config(decoder) | {"architectures": ["LlamaModel"], "is_causal": False})
+    """Writes everything but the model card, for vectors of texts: with the files of sentence-transformers,
+    and a config from which `transformers` makes a Llama whose tokens see those after them too."""
+    _write_states(decoder, tokenizer, folder)
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (kind, path) in enumerate(MODULES.items())
@@ -52,6 +51,21 @@ def write_encoder(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
     (folder / MODULES["Pooling"]).mkdir(exist_ok=True)
     pooling = {"word_embedding_dimension": decoder.shape.hidden, "pooling_mode_mean_tokens": True}
     _write(folder / MODULES["Pooling"] / "config.json", pooling)
+
+
+def write_tagger(tagger: Tagger, tokenizer: Tokenizer, folder: Path) -> None:
+    """The same for states of all tokens; what scores them is in a file of its own."""
+    _write_states(tagger.decoder, tokenizer, folder)
+    head = {name: tensor.detach().contiguous() for name, tensor in tagger.named_parameters()}
+    head = {name: tensor for name, tensor in head.items() if not name.startswith("decoder.")}
+    save_file(head, folder / "head.safetensors", metadata={"format": "pt"})
+    (folder / "head.safetensors").chmod(0o644)
+
+
+def _write_states(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_tensors(decoder, tokenizer, folder)
+    _write(folder / "config.json", _config(decoder) | {"architectures": ["LlamaModel"], "is_causal": False})
     _write(folder / "tokenizer_config.json", _tokenizer_config(decoder))
 
 

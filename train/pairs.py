@@ -1,4 +1,4 @@
-"""Pairs of texts that belong together: a task and its command, a question and its SQL, two remarks of one intent."""
+"""Pairs of texts that belong together: task and command, question and SQL, two remarks of one intent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,8 +52,8 @@ class Pairs:
         self._intents = sorted(self._by_intent)
 
     def batch(self, key: tuple[int, int], texts: int, length: int) -> Batch:
-        """`texts` texts, pairs one after the other, a function of `key`. Of a Batch, `documents` is 1 for tokens
-        and 0 for what fills a row up; `weights[:, 0]` numbers the groups."""
+        """`texts` texts, pairs one after the other, a function of `key`. Of a Batch, `documents` is 1 for
+        tokens and 0 for what fills a row up; `weights[:, 0]` numbers the groups."""
         random = np.random.default_rng(key)
         kind = random.random()
         pairs = [self._pair(kind, random) for _ in range(texts // 2)]

@@ -34,10 +34,13 @@ class Options:
     workers: int
     export: bool
     teacher: Path | None
+    start: Path | None
     device: torch.device
 
 
-def read_options(description: str, *, steps: int, decay: int, teacher: bool = False) -> Options:
+def read_options(
+    description: str, *, steps: int, decay: int, teacher: bool = False, start: bool = False
+) -> Options:
     """Parses the command line; `steps` and `decay` are its defaults. Raises MissingMemory."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", type=Path, required=True, help="folder with text/, sql/ and intents/")
@@ -47,6 +50,8 @@ def read_options(description: str, *, steps: int, decay: int, teacher: bool = Fa
     parser.add_argument("--out", type=Path, required=True, help="model folder to write")
     if teacher:
         parser.add_argument("--teacher", type=Path, required=True, help="model folder to learn from")
+    if start:
+        parser.add_argument("--start", type=Path, help="weights to start from, instead of random ones")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--steps", type=int, default=steps, help="steps before the decay; may be raised later"
@@ -60,6 +65,7 @@ def read_options(description: str, *, steps: int, decay: int, teacher: bool = Fa
     given = vars(parser.parse_args())
     torch.set_num_threads(given.pop("threads"))
     given.setdefault("teacher", None)
+    given.setdefault("start", None)
     free_gib = psutil.virtual_memory().available / 2**30
     if free_gib < LEAST_MEMORY_GIB:
         raise MissingMemory(

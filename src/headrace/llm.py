@@ -142,14 +142,15 @@ class LLM:
     def embed(self, texts: str | Sequence[Prompt], *, dimensions: int | None = None) -> Array:
         """Vectors [texts, dimensions] of texts (or token ids), float32, by an encoder such as BERT.
 
-        They have length 1 where the model says so or says nothing; of `dimensions` numbers the first are kept.
-        InvalidRequest where the model generates text instead, ContextLengthExceeded where a text is too long for
-        it: texts are never cut.
+        They have length 1 where the model says so or says nothing; of `dimensions` numbers the first are
+        kept. InvalidRequest where the model generates text instead, ContextLengthExceeded where a text is
+        too long for it: texts are never cut.
         """
         return embeddings.embed(self.model, self._text_ids(texts), dimensions)
 
     def token_vectors(self, texts: str | Sequence[Prompt]) -> list[Array]:
-        """Of each text the vectors [tokens, size] of its tokens, by an encoder loaded with `pooling="none"`."""
+        """Of each text the vectors [tokens, size] of its tokens, by an encoder loaded with
+        `pooling="none"`."""
         return list(embeddings.token_vectors(self.model, self._text_ids(texts)))
 
     async def aembed(self, texts: str | Sequence[Prompt], *, dimensions: int | None = None) -> Array:

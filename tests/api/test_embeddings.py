@@ -104,7 +104,7 @@ def test_many_inputs(server: Running, model: LoadedModel) -> None:
         ({"input": [1, "a"]}, "input", "must be integers"),
         ({"input": [True]}, "input", "must be integers"),
         ({"input": [128]}, "prompt", "token 128 is not in the vocabulary"),
-        ({"dimensions": 33}, "dimensions", "from 1 to 32"),
+        ({"dimensions": 33}, "dimensions", "ask for 1 to 32"),
         ({"dimensions": 0}, "dimensions", "greater than or equal to 1"),
         ({"encoding_format": "hex"}, "encoding_format", "'float' or 'base64'"),
         ({"inputs": "abc"}, "inputs", "unknown parameter"),
@@ -147,6 +147,11 @@ def test_ollamas_client(server: Running, model: LoadedModel) -> None:
         np.array(client.embeddings(NAME, "abc").embedding, np.float32), expected(model, "abc")[0]
     )
     assert client.embed(NAME, []).embeddings == client.embeddings(NAME, "").embedding == []
+
+
+def test_what_ollama_shows(server: Running) -> None:
+    shown = server.ollama().show(NAME)
+    assert shown.capabilities == ["embedding"] and shown.modelinfo["bert.embedding_length"] == 32
 
 
 def test_ollamas_truncate_is_asked_for_and_told(server: Running, model: LoadedModel) -> None:

@@ -20,7 +20,6 @@ from headrace.models.registry import known_model_types
 from headrace.run.reference import ReferenceExecutor
 from headrace.weights.checkpoint import open_checkpoint
 
-
 ENCODERS_ONLY = {"bert", "modernbert"}  # theirs are in test_encoders.py
 
 

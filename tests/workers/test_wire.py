@@ -16,6 +16,8 @@ from headrace.engine.request import (
     ChoiceDone,
     Delta,
     Done,
+    Embed,
+    Embedded,
     Event,
     Failed,
     PromptLogprobs,
@@ -88,11 +90,13 @@ REQUEST = Request(
     constraint=Constraint("regex", "a+", after="</think>", param="regex"),
     visible_ids=frozenset({7, 8}),
     thinking=ThinkingLimit(max_tokens=5, start=b"<think>", end=b"\xff", closing=(1, 2), opened=True),
+    embed=Embed(7),
 )
 OPTIONS = EngineOptions(weights="int4", context=5, cache_dir=Path("/a/b"), memory_bytes=2**40)
 EVENTS: list[Event] = [
     PromptLogprobs((TokenLogprob(3, -0.5, ((3, -0.5),)),)),
     Delta(1, "é€\x00", (5, 6), (TokenLogprob(5, -0.25, ((5, -0.25), (9, -3.0))), TokenLogprob(6, -1.0))),
+    Embedded(2, b"\x00\x00\x80?" * 6),
     ChoiceDone(1, "stop", "end"),
     ChoiceDone(2, "length", 7),
     Done(Usage(1, 2, 3, "diverged"), Timing(0.1, 0.2, 0.3), 2**64 - 1),

@@ -72,7 +72,7 @@ class EmbeddingBody(RequestBody):
 def _list(value: object) -> list[object]:
     if not isinstance(value, list) or not value:
         raise InvalidRequest(
-            "input is a text, token ids, or a list of several texts or of several lists of ids; none may be empty",
+            "input is a text, token ids, or a list of texts or of lists of ids; none may be empty",
             param="input",
         )
     return cast("list[object]", value)
@@ -112,7 +112,7 @@ def check_embeds(service: Service, model: LoadedModel) -> None:
     if unloaded:
         others += f"; not loaded: {', '.join(unloaded[:10])}"
     raise InvalidRequest(
-        f"{model.name} generates text and makes no embeddings; {others}: serve an encoder such as BERT and name it",
+        f"{model.name} generates text and makes no embeddings; {others}: name an encoder such as BERT",
         param="model",
     )
 

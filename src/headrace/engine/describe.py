@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.engine.contract import MemoryPlan
-from headrace.engine.load import pooling_of, usable_cores, wanted_weights
+from headrace.engine.load import model_of, usable_cores, wanted_weights
 from headrace.engine.model_card import licence
 from headrace.engine.options import EngineOptions
 from headrace.engine.parts import PartsOf
@@ -17,7 +17,7 @@ from headrace.engine.text_side import public_name, text_side
 from headrace.errors import OutOfMemory
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.models.decoder_config import DecoderConfig
-from headrace.models.registry import Model, find_model
+from headrace.models.registry import Model
 from headrace.program.program import Program
 from headrace.program.record import record
 from headrace.program.verify import verify
@@ -60,7 +60,8 @@ class Speed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """`active_parameters` take part in a token: of experts only the chosen ones. `plan` and `speed` are None
-    where the model does not fit, as `plan_problem` says; an encoder has no `speed`. `runs_in`: the formats of the matrices."""
+    where the model does not fit, as `plan_problem` says; an encoder has no `speed`. `runs_in`: the formats
+    of the matrices."""
 
     name: str
     path: Path
@@ -92,8 +93,7 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
     name = SHIPPED_DEFAULT if name is None else name
     path = resolve(name, offline=options.offline)
     with open_checkpoint(path) as checkpoint:
-        pooling = pooling_of(path, options)
-        model = find_model(checkpoint.config, pooling=None if pooling is None else pooling.kind)
+        model, _ = model_of(checkpoint.config, path, options)
         program = verify(record(model.define))
         wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
         tokenizer, template = text_side(path, checkpoint.metadata)

@@ -51,11 +51,12 @@ class _Text:
 
 
 class Encoder:
-    """Makes vectors of texts on one thread of its own. `submit` and `Ticket.cancel` may be called from any thread.
+    """Makes vectors of texts on one thread of its own. `submit` and `Ticket.cancel` may be called from any
+    thread.
 
-    A text is computed whole, in one step, because its tokens see those after them: the executor's largest step has
-    room for the longest text. The order is that of the Scheduler: `submitted_s + priority * ageing_s`, and who does
-    not fit into a step stops all behind it. A vector's bits depend on its text alone.
+    A text is computed whole, in one step, because its tokens see those after them: the executor's largest
+    step has room for the longest text. The order is that of the Scheduler: `submitted_s + priority *
+    ageing_s`, and who does not fit into a step stops all behind it. A vector's bits depend on its text alone.
     """
 
     def __init__(

@@ -50,7 +50,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A checkpoint that has been read, checked and planned, but not loaded. An encoder may `normalise` vectors."""
+    """A checkpoint that has been read, checked and planned, but not loaded. An encoder may `normalise`
+    vectors."""
 
     name: str
     folder: Path
@@ -138,9 +139,7 @@ def prepare_checkpoint(
         _native.isa()
     except RuntimeError as error:  # HEADRACE_ISA names one that this machine lacks
         raise UsageError(str(error)) from None
-    pooling = pooling_of(folder, options)
-    kind = None if pooling is None else pooling.kind
-    model = find_model(checkpoint.config, context=options.context, pooling=kind)
+    model, normalise = model_of(checkpoint.config, folder, options)
     program = verify(record(model.define))
     program = reorder_inputs(program, PartsOf(checkpoint, program).input_order)
     wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
@@ -156,15 +155,20 @@ def prepare_checkpoint(
         plan=plan_memory(
             program, wanted, options, context=model.config.context, encodes=model.pooling is not None
         ),
-        normalise=pooling is None or pooling.normalise,
+        normalise=normalise,
     )
 
 
-def pooling_of(folder: Path, options: EngineOptions) -> Pooling | None:
-    """How a model that is said to encode does: by the options, or by the files in its folder."""
+def model_of(config: Config, folder: Path, options: EngineOptions) -> tuple[Model, bool]:
+    """The model, which encodes where the options or the files in its folder say so, and whether its vectors
+    are brought to length 1."""
     if options.pooling != "auto":
-        return Pooling(options.pooling, normalise=options.pooling != "none")
-    return read_pooling(folder) if folder.is_dir() else None
+        pooling = Pooling(options.pooling, normalise=options.pooling != "none")
+    else:
+        pooling = read_pooling(folder) if folder.is_dir() else None
+    kind = None if pooling is None else pooling.kind
+    model = find_model(config, context=options.context, pooling=kind)
+    return model, pooling is None or pooling.normalise
 
 
 def wanted_weights(program: Program, checkpoint: Tensors, options: EngineOptions) -> tuple[Wanted, ...]:

@@ -32,8 +32,8 @@ class EngineOptions:
     `context` None is the model's own; `threads` None is one per usable core; `token_budget` is the largest
     step in tokens; `kv_memory_bytes` None is what `max_sequences` full contexts need, at most half of the
     memory that is free; `memory_bytes` is the most that the process may use, None all that is free;
-    `cache_dir` None keeps packed weights nowhere. `pooling` "auto" is what the checkpoint says; anything else makes
-    an encoder of a model that can be one. An encoder's largest step has at least `context` tokens.
+    `cache_dir` None keeps packed weights nowhere. `pooling` "auto" is what the checkpoint says; anything
+    else makes an encoder of a model that can be one. An encoder's largest step has at least `context` tokens.
     """
 
     weights: Weights = "keep"

@@ -27,8 +27,8 @@ def plan_memory(
 ) -> MemoryPlan:
     """What a model will take; OutOfMemory where that is more than there is.
 
-    `context` is the model's own length; the options may lower it, but not raise it. An encoder reads a text in one
-    step, so that its steps are that long, and needs keys and values of one step only.
+    `context` is the model's own length; the options may lower it, but not raise it. An encoder reads a text
+    in one step, so that its steps are that long, and needs keys and values of one step only.
     """
     context = _context(options.context, context)
     kv_type = _kv_type(options, wanted)
@@ -119,7 +119,7 @@ def _pages_of_a_step(options: EngineOptions, step_tokens: int, per_page: int) ->
     pages = pages_for(step_tokens, PAGE_TOKENS) + options.max_sequences
     if options.kv_memory_bytes is not None and options.kv_memory_bytes < pages * per_page:
         raise UsageError(
-            f"kv_memory_bytes {options.kv_memory_bytes:,} is less than the {pages * per_page:,} that a step of"
+            f"kv_memory_bytes {options.kv_memory_bytes:,} is less than {pages * per_page:,}, which a step of"
             f" {step_tokens:,} tokens needs: raise it, or use a smaller --context",
             param="kv_memory_bytes",
         )

@@ -32,8 +32,8 @@ class Request:
     cache. Lower `priority` runs sooner. `deadline_s` counts from submission. `continues` says that the output
     goes on with the prompt's text (a completion) and so may begin with a space, rather than being a text of
     its own (an answer). Special tokens are no part of the text, but for those of `visible_ids`. Every choice
-    matches `constraint`, where there is one, or fails; `thinking` bounds its reasoning. With `embed` the prompt is
-    the whole text, of which an encoder makes a vector.
+    matches `constraint`, where there is one, or fails; `thinking` bounds its reasoning. With `embed` the
+    prompt is the whole text, of which an encoder makes a vector.
     """
 
     prompt: tuple[int, ...]
@@ -89,7 +89,8 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """The vectors of a text: one, or with pooling `none` one for each token. `data` is float32, little-endian."""
+    """The vectors of a text: one, or with pooling `none` one for each token. `data` is float32,
+    little-endian."""
 
     rows: int
     data: bytes

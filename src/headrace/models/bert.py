@@ -19,8 +19,8 @@ def read_config(config: Config) -> DecoderConfig:
     positions = text(config, "position_embedding_type", "absolute")
     if positions != "absolute" or boolean(config, "is_decoder", False):
         raise UnsupportedModel(
-            f"config.json: position_embedding_type '{positions:.40}' or is_decoder is not supported: BERT is read"
-            " as an encoder with absolute positions"
+            f"config.json: position_embedding_type '{positions:.40}' or is_decoder is not supported:"
+            " BERT is read as an encoder with absolute positions"
         )
     c = read_decoder({"hidden_act": "gelu", **config})
     return replace(

@@ -51,8 +51,9 @@ class Latent:
 class DecoderConfig:
     """Sizes in entries. Of layer i, `ropes[i]` is the rotation of queries and keys (None: none), `windows[i]`
     the sliding window in tokens (0: full attention). A softcap of 0 is none. `parallel`: attention and MLP
-    read the same rows. `transposed`: matrices are stored as [inputs, outputs]. `bidirectional`: an encoder, whose
-    tokens see what comes after them as far as what comes before; it may have `token_types` for pairs of texts."""
+    read the same rows. `transposed`: matrices are stored as [inputs, outputs]. `bidirectional`: an encoder,
+    whose tokens see what comes after them as far as what comes before; it may have `token_types` for pairs
+    of texts."""
 
     hidden: int
     layers: int

@@ -1,4 +1,4 @@
-"""ModernBERT: an encoder with rotation, norms before attention and MLP, and windows to both sides on most layers."""
+"""ModernBERT: an encoder with rotation, norms before attention and MLP, windows on most layers."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ class ModelConfig(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """An architecture with its config. With `pooling` it encodes: rows are the last tokens of texts for `mean`
-    and `last`, their first for `cls`, all tokens for `none`."""
+    """An architecture with its config. With `pooling` it encodes: rows are the last tokens of texts for
+    `mean` and `last`, their first for `cls`, all tokens for `none`."""
 
     model_type: str
     config: ModelConfig
@@ -78,8 +78,8 @@ def find_model(config: Config, *, context: int | None = None, pooling: PoolingKi
     """The model of a config.json, to be used with `context` tokens (None: its own); UnsupportedModel names
     the model_type, the nearest and the known ones.
 
-    It encodes where `pooling` is given, where the config says that it is not causal, and where it can do nothing
-    else; then the mean is what is not said otherwise, as in sentence-transformers.
+    It encodes where `pooling` is given, where the config says that it is not causal, and where it can do
+    nothing else; then the mean is what is not said otherwise, as in sentence-transformers.
     """
     model_type = text(config, "model_type")
     known = known_model_types()
@@ -96,8 +96,8 @@ def find_model(config: Config, *, context: int | None = None, pooling: PoolingKi
         pooling = "mean"
     if pooling is not None and not hasattr(module, "encode"):
         raise UnsupportedModel(
-            f"model_type '{model_type:.60}' is not supported as an encoder (pooling '{pooling}'); those that are: "
-            f"{', '.join(encoder_types())}"
+            f"model_type '{model_type:.60}' is not supported as an encoder (pooling '{pooling}'); those "
+            f"that are: {', '.join(encoder_types())}"
         )
     return Model(model_type, module.read_config(config), module, pooling)
 

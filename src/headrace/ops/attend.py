@@ -1,4 +1,4 @@
-"""Attention of each sequence's new tokens over its keys in pages, causal or to both sides (MHA, GQA, MQA, MLA)."""
+"""Attention of new tokens over their sequences' keys in pages, causal or to both sides (MHA, GQA, MLA)."""
 
 from __future__ import annotations
 

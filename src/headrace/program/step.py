@@ -28,8 +28,8 @@ class Step:
     tokens[T], positions[T] and slots[T] (page * page size + offset) belong together; sequence b owns rows
     query_starts[b] .. query_starts[b + 1], has lengths[b] keys once they are written, in the pages of
     block_tables[b], and its recurrent states in state_slots[b]: they start from zeros where all its keys are
-    new. Logits are made for rows[R] (indices into T). `types` says of each token which text of a pair it belongs
-    to; None: all to the first.
+    new. Logits are made for rows[R] (indices into T). `types` says of each token which text of a pair it
+    belongs to; None: all to the first.
     """
 
     tokens: Ints

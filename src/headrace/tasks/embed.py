@@ -19,8 +19,8 @@ def embed(model: LoadedModel, texts: Sequence[Sequence[int]], dimensions: int | 
     each = list(token_vectors(model, texts, dimensions))
     if any(len(vectors) != 1 for vectors in each):
         raise InvalidRequest(
-            "this model was loaded with pooling 'none', which gives a vector for each token: use token_vectors, or"
-            " load it with another pooling"
+            "this model was loaded with pooling 'none', which gives a vector for each token: use"
+            " token_vectors, or load it with another pooling"
         )
     size = model.engine.limits.embedding_size if dimensions is None else dimensions
     return np.concatenate(each) if each else np.empty((0, size), np.float32)

@@ -55,7 +55,7 @@ def read_pooling(folder: Path) -> Pooling | None:
     kinds = [module.type.rpartition(".")[2] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise UnsupportedModel(
-            f"{MODULES} lists {', '.join(kinds)[:200]}: supported are Transformer, Pooling and, at the end, Normalize"
+            f"{MODULES} lists {', '.join(kinds)[:200]}: supported are Transformer, Pooling and Normalize"
         )
     name = f"{modules[1].path}/config.json"
     try:

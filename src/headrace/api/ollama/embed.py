@@ -70,7 +70,8 @@ class EmbeddingsBody(VectorBody):
 
 @router.post("/api/embed", openapi_extra=json_schema(EmbedBody), responses=replies(OllamaEmbeddings))
 async def embed(http: HttpRequest) -> Response:
-    """Embed texts. One that is too long is refused, or cut where `truncate` says so, and `warnings` then too."""
+    """Embed texts. One that is too long is refused, or cut where `truncate` says so, and `warnings` then
+    too."""
     body, warnings = await read_parameters(EmbedBody, http)
     texts = body.texts()
     used = await use_model(http, body)

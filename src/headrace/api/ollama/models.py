@@ -31,9 +31,11 @@ from headrace.api.openapi import replies
 from headrace.api.parameters import json_schema, read_parameters
 from headrace.api.service import Service, get_service
 from headrace.chat.template import ChatTemplate
+from headrace.engine.load import model_of
 from headrace.engine.model_card import licence
+from headrace.engine.options import EngineOptions
 from headrace.engine.text_side import text_side
-from headrace.models.registry import find_model
+from headrace.models.registry import Model
 from headrace.weights.checkpoint import open_checkpoint
 
 if TYPE_CHECKING:
@@ -139,13 +141,13 @@ def _shown(service: Service, name: str) -> OllamaShow:
         text = (
             licence(entry.path, checkpoint.metadata) if alias is None or not alias.license else alias.license
         )
-        info = _model_info(checkpoint.config, entry.parameters)
+        model, _ = model_of(checkpoint.config, entry.path, EngineOptions())
     own = {} if alias is None else dict(alias.parameters)
     return OllamaShow(
         modified_at=timestamp(entry.modified_s),
         details=entry.details,
-        model_info=info,
-        capabilities=_capabilities(template),
+        model_info=_model_info(model, entry.parameters),
+        capabilities=_capabilities(template, encodes=model.pooling is not None),
         parameters="\n".join(f"{key} {value}" for key, value in own.items()),
         modelfile=f"FROM {entry.name if alias is None else alias.target}\n",
         license=text or UNSET,
@@ -154,9 +156,8 @@ def _shown(service: Service, name: str) -> OllamaShow:
     )
 
 
-def _model_info(config: dict[str, object], parameters: int) -> dict[str, Any]:
+def _model_info(model: Model, parameters: int) -> dict[str, Any]:
     """Sizes under the names that GGUF files have for them."""
-    model = find_model(config)
     sizes, kind = model.config, model.model_type
     return {
         "general.architecture": kind,
@@ -170,7 +171,9 @@ def _model_info(config: dict[str, object], parameters: int) -> dict[str, Any]:
     }
 
 
-def _capabilities(template: ChatTemplate | None) -> list[str]:
+def _capabilities(template: ChatTemplate | None, *, encodes: bool) -> list[str]:
+    if encodes:
+        return ["embedding"]
     found = ["completion"]
     if template is not None and "tools" in template.reads:
         found.append("tools")

@@ -1,0 +1,135 @@
+"""The tagger: an encoder of labels and text together, and how well each token goes with each label."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from data.entities import Entity, Tagged, TaggedSources
+from data.words import pick
+from decoder import Decoder, Shape
+from mixture import Batch
+from objective import Objective
+from safetensors.torch import load_file
+from spans import LABEL_MARK, Encoded, best_spans, encode, wanted_scores
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+SHARES = {"wnut": 0.4, "btc": 0.2, "pii": 0.4}
+KEPT_LABELS = 0.85  # each label is asked for with this chance, so that labels are read
+LONGEST = 160  # tokens of a row in training; what is beyond is left out
+POSITIVE_WEIGHT = 3.0
+PREFIX, TEXT = 1, 2  # in Batch.documents
+
+
+class Tagger(nn.Module):
+    """Scores of tokens for labels: products of their states, each through a matrix of its own (GLiNER:
+    Zaratiana et al. 2023; start, end and inside as in Stepanov and Shtopko 2024)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.decoder = Decoder(shape)
+        self.token = nn.Linear(shape.hidden, 3 * shape.head, bias=False)
+        self.label = nn.Linear(shape.hidden, 3 * shape.head, bias=False)
+        self.bias = nn.Parameter(torch.full((3,), -3.0))
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """As the decoder's; the two matrices too."""
+        self.decoder.initialise(generator)
+        for linear in (self.token, self.label):
+            nn.init.normal_(linear.weight, 0.0, self.shape.hidden**-0.5, generator=generator)
+
+    def start_from(self, path: Path) -> None:
+        """Take embeddings and the first layers of a decoder of the same widths: a model folder's weights, or
+        a checkpoint of its training."""
+        tensors = load_file(path)
+        own = self.decoder.state_dict()
+        with torch.no_grad():
+            for name, parameter in own.items():
+                there = next((tensors[p + name] for p in ("model.", "weight.") if p + name in tensors), None)
+                if there is not None:
+                    parameter.copy_(there)
+
+    def forward(self, tokens: Tensor, documents: Tensor, marks: Tensor) -> Tensor:
+        """Scores [rows, tokens, labels, 3]; `marks` [rows, labels] are places of labels' marks."""
+        with torch.autocast(tokens.device.type, torch.bfloat16):
+            states = self.decoder.states(tokens, (documents > 0)[:, None, None, :])
+        rows, length, _ = states.shape
+        own = self.token(states.float()).view(rows, length, 3, -1)
+        at = marks[..., None].expand(-1, -1, states.shape[-1])
+        theirs = self.label(states.float().gather(1, at)).view(rows, marks.shape[1], 3, -1)
+        return torch.einsum("btkd,blkd->btlk", own, theirs) / self.shape.head**0.5 + self.bias
+
+
+class TagBatches:
+    """Draws rows of labels and text."""
+
+    def __init__(self, sources: TaggedSources, tokenizer: Tokenizer) -> None:
+        self._sources = sources
+        self._tokenizer = tokenizer
+
+    def batch(self, key: tuple[int, int], rows: int, length: int) -> Batch:
+        """A function of `key`. Of a Batch, `documents` is 0 for what fills a row up, else PREFIX or TEXT, and
+        `weights` [rows, tokens, labels * 3] what is wanted."""
+        random = np.random.default_rng(key)
+        drawn: list[tuple[Encoded, np.ndarray]] = []
+        for _ in range(rows):
+            corpus = list(SHARES)[int(np.searchsorted(np.cumsum(list(SHARES.values())), random.random()))]
+            text = pick(self._sources.learned[corpus], random)
+            labels = [label for label in random.permutation(text.labels) if random.random() < KEPT_LABELS]
+            labels = labels or [text.labels[0]]
+            encoded = encode(self._tokenizer, text.text, labels)
+            drawn.append((encoded, wanted_scores(encoded, text.entities, labels)))
+        return _batch(drawn)
+
+
+def _batch(drawn: list[tuple[Encoded, np.ndarray]]) -> Batch:
+    longest = min(max(len(encoded.ids) for encoded, _ in drawn), LONGEST)
+    labels = max(len(encoded.marks) for encoded, _ in drawn)
+    tokens = torch.zeros(len(drawn), longest, dtype=torch.long)
+    documents = torch.zeros_like(tokens)
+    weights = torch.zeros(len(drawn), longest, labels, 3)
+    for row, (encoded, wanted) in enumerate(drawn):
+        ids = encoded.ids[:longest]
+        tokens[row, : len(ids)] = torch.tensor(ids)
+        documents[row, : len(ids)] = TEXT
+        documents[row, : encoded.begin] = PREFIX
+        text = weights[row, encoded.begin : len(ids), : wanted.shape[1]]
+        text.copy_(torch.from_numpy(wanted[: len(text)]))
+    return Batch(tokens, documents, weights.flatten(2))
+
+
+def tag_objective(tagger: Tagger, tokenizer: Tokenizer) -> Objective:
+    """Mean cross entropy of what tokens of the text are to labels that are asked for."""
+    label_mark = tokenizer.token_to_id(LABEL_MARK)
+
+    def loss(batch: Batch) -> Tensor:
+        rows, length = batch.tokens.shape
+        wanted = batch.weights.view(rows, length, -1, 3)
+        is_mark = (batch.tokens == label_mark) & (batch.documents == PREFIX)
+        # The marks first, in their order: places of what is no mark come after them.
+        marks = (~is_mark).to(torch.int8).argsort(dim=1, stable=True)[:, : wanted.shape[2]]
+        asked = is_mark.gather(1, marks)
+        scores = tagger(batch.tokens, batch.documents, marks)
+        counts = ((batch.documents == TEXT)[:, :, None] & asked[:, None, :])[..., None].expand_as(scores)
+        weight = torch.tensor(POSITIVE_WEIGHT, device=scores.device)
+        each = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none", pos_weight=weight)
+        return each[counts].sum() / wanted[counts].sum().clamp_min(1.0) / 3
+
+    return loss
+
+
+@torch.no_grad()
+def tag_texts(
+    tagger: Tagger, tokenizer: Tokenizer, texts: list[Tagged], device: torch.device
+) -> list[list[Entity]]:
+    """The entities that it finds, text by text."""
+    found: list[list[Entity]] = []
+    for text in texts:
+        encoded = encode(tokenizer, text.text, text.labels)
+        tokens = torch.tensor([encoded.ids], device=device)
+        scores = tagger(tokens, torch.ones_like(tokens), torch.tensor([encoded.marks], device=device))
+        chances = scores[0, encoded.begin :].sigmoid().cpu().numpy()
+        found.append(best_spans(chances, encoded, text.labels))
+    return found
