@@ -47,6 +47,14 @@ models: $(VENV)/.train
 	$(BIN)/python train/nano.py --data $(DATA) --teacher $(SHIPPED)/mini --work $(WORK)/nano --out $(SHIPPED)/nano
 	$(BIN)/python train/evaluate.py --data $(DATA) --model $(SHIPPED)/mini --card mini
 	$(BIN)/python train/evaluate.py --data $(DATA) --model $(SHIPPED)/mini --draft $(SHIPPED)/nano --card nano
+	mkdir -p $(WORK)/embed $(WORK)/tagger
+	cp $(SHIPPED)/mini/tokenizer.json $(WORK)/embed/
+	cp $(SHIPPED)/mini/tokenizer.json $(WORK)/tagger/
+	$(BIN)/python train/embed.py --data $(DATA) --work $(WORK)/embed --out $(SHIPPED)/embed
+	$(BIN)/python train/tagger.py --data $(DATA) --work $(WORK)/tagger --out $(SHIPPED)/tagger \
+	  --start $(SHIPPED)/mini/model.safetensors
+	$(BIN)/python train/evaluate_encoders.py --data $(DATA) --model $(SHIPPED)/embed --card embed
+	$(BIN)/python train/evaluate_encoders.py --data $(DATA) --model $(SHIPPED)/tagger --card tagger
 
 soak: $(VENV)/.test
 	$(BIN)/python -m pytest -m soak

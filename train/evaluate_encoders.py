@@ -2,7 +2,7 @@
 
     python train/evaluate_encoders.py --model FOLDER --data FOLDER --card embed|tagger
 
-Vectors and states come from headrace, as a user gets them. The baselines need scikit-learn (`headrace[train]`).
+Vectors and states come from headrace, as a user gets them; the baselines are those of scikit-learn.
 """
 
 import argparse

@@ -36,6 +36,7 @@ class Plan:
     matrix_rate: float
     other_rate: float
     measure_every_steps: int
+    warm_up_steps: int = WARM_UP_STEPS
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ def rate_share(run: Run) -> float:
     """
     if run.decay_from != NO_DECAY:
         return max(0.0, 1 - (run.step - run.decay_from) / run.plan.decay_steps)
-    return min(1.0, (run.step + 1) / WARM_UP_STEPS)
+    return min(1.0, (run.step + 1) / run.plan.warm_up_steps)
 
 
 def sees(documents: Tensor) -> Tensor:

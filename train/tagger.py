@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 SHAPE = Shape(
     vocabulary=VOCABULARY, hidden=384, intermediate=1024, layers=2, heads=6, kv_heads=2, context=1024
 )
-STEPS, DECAY_STEPS = 300, 150
+STEPS, DECAY_STEPS = 140, 70
 ROWS_PER_STEP = 64
 LENGTH = 64  # of a row, nominally
 MEASURED = 150  # held-out texts of each kind
@@ -55,6 +55,7 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
             matrix_rate=0.01,
             other_rate=1e-3,
             measure_every_steps=100,
+            warm_up_steps=20,
         ),
         work=options.work,
         device=options.device,

@@ -36,7 +36,7 @@ def recipes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def made_up_data(tmp_path: Path) -> Path:
     """A data folder with everything that the recipes read, a few kilobytes of it."""
     data = tmp_path / "data"
-    for folder in ("text", "sql/text2sql", "intents/clinc150"):
+    for folder in ("text", "sql/text2sql", "intents/clinc150", "ner/wnut17", "ner/btc", "pii"):
         (data / folder).mkdir(parents=True)
     _write_tar(
         data / "text/novels_plain.tar.xz", {"Burnett_Princess_1905.txt": _novel(1), "A_B_1900.txt": _novel(2)}
@@ -54,11 +54,29 @@ def made_up_data(tmp_path: Path) -> Path:
     )
     (data / "sql/text2sql/wikisql.json.bz2").write_bytes(bz2.compress(json.dumps(_wikisql()).encode()))
     intents = {
-        "train": [["hi there", "greeting"], ["what is love", "definition"]],
+        "train": [["hi there", "greeting"], ["what is love", "definition"]] * 3,
+        "val": [["hello there", "greeting"]],
+        "test": [["what is that", "definition"]],
         "oos_train": [["why", "oos"]],
     }
     (data / "intents/clinc150/data_small.json.xz").write_bytes(lzma.compress(json.dumps(intents).encode()))
+    _write_entities(data)
     return data
+
+
+def _write_entities(data: Path) -> None:
+    def write(name: str, text: str) -> None:
+        (data / name).write_bytes(lzma.compress(text.encode()))
+
+    tweet = "Ann\tB-person\nLee\tI-person\nsaw\tO\nRome\tB-location\n.\tO\n\n"
+    write("ner/wnut17/train.conll.xz", tweet * 3)
+    write("ner/wnut17/dev.conll.xz", tweet)
+    for part in "abefgh":
+        write(f"ner/btc/{part}.conll.xz", "Ann\tB-PER\nof\tO\nUNO\tB-ORG\n\n")
+    text = "Write me at a@b.com."
+    span = {"entity_type": "EMAIL_ADDRESS", "start_position": 12, "end_position": 19}
+    sentences = [{"full_text": text, "spans": [span], "template_id": template} for template in range(6)]
+    write("pii/generated_large.json.xz", json.dumps(sentences))
 
 
 def _novel(number: int) -> str:
