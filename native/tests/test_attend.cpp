@@ -210,6 +210,13 @@ static void is_bit_identical(const AttendKernels& kernels, const World& world) {
   for (const Floats& y : batch) CHECK(std::none_of(y.begin(), y.end(), [](float x) { return std::isnan(x); }));
 }
 
+// Where later keys are seen, a text is one chunk: alone and in a batch it has the same bits.
+static void is_the_same_in_company(const AttendKernels& kernels, const World& world) {
+  const Floats alone = world.attend(kernels, {{0, 0, world.length(0)}}, 1)[0];
+  const auto batch = world.attend(kernels, {{2, 0, world.length(2)}, {0, 0, world.length(0)}, {1, 0, world.length(1)}}, 3);
+  CHECK(test::same_bits(batch[1].data(), alone.data(), alone.size()));
+}
+
 int main() {
   test::for_each_isa([](Isa isa) {
     const AttendKernels& kernels = attend_kernels(isa);
@@ -226,6 +233,15 @@ int main() {
       const World world(shape, {203, 70, 16}, seed++);
       matches_naive(kernels, world);
       is_bit_identical(kernels, world);
+    }
+    const Shape both_sides[] = {
+        {4, 2, 8, 0, 0, KvType::f32, false, 0, 1 << 20}, {3, 1, 10, 37, 0, KvType::f32, false, 0, 36},
+        {6, 2, 64, 5, 0, KvType::bf16, false, 0, 70},    {12, 12, 32, 0, 0, KvType::bf16, false, 0, 1 << 20},
+    };
+    for (const Shape& shape : both_sides) {
+      const World world(shape, {203, 70, 16}, seed++);
+      matches_naive(kernels, world);
+      is_the_same_in_company(kernels, world);
     }
   });
   return test::report();

@@ -143,6 +143,18 @@ static void adds_and_gathers(const RowsKernels& kernels) {
   Floats y(9);
   all_parts(4, [&](int p, int n) { kernels.gather(x.data(), rows, 3, 3, y.data(), p, n); });
   for (size_t r = 0; r < 3; ++r) CHECK(test::same_bits(&y[r * 3], &x[static_cast<size_t>(rows[r]) * 3], 3));
+  const int32_t starts[] = {0, 2, 5}, lasts[] = {4, 1, 2};
+  Step step;
+  step.B = 2;
+  step.R = 3;
+  step.query_starts = starts;
+  step.rows = lasts;
+  all_parts(4, [&](int p, int n) { kernels.pool(x.data(), step, 3, y.data(), p, n); });
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK_NEAR(y[i], (x[6 + i] + x[9 + i] + x[12 + i]) / 3, 1e-6);
+    CHECK_NEAR(y[3 + i], (x[i] + x[3 + i]) / 2, 1e-6);
+    CHECK(y[6 + i] == x[6 + i]);
+  }
   const int columns[] = {2, 0, 1};
   all_parts(4, [&](int p, int n) { kernels.take_columns(x.data(), columns, 3, 3, y.data(), p, n); });
   for (size_t i = 0; i < 9; ++i) CHECK(y[i] == x[i / 3 * 3 + static_cast<size_t>(columns[i % 3])]);

@@ -38,6 +38,7 @@ class Executor:
     def run(
         self,
         tokens: NDArray[np.int32],
+        token_types: NDArray[np.int32],
         positions: NDArray[np.int32],
         slots: NDArray[np.int32],
         query_starts: NDArray[np.int32],

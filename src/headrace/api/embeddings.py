@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 import msgspec
@@ -118,23 +119,11 @@ def check_embeds(service: Service, model: LoadedModel) -> None:
 
 
 def embed_requests(
-    model: LoadedModel,
-    inputs: Sequence[Input],
-    request_id: str,
-    dimensions: int | None,
-    *,
-    priority: int = 0,
-    deadline_s: float | None = None,
+    model: LoadedModel, inputs: Sequence[Input], request_id: str, dimensions: int | None
 ) -> list[Request]:
     """An engine request for each text. Tokenises: not for the event loop."""
     return [
-        Request(
-            prompt=_ids(model, text),
-            request_id=f"{request_id}-{index}",
-            priority=priority,
-            deadline_s=deadline_s,
-            embed=Embed(dimensions),
-        )
+        Request(prompt=_ids(model, text), request_id=f"{request_id}-{index}", embed=Embed(dimensions))
         for index, text in enumerate(inputs)
     ]
 
@@ -169,9 +158,8 @@ async def create_embeddings(http: HttpRequest) -> Response:
     check_embeds(service, model)
 
     def make() -> list[Request]:
-        name = new_id("embd")
-        more = {"priority": body.priority, "deadline_s": body.deadline_s}
-        return embed_requests(model, inputs, name, body.dimensions, **more)
+        requests = embed_requests(model, inputs, new_id("embd"), body.dimensions)
+        return [replace(r, priority=body.priority, deadline_s=body.deadline_s) for r in requests]
 
     found = await computed(http, model, make)
     if found is None:

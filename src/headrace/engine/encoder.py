@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from headrace.engine.contract import EngineLimits, EngineStatus
 from headrace.engine.door import check_request
@@ -32,7 +33,7 @@ from headrace.kv.pages import pages_for
 from headrace.ops.value import Array, Ints
 from headrace.program.step import Step
 from headrace.run.executor import Executor
-from headrace.weights.pooling import Pooling
+from headrace.weights.pooling import Pooling, PoolingKind
 
 log = logging.getLogger("headrace.engine")
 
@@ -251,7 +252,6 @@ def whole_texts(texts: Sequence[Sequence[int]], pooling: Pooling, page_tokens: i
     for table, first, count in zip(tables, first_pages, pages, strict=False):
         table[:count] = np.arange(first, first + count)
     positions = np.concatenate([np.arange(count) for count in counts])
-    rows = {"mean": starts[1:] - 1, "last": starts[1:] - 1, "cls": starts[:-1], "none": np.arange(starts[-1])}
     return Step(
         tokens=_ints([token for text in texts for token in text]),
         positions=_ints(positions),
@@ -259,10 +259,17 @@ def whole_texts(texts: Sequence[Sequence[int]], pooling: Pooling, page_tokens: i
         query_starts=_ints(starts),
         lengths=_ints(counts),
         block_tables=tables,
-        rows=_ints(rows[pooling.kind]),
+        rows=_ints(_output_rows(pooling.kind, starts)),
         state_slots=np.zeros(len(texts), np.int32),
     )
 
 
-def _ints(values: Sequence[int] | Array) -> Ints:
-    return np.asarray(values).astype(np.int32)
+def _output_rows(kind: PoolingKind, starts: NDArray[np.int_]) -> NDArray[np.int_]:
+    """Which rows are pooled or picked, of texts that begin at `starts`; the last start is the end."""
+    if kind == "none":
+        return np.arange(starts[-1])
+    return starts[:-1] if kind == "cls" else starts[1:] - 1
+
+
+def _ints(values: ArrayLike) -> Ints:
+    return np.array(values, np.int32)

@@ -52,11 +52,12 @@ def norm(m: Builder, c: DecoderConfig, x: Value, name: str, size: int = 0, *, pl
     return rms_norm(x, m.weight(f"{name}.weight", size, part=part), eps=c.eps)
 
 
-def layer_norm(m: Builder, c: DecoderConfig, x: Value, name: str, *, bias: bool = True) -> Value:
-    """Layer norm over the whole row."""
+def layer_norm(m: Builder, c: DecoderConfig, x: Value, name: str) -> Value:
+    """Layer norm over the whole row, with a bias where the config has biases of norms."""
     size = int(x.shape[1])
     w = m.weight(f"{name}.weight", size)
-    return layer_norms.layer_norm(x, w, m.weight(f"{name}.bias", size) if bias else None, eps=c.eps)
+    bias = m.weight(f"{name}.bias", size) if c.norm_bias else None
+    return layer_norms.layer_norm(x, w, bias, eps=c.eps)
 
 
 def attention(

@@ -81,6 +81,7 @@ class DecoderConfig:
     experts: Experts | None = None
     latent: Latent | None = None
     transposed: bool = False
+    norm_bias: bool = True
     bidirectional: bool = False
     token_types: int = 0
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from headrace.models import blocks
-from headrace.models.blocks import project
+from headrace.models.blocks import layer_norm, project
 from headrace.models.decoder_config import DecoderConfig, read_act, read_decoder, read_windows
 from headrace.models.rope import Rope, read_rope
 from headrace.ops.add import add
@@ -16,14 +16,7 @@ from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, find, integer, number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ModernBertConfig(DecoderConfig):
-    """`norm_bias`: layer norms have biases."""
-
-    norm_bias: bool
-
-
-def read_config(config: Config) -> ModernBertConfig:
+def read_config(config: Config) -> DecoderConfig:
     c = read_decoder({name: value for name, value in config.items() if not name.startswith("rope_")})
     every = integer(config, "global_attn_every_n_layers", 3)
     # `local_attention` counts both sides; a window here counts one, with the token itself.
@@ -32,18 +25,18 @@ def read_config(config: Config) -> ModernBertConfig:
     full = _rope(config, c.head_dim, "full_attention", number(config, "global_rope_theta", 160_000.0))
     local = _rope(config, c.head_dim, "sliding_attention", number(config, "local_rope_theta", 10_000.0))
     bias = boolean(config, "attention_bias", False)
-    changes = {
-        "eps": number(config, "norm_eps", 1e-5),
-        "act": read_act(config, "hidden_activation", "gelu"),
-        "windows": windows,
-        "ropes": tuple(local if window else full for window in windows),
-        "bidirectional": True,
-        "qkv_bias": bias,
-        "output_bias": bias,
-        "mlp_bias": boolean(config, "mlp_bias", False),
-    }
-    fields = {name: getattr(c, name) for name in c.__dataclass_fields__}
-    return ModernBertConfig(**(fields | changes), norm_bias=boolean(config, "norm_bias", False))
+    return replace(
+        c,
+        eps=number(config, "norm_eps", 1e-5),
+        act=read_act(config, "hidden_activation", "gelu"),
+        windows=windows,
+        ropes=tuple(local if window else full for window in windows),
+        bidirectional=True,
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=boolean(config, "mlp_bias", False),
+        norm_bias=boolean(config, "norm_bias", False),
+    )
 
 
 def _rope(config: Config, head_dim: int, kind: str, theta: float) -> Rope:
@@ -51,11 +44,7 @@ def _rope(config: Config, head_dim: int, kind: str, theta: float) -> Rope:
     return read_rope({"rope_theta": theta, "rope_parameters": table}, head_dim)
 
 
-def norm(m: Builder, c: ModernBertConfig, x: Value, name: str) -> Value:
-    return blocks.layer_norm(m, c, x, name, bias=c.norm_bias)
-
-
-def attention(m: Builder, c: ModernBertConfig, layer: int, x: Value) -> Value:
+def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
     at, n = f"model.layers.{layer}.attn", c.hidden
     q, k, v = (
         project(m, x, f"{at}.Wqkv", n, bias=c.qkv_bias, part=TensorPart(of=3 * n, first=i * n))
@@ -64,7 +53,7 @@ def attention(m: Builder, c: ModernBertConfig, layer: int, x: Value) -> Value:
     return project(m, blocks.attention(m, c, layer, q, k, v), f"{at}.Wo", n, bias=c.output_bias)
 
 
-def mlp(m: Builder, c: ModernBertConfig, layer: int, x: Value) -> Value:
+def mlp(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
     at, n = f"model.layers.{layer}.mlp", c.intermediate
     gate, up = (
         project(m, x, f"{at}.Wi", n, bias=c.mlp_bias, part=TensorPart(of=2 * n, first=i * n))
@@ -73,12 +62,16 @@ def mlp(m: Builder, c: ModernBertConfig, layer: int, x: Value) -> Value:
     return project(m, gated_act(gate, up, kind=c.act), f"{at}.Wo", c.hidden, bias=c.mlp_bias)
 
 
-def encode(m: Builder, c: ModernBertConfig) -> Value:
+def encode(m: Builder, c: DecoderConfig) -> Value:
     """States [T, hidden] of all tokens."""
-    x = norm(m, c, blocks.embed_tokens(m, c, "model.embeddings.tok_embeddings"), "model.embeddings.norm")
+    x = layer_norm(
+        m, c, blocks.embed_tokens(m, c, "model.embeddings.tok_embeddings"), "model.embeddings.norm"
+    )
     for layer in range(c.layers):
         at = f"model.layers.{layer}"
-        y = norm(m, c, x, f"{at}.attn_norm") if layer else x  # the first reads rows that are normed already
+        y = (
+            layer_norm(m, c, x, f"{at}.attn_norm") if layer else x
+        )  # the first reads rows that are normed already
         x = add(x, attention(m, c, layer, y))
-        x = add(x, mlp(m, c, layer, norm(m, c, x, f"{at}.mlp_norm")))
-    return norm(m, c, x, "model.final_norm")
+        x = add(x, mlp(m, c, layer, layer_norm(m, c, x, f"{at}.mlp_norm")))
+    return layer_norm(m, c, x, "model.final_norm")

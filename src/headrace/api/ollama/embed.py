@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter
 from msgspec import UNSET
@@ -51,15 +51,16 @@ class EmbedBody(VectorBody):
 
     def texts(self) -> list[str]:
         """The texts; none where only the model is to be loaded."""
-        given: Any = [self.input] if isinstance(self.input, str) and self.input else self.input or []
-        if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
+        given: object = self.input or []
+        texts = cast("list[object]", given) if isinstance(given, list) else [given]
+        if not all(isinstance(text, str) for text in texts):
             raise InvalidRequest("input is neither a text nor a list of texts", param="input")
-        if len(given) > MAX_INPUTS:
+        if len(texts) > MAX_INPUTS:
             raise InvalidRequest(
-                f"input has {len(given):,} texts, at most {MAX_INPUTS:,} are embedded at a time: split it",
+                f"input has {len(texts):,} texts, at most {MAX_INPUTS:,} are embedded at a time: split it",
                 param="input",
             )
-        return given
+        return cast("list[str]", texts)
 
 
 class EmbeddingsBody(VectorBody):
