@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from headrace.engine.contract import EngineLimits, EngineStatus
 from headrace.engine.door import check_request
@@ -267,9 +267,9 @@ def whole_texts(texts: Sequence[Sequence[int]], pooling: Pooling, page_tokens: i
 def _output_rows(kind: PoolingKind, starts: NDArray[np.int_]) -> NDArray[np.int_]:
     """Which rows are pooled or picked, of texts that begin at `starts`; the last start is the end."""
     if kind == "none":
-        return np.arange(starts[-1])
+        return np.arange(int(starts[-1]))
     return starts[:-1] if kind == "cls" else starts[1:] - 1
 
 
-def _ints(values: ArrayLike) -> Ints:
+def _ints(values: Sequence[int] | NDArray[np.int_]) -> Ints:
     return np.array(values, np.int32)
