@@ -42,8 +42,8 @@ class EngineLimits:
 class EngineStatus:
     """A snapshot. `last_step_s` is the monotonic time at which the loop last made progress.
 
-    `preemptions`, tokens that were `drafted` and those of them `accepted`, and the `masks` of grammars with the
-    seconds they took, are counted since the loop's start.
+    `preemptions`, tokens that were `drafted` and those of them `accepted`, and the `masks` of grammars with
+    the seconds they took, are counted since the loop's start.
     An engine in a process of its own may be `restarting`, as it did `restarts` times, or have `failed` for
     good, with the cause in `failure`; until then it is alive.
     """

@@ -94,7 +94,7 @@ def start(prepared: Prepared, options: EngineOptions, *, progress: Progress | No
         pool = _native.Pool(options.threads or usable_cores())
         failures: list[Path] = []
         executor = make_executor(prepared, options, pool, progress, failures.append)
-        speculation = _speculation(prepared, options, pool, progress, failures.append)
+        speculation = make_speculation(prepared, options, pool, progress, failures.append)
         defaults = default_params(prepared.checkpoint.generation_config)
     vocabulary = prepared.model.config.vocabulary
     limits = EngineLimits(context_length=prepared.plan.context, max_sequences=options.max_sequences)
@@ -183,7 +183,8 @@ def prepare_draft(draft_name: str, options: EngineOptions, name: str, tokenizer:
         check_pair(name, tokenizer, draft_name, draft.tokenizer)
         if draft.plan.state_bytes:
             raise UsageError(
-                f"draft_model '{draft_name}' keeps a state that cannot be taken back: choose one with attention",
+                f"draft_model '{draft_name}' keeps a state that cannot be taken back: choose one that only"
+                " attends",
                 param="draft_model",
             )
     except BaseException:
@@ -192,7 +193,7 @@ def prepare_draft(draft_name: str, options: EngineOptions, name: str, tokenizer:
     return draft
 
 
-def _speculation(
+def make_speculation(
     prepared: Prepared,
     options: EngineOptions,
     pool: _native.Pool,

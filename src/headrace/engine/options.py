@@ -32,8 +32,8 @@ class EngineOptions:
     `context` None is the model's own; `threads` None is one per usable core; `token_budget` is the largest
     step in tokens; `kv_memory_bytes` None is what `max_sequences` full contexts need, at most half of the
     memory that is free; `memory_bytes` is the most that the process may use, None all that is free;
-    `cache_dir` None keeps packed weights nowhere. `speculation` "auto" checks guesses of the next tokens where
-    that pays; `draft_model`, a name as the model's own, makes guesses beside those that are looked up.
+    `cache_dir` None keeps packed weights nowhere. `speculation` "auto" checks guesses of the next tokens
+    where that pays; `draft_model`, a name as the model's own, makes guesses beside those looked up.
     """
 
     weights: Weights = "keep"

@@ -33,8 +33,8 @@ def plan_memory(
 ) -> MemoryPlan:
     """What a model will take; OutOfMemory where that is more than there is.
 
-    `context` is the model's own length; the options may lower it, but not raise it. `draft_bytes` are taken by
-    its draft model.
+    `context` is the model's own length; the options may lower it, but not raise it. `draft_bytes` are taken
+    by its draft model.
     """
     context = _context(options.context, context)
     kv_type = _kv_type(options, wanted)

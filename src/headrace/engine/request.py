@@ -22,8 +22,8 @@ class Request:
     cache. Lower `priority` runs sooner. `deadline_s` counts from submission. `continues` says that the output
     goes on with the prompt's text (a completion) and so may begin with a space, rather than being a text of
     its own (an answer). Special tokens are no part of the text, but for those of `visible_ids`. Every choice
-    matches `constraint`, where there is one, or fails; `thinking` bounds its reasoning. `prediction` is what the
-    client thinks will come, which makes it come faster where it does.
+    matches `constraint`, where there is one, or fails; `thinking` bounds its reasoning. `prediction` is what
+    the client thinks will come, which makes it come faster where it does.
     """
 
     prompt: tuple[int, ...]

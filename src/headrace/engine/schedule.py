@@ -208,7 +208,8 @@ class Scheduler:
                 continue
             computed = start + chunk.count
             if chunk.drafted:
-                computed += agreeing(sequence.draft[: chunk.drafted], sequence.tokens[computed:])
+                # Not the last token: its logits are wanted yet, or the sequence is about to end.
+                computed += agreeing(sequence.draft[: chunk.drafted], sequence.tokens[computed:-1])
             sequence.computed = computed
             sequence.scores = sequence.scores and computed < sequence.prompt_length - 1
             first, last = start // size, computed // size

@@ -35,8 +35,8 @@ class StepBuilder:
         self._rows.pop(sequence.id, None)
 
     def build(self, chunks: Sequence_[Chunk], *, spare: int = 0) -> Step:
-        """The step that computes the chunks; rows with logits come in the order of the chunks. The tables have
-        the pages of `spare` tokens more."""
+        """The step that computes the chunks; rows with logits come in the order of the chunks. The tables
+        have the pages of `spare` tokens more."""
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []

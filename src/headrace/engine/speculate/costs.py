@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-# Of a step's seconds, as long as nothing is measured: what another token adds. Decoding is bound by memory, so
-# it is little; too little rather than too much, because what seems not to pay is never measured.
+from itertools import pairwise
+
+# Of a step's seconds, as long as nothing is measured: what another token adds. Decoding is bound by memory,
+# so it is little; too little rather than too much, because what seems not to pay is never measured.
 PRIOR_SHARE = 0.03
 FORGETTING = 0.15  # weight of the newest measurement
 LARGEST = 64  # tokens; larger steps are bound by arithmetic and grow in proportion
@@ -48,7 +50,7 @@ class StepCosts:
         known = sorted(self._measured.items())
         first, seconds = known[0]
         curve = [seconds] * (first + 1)
-        for (left, low), (right, high) in zip(known, known[1:], strict=False):
+        for (left, low), (right, high) in pairwise(known):
             high = max(high, low, curve[-1])  # more tokens do not take less: that is noise
             low = curve[-1]
             curve += [low + (high - low) * (n - left) / (right - left) for n in range(left + 1, right + 1)]

@@ -11,8 +11,8 @@ LENGTH_CLASSES = 6
 
 
 class Lookup:
-    """One text's drafts by lookup (Saxena 2023, "Prompt lookup decoding"), in O(1) a token: a suffix automaton
-    (Blumer et al. 1985) holds every repetition, not only those of some length.
+    """One text's drafts by lookup (Saxena 2023, "Prompt lookup decoding"), in O(1) a token: a suffix
+    automaton (Blumer et al. 1985) holds every repetition, not only those of some length.
 
     `prediction` is what the client expects to be said: it is looked up as if it stood before the prompt, and
     its beginning is the draft as long as nothing has been generated.
