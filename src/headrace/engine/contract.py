@@ -57,13 +57,13 @@ class EngineStatus:
     last_step_s: float
     alive: bool
     preemptions: int = 0
-    drafted: int = 0
-    accepted: int = 0
     masks: int = 0
     mask_s: float = 0.0
     state: EngineState = "running"
     restarts: int = 0
     failure: str | None = None
+    drafted: int = 0
+    accepted: int = 0
 
 
 class EngineContract(Protocol):

@@ -199,9 +199,9 @@ class Engine:
         self._scheduler.advance(chunks)
         self._steps += 1
         self._last_step_s = self._clock()
-        self._hand_out(turns)
         if self._speculation is not None:
-            self._speculation.learn(turns, len(step.tokens), self._clock() - start_s)
+            self._speculation.learn(turns, len(step.tokens), self._last_step_s - start_s)
+        self._hand_out(turns)
         for request_id in grown:
             self._grow(self._active[request_id])
 

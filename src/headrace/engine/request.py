@@ -59,12 +59,15 @@ class PromptLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one request; `miss_reason` says why `cached_tokens` is not larger."""
+    """Token counts of one request; `miss_reason` says why `cached_tokens` is not larger. Where the request
+    had a `prediction`, so many drafted tokens turned out right and wrong."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     miss_reason: str | None = None
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class NativeExecutor:
         return rotations_s, seconds
 
     def _run(self, step: Step, *, timed: bool) -> list[float]:
-        return self._executor.run(*_arrays(step), timed)
+        return self._executor.run(*_arrays(step), timed=timed)
 
 
 def _arrays(step: Step) -> tuple[Ints, ...]:

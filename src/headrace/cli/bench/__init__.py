@@ -8,9 +8,11 @@ Every speed is also given as a share of what the machine can do at best.
 Examples:
   headrace bench limits --measure
   headrace bench step --config config.json --weights int4
+  headrace bench speculate MODEL --draft-model SMALL
 """
 COMMANDS = {
     "limits": "Read bandwidth and arithmetic peaks of this machine.",
     "step": "Prefill and decode speed of a model, from a checkpoint or from its config alone.",
+    "speculate": "What guessing tokens ahead brings: by drafter, temperature and sequences at once.",
     "profile": "Where the time of a step goes, instruction by instruction.",
 }

@@ -15,7 +15,7 @@ class Lookup:
     automaton (Blumer et al. 1985) holds every repetition, not only those of some length.
 
     `prediction` is what the client expects to be said: it is looked up as if it stood before the prompt, and
-    its beginning is the draft as long as nothing has been generated.
+    followed without looking as long as it comes true from its beginning.
     """
 
     __slots__ = ("_prediction", "_prompt_length", "_taken", "_text")
@@ -30,11 +30,16 @@ class Lookup:
     def draft(self, tokens: list[int], count: int) -> tuple[int, list[int]]:
         """Up to `count` tokens that may follow `tokens`, which has grown since the last call, and how good
         they are: a class below LENGTH_CLASSES of the length of what was found."""
+        at = len(tokens) - self._prompt_length
+        if self._prediction:
+            generated = tokens[max(self._taken, self._prompt_length) :]
+            if self._prediction[at - len(generated) : at] != generated:
+                self._prediction = []
         if self._taken < len(tokens):
-            self._text.extend(tokens[self._taken :] if self._taken else tokens)
+            self._text.extend(tokens[self._taken :])
             self._taken = len(tokens)
-        if self._prediction and len(tokens) == self._prompt_length:
-            return LENGTH_CLASSES - 1, self._prediction[:count]
+        if at < len(self._prediction):
+            return LENGTH_CLASSES - 1, self._prediction[at : at + count]
         length = self._text.match_length
         if length == 0:
             return 0, []

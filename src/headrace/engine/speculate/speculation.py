@@ -99,6 +99,8 @@ class Speculation:
             right = agreeing(sequence.draft[:drafted], came)
             self.drafted += drafted
             self.accepted += right
+            turn.choice.generation.accepted_drafts += right
+            turn.choice.generation.rejected_drafts += drafted - right
             state = self._states.get(sequence.id)
             if state is None:
                 continue
