@@ -63,7 +63,7 @@ def _curve(chart: Chart, curve: Curve, colour: Colour, across: Axis, up: Axis) -
             said = f"{curve.name} {level}{value_y:,.1f} at {value_x:,.1f} {chart.x_name}".strip()
             parts.append(f'<circle cx="{x}" cy="{y}" r="4"><title>{escape(said)}</title></circle>')
     for (x, y), text in zip(placed, curve.labels, strict=False):
-        parts.append(f'<text x="{x}" y="{y - 9:.1f}" text-anchor="middle">{escape(text)}</text>')
+        parts.append(f'<text x="{x}" y="{y + 17:.1f}" text-anchor="middle">{escape(text)}</text>')
     return f'<g class="curve" style="{_style(colour)}">{"".join(parts)}</g>'
 
 

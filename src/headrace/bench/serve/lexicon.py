@@ -10,9 +10,9 @@ import numpy as np
 from headrace.bench.serve.target import Target, count_tokens
 
 _PLAIN = (
-    "and the of to in was that he it his her with as for had you not be is at on by she which have or from "
-    "this him but all they were my are me one their so an said them we who would been will no when there if "
-    "more out up into do any your what has man could other than our some very time about"
+    "a and the of to in was that he it his her with as for had you not be is at on by she which have or "
+    "from this him but all they were my are me one their so an said them we who would been will no when "
+    "there if more out up into do any your what has man could other than our some very time about"
 )
 WORDS = tuple(_PLAIN.split())
 FIRST = "a"  # what every made-up text begins with
@@ -58,9 +58,9 @@ ASSUMED = Lexicon(WORDS, (1,) * len(WORDS), 1, counted=False)
 async def read_lexicon(target: Target, model: str) -> Lexicon:
     """Ask the server's /tokenize what each word costs; `ASSUMED` where it has none. Raises ServerTrouble."""
     single = await count_tokens(target, model, FIRST)
-    base = await count_tokens(target, model, FIRST, chat=True) if target.endpoint == "chat" else single
-    if single is None or base is None:
+    if single is None:
         return ASSUMED
+    base = await count_tokens(target, model, FIRST, chat=True) if target.endpoint == "chat" else None
     costs: dict[str, int] = {}
     for word in WORDS:
         count = await count_tokens(target, model, text_of([word] * _REPEATS))
@@ -69,4 +69,4 @@ async def read_lexicon(target: Target, model: str) -> Lexicon:
             costs[word] = cost
     if not costs:
         return ASSUMED
-    return Lexicon(tuple(costs), tuple(costs.values()), base, counted=True)
+    return Lexicon(tuple(costs), tuple(costs.values()), base or single, counted=True)

@@ -67,7 +67,9 @@ def _draw(axes: Any, chart: Chart) -> None:
         style = {"marker": "o", "markersize": 5} if chart.marks else {}
         axes.plot(x, y, color=colour.light, linewidth=2, label=curve.name, **style)
         for at, text in zip(curve.points, curve.labels, strict=False):
-            axes.annotate(text, at, (0, 7), textcoords="offset points", ha="center", fontsize=8, color=FAINT)
+            axes.annotate(
+                text, at, (0, -14), textcoords="offset points", ha="center", fontsize=8, color=FAINT
+            )
     if chart.goal is not None and chart.goal <= up.high:
         axes.axhline(chart.goal, color=GOAL, linewidth=1, linestyle=(0, (4, 3)), label="goal")
     for axis, drawn in ((across, axes.xaxis), (up, axes.yaxis)):

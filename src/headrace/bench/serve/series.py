@@ -71,7 +71,7 @@ def _over_throughput(
             tuple((one.output_tokens_per_s, 1000 * getattr(found, name)) for one, found in shown),
             tuple(f"{one.point.level:g}" for one, _ in shown) if name == "p50" else (),
         )
-        for name in ("p50", "p95", "p99")
+        for name in ("p50", "p90", "p99")
     )
     goal = None if goal_s is None else 1000 * goal_s
     return Chart(title, "output tokens/s, all requests", "ms", curves, goal)

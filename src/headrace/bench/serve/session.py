@@ -6,7 +6,7 @@ import math
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -18,8 +18,17 @@ from headrace.bench.serve.figures import Figures, Goals, figures
 from headrace.bench.serve.lexicon import ASSUMED, Lexicon, read_lexicon
 from headrace.bench.serve.load import Point, Sending, poisson_times, run_point
 from headrace.bench.serve.outcome import Outcome, error_message, outcome_of
-from headrace.bench.serve.target import PATHS, ServerTrouble, Target, call, chosen_model, served_models
-from headrace.bench.serve.workload import Ask, FromFile, FromTrace, Workload
+from headrace.bench.serve.target import (
+    KEY_REMEDY,
+    KEY_STATUS,
+    PATHS,
+    ServerTrouble,
+    Target,
+    call,
+    chosen_model,
+    served_models,
+)
+from headrace.bench.serve.workload import Ask, FromFile, FromTrace, MadeUp, Workload
 from headrace.errors import UsageError
 from headrace.run.limits import cpu_name
 
@@ -29,6 +38,7 @@ OPEN_REQUESTS = 100
 DEFAULT_TIMEOUT_S = 600.0
 LENGTH_TOLERANCE = 0.02
 LATE_S = 0.05
+CACHED_SHARE = 0.02
 _WARM_UP = 10**6  # the number of a point's warm-up: its words are no other's
 
 
@@ -137,7 +147,10 @@ async def bench_serve(
         started_at=started_at,
         version=__version__,
         machine=this_machine(),
-        notes=(*_assumptions(order, lexicon), *_remarks(done, wanted_tokens)),
+        notes=(
+            *_assumptions(order, lexicon),
+            *_remarks(done, wanted_tokens, new_words=isinstance(order.workload, MadeUp)),
+        ),
         figures=tuple(done),
         outcomes=tuple(outcomes),
     )
@@ -188,7 +201,10 @@ async def _warm_up(order: Order, model: str, lexicon: Lexicon, number: int, prog
 
 async def _first_request(order: Order, model: str, lexicon: Lexicon) -> Exchange:
     """One short answer, so that what is wrong with every request is said before the load begins."""
-    (ask,) = order.workload.asks(lexicon, 1, seed=order.seed, point=_WARM_UP)
+    workload = order.workload
+    if isinstance(workload, FromTrace):  # its first request may be longer than the context
+        workload = replace(workload, requests=(min(workload.requests, key=lambda one: one.prompt_tokens),))
+    (ask,) = workload.asks(lexicon, 1, seed=order.seed, point=_WARM_UP)
     short = Ask(ask.prompt, min(ask.output_tokens, 4))
     path = order.target.root + PATHS[order.target.endpoint]
     exchange = await call(order.target, path, request_body(order, model, short))
@@ -199,15 +215,14 @@ async def _first_request(order: Order, model: str, lexicon: Lexicon) -> Exchange
         )
     fault = outcome_of(exchange, exchange.sent_s, exchange.sent_s).fault
     if fault is not None:
-        raise ServerTrouble(
-            f"{order.target.url} answered the first request with {fault.kind}: {fault.message}"
-        )
+        said = f"{fault.kind}: {fault.message}"
+        raise ServerTrouble(f"{order.target.url} did not stream an answer to the first request ({said})")
     return exchange
 
 
 async def _remedy(order: Order, exchange: Exchange) -> str:
-    if exchange.status in (401, 403):
-        return "give a key with --api-key or OPENAI_API_KEY"
+    if exchange.status in KEY_STATUS:
+        return KEY_REMEDY
     if b"ignore_eos" in exchange.body:
         return "leave the field out with --no-ignore-eos; answers then may end before --output-tokens"
     if exchange.status == 404:
@@ -236,7 +251,7 @@ def _assumptions(order: Order, lexicon: Lexicon) -> list[str]:
     return notes
 
 
-def _remarks(done: Sequence[Figures], wanted_tokens: int) -> list[str]:
+def _remarks(done: Sequence[Figures], wanted_tokens: int, *, new_words: bool) -> list[str]:
     notes: list[str] = []
     if any(one.succeeded and not one.tokens_reported for one in done):
         notes.append(
@@ -249,6 +264,14 @@ def _remarks(done: Sequence[Figures], wanted_tokens: int) -> list[str]:
             notes.append(
                 f"prompts had {found:,} tokens in all by the server's count, {wanted_tokens:,} were wanted"
             )
+    prompt_tokens, cached_tokens = (
+        sum(getattr(one, name) or 0 for one in done) for name in ("prompt_tokens", "cached_tokens")
+    )
+    if new_words and cached_tokens > CACHED_SHARE * prompt_tokens:
+        notes.append(
+            f"the server had {cached_tokens / prompt_tokens:.0%} of the made-up prompts in its cache: it has "
+            "seen this seed before, take another --seed"
+        )
     for one in done:
         if one.send_delay_s is not None and one.send_delay_s.p99 > LATE_S:
             notes.append(

@@ -15,6 +15,9 @@ from headrace.errors import HeadraceError, UsageError
 
 ANSWER_S = 60.0  # for what is asked outside the load
 API_ROOT = "/v1"
+MODELS = "/models"
+KEY_STATUS = (401, 403)
+KEY_REMEDY = "give its key with --api-key or OPENAI_API_KEY"
 
 Endpoint = Literal["chat", "completions"]
 PATHS: Mapping[Endpoint, str] = {"chat": "/chat/completions", "completions": "/completions"}
@@ -69,23 +72,34 @@ def parse_target(url: str, endpoint: Endpoint, api_key: str | None = None) -> Ta
     return Target(Address(parts.hostname, port, tls), root, endpoint, api_key)
 
 
+async def chosen_model(target: Target, wanted: str | None) -> str:
+    """`wanted`, or else the first that the server lists. Raises ServerTrouble, and UsageError where it has no
+    list."""
+    if wanted is not None:
+        return wanted
+    exchange = await call(target, target.root + MODELS)
+    if exchange.status in KEY_STATUS:
+        raise ServerTrouble(f"{target.url} answers {exchange.status}: {KEY_REMEDY}")
+    names = _names(exchange)
+    if not names:
+        raise UsageError(
+            f"GET {target.url}{MODELS} lists no model (status {exchange.status}): name one with --model, "
+            "and mind the path of the URL",
+            param="model",
+        )
+    return names[0]
+
+
 async def served_models(target: Target) -> list[str]:
     """The names of GET /models; none where the server has no such list. Raises ServerTrouble."""
-    exchange = await call(target, f"{target.root}/models")
+    return _names(await call(target, target.root + MODELS))
+
+
+def _names(exchange: Exchange) -> list[str]:
     try:
         return [str(model["id"]) for model in json.loads(exchange.body)["data"]]
     except (ValueError, KeyError, TypeError):
         return []
-
-
-async def chosen_model(target: Target, wanted: str | None) -> str:
-    """`wanted`, or else the first that the server lists. Raises ServerTrouble."""
-    served = await served_models(target)
-    if wanted is not None:
-        return wanted
-    if not served:
-        raise UsageError(f"{target.url}/models lists no model: name one with --model", param="model")
-    return served[0]
 
 
 async def call(target: Target, path: str, body: object = None) -> Exchange:
@@ -117,16 +131,17 @@ async def count_tokens(target: Target, model: str, text: str, *, chat: bool = Fa
     asked = {"messages": content} if chat else {"prompt": text}
     exchange = await call(target, path, {"model": model, **asked})
     found = _token_count(exchange)
-    if found or chat:
-        return found
-    return _token_count(await call(target, path, {"content": text, "add_special": True})) or None
+    if not found and not chat:
+        found = _token_count(await call(target, path, {"content": text, "add_special": True}))
+    return found
 
 
 def _token_count(exchange: Exchange) -> int | None:
+    """None also of no tokens: those of a field that the server does not know."""
     if exchange.status != 200:
         return None
     try:
         reply: Any = json.loads(exchange.body)
-        return int(reply["count"]) if "count" in reply else len(reply["tokens"])
+        return (int(reply["count"]) if "count" in reply else len(reply["tokens"])) or None
     except (ValueError, KeyError, TypeError):
         return None

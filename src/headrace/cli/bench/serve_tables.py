@@ -25,39 +25,45 @@ WIDTH = 110  # where output is no terminal
 
 @contextmanager
 def progress() -> Generator[Progress]:
-    """A bar on a terminal, and nothing elsewhere."""
+    """A bar for each thing that is done, on a terminal; it goes when that is done, before its table comes."""
     if not sys.stderr.isatty():
         yield lambda label, done, total: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
+    from rich.progress import Progress as Bar
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bars("{task.description}", *columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("")
-        shown = ""
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar, shown = Bar(), ""
 
-        def update(label: str, done: int, total: int) -> None:
-            nonlocal shown
-            if label != shown:
-                bars.reset(task)
-                shown = label
-            bars.update(task, description=label, completed=done, total=total)
+    def update(label: str, done: int, total: int) -> None:
+        nonlocal bar, shown
+        if label != shown:
+            bar.stop()
+            bar, shown = Bar(*columns, console=Console(stderr=True), transient=True), label
+            bar.add_task(label, total=total)
+            bar.start()
+        bar.update(bar.task_ids[0], completed=done)
+        if done == total:
+            bar.stop()
+            shown = ""
 
+    try:
         yield update
+    finally:
+        bar.stop()
 
 
 def print_point(one: Figures) -> None:
-    """Latencies of one point in ms, with its rates above them and what failed below."""
-    table = _table(str(one.point), ("ms", *SPREAD))
+    """One point: its rates, latencies in ms, and what failed."""
+    print(
+        f"{one.point}: {one.succeeded:,} of {one.requests:,} requests in {number(one.duration_s)} s, "
+        f"{number(one.requests_per_s)} per second, {number(one.output_tokens_per_s)} tok/s "
+        f"({of_user(one)} of each user), {one.good_share:.0%} good ({number(one.goodput_per_s)} per second)"
+    )
+    table = _table(("ms", *SPREAD))
     for name, field, _ in LATENCIES:
         table.add_row(name, *spread_row(getattr(one, field)))
-    table.caption = (
-        f"{one.succeeded:,} of {one.requests:,} in {number(one.duration_s)} s: "
-        f"{number(one.requests_per_s)} requests/s, {number(one.output_tokens_per_s)} tok/s, "
-        f"{of_user(one)} tok/s of a user"
-    )
     _print(table)
     for fault in one.faults:
         verb = "refused" if fault.refused else "failed"
@@ -68,43 +74,33 @@ def print_report(report: Report) -> None:
     """All points beside each other, the goals, and what was assumed."""
     if len(report.figures) > 1:
         _print(_summary(report.figures))
-    print(f"goals: {goals_text(report.order.goals)}")
-    for one in report.figures:
-        print(f"  {one.point}: {one.good_share:.0%} good, goodput {number(one.goodput_per_s)} requests/s")
+    print(f"good: {goals_text(report.order.goals)}")
     for text in report.notes:
         note(f"note: {text}")
 
 
 def _summary(figures: Sequence[Figures]) -> Any:
-    header = (
-        figures[0].point.form,
-        "requests/s",
-        "tok/s",
-        "tok/s of a user",
-        "TTFT p50",
-        "TTFT p99",
-        "TPOT p50",
-        "TPOT p99",
-    )
-    table = _table("", header)
+    rates = ("requests\n/s", "tok/s", "tok/s\nof a user", "TTFT\np50", "\np99", "TPOT\np50", "\np99")
+    table = _table((figures[0].point.form, *rates, "good", "goodput\n/s"))
     for one in figures:
         latencies = [
             "–" if found is None else milliseconds(getattr(found, rank))
             for found in (one.ttft_s, one.tpot_s)
             for rank in ("p50", "p99")
         ]
-        rates = (number(one.requests_per_s), number(one.output_tokens_per_s), of_user(one))
-        table.add_row(f"{one.point.level:g}", *rates, *latencies)
+        speeds = (number(one.requests_per_s), number(one.output_tokens_per_s), of_user(one))
+        goods = (f"{one.good_share:.0%}", number(one.goodput_per_s))
+        table.add_row(f"{one.point.level:g}", *speeds, *latencies, *goods)
     return table
 
 
-def _table(title: str, header: Sequence[str]) -> Any:
+def _table(header: Sequence[str]) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for index, name in enumerate(header):
-        table.add_column(name, justify="right" if index else "left", no_wrap=True)
+        table.add_column(name, justify="right" if index else "left", no_wrap=True, vertical="bottom")
     return table
 
 
