@@ -207,7 +207,8 @@ async def _first_request(order: Order, model: str, lexicon: Lexicon) -> Exchange
     (ask,) = workload.asks(lexicon, 1, seed=order.seed, point=_WARM_UP)
     short = Ask(ask.prompt, min(ask.output_tokens, 4))
     path = order.target.root + PATHS[order.target.endpoint]
-    exchange = await call(order.target, path, request_body(order, model, short))
+    body = request_body(order, model, short)
+    exchange = await call(order.target, path, body, timeout_s=order.timeout_s)
     if exchange.status != 200:
         said = f"{exchange.status}: {error_message(bytes(exchange.body))}"
         raise ServerTrouble(
@@ -229,7 +230,10 @@ async def _remedy(order: Order, exchange: Exchange) -> str:
         names = ", ".join((await served_models(order.target))[:20]) or "none that it lists"
         return f"its models are {names}: choose with --model, and mind the path of the URL"
     other = "completions" if order.target.endpoint == "chat" else "chat"
-    return f"change the lengths or the fields (--body), or try --endpoint {other}"
+    return (
+        "change the lengths (--prompt-tokens, --output-tokens, --longest) or the fields (--body), "
+        f"or try --endpoint {other}"
+    )
 
 
 def _assumptions(order: Order, lexicon: Lexicon) -> list[str]:
@@ -246,7 +250,7 @@ def _assumptions(order: Order, lexicon: Lexicon) -> list[str]:
     if not isinstance(order.workload, FromFile) and not lexicon.counted:
         notes.append(
             "the server has no /tokenize: one word was taken for one token when prompts were made up; "
-            "prompt tokens below are what the server reports"
+            "prompt tokens in the report are the server's own count"
         )
     return notes
 

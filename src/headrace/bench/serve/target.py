@@ -102,13 +102,13 @@ def _names(exchange: Exchange) -> list[str]:
         return []
 
 
-async def call(target: Target, path: str, body: object = None) -> Exchange:
+async def call(target: Target, path: str, body: object = None, *, timeout_s: float = ANSWER_S) -> Exchange:
     """One exchange outside the load; ServerTrouble where there is no whole answer."""
     request = target.request(path, body)
     try:
-        exchange = await asyncio.wait_for(fetch(target.address, request, timeout_s=ANSWER_S), ANSWER_S)
+        exchange = await asyncio.wait_for(fetch(target.address, request, timeout_s=timeout_s), timeout_s)
     except (OSError, TimeoutError) as error:
-        why = f"no answer within {ANSWER_S:.0f} s" if isinstance(error, TimeoutError) else error
+        why = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else error
         raise ServerTrouble(
             f"no server answers at {target.url} ({why}): start one, for example with `headrace serve`, "
             "or correct the URL"

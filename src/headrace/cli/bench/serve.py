@@ -48,7 +48,7 @@ not spared what it delays.
 \b
 Examples:
   headrace bench serve http://127.0.0.1:8080
-  headrace bench serve http://127.0.0.1:8080 --rate 1,2,4 --prompt-tokens 128:1024 --html report.html
+  headrace bench serve http://127.0.0.1:8080 --rate 1,2,4 --prompt-tokens 128:256 --html report.html
   headrace bench serve http://127.0.0.1:8000 --trace trace.csv --speed 2 --requests 500 --png curve.png
 """
 

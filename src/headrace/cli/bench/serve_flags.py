@@ -21,7 +21,7 @@ from headrace.cli.flags import Flag, takes
 from headrace.errors import UsageError
 
 DEFAULT_LEVELS: Mapping[Form, str] = {"concurrency": "1,2,4,8,16", "rate": "1", "speed": "1"}
-DEFAULT_PROMPT, DEFAULT_OUTPUT = "512", "128"
+DEFAULT_PROMPT, DEFAULT_OUTPUT = "256", "128"
 DEFAULT_TTFT_MS, DEFAULT_TPOT_MS = 500.0, 100.0
 MOST_USERS = 10_000
 _LENGTHS = "N|LOW:HIGH|MEAN~DEV"
