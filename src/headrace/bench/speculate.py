@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 
@@ -126,7 +126,7 @@ def bench_speculate(
 @contextmanager
 def _engines(
     order: SpeculateOrder, options: EngineOptions
-) -> Iterator[tuple[LoadedModel, Mapping[str, LoadedModel]]]:
+) -> Generator[tuple[LoadedModel, Mapping[str, LoadedModel]]]:
     """The plain engine and one for each drafter."""
     shapes = {"lookup": options}
     if order.draft_model is not None:

@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from headrace.bench.matplotlib_figure import new_figure
 from headrace.bench.speculate import SpeculateFigures
-from headrace.errors import UsageError
 
 _COLOURS = ("#2563eb", "#ea7317", "#12805c")
 
 
 def plot_speed_ups(figures: Sequence[SpeculateFigures], path: Path) -> None:
     """Bars by job and sequences at once, a panel for each temperature; UsageError without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError("--png needs matplotlib: pip install 'headrace[bench]'", param="png") from None
     temperatures = sorted({figure.temperature for figure in figures})
     drafters = list(dict.fromkeys(figure.drafter for figure in figures))
     groups = list(dict.fromkeys((figure.job, figure.batch) for figure in figures))
-    canvas = Figure(figsize=(1.6 + 0.9 * len(groups), 3.4 * len(temperatures)), layout="constrained")
+    canvas = new_figure(1.6 + 0.9 * len(groups), 3.4 * len(temperatures))
     for row, temperature in enumerate(temperatures):
         axes = canvas.add_subplot(len(temperatures), 1, row + 1)
         width = 0.8 / len(drafters)

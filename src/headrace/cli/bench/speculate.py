@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.bench.matplotlib_figure import check_matplotlib
 from headrace.bench.speculate import JOBS, SpeculateFigures, SpeculateOrder, bench_speculate
 from headrace.bench.speculate_plot import plot_speed_ups
 from headrace.cli.flags import takes_settings
@@ -52,6 +53,8 @@ def command(
     settings: Settings,
 ) -> None:
     """Measure it; see HELP."""
+    if png is not None:
+        check_matplotlib()
     if model is not None:
         fetch(model, settings)
     options = engine_options(settings)
