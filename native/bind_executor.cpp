@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -9,12 +10,14 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "draft/draft_loop.hpp"
 #include "executor.hpp"
 #include "limits.hpp"
 #include "memory.hpp"
@@ -104,33 +107,32 @@ class BoundExecutor {
     executor_ = std::make_unique<Executor>(pool, std::move(program), poison);
   }
 
-  std::vector<double> run(const Ints& tokens, const Ints& token_types, const Ints& positions, const Ints& slots, const Ints& query_starts,
+  std::vector<double> run(const Ints& tokens, const Ints& positions, const Ints& slots, const Ints& query_starts,
                           const Ints& lengths, const IntTable& block_tables, const Ints& rows, const Ints& state_slots,
-                          bool timed) {
-    headrace::Step step;
-    step.T = count(tokens);
-    step.B = count(lengths);
-    step.R = count(rows);
-    step.max_pages = static_cast<int32_t>(block_tables.shape(1));
-    expect("token_types", count(token_types), step.T);
-    expect("positions", count(positions), step.T);
-    expect("slots", count(slots), step.T);
-    expect("query_starts", count(query_starts), step.B + 1);
-    expect("state_slots", count(state_slots), step.B);
-    expect("block_tables", static_cast<int32_t>(block_tables.shape(0)), step.B);
-    step.tokens = tokens.data();
-    step.token_types = token_types.data();
-    step.positions = positions.data();
-    step.slots = slots.data();
-    step.query_starts = query_starts.data();
-    step.lengths = lengths.data();
-    step.block_tables = block_tables.data();
-    step.rows = rows.data();
-    step.state_slots = state_slots.data();
+                          const std::optional<Ints>& token_types, bool timed) {
+    headrace::Step step = step_of(tokens, positions, slots, query_starts, lengths, block_tables, rows, state_slots);
+    if (token_types) {
+      expect("token_types", count(*token_types), step.T);
+      step.token_types = token_types->data();
+    }
     const nb::gil_scoped_release released;
     if (timed) return executor_->run_timed(step);
     executor_->run(step);
     return {};
+  }
+
+  std::vector<int32_t> draft(int output, headrace::Sampler& sampler, const std::vector<headrace::SampleRow*>& sampling,
+                             int32_t depth, const Ints& tokens, const Ints& positions, const Ints& slots,
+                             const Ints& query_starts, const Ints& lengths, const IntTable& block_tables,
+                             const Ints& rows, const Ints& state_slots) {
+    const headrace::Step step = step_of(tokens, positions, slots, query_starts, lengths, block_tables, rows, state_slots);
+    value(output, 0);  // refuses an unknown one
+    if (columns(output) != sampler.vocabulary()) throw std::invalid_argument("draft: the sampler has another vocabulary");
+    for (const headrace::SampleRow* row : sampling) {
+      if (row == nullptr) throw std::invalid_argument("draft: a row is None");
+    }
+    const nb::gil_scoped_release released;
+    return headrace::draft_tokens(*executor_, output, sampler, step, sampling, depth);
   }
 
   float* value(int id, int64_t rows) const {
@@ -146,6 +148,30 @@ class BoundExecutor {
   int64_t columns(int id) const { return executor_->program().values[static_cast<size_t>(id)].columns; }
 
  private:
+  static headrace::Step step_of(const Ints& tokens, const Ints& positions, const Ints& slots, const Ints& query_starts,
+                                const Ints& lengths, const IntTable& block_tables, const Ints& rows,
+                                const Ints& state_slots) {
+    headrace::Step step;
+    step.T = count(tokens);
+    step.B = count(lengths);
+    step.R = count(rows);
+    step.max_pages = static_cast<int32_t>(block_tables.shape(1));
+    expect("positions", count(positions), step.T);
+    expect("slots", count(slots), step.T);
+    expect("query_starts", count(query_starts), step.B + 1);
+    expect("state_slots", count(state_slots), step.B);
+    expect("block_tables", static_cast<int32_t>(block_tables.shape(0)), step.B);
+    step.tokens = tokens.data();
+    step.positions = positions.data();
+    step.slots = slots.data();
+    step.query_starts = query_starts.data();
+    step.lengths = lengths.data();
+    step.block_tables = block_tables.data();
+    step.rows = rows.data();
+    step.state_slots = state_slots.data();
+    return step;
+  }
+
   template <class Array>
   static int32_t count(const Array& array) {
     if (array.size() > INT32_MAX) throw std::invalid_argument("a step's array is too long");
@@ -202,9 +228,13 @@ void bind_executor(nb::module_& m) {
            "pool"_a, "arena"_a.noconvert(), "values"_a, "weights"_a.noconvert(), "constants"_a.noconvert(),
            "kv"_a.noconvert(), "kv_type"_a, "states"_a.noconvert(), "max_tokens"_a, "max_rows"_a, "instructions"_a, "poison"_a = false,
            nb::keep_alive<1, 2>())
-      .def("run", &BoundExecutor::run, "tokens"_a.noconvert(), "token_types"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
+      .def("run", &BoundExecutor::run, "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
            "query_starts"_a.noconvert(), "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert(),
-           "state_slots"_a.noconvert(), "timed"_a = false,
+           "state_slots"_a.noconvert(), "token_types"_a.noconvert().none() = nb::none(), "timed"_a = false,
            "Runs a step. `timed`: phase by phase, and returns the seconds of each instruction, the rotations' first.")
+      .def("draft", &BoundExecutor::draft, "output"_a, "sampler"_a, "sampling"_a, "depth"_a, "tokens"_a.noconvert(),
+           "positions"_a.noconvert(), "slots"_a.noconvert(), "query_starts"_a.noconvert(), "lengths"_a.noconvert(),
+           "block_tables"_a.noconvert(), "rows"_a.noconvert(), "state_slots"_a.noconvert(),
+           "Runs a step, draws, and goes on from what was drawn, `depth` times: the tokens [B, depth], flat.")
       .def("value", &view_of_value, "id"_a, "rows"_a, nb::rv_policy::reference);
 }

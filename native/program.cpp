@@ -423,14 +423,14 @@ void check_range(const char* what, int64_t value, int64_t low, int64_t high) {
 
 // Which ids of a step an instruction looks up in a table; none where it is no embedding.
 struct Embedded {
-  const char* name;
+  const char* name;  // null: none
   const int32_t* ids;
 };
 Embedded embedded_by(Op op, const Step& step) {
   if (op == Op::embed) return {"token", step.tokens};
   if (op == Op::embed_positions) return {"position", step.positions};
   if (op == Op::embed_token_types) return {"token type", step.token_types};
-  return {"", nullptr};
+  return {nullptr, nullptr};
 }
 
 void check_sequences(const Program& program, const Step& step) {
@@ -468,7 +468,8 @@ void check_step(const Program& program, const Step& step) {
   check_range("number of output rows", step.R, 0, program.max_rows);
   for (const Instruction& instruction : program.instructions) {
     const Embedded embedded = embedded_by(instruction.op, step);
-    if (embedded.ids == nullptr) continue;
+    if (embedded.name == nullptr) continue;
+    if (embedded.ids == nullptr) refuse("step: it has no token types, which the program looks up");
     const int64_t rows = program.weights[static_cast<size_t>(instruction.weights[0])].n;
     for (int t = 0; t < step.T; ++t) check_range(embedded.name, embedded.ids[t], 0, rows - 1);
   }

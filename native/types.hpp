@@ -36,7 +36,6 @@ struct Step {
   int32_t T = 0, B = 0, R = 0;
   int32_t max_pages = 0;                  // columns of block_tables
   const int32_t* tokens = nullptr;        // [T]
-  const int32_t* token_types = nullptr;   // [T] which text of a pair
   const int32_t* positions = nullptr;     // [T] absolute position in its sequence
   const int32_t* slots = nullptr;         // [T] page * kPageTokens + offset in page
   const int32_t* query_starts = nullptr;  // [B + 1] rows of sequence b: query_starts[b] .. query_starts[b+1]
@@ -44,6 +43,7 @@ struct Step {
   const int32_t* block_tables = nullptr;  // [B, max_pages] page ids
   const int32_t* rows = nullptr;          // [R] indices into T
   const int32_t* state_slots = nullptr;   // [B] where the sequence's recurrent states are, no two in one
+  const int32_t* token_types = nullptr;   // [T] which text of a pair
 };
 
 // KV memory of one layer: k and v are [pages][kv_heads] pages of kPageTokens * head_dim numbers of `type`, in the

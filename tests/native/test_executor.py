@@ -107,7 +107,6 @@ def step(tokens: np.ndarray, begin: int, end: int, table: list[int]) -> dict[str
     slots = np.array([table[p // PAGE] * PAGE + p % PAGE for p in positions], dtype=np.int32)
     return {
         "tokens": tokens[begin:end].astype(np.int32),
-        "token_types": np.zeros_like(positions),
         "positions": positions,
         "slots": slots,
         "query_starts": ints(0, end - begin),
@@ -153,7 +152,7 @@ def test_poison_fills_what_is_dead() -> None:
     ("name", "value", "message"),
     [
         ("tokens", ints(0, VOCABULARY, 1), "token 40 is not in 0 .. 39"),
-        ("tokens", ints(0, 1), "token_types has 3 rows where 2"),
+        ("tokens", ints(0, 1), "positions has 3 rows where 2"),
         ("positions", ints(0, 1, 3), "position 3"),
         ("slots", ints(0, 1, 8 * PAGE), "slot 128"),
         ("slots", ints(-1, 1, 2), "slot -1"),
@@ -214,7 +213,11 @@ def test_a_position_beyond_its_table_is_refused() -> None:
         (2, ("kv_write", [2, -1], [], [], [], [0], []), "writes values where the layer has them"),
         (2, ("kv_write", [-1, 3], [], [], [], [0], []), "input id -1"),
         (3, ("attend", [4], [5], [], [-1], [0, HEADS, 0, 4, 0], [0.3, 0.0]), "values of 4 entries"),
-        (3, ("attend", [4], [5], [], [0], [0, HEADS, 0, HEAD_DIM, 0], [0.3, 0.0]), "constant 0 has 32 numbers"),
+        (
+            3,
+            ("attend", [4], [5], [], [0], [0, HEADS, 0, HEAD_DIM, 0], [0.3, 0.0]),
+            "constant 0 has 32 numbers",
+        ),
         (4, ("head_linear", [5], [6], [4], [], [3], []), "32 columns are not those of 3 heads"),
         (4, ("head_linear", [5], [6], [4], [], [-1], []), "not those of -1 heads"),
         (4, ("head_linear", [5], [6], [4], [], [2], []), "32 columns where 64 are needed"),

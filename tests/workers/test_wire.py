@@ -89,6 +89,7 @@ REQUEST = Request(
     continues=True,
     constraint=Constraint("regex", "a+", after="</think>", param="regex"),
     visible_ids=frozenset({7, 8}),
+    prediction=(4, 5),
     thinking=ThinkingLimit(max_tokens=5, start=b"<think>", end=b"\xff", closing=(1, 2), opened=True),
     embed=Embed(7),
 )

@@ -20,21 +20,29 @@ from headrace.run.native import KvType, kv_bytes_per_page, scratch_bytes, state_
 from headrace.weights.packed import Wanted, predicted_bytes
 
 KV_SHARE_OF_FREE_MEMORY = 0.5
+DRAFT_ROWS = 32
 
 
 def plan_memory(
-    program: Program, wanted: Sequence[Wanted], options: EngineOptions, *, context: int, encodes: bool = False
+    program: Program,
+    wanted: Sequence[Wanted],
+    options: EngineOptions,
+    *,
+    context: int,
+    encodes: bool = False,
+    draft_bytes: int = 0,
 ) -> MemoryPlan:
     """What a model will take; OutOfMemory where that is more than there is.
 
-    `context` is the model's own length; the options may lower it, but not raise it. An encoder reads a text
-    in one step, so that its steps are that long, and needs keys and values of one step only.
+    `context` is the model's own length; the options may lower it, but not raise it. `draft_bytes` are taken
+    by its draft model. An encoder reads a text in one step, so that its steps are that long, and needs keys
+    and values of one step only.
     """
     context = _context(options.context, context)
     kv_type = _kv_type(options, wanted)
     weights = predicted_bytes(wanted) + 4 * _vector_entries(program)
     step_tokens = max(options.token_budget, context) if encodes else options.token_budget
-    step_rows = step_tokens if encodes else options.max_sequences
+    step_rows = step_tokens if encodes else _max_rows(options)
     arena = plan_arena(fuse(program), max_tokens=step_tokens, max_rows=step_rows)
     activations = arena.nbytes + scratch_bytes(program, step_tokens)
     states = state_bytes(program, options.max_sequences)
@@ -43,7 +51,7 @@ def plan_memory(
     usable = free_memory_bytes()
     if options.memory_bytes is not None:
         usable = min(usable, options.memory_bytes - base)
-    free = usable - weights - activations - states
+    free = usable - draft_bytes - weights - activations - states
     if encodes:
         pages = _pages_of_a_step(options, step_tokens, per_page)
     elif per_page:
@@ -63,6 +71,7 @@ def plan_memory(
         weight_bytes_per_token=_bytes_per_token(program, wanted),
         step_tokens=step_tokens,
         step_rows=step_rows,
+        draft_bytes=draft_bytes,
     )
     if plan.kv_bytes > free:
         raise OutOfMemory(
@@ -83,6 +92,13 @@ def capacity_of(plan: MemoryPlan, options: EngineOptions) -> Capacity:
         page_tokens=plan.page_tokens,
         state_slots=options.max_sequences if plan.state_bytes else 0,
     )
+
+
+def _max_rows(options: EngineOptions) -> int:
+    """Rows of logits: one for each sequence, and enough for the drafts of a few."""
+    if options.speculation == "off":
+        return options.max_sequences
+    return min(max(options.max_sequences, DRAFT_ROWS), options.token_budget)
 
 
 def _context(asked: int | None, own: int) -> int:
