@@ -174,7 +174,8 @@ def test_bytes_are_those_of_plain_decoding(engines: Engines, request: pytest.Fix
                 assert outcome.bits == engines.plain[index], engines.requests[index]
                 trials += 1
     statuses = [model.engine.status() for model in engines.drafting]
-    assert all(0 < status.accepted <= status.drafted for status in statuses), statuses
+    assert all(status.drafted for status in statuses), statuses
+    assert sum(status.accepted for status in statuses) > trials
     assert sum(status.drafted - status.accepted for status in statuses) > trials
     assert sum(status.preemptions for status in statuses) > 10
     assert all(status.available_pages == status.page_count for status in statuses)
