@@ -266,6 +266,8 @@ class Engine:
             _, ready = events.setdefault(id(generation), (generation, []))
             if generation.first_token_s is None:
                 generation.first_token_s = now
+            if generation.panel is not None and not generation.panel.narrow(choice):
+                continue
             error = sampled.errors[index]
             if choice.scores is not None and choice.row.position == 0:
                 error = error or choice.scores.error
@@ -284,7 +286,8 @@ class Engine:
                 ready.append(Failed(error))
             if choice.done:
                 self._release(choice)
-        for generation, ready in events.values():
+        for generation, taken in events.values():
+            ready = generation.judged(taken)
             failed = next((event for event in ready if isinstance(event, Failed)), None)
             if failed is not None:
                 ready = ready[: ready.index(failed) + 1]
@@ -292,6 +295,8 @@ class Engine:
             elif generation.done:
                 ready.append(generation.finished(now))
                 self._drop(generation)
+            elif len(ready) > len(taken):
+                self._release_ended(generation)
             _send(generation, ready)
 
     def _end_early(self, request_id: str) -> None:
@@ -310,10 +315,18 @@ class Engine:
         for generation in list(self._active.values()):
             deadline = generation.deadline_s
             if deadline is not None and now > deadline:
-                self._drop(generation)
                 after = generation.request.deadline_s
                 error = DeadlineExceeded(f"the request's deadline of {after} s has passed: allow more time")
-                _send(generation, [Failed(error)])
+                events = generation.expired(error)
+                self._drop(generation)
+                if not isinstance(events[-1], Failed):
+                    events.append(generation.finished(now))
+                _send(generation, events)
+
+    def _release_ended(self, generation: Generation) -> None:
+        for choice in generation.choices:
+            if choice.done:
+                self._release(choice)
 
     def _release(self, choice: Choice) -> None:
         """Give back what an ended choice holds."""

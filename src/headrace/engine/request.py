@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from headrace.engine.scaling import Scaling
 from headrace.errors import HeadraceError
 from headrace.sample.grammar import Constraint
 from headrace.sample.params import SamplingParams
@@ -22,7 +23,8 @@ class Request:
     cache. Lower `priority` runs sooner. `deadline_s` counts from submission. `continues` says that the output
     goes on with the prompt's text (a completion) and so may begin with a space, rather than being a text of
     its own (an answer). Special tokens are no part of the text, but for those of `visible_ids`. Every choice
-    matches `constraint`, where there is one, or fails; `thinking` bounds its reasoning.
+    matches `constraint`, where there is one, or fails; `thinking` bounds its reasoning. `scaling` is what is
+    made of the choices together; then a Verdict comes before Done.
     """
 
     prompt: tuple[int, ...]
@@ -36,6 +38,7 @@ class Request:
     constraint: Constraint | None = None
     visible_ids: frozenset[int] = frozenset()
     thinking: ThinkingLimit | None = None
+    scaling: Scaling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +60,14 @@ class PromptLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one request; `miss_reason` says why `cached_tokens` is not larger."""
+    """Token counts of one request; `miss_reason` says why `cached_tokens` is not larger. `tokens_saved` is how
+    many more the choices that `scaling` stopped might have generated: up to their limit, so it is a bound."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     miss_reason: str | None = None
+    tokens_saved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +82,30 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceDone:
-    """One choice has ended; `stop` is the stop string or stop-token id that ended it, if one did. `score` is
-    what beam search ranks by."""
+    """One choice has ended; `stop` is the stop string or stop-token id that ended it, if one did, or what of
+    `scaling` did: "max_total_tokens" or "deadline_s" with reason "length", "vote" or "best_by" with
+    "cancelled". `score` is what beam search ranks by."""
 
     choice: int
     reason: FinishReason
     stop: str | int | None = None
     score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What `scaling` made of all choices: their `order`, the one to give out first.
+
+    With a vote `answer` is the winner's, None where no choice has one, and `votes` are those counted by then,
+    most first. With a ranking `scores` has one for each choice, None where it was stopped. `budget` names the
+    budget of all choices together that ended some of them.
+    """
+
+    order: tuple[int, ...]
+    answer: str | None = None
+    votes: tuple[tuple[str, int], ...] = ()
+    scores: tuple[float | None, ...] = ()
+    budget: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +133,7 @@ class Failed:
     error: HeadraceError
 
 
-Event = PromptLogprobs | Delta | ChoiceDone | Done | Failed
+Event = PromptLogprobs | Delta | ChoiceDone | Verdict | Done | Failed
 Terminal = Done | Failed
 Sink = Callable[[list[Event]], None]
 """Called on the engine's thread with the events of one step, in order. It must not block or raise."""
