@@ -307,10 +307,13 @@ def _together(
     sampling: dict[str, Any], conversation: Conversation | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The sampling keywords, and what the others say of all choices together, as a request has it."""
-    given = {name: sampling.get(name) for name in _SCALING}
+    vote, best_by, most = (sampling.get(name) for name in _SCALING)
     place = None if conversation is None else conversation.answer_place
     rest = {name: value for name, value in sampling.items() if name not in (*_SCALING, "deadline_s")}
-    return rest, {"scaling": scaling_of(**given, place=place), "deadline_s": sampling.get("deadline_s")}
+    return rest, {
+        "scaling": scaling_of(vote, best_by, most, place=place),
+        "deadline_s": sampling.get("deadline_s"),
+    }
 
 
 def _thinking(

@@ -57,8 +57,8 @@ REASONING = {
 
 
 MIN_THINKING = (
-    'Reasoning has at least so many tokens: where the model would end it before, `thinking_continuation` ("Wait") '
-    "stands in place of the end. It counts, too. Cannot be combined with logprobs."
+    "Reasoning has at least so many tokens: where the model would end it before, `thinking_continuation`, by "
+    'default "Wait", stands in place of the end. It counts, too. Cannot be combined with logprobs.'
 )
 
 
@@ -144,8 +144,8 @@ class ChatBody(ScalingBody):
         for name, value in ((param, budget), ("min_thinking_tokens", least)):
             if limit is not None and value is not None and value > limit:
                 raise InvalidRequest(
-                    f"{name} ({value:,}) is larger than max_tokens ({limit:,}), which bounds reasoning and answer "
-                    "together: change one of them",
+                    f"{name} ({value:,}) is larger than max_tokens ({limit:,}), which bounds reasoning and "
+                    "answer together: change one of them",
                     param=name,
                 )
         return conversation.thinking(

@@ -203,8 +203,9 @@ class Collector:
         scaling = self._requests[index].scaling
         for choice in choices:
             choice.scaling = scaling_note(scaling, verdict, choice.done)
-        judged = verdict is not None and len(choices) > keep
-        return [choices[place] for place in verdict.order[:keep]] if judged else choices[:keep]
+        if verdict is None or keep >= len(choices):
+            return choices[:keep]
+        return [choices[place] for place in verdict.order[:keep]]
 
 
 class StreamChunks:

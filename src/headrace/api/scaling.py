@@ -1,4 +1,4 @@
-"""What is made of several choices together: a vote, the best of them, one budget; as extra fields of bodies."""
+"""What is made of several choices together: a vote, the best of them, one budget; fields of bodies."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ VOTE = {
     "description": (
         "Self-consistency: of `n` choices the one is given out whose answer most of them have; choices that "
         "cannot change that any more are stopped. Cannot be streamed. `extract` says what the answer is: all "
-        "the `text`, the `last_number`, what stands in the last `boxed{}`, the group of the last match of the "
-        "`regex` in `pattern`, or what the `json_pointer` in `pattern` finds; always after the reasoning."
+        "the `text`, the `last_number`, what stands in the last `boxed{}`, the group in the last match of "
+        "the `regex` in `pattern`, or what the `json_pointer` in `pattern` finds; always after the reasoning."
     ),
     "properties": {
         "extract": {"enum": ["text", "last_number", "boxed", "regex", "json_pointer"]},
@@ -34,9 +34,9 @@ VOTE = {
 BEST_OF = "So many choices are computed and the `n` best given out, best first. Cannot be streamed."
 BEST_BY = "What `best_of` ranks by: the log-probability per token (the default), or that of the whole."
 MAX_TOTAL = (
-    "The most tokens that all choices of a prompt have together. Choices under way when it is reached end with "
-    "`finish_reason` length and `stop_reason` max_total_tokens. Where it, vote or best_of is given, so does "
-    "`deadline_s`, and the best so far comes back."
+    "The most tokens that all choices of a prompt have together. When it is reached, choices under way end "
+    "with `finish_reason` length and `stop_reason` max_total_tokens. Where it, vote or best_of is given, "
+    "`deadline_s` does the same, and the best so far comes back."
 )
 
 

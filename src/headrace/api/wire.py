@@ -132,8 +132,8 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
 
 
 class ScalingNote(msgspec.Struct, frozen=True):
-    """How a choice came to be given out. `votes` are those counted until it was decided, by answer; `score` is
-    what `best_of` ranked by; `budget` names what ended choices before their time."""
+    """How a choice came to be given out. `votes` are those counted until it was decided, by answer; `score`
+    is what `best_of` ranked by; `budget` names what ended choices before their time."""
 
     answer: str | UnsetType | None = UNSET
     votes: dict[str, int] | UnsetType = UNSET

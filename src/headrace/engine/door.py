@@ -79,8 +79,8 @@ def _check_least_thinking(request: Request, longest: int) -> None:
     room = longest - len(request.prompt)
     if least > room:
         raise ContextLengthExceeded(
-            f"min_thinking_tokens is {least:,} and the prompt has {len(request.prompt):,} tokens, the limit is "
-            f"{longest:,}: ask for less or load with a larger --context",
+            f"min_thinking_tokens is {least:,} and the prompt has {len(request.prompt):,} tokens, the limit "
+            f"is {longest:,}: ask for less or load with a larger --context",
             param="min_thinking_tokens",
         )
     if request.params.max_tokens is not None and least > request.params.max_tokens:

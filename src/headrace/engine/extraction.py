@@ -37,12 +37,10 @@ def whole(text: str) -> str | None:
 
 def last_number(text: str) -> str | None:
     """The last number, in one form: without thousands' commas, leading zeros, zeros after the last digit."""
-    found = None
-    for found in _NUMBER.finditer(text):
-        pass
-    if found is None:
+    found = _NUMBER.findall(text)
+    if not found:
         return None
-    number = found[0].replace(",", "")
+    number = found[-1].replace(",", "")
     before, _, after = number.removeprefix("-").partition(".")
     before, after = before.lstrip("0") or "0", after.rstrip("0")
     shown = f"{before}.{after}" if after else before
@@ -63,7 +61,7 @@ def boxed(text: str) -> str | None:
 
 
 def at_pointer(text: str, pointer: str) -> str | None:
-    """What a JSON pointer (RFC 6901) finds: a string as it is, anything else as JSON with its keys in order."""
+    """What a JSON pointer (RFC 6901) finds: a string as it is, all else as JSON with its keys in order."""
     try:
         value: Any = json.loads(text)
         for token in pointer.split("/")[1:]:
@@ -80,10 +78,10 @@ def _index(name: str) -> int:
     return int(name)
 
 
-def _checked(function: Extract) -> Extract:
+def _checked(function: Callable[[str], object]) -> Extract:
     def extract(text: str) -> str | None:
         try:
-            answer: object = function(text)
+            answer = function(text)
         except Exception as error:
             raise InvalidRequest(
                 f"vote: the function failed: {type(error).__name__}: {error}", param="vote"

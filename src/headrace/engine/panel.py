@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from headrace.engine.extraction import extract_of
 from headrace.engine.request import ChoiceDone, Delta, Event, FinishReason, Verdict
 from headrace.engine.scaling import Candidate, Ranking, Scaling
+from headrace.engine.sequence import Sequence
 from headrace.engine.voting import Ballot
 from headrace.errors import InvalidRequest
 
-if TYPE_CHECKING:
-    from headrace.engine.generation import Choice
-
 TOTAL, DEADLINE = "max_total_tokens", "deadline_s"
 """What is said of choices that a common budget ended."""
+
+
+class Member(Protocol):
+    """A choice, as far as a panel looks at it."""
+
+    sequence: Sequence
+    done: bool
+    limited_by: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ class Panel:
     choice that ended by itself has an answer, and rank after those that did.
     """
 
-    def __init__(self, scaling: Scaling, choices: Sequence[Choice]) -> None:
+    def __init__(self, scaling: Scaling, choices: Sequence_[Member]) -> None:
         """`choices` are the request's, of which none has a token yet."""
         self._scaling, self._choices = scaling, choices
         self._limits = [choice.sequence.max_length for choice in choices]
@@ -50,7 +56,7 @@ class Panel:
         self.tokens_saved = 0
         """What choices that were stopped because they could change nothing might still have generated."""
 
-    def narrow(self, choice: Choice) -> bool:
+    def narrow(self, choice: Member) -> bool:
         """Keep a choice's next tokens within the common budget; False where there is none left."""
         most = self._scaling.max_total_tokens
         if most is None:
@@ -62,7 +68,7 @@ class Panel:
             choice.limited_by = TOTAL
         return left > 0
 
-    def take(self, events: Sequence[Event]) -> list[Stop]:
+    def take(self, events: Sequence_[Event]) -> list[Stop]:
         """What happened in a step; whom to end now. InvalidRequest where a pattern or a function fails."""
         for event in events:
             if isinstance(event, Delta):
@@ -128,9 +134,9 @@ class Panel:
     def _outvoted(self) -> list[Stop]:
         if self._extract is None:
             return []
-        generated = {index: self._generated(index) for index in range(len(self._choices))}
-        alive = (index for index in self._ballot.superfluous(generated) if not self._choices[index].done)
-        return [Stop(index, "cancelled", "vote") for index in alive]
+        alive = [index for index, choice in enumerate(self._choices) if not choice.done]
+        generated = {index: self._generated(index) for index in alive}
+        return [Stop(index, "cancelled", "vote") for index in self._ballot.superfluous(generated)]
 
     def _outranked(self) -> list[Stop]:
         """With the log-probability of the whole: who is worse already than as many as are kept."""

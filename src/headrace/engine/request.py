@@ -60,8 +60,8 @@ class PromptLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one request; `miss_reason` says why `cached_tokens` is not larger. `tokens_saved` is how
-    many more the choices that `scaling` stopped might have generated: up to their limit, so it is a bound."""
+    """Token counts of one request; `miss_reason` says why `cached_tokens` is not larger. `tokens_saved` is
+    how many more the choices that `scaling` stopped might have generated, up to their limits: a bound."""
 
     prompt_tokens: int
     completion_tokens: int

@@ -33,12 +33,12 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """Self-consistency (Wang et al. 2022, https://arxiv.org/abs/2203.11171): the answer that most choices give.
+    """Self-consistency (Wang et al. 2022, https://arxiv.org/abs/2203.11171): the answer of most choices.
 
-    `extract` says what of a choice is its answer: its `text`; the `last_number` in it; what stands in the last
-    `\\boxed{}`; the group of the last match of `pattern`, a `regex`; or what `pattern`, a JSON pointer (RFC
-    6901), finds in it. `function` takes the text and gives the answer, or None; it is called on the engine's
-    thread and cannot cross to another process. All look at the text after the reasoning.
+    `extract` says what of a choice is its answer: its `text`; the `last_number` in it; what stands in the
+    last `\\boxed{}`; the group of the last match of `pattern`, a `regex`; or what `pattern`, a JSON pointer
+    (RFC 6901), finds in it. `function` takes the text and gives the answer, or None; it is called on the
+    engine's thread and cannot cross to another process. All look at the text after the reasoning.
     """
 
     extract: Extraction
@@ -66,10 +66,10 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The best choices first: by log-probability per token, by that of the whole, or by a scorer of one's own.
+    """The best choices first: by log-probability per token, by that of the whole, or by one's own scorer.
 
-    Only the `keep` best are certain to be whole: with `sum_logprob`, which can only fall while a choice grows,
-    those that are worse already are stopped.
+    Only the `keep` best are certain to be whole: with `sum_logprob`, which can only fall while a choice
+    grows, those that are worse already are stopped.
     """
 
     by: Score = "mean_logprob"
@@ -111,7 +111,7 @@ class Scaling:
     def __post_init__(self) -> None:
         if self.vote is not None and self.rank is not None:
             raise InvalidRequest(
-                "vote and best_by (or best_of) both say which choice is given out: leave one out",
+                "vote and best_by both say which choice is given out: leave one of them out",
                 param="vote",
             )
         most = self.max_total_tokens
@@ -132,8 +132,8 @@ def scaling_of(
 ) -> Scaling | None:
     """What callers write, as a Scaling; None where nothing is asked for.
 
-    `vote` is the name of an extraction, a mapping with the fields of `Vote`, or a function; `best_by` the name
-    of a score, a function from one text to its score, or a `Ranking`.
+    `vote` is the name of an extraction, a mapping with the fields of `Vote`, or a function; `best_by` the
+    name of a score, a function from one text to its score, or a `Ranking`.
     """
     if vote is None and best_by is None and max_total_tokens is None:
         return None
@@ -146,7 +146,7 @@ def _vote(given: object) -> Vote | None:
     if given is None or isinstance(given, Vote):
         return given
     if callable(given):
-        return Vote("function", function=given)
+        return Vote("function", function=cast("Callable[[str], str | None]", given))
     fields = cast("Mapping[str, Any]", given if isinstance(given, Mapping) else {"extract": given})
     if set(fields) - {"extract", "pattern"} or not all(isinstance(value, str) for value in fields.values()):
         raise InvalidRequest("vote takes extract and pattern, both texts", param="vote")

@@ -14,12 +14,12 @@ class Ballot:
 
     That is a function of all choices' answers and lengths. Choices that are stopped early change neither:
 
-    - `decided` holds when no rest of the vote can change the answer. For a leader with c votes, first given by
-      choice i, and a rival with r votes (an answer that nobody gave yet has 0), the worst rest is the one in
-      which every choice still running answers as the rival does: any other gives the rival fewer votes or the
-      leader more, and a rival no lower index. So the leader is safe when it beats each rival with the running
-      ones added: c > r + running, or equal and i below every index of the rival's and the running. And this
-      is also necessary, as that rest is possible.
+    - `decided` holds when no rest of the vote can change the answer. For a leader with c votes, first given
+      by choice i, and a rival with r votes (an answer that nobody gave yet has 0), the worst rest is the one
+      in which every choice still running answers as the rival does: any other gives the rival fewer votes or
+      the leader more, and a rival no lower index. So the leader is safe when it beats each rival with the
+      running ones added: c > r + running, or equal and i below every index of the rival's and the running.
+      And this is also necessary, as that rest is possible.
     - A running choice with g tokens so far ends with g + 1 or more. Where the answer is decided and
       (g + 1, its index) comes after (tokens, index) of the best of the leader's choices, it cannot be the
       winner, whatever it answers. `superfluous` names such choices, and no others.
@@ -74,11 +74,11 @@ class Ballot:
             self._votes.setdefault(answer, []).append(choice)
 
     def superfluous(self, generated: Mapping[int, int]) -> list[int]:
-        """The running choices that can change nothing any more; `generated` has their tokens so far."""
+        """The choices that can change nothing any more, of those under way with so many tokens each."""
         if not self.decided:
             return []
         best = (self._tokens[self.winner], self.winner)
-        return [choice for choice in sorted(self._running) if (generated[choice] + 1, choice) > best]
+        return [choice for choice in sorted(generated) if (generated[choice] + 1, choice) > best]
 
     def _standing(self, answer: str) -> tuple[int, int]:
         return -len(self._votes[answer]), min(self._votes[answer])

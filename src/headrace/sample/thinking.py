@@ -12,13 +12,13 @@ from headrace.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThinkingLimit:
-    """At most `max_tokens` tokens of a choice stand between `start` and `end`; then `closing` is forced. None:
-    as many as the model likes.
+    """At most `max_tokens` tokens of a choice stand between `start` and `end`; then `closing` is forced.
+    None: as many as the model likes.
 
     Before `min_tokens` there is no end: where the model writes the token that completes `end`, or one that
     would stop the choice, `continuation` stands in its place and counts, too. That is budget forcing
-    (Muennighoff et al. 2025, "s1: Simple test-time scaling", https://arxiv.org/abs/2501.19393). Of an `end` of
-    several tokens the others have been written by then, and stay.
+    (Muennighoff et al. 2025, "s1: Simple test-time scaling", https://arxiv.org/abs/2501.19393). Of an `end`
+    of several tokens the others have been written by then, and stay.
 
     `closing` are the ids of a text with `end` in it, and count for nothing here. `opened`: the prompt ends
     after `start`. Otherwise, but for white space, the output begins with it, or there is no reasoning; with

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from re import _constants as sre  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, Literal
 
 from headrace.errors import InvalidRequest
@@ -14,6 +13,8 @@ from headrace.errors import InvalidRequest
 MAX_CHARACTERS = 1000
 MAX_INSTRUCTIONS = 2000
 MAX_STEPS = 500_000  # a few tenths of a second
+
+_parse: Callable[[str], Any] = importlib.import_module("re._parser").parse
 
 _Test = Callable[[str], bool]
 _Look = Callable[[str, int], bool]
@@ -48,7 +49,7 @@ class LinearPattern:
         if len(source) > MAX_CHARACTERS:
             raise self._refused(f"it has {len(source):,} characters, at most {MAX_CHARACTERS:,} are allowed")
         try:
-            tree = parser.parse(source)
+            tree = _parse(source)
             if tree.state.groups > 2:
                 raise self._refused("it has several groups: write (?:...) for those that are not the answer")
             self._sequence(tree, tree.state.flags)
@@ -133,19 +134,20 @@ class LinearPattern:
     def _sequence(self, nodes: Iterable[tuple[Any, Any]], flags: int) -> None:
         if flags & re.ASCII:
             raise self._refused("the flag a is not supported")
-        for kind, value in nodes:
-            if kind is sre.SUBPATTERN:
+        for kind, value in ((str(kind), value) for kind, value in nodes):
+            if kind == "SUBPATTERN":
                 self._group(value, flags)
-            elif kind is sre.BRANCH:
+            elif kind == "BRANCH":
                 self._branch(value[1], flags)
-            elif kind in (sre.MAX_REPEAT, sre.MIN_REPEAT):
-                self._repeat(*value, flags, greedy=kind is sre.MAX_REPEAT)
-            elif kind is sre.AT:
-                self._emit("look", look=_look(value, flags))
-            elif kind in (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN):
+            elif kind in ("MAX_REPEAT", "MIN_REPEAT"):
+                least, most, inner = value
+                self._repeat(least, most, inner, flags, greedy=kind == "MAX_REPEAT")
+            elif kind == "AT":
+                self._emit("look", look=_look(str(value), flags))
+            elif kind in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
                 self._emit("character", test=_test(kind, value, flags))
             else:
-                raise self._refused(f"{str(kind).lower()} is not supported")
+                raise self._refused(f"{kind.lower()} is not supported")
 
     def _group(self, value: tuple[int | None, int, int, Any], flags: int) -> None:
         number, added, removed, inner = value
@@ -174,7 +176,7 @@ class LinearPattern:
             self._sequence(inner, flags)
             if len(self._program) == before:
                 return  # of nothing, however often
-        endless = most is sre.MAXREPEAT
+        endless = str(most) == "MAXREPEAT"
         forks: list[int] = []
         for _ in range(1 if endless else most - least):
             forks.append(self._emit("split"))
@@ -186,32 +188,32 @@ class LinearPattern:
             self._program[fork].to = ways if greedy else ways[::-1]
 
 
-def _test(kind: Any, value: Any, flags: int) -> _Test:
+def _test(kind: str, value: Any, flags: int) -> _Test:
     """Whether a character fits."""
-    if kind is sre.ANY:
+    if kind == "ANY":
         every = bool(flags & re.DOTALL)
         return lambda character: every or character != "\n"
-    items = value if kind is sre.IN else [(kind, value)]
+    items = [(str(op), argument) for op, argument in value] if kind == "IN" else [(kind, value)]
     fits = _any_of(items)
     if not flags & re.IGNORECASE:
         return fits
-    negated = kind is sre.NOT_LITERAL or items[0][0] is sre.NEGATE
+    negated = kind == "NOT_LITERAL" or items[0][0] == "NEGATE"
     join = all if negated else any
     return lambda character: join(map(fits, {character, character.lower(), character.upper()}))
 
 
-def _any_of(items: list[tuple[Any, Any]]) -> _Test:
-    negated = items[0][0] is sre.NEGATE
-    tests = [_item(kind, value) for kind, value in items if kind is not sre.NEGATE]
+def _any_of(items: list[tuple[str, Any]]) -> _Test:
+    negated = items[0][0] == "NEGATE"
+    tests = [_item(kind, value) for kind, value in items if kind != "NEGATE"]
     return lambda character: any(test(character) for test in tests) != negated
 
 
-def _item(kind: Any, value: Any) -> _Test:
-    if kind is sre.LITERAL:
+def _item(kind: str, value: Any) -> _Test:
+    if kind == "LITERAL":
         return lambda character: character == chr(value)
-    if kind is sre.NOT_LITERAL:
+    if kind == "NOT_LITERAL":
         return lambda character: character != chr(value)
-    if kind is sre.RANGE:
+    if kind == "RANGE":
         first, last = chr(value[0]), chr(value[1])
         return lambda character: first <= character <= last
     test = _CATEGORIES[str(value).removeprefix("CATEGORY_").removeprefix("NOT_")]
@@ -226,23 +228,23 @@ def _word(character: str) -> bool:
 _CATEGORIES: dict[str, _Test] = {"DIGIT": str.isdecimal, "SPACE": str.isspace, "WORD": _word}
 
 
-def _look(value: Any, flags: int) -> _Look:
+def _look(value: str, flags: int) -> _Look:
     """Whether a place in a text fits."""
     lines = bool(flags & re.MULTILINE)
 
     def begins(text: str, place: int) -> bool:
-        return place == 0 or (lines and value is sre.AT_BEGINNING and text[place - 1] == "\n")
+        return place == 0 or (lines and value == "AT_BEGINNING" and text[place - 1] == "\n")
 
     def ends(text: str, place: int) -> bool:
-        if place == len(text) or value is not sre.AT_END:
+        if place == len(text) or value != "AT_END":
             return place == len(text)
         return text[place] == "\n" and (lines or place == len(text) - 1)
 
     def borders(text: str, place: int) -> bool:
         before, after = text[place - 1 : place], text[place : place + 1]
         at = (before != "" and _word(before)) != (after != "" and _word(after))
-        return at == (value is sre.AT_BOUNDARY)
+        return at == (value == "AT_BOUNDARY")
 
-    if value in (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING):
+    if value in ("AT_BEGINNING", "AT_BEGINNING_STRING"):
         return begins
-    return ends if value in (sre.AT_END, sre.AT_END_STRING) else borders
+    return ends if value in ("AT_END", "AT_END_STRING") else borders
