@@ -1,4 +1,4 @@
-"""Votes, the best of several, common budgets and leasts of reasoning over HTTP, through the official client."""
+"""Votes, the best of several, common budgets and leasts of reasoning over HTTP, with the official client."""
 
 from __future__ import annotations
 

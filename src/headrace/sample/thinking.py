@@ -1,5 +1,4 @@
-"""How long a model reasons: tokens between its marks are counted, the end is forced past the most and put off
-before the least."""
+"""Bounds of reasoning: its tokens are counted, past the most its end is forced, before the least put off."""
 
 from __future__ import annotations
 
