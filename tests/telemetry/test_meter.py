@@ -16,7 +16,7 @@ STATUS = EngineStatus(2, 3, 10, 60, 100, 7, 0.0, True, preemptions=4, masks=8, m
 
 
 def done(prompt: int = 40, generated: int = 3, cached: int = 16) -> Done:
-    return Done(Usage(prompt, generated, cached, "diverged", 11), Timing(0.5, 1.5, 4.5), seed=1)
+    return Done(Usage(prompt, generated, cached, "diverged", tokens_saved=11), Timing(0.5, 1.5, 4.5), seed=1)
 
 
 def ran() -> Meter:

@@ -100,7 +100,7 @@ EVENTS: list[Event] = [
     ChoiceDone(1, "stop", "end"),
     ChoiceDone(2, "length", 7),
     Verdict((2, 0, 1), "7", (("7", 2), ("é", 1)), (None, -0.5, 1.0), "deadline_s"),
-    Done(Usage(1, 2, 3, "diverged", 40), Timing(0.1, 0.2, 0.3), 2**64 - 1),
+    Done(Usage(1, 2, 3, "diverged", tokens_saved=40), Timing(0.1, 0.2, 0.3), 2**64 - 1),
 ]
 TO_WORKER: list[ToWorker] = [
     Prepare("folder", OPTIONS),

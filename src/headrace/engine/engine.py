@@ -266,8 +266,6 @@ class Engine:
             _, ready = events.setdefault(id(generation), (generation, []))
             if generation.first_token_s is None:
                 generation.first_token_s = now
-            if generation.panel is not None and not generation.panel.narrow(choice):
-                continue
             error = sampled.errors[index]
             if choice.scores is not None and choice.row.position == 0:
                 error = error or choice.scores.error

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.engine.beam_group import BeamGroup
-from headrace.engine.panel import Panel, Stop
+from headrace.engine.panel import TOTAL, Panel, Stop
 from headrace.engine.prompt_scores import PromptScores
 from headrace.engine.request import (
     ChoiceDone,
@@ -58,6 +58,9 @@ class Choice:
     def accept(self, token: int, logprob: TokenLogprob | None) -> list[Event]:
         """Take a sampled token, and those that are forced after it: the text that they make certain, and the
         end of the choice if one of them is its end. GrammarError where the grammar gives up."""
+        panel = self.generation.panel
+        if panel is not None and not panel.narrow(self):
+            return self.cut("length", TOTAL)
         if self.thinking is not None:
             token = self.thinking.instead_of(token, stops=token in self.stop_ids)
         tokens = [token]
@@ -194,5 +197,5 @@ class Generation:
     def _usage(self) -> Usage:
         first = self.choices[0].sequence
         generated = sum(len(c.sequence.tokens) - c.sequence.prompt_length for c in self.choices)
-        saved = 0 if self.panel is None else self.panel.tokens_saved
-        return Usage(first.prompt_length, generated, first.cached_tokens, first.miss_reason, saved)
+        usage = Usage(first.prompt_length, generated, first.cached_tokens, first.miss_reason)
+        return usage if self.panel is None else replace(usage, tokens_saved=self.panel.tokens_saved)

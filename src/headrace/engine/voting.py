@@ -33,6 +33,8 @@ class Ballot:
         self._running = set(range(count))
         self._votes: dict[str, list[int]] = {}
         self._tokens: dict[int, int] = {}
+        self.decided = False
+        """Whether the answer is certain."""
 
     @property
     def votes(self) -> list[tuple[str, int]]:
@@ -50,9 +52,22 @@ class Ballot:
         voters = [] if self.leader is None else self._votes[self.leader]
         return min(voters, key=lambda choice: (self._tokens[choice], choice), default=0)
 
-    @property
-    def decided(self) -> bool:
-        """Whether the answer is certain."""
+    def cast(self, choice: int, answer: str | None, tokens: int) -> None:
+        """A choice has ended after `tokens` tokens with an answer, or without one."""
+        self._running.discard(choice)
+        self._tokens[choice] = tokens
+        if answer is not None:
+            self._votes.setdefault(answer, []).append(choice)
+        self.decided = self.decided or self._certain()
+
+    def superfluous(self, generated: Mapping[int, int]) -> list[int]:
+        """The choices that can change nothing any more, of those under way with so many tokens each."""
+        if not self.decided:
+            return []
+        best = (self._tokens[self.winner], self.winner)
+        return [choice for choice in sorted(generated) if (generated[choice] + 1, choice) > best]
+
+    def _certain(self) -> bool:
         leader = self.leader
         if leader is None:
             return False
@@ -65,20 +80,6 @@ class Ballot:
             for rival in rivals
             if (together := [*rival, *self._running])
         )
-
-    def cast(self, choice: int, answer: str | None, tokens: int) -> None:
-        """A choice has ended after `tokens` tokens with an answer, or without one."""
-        self._running.discard(choice)
-        self._tokens[choice] = tokens
-        if answer is not None:
-            self._votes.setdefault(answer, []).append(choice)
-
-    def superfluous(self, generated: Mapping[int, int]) -> list[int]:
-        """The choices that can change nothing any more, of those under way with so many tokens each."""
-        if not self.decided:
-            return []
-        best = (self._tokens[self.winner], self.winner)
-        return [choice for choice in sorted(generated) if (generated[choice] + 1, choice) > best]
 
     def _standing(self, answer: str) -> tuple[int, int]:
         return -len(self._votes[answer]), min(self._votes[answer])
