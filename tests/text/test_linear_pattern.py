@@ -52,7 +52,7 @@ def pattern(rng: random.Random, depth: int = 2) -> str:
 
 
 def may_not_be_empty(source: str) -> bool:
-    return not re.search(r"[*?^$]|\\b|\{,", source)
+    return not re.search(r"[*?^$]|\\b|\{,", source.replace("(?", "("))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -284,8 +284,8 @@ class Engine:
                 ready.append(Failed(error))
             if choice.done:
                 self._release(choice)
-        for generation, taken in events.values():
-            ready = generation.judged(taken)
+        for generation, ready in events.values():
+            taken, ready = len(ready), generation.judged(ready)
             failed = next((event for event in ready if isinstance(event, Failed)), None)
             if failed is not None:
                 ready = ready[: ready.index(failed) + 1]
@@ -293,7 +293,7 @@ class Engine:
             elif generation.done:
                 ready.append(generation.finished(now))
                 self._drop(generation)
-            elif len(ready) > len(taken):
+            elif len(ready) > taken:
                 self._release_ended(generation)
             _send(generation, ready)
 
