@@ -88,6 +88,7 @@ REQUEST = Request(
     continues=True,
     constraint=Constraint("regex", "a+", after="</think>", param="regex"),
     visible_ids=frozenset({7, 8}),
+    prediction=(4, 5),
     thinking=ThinkingLimit(max_tokens=5, start=b"<think>", end=b"\xff", closing=(1, 2), opened=True),
     scaling=Scaling(
         vote=Vote("regex", "([a-d])"), max_total_tokens=99, place=AnswerPlace("</t>", "<t>", True, ("a", "b"))

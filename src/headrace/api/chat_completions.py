@@ -17,6 +17,7 @@ from headrace.api.call import call_of
 from headrace.api.logprobs import chat_logprobs, prompt_logprobs
 from headrace.api.openapi import ChatChunk, ChatReply, replies
 from headrace.api.parameters import check_characters, json_schema, read_parameters
+from headrace.api.prediction import PREDICTION, Prediction
 from headrace.api.reply import Collected, Head, respond
 from headrace.api.scaling import ScalingBody
 from headrace.api.service import get_service, key_salt, new_id
@@ -91,6 +92,7 @@ class ChatBody(ScalingBody):
     min_thinking_tokens: Annotated[int, Field(ge=0, description=MIN_THINKING)] | None = None
     thinking_continuation: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
     reasoning: Annotated[ReasoningOptions, WithJsonSchema(REASONING)] | None = None
+    prediction: Annotated[Prediction, WithJsonSchema(PREDICTION)] | None = None
 
     def conversation(self, model: LoadedModel, tool_format: str | None) -> Conversation:
         """Messages and tools made ready for `model`. Renders: not for the event loop."""
@@ -186,7 +188,12 @@ class ChatBody(ScalingBody):
         request = self.conversation_request(
             model, conversation, request_id, salt, thinking, **more, **self.computed
         )
-        return replace(request, scaling=scaling)
+        request = replace(request, scaling=scaling)
+        if self.prediction is None:
+            return request
+        check_characters(self.prediction.text, model.context_length, "prediction")
+        predicted = model.tokenizer.encode(self.prediction.text, add_special=False, parse_special=False)
+        return replace(request, prediction=tuple(predicted))
 
 
 class ChatShape:

@@ -117,7 +117,12 @@ def usage_body(usages: Sequence[Usage], reasoning_tokens: int = 0) -> UsageBody:
     reasons = [usage.miss_reason for usage in usages if usage.miss_reason is not None]
     details = PromptDetails(sum(usage.cached_tokens for usage in usages), reasons[0] if reasons else None)
     saved = sum(usage.tokens_saved for usage in usages)
-    parts = CompletionDetails(reasoning_tokens=reasoning_tokens, tokens_saved=saved or UNSET)
+    parts = CompletionDetails(
+        reasoning_tokens,
+        sum(usage.accepted_prediction_tokens for usage in usages),
+        sum(usage.rejected_prediction_tokens for usage in usages),
+        saved or UNSET,
+    )
     return UsageBody(prompt, completion, prompt + completion, details, parts)
 
 

@@ -23,8 +23,9 @@ class Request:
     cache. Lower `priority` runs sooner. `deadline_s` counts from submission. `continues` says that the output
     goes on with the prompt's text (a completion) and so may begin with a space, rather than being a text of
     its own (an answer). Special tokens are no part of the text, but for those of `visible_ids`. Every choice
-    matches `constraint`, where there is one, or fails; `thinking` bounds its reasoning. `scaling` is what is
-    made of the choices together; then a Verdict comes before Done.
+    matches `constraint`, where there is one, or fails; `thinking` bounds its reasoning. `prediction` is what
+    the client thinks will come, which makes it come faster where it does. `scaling` is what is made of the
+    choices together; then a Verdict comes before Done.
     """
 
     prompt: tuple[int, ...]
@@ -38,6 +39,7 @@ class Request:
     constraint: Constraint | None = None
     visible_ids: frozenset[int] = frozenset()
     thinking: ThinkingLimit | None = None
+    prediction: tuple[int, ...] = ()
     scaling: Scaling | None = None
 
 
@@ -60,13 +62,16 @@ class PromptLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one request; `miss_reason` says why `cached_tokens` is not larger. `tokens_saved` is
-    how many more the choices that `scaling` stopped might have generated, up to their limits: a bound."""
+    """Token counts of one request; `miss_reason` says why `cached_tokens` is not larger. Where the request
+    had a `prediction`, so many drafted tokens turned out right and wrong. `tokens_saved` is how many more the
+    choices that `scaling` stopped might have generated, up to their limits: a bound."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     miss_reason: str | None = None
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
     tokens_saved: int = 0
 
 
