@@ -22,7 +22,7 @@ from sources import VOCABULARY, prepare_tokenizer, read_sources
 from tokenizers import Tokenizer
 
 SHAPE = Shape(vocabulary=VOCABULARY, hidden=384, intermediate=512, layers=2, heads=6, kv_heads=2, context=512)
-STEPS, DECAY_STEPS = 270, 120
+STEPS, DECAY_STEPS = 270, 210
 PAIRS_PER_STEP = 96
 MEASURED = 500  # held-out questions of each kind
 
