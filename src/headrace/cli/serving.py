@@ -122,7 +122,9 @@ def _greet(model: LoadedModel | None, settings: Settings, host: str, port: int) 
     address = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     url = f"http://{address}:{port}"
     key = " -H 'authorization: Bearer KEY'" if settings.api_key else ""
-    if model.template is not None:
+    if model.engine.limits.embedding_size:
+        path, body = "embeddings", '{"input": "It was a dark and stormy night"}'
+    elif model.template is not None:
         path, body = "chat/completions", '{"messages": [{"role": "user", "content": "Hello"}]}'
     else:
         path, body = "completions", '{"prompt": "It was a dark and stormy night", "max_tokens": 60}'
