@@ -122,6 +122,11 @@ class Engine:
             mask_s=self._constraints.mask_s,
         )
 
+    @property
+    def steps(self) -> int:
+        """Steps so far."""
+        return self._steps
+
     def close(self) -> None:
         """Stop the loop; requests that have not ended fail with EngineStopped."""
         with self._wake:

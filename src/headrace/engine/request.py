@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -114,7 +115,21 @@ class Failed:
 Event = PromptLogprobs | Delta | ChoiceDone | Done | Failed
 Terminal = Done | Failed
 Sink = Callable[[list[Event]], None]
-"""Called on the engine's thread with the events of one step, in order. It must not block or raise."""
+"""Called on the engine's thread with the events of one step, in order. It must not raise; where it blocks the
+engine waits, which is right while those who read are behind and for nothing else."""
+
+
+def joined(batches: Iterable[Sequence[Event]]) -> list[Event]:
+    """The events of one request from several steps; the text of a choice in a row becomes one Delta."""
+    events: list[Event] = []
+    for event in itertools.chain.from_iterable(batches):
+        last = events[-1] if events else None
+        if isinstance(event, Delta) and isinstance(last, Delta) and event.choice == last.choice:
+            text, tokens = last.text + event.text, last.tokens + event.tokens
+            events[-1] = Delta(event.choice, text, tokens, last.logprobs + event.logprobs)
+        else:
+            events.append(event)
+    return events
 
 
 @dataclass(slots=True)

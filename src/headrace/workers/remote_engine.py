@@ -27,7 +27,7 @@ from headrace.engine.request import (
 )
 from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
 from headrace.workers.process import WorkerProcess
-from headrace.workers.wire import Answer, BadFrame, Cancel, FromWorker, Ready, Step, Submit, read_events
+from headrace.workers.wire import Answer, BadFrame, Cancel, FromWorker, Ready, Step, Submit, Taken, read_events
 
 LOG = logging.getLogger("headrace.workers")
 
@@ -186,12 +186,12 @@ class RemoteEngine:
         """Pass on what the worker says until it ends; how it ended."""
         try:
             for message in worker.messages():
-                self._take(message)
+                self._take(worker, message)
         except BadFrame as error:
             LOG.error("%s", error.message)
         return worker.close()
 
-    def _take(self, message: FromWorker) -> None:
+    def _take(self, worker: WorkerProcess, message: FromWorker) -> None:
         if isinstance(message, Answer):
             self._answer(message)
         if not isinstance(message, Step):
@@ -211,6 +211,8 @@ class RemoteEngine:
                 with self._lock:
                     self._forget(number)
             _send(item, events)
+        if message.batches:
+            worker.put(Taken(message.status.steps))
 
     def _answer(self, answer: Answer) -> None:
         item = self._open.get(answer.number)

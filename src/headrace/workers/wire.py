@@ -55,6 +55,12 @@ class Cancel(_Message, frozen=True):
     number: int
 
 
+class Taken(_Message, frozen=True):
+    """To the worker: what was told up to this step of its engine has been passed on."""
+
+    steps: int
+
+
 class Planned(_Message, frozen=True):
     """From the worker: the model is prepared, this much memory it will take."""
 
@@ -103,7 +109,7 @@ class Step(_Message, frozen=True):
     batches: list[tuple[int, list[tuple[int, msgspec.Raw]]]]
 
 
-ToWorker = Prepare | Proceed | Submit | Cancel
+ToWorker = Prepare | Proceed | Submit | Cancel | Taken
 FromWorker = Planned | Refused | Progress | Ready | Answer | Step
 
 EVENTS: tuple[type[Event], ...] = get_args(Event)
