@@ -94,6 +94,7 @@ class _Running:
     text: str
     position: int = 0
     cancelled: bool = False
+    held: bool = False
 
 
 class FakeEngine:
@@ -137,7 +138,7 @@ class FakeEngine:
             self.submitted.append(request)
             self._running[request.request_id] = _Running(request, sink, self.answer)
             self._wake.notify()
-        return Ticket(request.request_id, self._cancel)
+        return Ticket(request.request_id, self._cancel, self._hold)
 
     def status(self) -> EngineStatus:
         running = len(self._running)
@@ -157,6 +158,11 @@ class FakeEngine:
                 self._running[request_id].cancelled = True
         self.cancelled_event.set()
 
+    def _hold(self, request_id: str, held: bool) -> None:
+        with self._wake:
+            if request_id in self._running:
+                self._running[request_id].held = held
+
     def _loop(self) -> None:
         while True:
             with self._wake:
@@ -167,6 +173,8 @@ class FakeEngine:
                 running = list(self._running.values())
             self.held.wait()
             for item in running:
+                if item.held and not item.cancelled:
+                    continue
                 events = self._events(item)
                 if isinstance(events[-1], Done | Failed):
                     del self._running[item.request.request_id]

@@ -36,6 +36,7 @@ from headrace.workers.wire import (
     BadFrame,
     Cancel,
     FromWorker,
+    Hold,
     Planned,
     Prepare,
     Proceed,
@@ -44,6 +45,7 @@ from headrace.workers.wire import (
     Refused,
     Step,
     Submit,
+    Taken,
     ToWorker,
     frame,
     read_events,
@@ -100,6 +102,8 @@ TO_WORKER: list[ToWorker] = [
     Proceed(),
     Submit(3, REQUEST, True),
     Cancel(4),
+    Taken(12),
+    Hold(4, True),
 ]
 LIMITS = EngineLimits(context_length=9, max_sequences=2)
 FROM_WORKER: list[FromWorker] = [

@@ -160,8 +160,8 @@ def serve(
 
 
 def _handles(listener: socket.socket) -> list[socket.socket]:
-    """The socket, and copies of it: libuv accepts one connection of each in a turn of the loop, and where many
-    streams are written a turn takes long."""
+    """The socket, and copies of it: libuv accepts one connection of each in a turn of the loop, and where
+    many streams are written a turn takes long."""
     return [listener, *(listener.dup() for _ in range(ACCEPTS_PER_TURN - 1))]
 
 

@@ -139,6 +139,11 @@ class Generation:
             for ticket in self._tickets:
                 ticket.cancel()
 
+    def hold(self, held: bool) -> None:
+        """Compute no more while the reader is behind, or go on."""
+        for ticket in self._tickets:
+            ticket.hold(held)
+
     def fail(self, error: HeadraceError) -> None:
         """Stop, and report `error` as the reason."""
         self._failure = self._failure or error

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from headrace.engine.arrivals import Arrivals
 from headrace.engine.constraints import Constraints, Masks
@@ -31,7 +31,15 @@ from headrace.sample.grammar import GrammarError
 from headrace.sample.sampler import Sampled, Sampler
 from headrace.text.tokenizer import Tokenizer
 
+DEADLINE_LOOK_S = 0.25
+
 log = logging.getLogger("headrace.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    request_id: str
+    held: bool
 
 
 class Engine:
@@ -69,7 +77,7 @@ class Engine:
         self._choices: dict[int, Choice] = {}  # by sequence id
         self._beams: dict[int, Generation] = {}  # by sequence id
         self._request_ids = itertools.count()
-        self._inbox: deque[Generation | str] = deque()  # requests, and ids to cancel
+        self._inbox: deque[Generation | str | _Hold] = deque()  # requests, and ids to cancel
         self._wake = threading.Condition()
         self._stopping = False
         self._failure: HeadraceError | None = None
@@ -103,7 +111,7 @@ class Engine:
             self._accepted[request_id] = generation
             self._inbox.append(generation)
             self._wake.notify()
-        return Ticket(request_id, self.cancel)
+        return Ticket(request_id, self.cancel, self.hold)
 
     def status(self) -> EngineStatus:
         """Where the engine stands now."""
@@ -140,6 +148,12 @@ class Engine:
             self._inbox.append(request_id)
             self._wake.notify()
 
+    def hold(self, request_id: str, held: bool) -> None:
+        """Compute no more of a request, as its ticket does, or go on; nothing where it has ended."""
+        with self._wake:
+            self._inbox.append(_Hold(request_id, held))
+            self._wake.notify()
+
     # -- on the engine's thread -----------------------------------------------------------------------
 
     def _run(self, executor: Executor) -> None:
@@ -156,8 +170,8 @@ class Engine:
     def _take_inbox(self) -> bool:
         """Take what has arrived, waiting while there is nothing to do; False when it is time to stop."""
         with self._wake:
-            while not (self._inbox or self._choices or self._beams or self._stopping):
-                self._wake.wait()
+            if self._scheduler.idle and not self._inbox and not self._stopping:
+                self._wake.wait(DEADLINE_LOOK_S if self._active else None)  # what is active is held
             arrived = list(self._inbox)
             self._inbox.clear()
             if self._stopping:
@@ -165,6 +179,8 @@ class Engine:
         for item in arrived:
             if isinstance(item, str):
                 self._end_early(item)
+            elif isinstance(item, _Hold):
+                self._take_hold(item)
             else:
                 self._active[item.request_id] = item
                 for choice in item.choices:
@@ -309,6 +325,14 @@ class Engine:
             events += [ChoiceDone(index, "cancelled") for index in range(generation.request.params.n)]
         self._drop(generation)
         _send(generation, [*events, generation.finished(self._clock())])
+
+    def _take_hold(self, item: _Hold) -> None:
+        generation = self._active.get(item.request_id)
+        for choice in generation.choices if generation is not None else ():
+            if item.held:
+                self._scheduler.hold(choice.sequence)
+            else:
+                self._scheduler.resume(choice.sequence)
 
     def _check_deadlines(self) -> None:
         now = self._clock()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -119,8 +119,10 @@ Sink = Callable[[list[Event]], None]
 engine waits, which is right while those who read are behind and for nothing else."""
 
 
-def joined(batches: Iterable[Sequence[Event]]) -> list[Event]:
+def joined(batches: Sequence[Sequence[Event]]) -> Sequence[Event]:
     """The events of one request from several steps; the text of a choice in a row becomes one Delta."""
+    if len(batches) == 1:
+        return batches[0]
     events: list[Event] = []
     for event in itertools.chain.from_iterable(batches):
         last = events[-1] if events else None
@@ -134,11 +136,16 @@ def joined(batches: Iterable[Sequence[Event]]) -> list[Event]:
 
 @dataclass(slots=True)
 class Ticket:
-    """A handle on a submitted request: `cancel()` stops work within one step."""
+    """A handle on a submitted request: `cancel()` stops work within one step, `hold()` until it is undone."""
 
     request_id: str
     _cancel: Callable[[str], None] = field(repr=False)
+    _hold: Callable[[str, bool], None] = field(repr=False)
 
     def cancel(self) -> None:
         """Stop the request: its pages are free after the current step; it ends with 'cancelled' and Done."""
         self._cancel(self.request_id)
+
+    def hold(self, held: bool) -> None:
+        """Compute no more of it while its reader is behind, or go on; beams go on whatever is said."""
+        self._hold(self.request_id, held)

@@ -62,6 +62,9 @@ class Scheduler:
     progresses. A preempted one goes back to its place in the queue; its full pages stay in the prefix tree
     until evicted, and readmission goes on from what is left of them.
 
+    Holding. Of a sequence whose reader is behind nothing is computed: it gives its pages and slot to others
+    and goes back to its place in the queue when it is read on.
+
     Choices. Of the sequences of one request the first computes the prompt's full pages while the others
     wait; then they find these in the prefix tree (with `cache` off, under a salt of the request's own).
 
@@ -107,6 +110,11 @@ class Scheduler:
         """How often a sequence lost its pages to a more important one."""
 
     @property
+    def idle(self) -> bool:
+        """Whether there is nothing to compute."""
+        return not self._running and not self._waiting
+
+    @property
     def free_pages(self) -> int:
         """Pages that hold nothing."""
         return self._pages.free
@@ -148,6 +156,23 @@ class Scheduler:
         elif sequence.state is State.RUNNING:
             self._stop(sequence, keep=sequence.cache)
         sequence.state = State.FINISHED
+
+    def hold(self, sequence: Sequence) -> None:
+        """Compute no more of it until `resume`. Its full pages stay in the prefix tree until evicted."""
+        if sequence.state is State.WAITING:
+            _take_out(self._waiting, sequence)
+        elif sequence.state is State.RUNNING:
+            self._stop(sequence, keep=True)
+            sequence.computed = 0
+        else:
+            return
+        sequence.state = State.HELD
+
+    def resume(self, sequence: Sequence) -> None:
+        """Back to its place in the queue, if it was held."""
+        if sequence.state is State.HELD:
+            sequence.state = State.WAITING
+            insort(self._waiting, sequence, key=_RANK)
 
     cancel = finish
     """Ended from outside; fine a second time, and between `schedule` and `advance` (which then skips it)."""
@@ -254,7 +279,8 @@ class Scheduler:
         sequence.state = State.RUNNING
         sequence.state_slot = self._free_slots.pop()
         sequence.computed = match.tokens_matched
-        if not sequence.preemptions:
+        if not sequence.admitted:
+            sequence.admitted = True
             sequence.cached_tokens = match.tokens_matched
             sequence.miss_reason = match.miss_reason
             if not sequence.cache:

@@ -27,7 +27,18 @@ from headrace.engine.request import (
 )
 from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
 from headrace.workers.process import WorkerProcess
-from headrace.workers.wire import Answer, BadFrame, Cancel, FromWorker, Ready, Step, Submit, Taken, read_events
+from headrace.workers.wire import (
+    Answer,
+    BadFrame,
+    Cancel,
+    FromWorker,
+    Hold,
+    Ready,
+    Step,
+    Submit,
+    Taken,
+    read_events,
+)
 
 LOG = logging.getLogger("headrace.workers")
 
@@ -99,7 +110,7 @@ class RemoteEngine:
         self._add(request_id, _Open(request, sink, time.monotonic(), accepted))
         if accepted is not None:
             accepted.result()
-        return Ticket(request_id, self.cancel)
+        return Ticket(request_id, self.cancel, self.hold)
 
     def status(self) -> EngineStatus:
         """Where the engine stood a moment ago, and how its worker is."""
@@ -132,6 +143,13 @@ class RemoteEngine:
                 return
             self._forget(number)
         _send(item, _cancelled(item))
+
+    def hold(self, request_id: str, held: bool) -> None:
+        """Compute no more of a request, or go on; nothing where it has ended or its worker has died."""
+        with self._lock:
+            number = self._numbers.get(request_id)
+            if number is not None and self._worker is not None:
+                self._worker.put(Hold(number, held))
 
     def close(self) -> None:
         """End the worker; requests that have not ended fail with EngineStopped."""

@@ -55,6 +55,13 @@ class Cancel(_Message, frozen=True):
     number: int
 
 
+class Hold(_Message, frozen=True):
+    """To the worker: compute no more of a request while its reader is behind, or go on."""
+
+    number: int
+    held: bool
+
+
 class Taken(_Message, frozen=True):
     """To the worker: what was told up to this step of its engine has been passed on."""
 
@@ -109,7 +116,7 @@ class Step(_Message, frozen=True):
     batches: list[tuple[int, list[tuple[int, msgspec.Raw]]]]
 
 
-ToWorker = Prepare | Proceed | Submit | Cancel | Taken
+ToWorker = Prepare | Proceed | Submit | Cancel | Hold | Taken
 FromWorker = Planned | Refused | Progress | Ready | Answer | Step
 
 EVENTS: tuple[type[Event], ...] = get_args(Event)

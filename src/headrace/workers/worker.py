@@ -31,6 +31,7 @@ from headrace.workers.wire import (
     BadFrame,
     Cancel,
     FromWorker,
+    Hold,
     Planned,
     Prepare,
     Proceed,
@@ -186,6 +187,9 @@ class Worker:
             case Cancel(number):
                 if self._engine is not None:
                     self._engine.cancel(str(number))
+            case Hold(number, held):
+                if self._engine is not None:
+                    self._engine.hold(str(number), held)
             case Taken(steps):
                 with self._passed_on:
                     while self._told and self._told[0] <= steps:
@@ -240,7 +244,9 @@ def _by_request(batches: Iterable[Batch]) -> list[Batch]:
     waiting: dict[int, list[Sequence[Event]]] = {}
     for number, events in batches:
         waiting.setdefault(number, []).append(events)
-    return [(number, several[0] if len(several) == 1 else joined(several)) for number, several in waiting.items()]
+    return [
+        (number, several[0] if len(several) == 1 else joined(several)) for number, several in waiting.items()
+    ]
 
 
 def _typed(error: Exception) -> HeadraceError:
