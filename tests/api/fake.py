@@ -111,6 +111,7 @@ class FakeEngine:
         self.held.set()
         self.submitted: list[Request] = []
         self.cancelled: list[str] = []
+        self.held_requests: set[str] = set()  # at any time
         self.cancelled_event = threading.Event()
         self.alive = True
         self.limits = EngineLimits(context_length=CONTEXT_LENGTH, max_sequences=32)
@@ -162,6 +163,7 @@ class FakeEngine:
         with self._wake:
             if request_id in self._running:
                 self._running[request_id].held = held
+                self.held_requests.add(request_id)
 
     def _loop(self) -> None:
         while True:
