@@ -24,7 +24,7 @@ from headrace.engine.request import (
     TokenLogprob,
     Usage,
 )
-from headrace.errors import EngineStopped, HeadraceError, InvalidRequest, Overloaded
+from headrace.errors import EngineStopped, HeadraceError, InvalidRequest, OutOfMemory, Overloaded
 from headrace.sample.grammar import Constraint, GrammarError
 from headrace.sample.params import SamplingParams
 from headrace.sample.thinking import ThinkingLimit
@@ -145,6 +145,7 @@ def test_every_kind_of_event_comes_back_as_it_was() -> None:
         EngineStopped("gone"),
         GrammarError("no such rule", param="grammar"),
         Overloaded("full", retry_after_s=2.5, reason="memory"),
+        OutOfMemory("full", needed_bytes=5),
     ],
 )
 def test_errors_reply_the_same_on_the_other_side(error: HeadraceError) -> None:

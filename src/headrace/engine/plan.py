@@ -59,7 +59,8 @@ def plan_memory(
             f"the model needs {_gb(weights)} for weights, {_gb(activations)} for activations, "
             f"{_gb(states)} for states and {_gb(plan.kv_bytes)} for keys and values, "
             f"{_gb(max(usable, 0))} are free: use a smaller --context or --max-sequences, or"
-            " --weights int4"
+            " --weights int4",
+            needed_bytes=plan.total_bytes,
         )
     return plan
 

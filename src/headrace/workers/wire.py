@@ -15,7 +15,7 @@ import msgspec
 from headrace.engine.contract import EngineLimits, EngineStatus, MemoryPlan
 from headrace.engine.options import EngineOptions
 from headrace.engine.request import Event, Request
-from headrace.errors import HeadraceError, Overloaded
+from headrace.errors import HeadraceError, OutOfMemory, Overloaded
 from headrace.sample.params import SamplingParams
 
 FRAME_LIMIT_BYTES = 64 * 2**20
@@ -135,14 +135,16 @@ class _Error(msgspec.Struct, frozen=True, array_like=True):
     exit_code: int
     retry_after_s: float
     reason: str
+    needed_bytes: int
 
 
 def _to_wire(value: Any) -> Any:
     if isinstance(value, HeadraceError):
         later = value if isinstance(value, Overloaded) else Overloaded("")
+        needed_bytes = value.needed_bytes if isinstance(value, OutOfMemory) else 0
         return _Error(
             *(type(value).__name__, value.message, value.param, value.code, value.kind),
-            *(value.status, value.exit_code, later.retry_after_s, later.reason),
+            *(value.status, value.exit_code, later.retry_after_s, later.reason, needed_bytes),
         )
     if isinstance(value, Path):
         return str(value)
@@ -166,6 +168,8 @@ def _error(wire: _Error) -> HeadraceError:
     error.kind, error.status, error.exit_code = wire.kind, wire.status, wire.exit_code
     if isinstance(error, Overloaded):
         error.retry_after_s, error.reason = wire.retry_after_s, wire.reason
+    if isinstance(error, OutOfMemory):
+        error.needed_bytes = wire.needed_bytes
     return error
 
 
