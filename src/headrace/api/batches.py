@@ -13,7 +13,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.batch_lines import read_lines
-from headrace.api.batch_runner import BatchRunner
+from headrace.api.batch_runner import runner_of
 from headrace.api.call import call_of
 from headrace.api.errors import NotFound, json_response
 from headrace.api.files import EXPIRES_AFTER_S, no_such_file, query_number, query_schema
@@ -114,12 +114,6 @@ def batch_object(batch: StoredBatch) -> BatchObject:
     )
 
 
-def _runner(http: HttpRequest) -> BatchRunner:
-    runner = http.app.state.batches
-    assert isinstance(runner, BatchRunner)
-    return runner
-
-
 def _no_such_batch(batch_id: str) -> NotFound:
     return NotFound(f"there is no batch {batch_id[:80]!r}")
 
@@ -164,7 +158,7 @@ async def create_batch(http: HttpRequest) -> Response:
         )
 
     batch = await service.off_loop(begin)
-    _runner(http).look()
+    runner_of(http).look()
     return json_response(batch_object(batch))
 
 
@@ -220,5 +214,5 @@ async def cancel_batch(http: HttpRequest, batch_id: str) -> Response:
         raise InvalidRequest(
             f"the batch has ended ({batch.status}): there is nothing to cancel", param="batch_id"
         )
-    _runner(http).look()
+    runner_of(http).look()
     return json_response(batch_object(batch))

@@ -22,6 +22,8 @@ from headrace.api.anthropic.wire import (
     AnthropicModel,
     AnthropicModelList,
     AnthropicTokenCount,
+    MessageBatch,
+    MessageBatchList,
 )
 from headrace.api.errors import ErrorBody
 from headrace.api.guard import OPEN_PATHS
@@ -71,6 +73,7 @@ BODIES = (
     *(ChatReply, TextReply, ChatChunk, TextChunk),
     *(OllamaError, *OLLAMA_REPLIES),
     *(AnthropicError, AnthropicMessage, AnthropicModel, AnthropicModelList, AnthropicTokenCount),
+    *(MessageBatch, MessageBatchList),
     *STREAM_EVENTS,
     *(ResponseObject, ResponseEvent, DeletedResponse, ResponseInputTokens, ResponseItemList),
     *(wire.FileObject, wire.FileList, wire.FileDeleted, wire.BatchObject, wire.BatchList),
