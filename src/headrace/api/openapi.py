@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -98,6 +98,15 @@ WITH_BODY: Mapping[int, str] = {
 }
 
 
+_SCHEMAS: list[Callable[[], Json]] = []
+
+
+def request_body(schema: Callable[[], Json]) -> Json:
+    """The entry of a body of JSON. Its schema is made with the document: no server start waits for it."""
+    _SCHEMAS.append(schema)
+    return {"x-body": len(_SCHEMAS) - 1}
+
+
 def replies(
     body: type[msgspec.Struct],
     chunk: type[msgspec.Struct] | None = None,
@@ -145,6 +154,9 @@ def _parts_of_body(operation: Json) -> Json:
 
 def _complete(path: str, method: str, operation: Json) -> None:
     """Add what every operation has; take out what FastAPI only assumes."""
+    if "x-body" in operation:
+        schema = _SCHEMAS[operation.pop("x-body")]()
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     anthropic = path.startswith(MESSAGES_PATH)
     responses: Json = operation["responses"]
     responses.pop("422", None)

@@ -28,7 +28,7 @@ from headrace.api.batch_runner import runner_of
 from headrace.api.call import call_of
 from headrace.api.errors import NotFound, json_response
 from headrace.api.files import query_number, query_schema
-from headrace.api.openapi import replies
+from headrace.api.openapi import replies, request_body
 from headrace.api.parameters import parse_body
 from headrace.api.service import Service, get_service, read_body
 from headrace.errors import InvalidRequest
@@ -148,15 +148,9 @@ async def _reply(http: HttpRequest, batch: StoredBatch) -> Response:
     return json_response(await service.off_loop(lambda: _shown(service, batch, base_url)))
 
 
-_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": MessageBatchBody.model_json_schema()}},
-    }
-}
-
-
-@router.post(PATH, openapi_extra=_BODY, responses=replies(MessageBatch))
+@router.post(
+    PATH, openapi_extra=request_body(MessageBatchBody.model_json_schema), responses=replies(MessageBatch)
+)
 async def create_message_batch(http: HttpRequest) -> Response:
     """Begin a batch of messages. It runs while there is room; a wrong message fails alone."""
     service, owner = get_service(http), call_of(http).account.owner
