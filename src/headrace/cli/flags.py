@@ -22,6 +22,8 @@ MODEL_SETTINGS = (
     "kv_dtype",
     "kv_memory",
     "executor",
+    "speculation",
+    "draft_model",
     "cache_dir",
     "offline",
 )

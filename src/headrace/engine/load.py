@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,9 +14,13 @@ from headrace import _native
 from headrace.chat.template import ChatTemplate
 from headrace.engine.contract import EngineLimits, LoadedModel, MemoryPlan
 from headrace.engine.engine import Engine
+from headrace.engine.free_memory import free_memory_bytes
 from headrace.engine.options import EngineOptions
 from headrace.engine.parts import PartsOf
 from headrace.engine.plan import capacity_of, plan_memory
+from headrace.engine.speculate.draft_model import DraftModel
+from headrace.engine.speculate.pair import check_pair
+from headrace.engine.speculate.speculation import Speculation
 from headrace.engine.text_side import public_name, text_side
 from headrace.errors import CorruptFile, UsageError
 from headrace.models.registry import Model, find_model
@@ -42,6 +46,9 @@ from headrace.weights.source import Source, Tensors
 # A router is a thousandth of its layer, and a choice that rounding has changed changes everything after it.
 COARSE = ("int8", "int4")
 
+DRAFT_KV_SHARE = 0.05
+"""Of the free memory: for the keys and values of a draft model."""
+
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while weights are packed."""
 
@@ -59,6 +66,7 @@ class Prepared:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     plan: MemoryPlan
+    draft: Prepared | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +74,13 @@ class Prepared:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the checkpoint, that of the draft model too."""
         self.checkpoint.close()
+        if self.draft is not None:
+            self.draft.close()
 
 
 def load_model(name: str | None, options: EngineOptions, *, progress: Progress | None = None) -> LoadedModel:
@@ -76,11 +90,12 @@ def load_model(name: str | None, options: EngineOptions, *, progress: Progress |
 
 def start(prepared: Prepared, options: EngineOptions, *, progress: Progress | None = None) -> LoadedModel:
     """Pack the weights, or read them from the cache, and start the engine; closes the checkpoint."""
-    with prepared.checkpoint as checkpoint:
+    with prepared:
         pool = _native.Pool(options.threads or usable_cores())
         failures: list[Path] = []
         executor = make_executor(prepared, options, pool, progress, failures.append)
-        defaults = default_params(checkpoint.generation_config)
+        speculation = make_speculation(prepared, options, pool, progress, failures.append)
+        defaults = default_params(prepared.checkpoint.generation_config)
     vocabulary = prepared.model.config.vocabulary
     limits = EngineLimits(context_length=prepared.plan.context, max_sequences=options.max_sequences)
     return LoadedModel(
@@ -89,7 +104,9 @@ def start(prepared: Prepared, options: EngineOptions, *, progress: Progress | No
         context_length=prepared.plan.context,
         tokenizer=prepared.tokenizer,
         template=prepared.template,
-        engine=Engine(executor, Sampler(vocabulary, pool), prepared.tokenizer, limits),
+        engine=Engine(
+            executor, Sampler(vocabulary, pool), prepared.tokenizer, limits, speculation=speculation
+        ),
         defaults=defaults,
         plan=prepared.plan,
         created_s=int(time.time()),
@@ -104,7 +121,15 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
     checkpoint = open_checkpoint(folder)
     try:
         text = text_side(folder, checkpoint.metadata)
-        return prepare_checkpoint(checkpoint, options, public_name(name, folder), folder, *text)
+        name = public_name(name, folder)
+        if options.draft_model is None:
+            return prepare_checkpoint(checkpoint, options, name, folder, *text)
+        draft = prepare_draft(options.draft_model, options, name, text[0])
+        try:
+            return prepare_checkpoint(checkpoint, options, name, folder, *text, draft=draft)
+        except BaseException:
+            draft.close()
+            raise
     except BaseException:
         checkpoint.close()
         raise
@@ -117,6 +142,8 @@ def prepare_checkpoint(
     folder: Path,
     tokenizer: Tokenizer,
     template: ChatTemplate | None,
+    *,
+    draft: Prepared | None = None,
 ) -> Prepared:
     """The same for an open checkpoint, which stays the caller's where this raises."""
     try:
@@ -136,8 +163,57 @@ def prepare_checkpoint(
         wanted=wanted,
         tokenizer=tokenizer,
         template=template,
-        plan=plan_memory(program, wanted, options, context=model.config.context),
+        plan=plan_memory(
+            program,
+            wanted,
+            options,
+            context=model.config.context,
+            draft_bytes=0 if draft is None else draft.plan.own_bytes,
+        ),
+        draft=draft,
     )
+
+
+def prepare_draft(draft_name: str, options: EngineOptions, name: str, tokenizer: Tokenizer) -> Prepared:
+    """The draft model of the model `name`, with its own plan; UsageError where it does not fit to it."""
+    shared = int(free_memory_bytes() * DRAFT_KV_SHARE)
+    own = replace(options, speculation="off", draft_model=None, context=None, kv_memory_bytes=shared)
+    draft = prepare(draft_name, own)
+    try:
+        check_pair(name, tokenizer, draft_name, draft.tokenizer)
+        if draft.plan.state_bytes:
+            raise UsageError(
+                f"draft_model '{draft_name}' keeps a state that cannot be taken back: choose one that only"
+                " attends",
+                param="draft_model",
+            )
+    except BaseException:
+        draft.close()
+        raise
+    return draft
+
+
+def make_speculation(
+    prepared: Prepared,
+    options: EngineOptions,
+    pool: _native.Pool,
+    progress: Progress | None,
+    on_failure: Callable[[Path], None],
+) -> Speculation | None:
+    """What guesses tokens; None where it is off, or the model keeps a state that cannot be taken back."""
+    if options.speculation == "off" or prepared.plan.state_bytes:
+        return None
+    model = None
+    draft = prepared.draft
+    if draft is not None:
+        executor = make_executor(draft, options, pool, progress, on_failure)
+        assert isinstance(executor, NativeExecutor)
+        sampler = Sampler(draft.model.config.vocabulary, pool)
+        model = DraftModel(
+            executor, sampler, context=draft.plan.context, vocabulary=prepared.model.config.vocabulary
+        )
+    rows = capacity_of(prepared.plan, options).max_rows
+    return Speculation(max_rows=rows, model=model)
 
 
 def wanted_weights(program: Program, checkpoint: Tensors, options: EngineOptions) -> tuple[Wanted, ...]:

@@ -12,6 +12,7 @@ from headrace.errors import UsageError
 Weights = Literal["keep", "bf16", "int8", "int4"]
 KvDtype = Literal["auto", "f32", "bf16"]
 ExecutorName = Literal["native", "reference", "torch"]
+SpeculationMode = Literal["auto", "off"]
 
 MAX_THREADS = 1024  # as the native pool
 
@@ -19,6 +20,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "weights": ("keep", "bf16", "int8", "int4"),
     "kv_dtype": ("auto", "f32", "bf16"),
     "executor": ("native", "reference", "torch"),
+    "speculation": ("auto", "off"),
 }
 _COUNTS = ("context", "threads", "max_sequences", "token_budget", "kv_memory_bytes", "memory_bytes")
 
@@ -30,7 +32,8 @@ class EngineOptions:
     `context` None is the model's own; `threads` None is one per usable core; `token_budget` is the largest
     step in tokens; `kv_memory_bytes` None is what `max_sequences` full contexts need, at most half of the
     memory that is free; `memory_bytes` is the most that the process may use, None all that is free;
-    `cache_dir` None keeps packed weights nowhere.
+    `cache_dir` None keeps packed weights nowhere. `speculation` "auto" checks guesses of the next tokens
+    where that pays; `draft_model`, a name as the model's own, makes guesses beside those looked up.
     """
 
     weights: Weights = "keep"
@@ -44,6 +47,8 @@ class EngineOptions:
     executor: ExecutorName = "native"
     cache_dir: Path | None = None
     offline: bool = False
+    speculation: SpeculationMode = "auto"
+    draft_model: str | None = None
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -57,6 +62,12 @@ class EngineOptions:
         if self.threads is not None and self.threads > MAX_THREADS:
             raise UsageError(
                 f"threads is {self.threads:,}, at most {MAX_THREADS:,} are used", param="threads"
+            )
+        if self.draft_model is not None and (self.speculation == "off" or self.executor != "native"):
+            raise UsageError(
+                f"draft_model is '{self.draft_model}' with speculation {self.speculation} and executor "
+                f"{self.executor}: it needs speculation auto and executor native",
+                param="draft_model",
             )
         if self.token_budget < self.max_sequences:
             raise UsageError(
@@ -79,4 +90,6 @@ def engine_options(settings: Settings) -> EngineOptions:
         executor=settings.executor,  # type: ignore[arg-type]
         cache_dir=settings.cache_folder,
         offline=settings.offline,
+        speculation=settings.speculation,  # type: ignore[arg-type]
+        draft_model=settings.draft_model,
     )
