@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from headrace.engine.request import Event, Sink, joined
+from headrace.engine.request import Event, Sink
 
 Deliver = Callable[[list[Event]], None]
 
@@ -20,8 +20,8 @@ LOOK_S = 0.1
 class Mailbox:
     """Collects what sinks receive and wakes one event loop once for all of it.
 
-    What waits of one request is delivered together, its text as one Delta. A sink blocks while too much of
-    its request waits, unless the loop itself calls it or runs no more.
+    What waits of one request is delivered in a row, so that it is written as one. A sink blocks while too
+    much of its request waits, unless the loop itself calls it or runs no more.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -56,4 +56,5 @@ class Mailbox:
             pending, self._pending = self._pending, {}
             self._changed.notify_all()
         for deliver, batches in pending.items():
-            deliver(joined(batches))
+            for events in batches:
+                deliver(events)

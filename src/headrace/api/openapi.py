@@ -155,8 +155,8 @@ def _parts_of_body(operation: Json) -> Json:
 def _complete(path: str, method: str, operation: Json) -> None:
     """Add what every operation has; take out what FastAPI only assumes."""
     if "x-body" in operation:
-        schema = _SCHEMAS[operation.pop("x-body")]()
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        content = {"application/json": {"schema": _SCHEMAS[operation.pop("x-body")]()}}
+        operation["requestBody"] = {"required": True, "content": content}
     anthropic = path.startswith(MESSAGES_PATH)
     responses: Json = operation["responses"]
     responses.pop("422", None)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -122,21 +121,6 @@ Terminal = Done | Failed
 Sink = Callable[[list[Event]], None]
 """Called on the engine's thread with the events of one step, in order. It must not raise; where it blocks the
 engine waits, which is right while those who read are behind and for nothing else."""
-
-
-def joined(batches: Sequence[Sequence[Event]]) -> Sequence[Event]:
-    """The events of one request from several steps; the text of a choice in a row becomes one Delta."""
-    if len(batches) == 1:
-        return batches[0]
-    events: list[Event] = []
-    for event in itertools.chain.from_iterable(batches):
-        last = events[-1] if events else None
-        if isinstance(event, Delta) and isinstance(last, Delta) and event.choice == last.choice:
-            text, tokens = last.text + event.text, last.tokens + event.tokens
-            events[-1] = Delta(event.choice, text, tokens, last.logprobs + event.logprobs)
-        else:
-            events.append(event)
-    return events
 
 
 @dataclass(slots=True)

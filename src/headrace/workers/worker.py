@@ -23,7 +23,7 @@ from headrace.engine.contract import EngineStatus
 from headrace.engine.engine import Engine
 from headrace.engine.load import Prepared, prepare, start
 from headrace.engine.options import EngineOptions
-from headrace.engine.request import Event, Failed, Ticket, joined
+from headrace.engine.request import Event, Failed, Ticket
 from headrace.errors import HeadraceError
 from headrace.workers.pipe import Pipe
 from headrace.workers.wire import (
@@ -233,20 +233,10 @@ class Worker:
                 continue
             assert self._engine is not None  # who else would have events
             status = self._engine.status()
-            batches = _by_request(item for item in cast("Iterable[Batch | None]", group) if item is not None)
+            batches = [item for item in cast("Iterable[Batch | None]", group) if item is not None]
             for first in range(0, max(len(batches), 1), BATCHES_PER_FRAME):
                 written += step_frame(status, batches[first : first + BATCHES_PER_FRAME])
         return bytes(written)
-
-
-def _by_request(batches: Iterable[Batch]) -> list[Batch]:
-    """What waits of each request together."""
-    waiting: dict[int, list[Sequence[Event]]] = {}
-    for number, events in batches:
-        waiting.setdefault(number, []).append(events)
-    return [
-        (number, several[0] if len(several) == 1 else joined(several)) for number, several in waiting.items()
-    ]
 
 
 def _typed(error: Exception) -> HeadraceError:
