@@ -130,6 +130,13 @@ class Settings:
         "small model with the same tokenizer that guesses tokens",
         shown_default="none",
     )
+    draft_layers: int | None = _setting(
+        None,
+        an_integer(1),
+        "count",
+        "first layers of the model itself that guess tokens",
+        shown_default="none",
+    )
     cache_dir: Path | None = _setting(
         None, a_path, "folder", "where packed weights are kept", shown_default="~/.cache/headrace"
     )

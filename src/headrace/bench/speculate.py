@@ -68,7 +68,6 @@ class SpeculateOrder:
     of a plain run and one with drafts. `prompts` are by job; `generate` is the most tokens for each."""
 
     model: str | None
-    draft_model: str | None
     prompts: Mapping[str, Sequence[str]]
     temperatures: Sequence[float]
     batches: Sequence[int]
@@ -128,15 +127,18 @@ def _engines(
     order: SpeculateOrder, options: EngineOptions
 ) -> Generator[tuple[LoadedModel, Mapping[str, LoadedModel]]]:
     """The plain engine and one for each drafter."""
-    shapes = {"lookup": options}
-    if order.draft_model is not None:
-        shapes["model"] = replace(options, draft_model=order.draft_model)
+    alone = replace(options, draft_model=None, draft_layers=None)
+    shapes = {"lookup": alone}
+    if options.draft_model is not None:
+        shapes["model"] = options
+    if options.draft_layers is not None:
+        shapes["layers"] = options
     with ExitStack() as stack:
 
         def load(of: EngineOptions) -> LoadedModel:
             return stack.enter_context(closing(load_model(order.model, of)))
 
-        yield load(replace(options, speculation="off")), {name: load(of) for name, of in shapes.items()}
+        yield load(replace(alone, speculation="off")), {name: load(of) for name, of in shapes.items()}
 
 
 def _cells(

@@ -24,6 +24,7 @@ MODEL_SETTINGS = (
     "executor",
     "speculation",
     "draft_model",
+    "draft_layers",
     "cache_dir",
     "offline",
 )

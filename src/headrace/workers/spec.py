@@ -33,6 +33,7 @@ OF_A_MODEL = (
     "executor",
     "speculation",
     "draft_model",
+    "draft_layers",
     "keep_alive",
 )
 """Settings that a model's own table may have."""

@@ -31,7 +31,15 @@ Examples:
 
 
 @takes_settings(
-    "weights", "kv_dtype", "context", "threads", "token_budget", "draft_model", "cache_dir", "offline"
+    "weights",
+    "kv_dtype",
+    "context",
+    "threads",
+    "token_budget",
+    "draft_model",
+    "draft_layers",
+    "cache_dir",
+    "offline",
 )
 def command(
     model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or shipped model.")] = None,
@@ -60,7 +68,6 @@ def command(
     options = engine_options(settings)
     order = SpeculateOrder(
         model=model,
-        draft_model=options.draft_model,
         prompts=JOBS if prompts is None else {prompts.stem: _read_prompts(prompts)},
         temperatures=temperature or [0.0],
         batches=batch or [1],
