@@ -155,7 +155,8 @@ def _parts_of_body(operation: Json) -> Json:
 def _complete(path: str, method: str, operation: Json) -> None:
     """Add what every operation has; take out what FastAPI only assumes."""
     if "x-body" in operation:
-        content = {"application/json": {"schema": _SCHEMAS[operation.pop("x-body")]()}}
+        place: int = operation.pop("x-body")
+        content = {"application/json": {"schema": _SCHEMAS[place]()}}
         operation["requestBody"] = {"required": True, "content": content}
     anthropic = path.startswith(MESSAGES_PATH)
     responses: Json = operation["responses"]
