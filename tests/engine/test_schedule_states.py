@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from headrace.engine import schedule
-from headrace.engine.schedule import MAX_PREEMPTIONS, RESERVE_PAGES, Chunk, Scheduler
+from headrace.engine.chunk import Chunk
+from headrace.engine.schedule import MAX_PREEMPTIONS, RESERVE_PAGES, Scheduler
 from headrace.engine.sequence import Sequence, State, agreeing
 
 STEPS = int(os.environ.get("HEADRACE_STATE_STEPS", "100000"))

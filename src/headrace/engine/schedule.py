@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 
+from headrace.engine.chunk import Chunk
 from headrace.engine.sequence import Sequence, State, agreeing
 from headrace.errors import ProgramError
 from headrace.kv.pages import PAGE_TOKENS, Pages, pages_for
@@ -19,37 +20,6 @@ MAX_PREEMPTIONS = 4
 """So often at most is a sequence preempted."""
 
 _RANK = attrgetter("rank")
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Compute `sequence.tokens[start:start + count]`; `samples`: it ends at the last token, for logits;
-    `scores`: logits are wanted of every token. After the last token come `drafted` ones of the sequence's
-    draft, which are not in `count`."""
-
-    sequence: Sequence
-    start: int
-    count: int
-    samples: bool
-    scores: bool = False
-    drafted: int = 0
-
-    @property
-    def rows(self) -> int:
-        """Rows of logits: of the last tokens of the chunk."""
-        return self.count if self.scores else int(self.samples) + self.drafted
-
-    @property
-    def length(self) -> int:
-        """Tokens that are computed."""
-        return self.count + self.drafted
-
-    @property
-    def tokens(self) -> list[int]:
-        """All that is computed, the drafted ones last."""
-        sequence = self.sequence
-        tokens = sequence.tokens[self.start : self.start + self.count]
-        return tokens + sequence.draft[: self.drafted] if self.drafted else tokens
 
 
 class Scheduler:
