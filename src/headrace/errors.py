@@ -81,10 +81,22 @@ class UnsupportedModel(HeadraceError):
 
 
 class OutOfMemory(HeadraceError):
-    """The memory plan does not fit this machine or the given limit."""
+    """The memory plan does not fit what is free; `needed_bytes` is all that it takes, 0 where not known."""
 
     status = 503
     code = "insufficient_memory"
+
+    def __init__(self, message: str, *, needed_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+
+
+class ModelTooLarge(OutOfMemory):
+    """The model does not fit the memory for models even when it is alone there: to try again is no use."""
+
+    status = 400
+    code = "model_too_large"
+    kind = "invalid_request_error"
 
 
 class Overloaded(HeadraceError):

@@ -94,6 +94,7 @@ class _Running:
     text: str
     position: int = 0
     cancelled: bool = False
+    held: bool = False
 
 
 class FakeEngine:
@@ -110,6 +111,7 @@ class FakeEngine:
         self.held.set()
         self.submitted: list[Request] = []
         self.cancelled: list[str] = []
+        self.held_requests: set[str] = set()  # at any time
         self.cancelled_event = threading.Event()
         self.alive = True
         self.limits = EngineLimits(context_length=CONTEXT_LENGTH, max_sequences=32)
@@ -137,7 +139,7 @@ class FakeEngine:
             self.submitted.append(request)
             self._running[request.request_id] = _Running(request, sink, self.answer)
             self._wake.notify()
-        return Ticket(request.request_id, self._cancel)
+        return Ticket(request.request_id, self._cancel, self._hold)
 
     def status(self) -> EngineStatus:
         running = len(self._running)
@@ -157,6 +159,12 @@ class FakeEngine:
                 self._running[request_id].cancelled = True
         self.cancelled_event.set()
 
+    def _hold(self, request_id: str, held: bool) -> None:
+        with self._wake:
+            if request_id in self._running:
+                self._running[request_id].held = held
+                self.held_requests.add(request_id)
+
     def _loop(self) -> None:
         while True:
             with self._wake:
@@ -167,6 +175,8 @@ class FakeEngine:
                 running = list(self._running.values())
             self.held.wait()
             for item in running:
+                if item.held and not item.cancelled:
+                    continue
                 events = self._events(item)
                 if isinstance(events[-1], Done | Failed):
                     del self._running[item.request.request_id]

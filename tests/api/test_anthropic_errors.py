@@ -198,7 +198,7 @@ def test_what_is_not_there(serve: Serve) -> None:
         lambda: client.messages.create(**BODY | {"model": "other"}),
         lambda: client.messages.count_tokens(model="other", messages=HELLO),
         lambda: client.models.retrieve("other"),
-        lambda: client.messages.batches.list(),
+        lambda: client.messages.batches.retrieve("msgbatch_1"),
     ):
         with pytest.raises(anthropic.NotFoundError) as caught:
             ask()

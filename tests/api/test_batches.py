@@ -399,3 +399,15 @@ def test_lines_are_found_wherever_the_parts_end() -> None:
     good = json.dumps(line("é\n" * 9)).encode() + b"\r\n"
     [found] = read_lines([good], CHAT)
     assert (found.place, found.custom_id, found.state) == (1, "é\n" * 9, LineState.PENDING)
+
+
+def test_responses_run_in_batches(start: Serve) -> None:
+    server = start()
+    lines = [line(str(n), "/v1/responses", input=f"hello {n}", max_output_tokens=4) for n in range(3)]
+    lines.append(line("kept", "/v1/responses", input="hello", background=True))
+    batch = finish(server, begin(server, lines, "/v1/responses"))
+    counts = batch.request_counts
+    assert (counts.completed, counts.failed) == (3, 1)
+    bodies = [one["response"]["body"] for one in lines_of(server, batch.output_file_id)]
+    assert all(body["object"] == "response" and body["usage"]["output_tokens"] == 4 for body in bodies)
+    assert batch.usage.output_tokens == 12

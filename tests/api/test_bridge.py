@@ -44,6 +44,28 @@ def test_one_wake_up_for_the_events_of_many_requests(monkeypatch) -> None:
     assert seen == [f"{n}{text}" for text in "ab" for n in range(32)]
 
 
+def test_an_engine_waits_for_those_who_read() -> None:
+    async def scene() -> None:
+        mailbox = Mailbox(asyncio.get_running_loop())
+        seen: list[list[Event]] = []
+        sink = mailbox.sink(seen.append)
+        engine = threading.Thread(target=lambda: [sink([Delta(0, str(step), (step,))]) for step in range(5)])
+        engine.start()
+        engine.join(0.05)
+        assert engine.is_alive(), "more than two steps wait"
+        while engine.is_alive():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert seen[:2] == [[Delta(0, "0", (0,))], [Delta(0, "1", (1,))]]
+        assert "".join(event.text for events in seen for event in events) == "01234"
+        for step in range(5):  # on the loop nothing may wait for the loop
+            sink([Delta(step % 2, str(step), (step,))])
+        await asyncio.sleep(0)
+        assert len(seen) == 10
+
+    asyncio.run(scene())
+
+
 def test_events_after_the_loop_has_closed_are_dropped() -> None:
     loop = asyncio.new_event_loop()
     sink = Mailbox(loop).sink(lambda events: None)

@@ -60,6 +60,30 @@ def test_cancel_gives_pages_back_within_a_step(model: LoadedModel) -> None:
     assert model.engine.status().available_pages == model.plan.page_count
 
 
+def test_a_held_request_waits_and_loses_nothing(model: LoadedModel) -> None:
+    params = SamplingParams(seed=5, max_tokens=300, n=2, ignore_eos=True)
+    alone = Running(model.engine, Request(prompt=(7, 8), params=params)).finish()
+    held = Running(model.engine, Request(prompt=(7, 8), params=params, cache=False))
+    held.next()
+    held.ticket.hold(True)
+    wait_for_steps(model, 3)
+    status = model.engine.status()
+    assert (status.running, status.waiting, status.available_pages) == (0, 0, model.plan.page_count)
+    wait_for_steps(model, 3)
+    assert model.engine.status().steps == status.steps + 3  # of the other request
+    held.ticket.hold(False)
+    assert held.finish().tokens == alone.tokens
+
+
+def test_the_deadline_of_a_held_request_passes(model: LoadedModel) -> None:
+    held = Running(model.engine, Request(prompt=(7, 8), params=LONG, deadline_s=0.2))
+    held.ticket.hold(True)
+    held.ticket.hold(True)
+    [failed] = held.finish().terminal
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, DeadlineExceeded)
+
+
 def test_cancel_of_a_waiting_a_finished_and_an_unknown_request(model: LoadedModel) -> None:
     busy = [Running(model.engine, Request(prompt=(7,), params=LONG)) for _ in range(8)]
     waiting = Running(model.engine, Request(prompt=(7, 9), params=LONG))

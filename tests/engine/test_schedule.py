@@ -443,6 +443,29 @@ def test_cancel_frees_every_page_at_once_wherever_it_stands():
     assert engine.schedule() == []
 
 
+def test_who_is_held_gives_way_and_goes_on_where_it_was():
+    engine = scheduler(slots=1)
+    first, second = sequence(0, 9), sequence(1, 5)
+    engine.add(first)
+    engine.add(second)
+    step(engine)
+    engine.hold(first)
+    assert (first.state, first.pages) == (State.HELD, [])
+    assert step(engine) == [(1, 0, 5, True)]
+    engine.hold(second)
+    assert engine.idle and engine.schedule() == [] and engine.available_pages == 64
+    engine.resume(second)
+    engine.resume(first)  # it is the more important one, and its full pages are there
+    assert step(engine) == [(0, 8, 2, True)]
+    assert (first.cached_tokens, first.preemptions) == (0, 0)
+    engine.hold(second)
+    assert not engine.waiting
+    engine.finish(second)
+    for act in (engine.hold, engine.resume):
+        act(second)
+        assert second.state is State.FINISHED
+
+
 def test_cancel_between_schedule_and_advance():
     engine = scheduler()
     one = sequence(0, 9)

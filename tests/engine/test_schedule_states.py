@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from headrace.engine import schedule
-from headrace.engine.schedule import MAX_PREEMPTIONS, RESERVE_PAGES, Chunk, Scheduler
+from headrace.engine.chunk import Chunk
+from headrace.engine.schedule import MAX_PREEMPTIONS, RESERVE_PAGES, Scheduler
 from headrace.engine.sequence import Sequence, State, agreeing
 
 STEPS = int(os.environ.get("HEADRACE_STATE_STEPS", "100000"))
@@ -165,6 +166,13 @@ class Machine(RuleBasedStateMachine):
             self.scheduler.cancel(sequence)
             assert sequence.state is State.FINISHED and not sequence.pages and sequence.state_slot == -1
 
+    @rule(which=st.integers(0, 100), held=st.booleans())
+    def hold(self, which: int, held: bool) -> None:
+        if self.live:
+            sequence = self.live[sorted(self.live)[which % len(self.live)]]
+            self.scheduler.hold(sequence) if held else self.scheduler.resume(sequence)
+            assert (sequence.state is State.HELD) <= held
+
     # the engine's part
 
     def append(self, chunk: Chunk, drafted: list[int], token: int) -> None:
@@ -222,7 +230,8 @@ class Machine(RuleBasedStateMachine):
             assert not chunk.drafted or chunk.start + chunk.length < sequence.max_length
         running, waiting = self.scheduler.running, self.scheduler.waiting
         assert len(running) <= self.slots
-        assert bool(chunks) == bool(self.live), "no progress"
+        goes_on = any(s.state is not State.HELD for s in self.live.values())
+        assert bool(chunks) == goes_on == (not self.scheduler.idle), "no progress"
         if running:
             assert min(running, key=self.rank).id in planned, "the most important one does not progress"
         preempted = {s.id for s in self.live.values() if s.preemptions > before[s.id][2]}
@@ -269,8 +278,10 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def states_agree(self) -> None:
         running, waiting = self.scheduler.running, self.scheduler.waiting
-        assert {s.id for s in running} | {s.id for s in waiting} == self.live.keys()
-        assert len(running) + len(waiting) == len(self.live)
+        held = [s for s in self.live.values() if s.state is State.HELD]
+        assert {s.id for s in [*running, *waiting, *held]} == self.live.keys()
+        assert len(running) + len(waiting) + len(held) == len(self.live)
+        assert all(not s.pages and not s.computed and s.state_slot == -1 for s in held)
         assert list(running) == sorted(running, key=self.rank)
         assert list(waiting) == sorted(waiting, key=self.rank)
         assert all(s.state is State.RUNNING for s in running)
@@ -305,6 +316,8 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Whatever happened: everything runs to its end in bounded time, and no page is lost."""
         steps = 0
+        for sequence in self.live.values():
+            self.scheduler.resume(sequence)
         while self.live:
             self.step(steps % 2, None)
             steps += 1

@@ -39,13 +39,21 @@ def test_l1_a_thousand_streams(tiny: Path, show: Show, tokens: int) -> None:
         assert b'"error"' not in exchange.body
     assert health["running"] == health["waiting"] == 0
     fairness = jain([tokens / (exchange.ended_s - exchange.sent_s) for exchange in exchanges])
+    begun_s = min(exchange.sent_s for exchange in exchanges)
+    together = jain([tokens / (exchange.ended_s - begun_s) for exchange in exchanges])
     first = [exchange.reads[0][0] - exchange.sent_s for exchange in exchanges]
     show(
         f"1,000 streams of {tokens} tokens in {wall_s:.1f} s ({1000 * tokens / wall_s:,.0f} tokens/s), Jain "
-        f"fairness {fairness:.4f}, first token p99 {percentile(first, 0.99) * 1000:,.0f} ms"
+        f"fairness of tokens per second from sending a request to its end {fairness:.4f}, from the first "
+        f"request of all {together:.4f}; first token p99 {percentile(first, 0.99) * 1000:,.0f} ms"
     )
-    # Those that arrive first run ahead of those that still arrive, the more so on a machine that others use.
-    assert fairness >= (0.95 if tokens == 128 else 0.1)
+    # Streams of 16 tokens are over while others still connect: there the client's own pace is in the figure.
+    assert fairness >= (0.95 if tokens == 128 else 0.5)
+
+
+GOOD_S = 0.5
+TOKENS = 128
+AT_A_TIME, UNDER_WAY = 8, 16  # who waits for as many others to end must begin within GOOD_S
 
 
 @dataclass
@@ -57,28 +65,35 @@ class Phase:
     exchanges: list[Exchange] = field(default_factory=list[Exchange])
 
     def good(self) -> list[Exchange]:
-        """Answered whole, the first token within 500 ms of being sent."""
+        """Answered whole, the first token within GOOD_S of being sent."""
         return [
             one
             for one in self.exchanges
-            if one.status == 200 and one.body.endswith(DONE) and one.reads[0][0] - one.sent_s <= 0.5
+            if one.status == 200 and one.body.endswith(DONE) and one.reads[0][0] - one.sent_s <= GOOD_S
         ]
 
     def refused(self) -> list[Exchange]:
         return [one for one in self.exchanges if one.status == 503]
 
+    @property
+    def goodput(self) -> float:
+        """Good answers per second."""
+        return len(self.good()) / self.wall_s
+
+    def refusal_ms(self, share: float) -> float:
+        """So many of the refusals came within this time."""
+        return percentile([1000 * (one.headers_s - one.sent_s) for one in self.refused()] or [0.0], share)
+
     def line(self) -> str:
-        good, refused = self.good(), self.refused()
-        waits_ms = [1000 * (one.headers_s - one.sent_s) for one in refused] or [0.0]
         return (
-            f"offered {self.offered:.0f}/s for {self.wall_s:.0f} s: {len(good) / self.wall_s:.1f}/s good, "
-            f"{len(refused):,} refused (p50 {percentile(waits_ms, 0.5):.1f} ms, "
-            f"p99 {percentile(waits_ms, 0.99):.1f} ms)"
+            f"offered {self.offered:.0f}/s for {self.wall_s:.0f} s: {self.goodput:.1f}/s good, "
+            f"{len(self.refused()):,} refused (p50 {self.refusal_ms(0.5):.1f} ms, "
+            f"p99 {self.refusal_ms(0.99):.1f} ms)"
         )
 
 
 def ask(number: int) -> bytes:
-    body = {"prompt": f"Story {number}.", "max_tokens": 48, "seed": number, "stream": True}
+    body = {"prompt": f"Story {number}.", "max_tokens": TOKENS, "seed": number, "stream": True}
     return post(COMPLETIONS, body | {"ignore_eos": True})
 
 
@@ -104,7 +119,8 @@ async def closed_loop(port: int, clients: int, wall_s: float) -> float:
     async def client() -> None:
         nonlocal ended
         while time.perf_counter() < stop_s:
-            ended += (await fetch(port, ask(ended))).status == 200
+            exchange = await fetch(port, ask(ended))
+            ended += exchange.status == 200  # in a line with the await, others' counts would be lost
 
     await asyncio.gather(*(client() for _ in range(clients)))
     return ended / wall_s
@@ -112,14 +128,15 @@ async def closed_loop(port: int, clients: int, wall_s: float) -> float:
 
 @pytest.mark.parametrize("wall_s", [3, pytest.param(60, marks=pytest.mark.soak)])
 def test_l2_more_than_can_be_served(show: Show, wall_s: float) -> None:
-    """The shipped model, eight sequences at a time, and as many again that may wait."""
+    """The shipped model on one core; the other is for the server and for those who ask."""
 
     async def phases(port: int) -> tuple[float, list[Phase]]:
-        await closed_loop(port, 8, 1)
-        capacity = await closed_loop(port, 8, wall_s)
+        await closed_loop(port, UNDER_WAY, 1)
+        capacity = await closed_loop(port, UNDER_WAY, wall_s)
         return capacity, [await open_loop(port, capacity * times, wall_s) for times in (1, 2, 10)]
 
-    with served("novelette", "--max-sequences", "8", "--max-requests", "16") as server:
+    limits = ("--max-sequences", str(AT_A_TIME), "--max-requests", str(UNDER_WAY), "--threads", "1")
+    with served("novelette", *limits) as server:
         capacity, found = asyncio.run(phases(server.port))
         health = server.get("/health")
     for phase in found:
@@ -130,6 +147,8 @@ def test_l2_more_than_can_be_served(show: Show, wall_s: float) -> None:
             assert one.status == 503 or one.body.endswith(DONE)
             assert one.status == 200 or one.headers["retry-after"]
     assert found[2].refused(), "ten times the capacity was not too much"
-    # The figure to reach is 95 %; on a machine that others use only a collapse can be told from noise.
-    assert len(found[2].good()) / wall_s > capacity / 3
+    # The figures to reach are 95 % and 10 ms; on a machine that others use only a collapse can be told from
+    # noise.
+    assert found[2].goodput > capacity * (0.95 if wall_s == 60 else 0.3)
+    assert wall_s < 60 or found[2].refusal_ms(0.99) <= 10
     assert health["running"] == health["waiting"] == 0

@@ -139,6 +139,33 @@ def test_unanswered_requests_run_again_to_the_same_bytes(remote: LoadedModel, he
     assert (status.restarts, status.state) == (1, "running")
 
 
+def test_a_held_request_goes_on_where_it_was(remote: LoadedModel, here: LoadedModel) -> None:
+    long = replace(request(), params=replace(request().params, max_tokens=400))
+    running = Running(remote.engine, long)
+    running.next()
+    running.ticket.hold(True)
+    until(lambda: remote.engine.status().running == 0)
+    assert not running.outcome.terminal
+    other = request(4)
+    assert Running(remote.engine, other).finish().bits == Running(here.engine, other).finish().bits
+    running.ticket.hold(False)
+    assert running.finish().bits == Running(here.engine, long).finish().bits
+
+
+def test_a_worker_that_makes_no_step_is_ended(
+    remote: LoadedModel, here: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_engine, "LOOK_S", 0.1)
+    monkeypatch.setattr(remote_engine, "MOST_LOOKS", 30)
+    answered = Running(remote.engine, replace(request(), params=replace(request().params, max_tokens=400)))
+    answered.next()
+    kill(remote, signal.SIGSTOP)
+    waiting = Running(remote.engine, request())
+    assert "made no step for 3 s" in failure(answered.finish()).message
+    assert waiting.finish().bits == Running(here.engine, request()).finish().bits
+    assert remote.engine.status().restarts == 1
+
+
 def free_params(seed: int) -> Request:
     plain = request(None)
     return replace(plain, params=replace(plain.params, seed=seed))

@@ -12,7 +12,15 @@ import pytest
 
 from headrace.engine.contract import EngineStatus
 from headrace.engine.options import EngineOptions
-from headrace.errors import CorruptFile, InvalidRequest, ModelLoading, ModelNotFound, OutOfMemory, Overloaded
+from headrace.errors import (
+    CorruptFile,
+    InvalidRequest,
+    ModelLoading,
+    ModelNotFound,
+    ModelTooLarge,
+    OutOfMemory,
+    Overloaded,
+)
 from headrace.workers.entry import Entry, Policy
 from headrace.workers.spec import ModelSpec
 from headrace.workers.table import ModelTable
@@ -62,7 +70,7 @@ class FakeLaunch:
     def plan(self, memory_bytes: int | None) -> Any:
         size = SIZES[self.name]
         if memory_bytes is not None and size > memory_bytes:
-            raise OutOfMemory(f"needs {size}, {memory_bytes} are free")
+            raise OutOfMemory(f"needs {size}, {memory_bytes} are free", needed_bytes=size)
         return SimpleNamespace(total_bytes=size)
 
     def load(self, progress: object) -> Any:
@@ -200,8 +208,11 @@ def test_a_model_in_use_is_never_unloaded() -> None:
 
 def test_what_never_fits_says_so() -> None:
     async def test(table: ModelTable, machine: Machine) -> None:
-        with pytest.raises(OutOfMemory, match="needs 80, 60 are free"):
+        _, release = await table.hold(table.find("small"))  # which has nothing to do with it
+        with pytest.raises(ModelTooLarge, match=r"needs 80, .* it does not fit this server") as caught:
             await table.hold(table.find("large"))
+        assert caught.value.status == 400
+        release()
 
     run(test, memory_bytes=60)
 

@@ -29,7 +29,7 @@ from headrace.engine.request import (
     Verdict,
 )
 from headrace.engine.scaling import Ranking, Scaling, Vote
-from headrace.errors import EngineStopped, HeadraceError, InvalidRequest, Overloaded
+from headrace.errors import EngineStopped, HeadraceError, InvalidRequest, OutOfMemory, Overloaded
 from headrace.sample.grammar import Constraint, GrammarError
 from headrace.sample.params import SamplingParams
 from headrace.sample.thinking import ThinkingLimit
@@ -41,6 +41,7 @@ from headrace.workers.wire import (
     BadFrame,
     Cancel,
     FromWorker,
+    Hold,
     Planned,
     Prepare,
     Proceed,
@@ -49,6 +50,7 @@ from headrace.workers.wire import (
     Refused,
     Step,
     Submit,
+    Taken,
     ToWorker,
     frame,
     read_events,
@@ -115,6 +117,8 @@ TO_WORKER: list[ToWorker] = [
     Submit(3, REQUEST, True),
     Submit(4, Request(prompt=(1,), scaling=Scaling(rank=Ranking("sum_logprob", 3))), False),
     Cancel(4),
+    Taken(12),
+    Hold(4, True),
 ]
 LIMITS = EngineLimits(context_length=9, max_sequences=2)
 FROM_WORKER: list[FromWorker] = [
@@ -156,6 +160,7 @@ def test_every_kind_of_event_comes_back_as_it_was() -> None:
         EngineStopped("gone"),
         GrammarError("no such rule", param="grammar"),
         Overloaded("full", retry_after_s=2.5, reason="memory"),
+        OutOfMemory("full", needed_bytes=5),
     ],
 )
 def test_errors_reply_the_same_on_the_other_side(error: HeadraceError) -> None:

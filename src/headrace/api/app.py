@@ -21,6 +21,7 @@ from headrace.api import (
     openapi,
     tokenize,
 )
+from headrace.api.anthropic import batches as message_batches
 from headrace.api.anthropic import messages
 from headrace.api.batch_runner import BatchRunner
 from headrace.api.errors import install_error_handlers
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from headrace.engine.contract import LoadedModel
 
 ROOMS = (
-    *(chat_completions, completions, messages, create, kept, ollama, files, batches),
+    *(chat_completions, completions, messages, message_batches, create, kept, ollama, files, batches),
     *(embeddings, tokenize, moderations, models, health, metrics, openapi),
 )
 

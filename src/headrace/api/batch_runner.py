@@ -14,6 +14,7 @@ from typing import IO
 
 import msgspec
 from starlette.datastructures import Headers
+from starlette.requests import Request as HttpRequest
 from starlette.types import ASGIApp, Message, Scope
 
 from headrace.api.batch_files import publish
@@ -27,7 +28,7 @@ from headrace.store.batches import Batches, Line, LineState, StoredBatch
 LOG = logging.getLogger("headrace.api")
 
 LOOK_IDLE_S, LOOK_BUSY_S = 5.0, 0.25  # how often the store is looked at for what other programs wrote
-RETRIED = (429, 503)
+RETRIED = (429, 503, 529)
 LONGEST_PAUSE_S = 5.0
 PAUSE_AFTER_FAILURE_S = 10.0
 LINES_AT_A_TIME = 64
@@ -236,6 +237,13 @@ class BatchRunner:
             service.release_body(call)
             service.ended(call)
         return answer
+
+
+def runner_of(http: HttpRequest) -> BatchRunner:
+    """The runner of the app that `http` came to."""
+    runner = http.app.state.batches
+    assert isinstance(runner, BatchRunner)
+    return runner
 
 
 def _scope(path: str, size: int, call: Call) -> Scope:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter
@@ -13,11 +13,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.batch_lines import read_lines
-from headrace.api.batch_runner import BatchRunner
+from headrace.api.batch_runner import runner_of
 from headrace.api.call import call_of
 from headrace.api.errors import NotFound, json_response
 from headrace.api.files import EXPIRES_AFTER_S, no_such_file, query_number, query_schema
-from headrace.api.openapi import replies
+from headrace.api.openapi import replies, request_body
 from headrace.api.parameters import parse_body
 from headrace.api.service import get_service, read_body
 from headrace.api.wire import BatchList, BatchObject, BatchUsage, RequestCounts
@@ -54,7 +54,7 @@ EXPIRES_AFTER = {
 class ExpiresAfter(BaseModel):
     """How long the files of a batch are kept."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
     anchor: Annotated[str, Field(pattern="^created_at$")]
     seconds: Annotated[int, Field(ge=EXPIRES_AFTER_S[0], le=EXPIRES_AFTER_S[1])]
 
@@ -62,7 +62,7 @@ class ExpiresAfter(BaseModel):
 class BatchBody(BaseModel):
     """The body of a new batch."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
     input_file_id: Annotated[str, Field(max_length=200)]
     endpoint: Annotated[str, WithJsonSchema({"enum": list(ENDPOINTS)})]
     completion_window: Annotated[
@@ -114,22 +114,13 @@ def batch_object(batch: StoredBatch) -> BatchObject:
     )
 
 
-def _runner(http: HttpRequest) -> BatchRunner:
-    runner = http.app.state.batches
-    assert isinstance(runner, BatchRunner)
-    return runner
-
-
 def _no_such_batch(batch_id: str) -> NotFound:
     return NotFound(f"there is no batch {batch_id[:80]!r}")
 
 
-def _body_schema() -> dict[str, Any]:
-    content = {"application/json": {"schema": BatchBody.model_json_schema()}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-@router.post("/v1/batches", openapi_extra=_body_schema(), responses=replies(BatchObject))
+@router.post(
+    "/v1/batches", openapi_extra=request_body(BatchBody.model_json_schema), responses=replies(BatchObject)
+)
 async def create_batch(http: HttpRequest) -> Response:
     """Begin a batch with the lines of a file. It runs while there is room; a wrong line fails alone."""
     service, owner = get_service(http), call_of(http).account.owner
@@ -164,7 +155,7 @@ async def create_batch(http: HttpRequest) -> Response:
         )
 
     batch = await service.off_loop(begin)
-    _runner(http).look()
+    runner_of(http).look()
     return json_response(batch_object(batch))
 
 
@@ -220,5 +211,5 @@ async def cancel_batch(http: HttpRequest, batch_id: str) -> Response:
         raise InvalidRequest(
             f"the batch has ended ({batch.status}): there is nothing to cancel", param="batch_id"
         )
-    _runner(http).look()
+    runner_of(http).look()
     return json_response(batch_object(batch))

@@ -1,4 +1,4 @@
-"""From the engine's thread to the event loop: events cross in one wake-up per step, for all requests."""
+"""From an engine's thread to the event loop: events cross in one wake-up per step, for all requests."""
 
 from __future__ import annotations
 
@@ -10,23 +10,37 @@ from headrace.engine.request import Event, Sink
 
 Deliver = Callable[[list[Event]], None]
 
+MOST_BATCHES = 2
+"""Of one request, that wait for the loop: an engine that brings more is held back. One is being delivered
+while the next is computed; beyond that those who came first would only run further ahead of those who still
+wait to be read."""
+LOOK_S = 0.1
+
 
 class Mailbox:
-    """Collects what sinks receive and wakes one event loop once for all of it."""
+    """Collects what sinks receive and wakes one event loop once for all of it.
+
+    What waits of one request is delivered in a row, so that it is written as one. A sink blocks while too
+    much of its request waits, unless the loop itself calls it or runs no more.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._lock = threading.Lock()
-        self._pending: list[tuple[Deliver, list[Event]]] = []
+        self._thread = threading.get_ident()
+        self._changed = threading.Condition()
+        self._pending: dict[Deliver, list[list[Event]]] = {}
 
     def sink(self, deliver: Deliver) -> Sink:
         """A sink for the engine; `deliver` runs on the loop, with the events in order."""
 
         def post(events: list[Event]) -> None:
-            with self._lock:
-                self._pending.append((deliver, events))
-                if len(self._pending) > 1:
-                    return  # a wake-up is already on its way
+            with self._changed:
+                while len(self._pending.get(deliver, ())) >= MOST_BATCHES and self._runs_elsewhere():
+                    self._changed.wait(LOOK_S)
+                first = not self._pending
+                self._pending.setdefault(deliver, []).append(events)
+            if not first:
+                return  # a wake-up is already on its way
             try:
                 self._loop.call_soon_threadsafe(self._flush)
             except RuntimeError:  # the loop has closed: nobody is left to read
@@ -34,8 +48,13 @@ class Mailbox:
 
         return post
 
+    def _runs_elsewhere(self) -> bool:
+        return threading.get_ident() != self._thread and self._loop.is_running()
+
     def _flush(self) -> None:
-        with self._lock:
-            pending, self._pending = self._pending, []
-        for deliver, events in pending:
-            deliver(events)
+        with self._changed:
+            pending, self._pending = self._pending, {}
+            self._changed.notify_all()
+        for deliver, batches in pending.items():
+            for events in batches:
+                deliver(events)

@@ -66,7 +66,7 @@ MIN_THINKING = (
 class ReasoningOptions(BaseModel):
     """`reasoning` as OpenRouter has it: another place for effort and budget."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
     effort: Annotated[str, Field(max_length=20)] | None = None
     max_tokens: Annotated[int, Field(ge=0)] | None = None
 

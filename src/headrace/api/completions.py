@@ -18,7 +18,7 @@ from headrace.api.openapi import TextChunk, TextReply, replies
 from headrace.api.parameters import check_characters, json_schema, read_parameters
 from headrace.api.reply import Collected, Head, respond
 from headrace.api.scaling import ScalingBody
-from headrace.api.service import get_service, key_salt, new_id
+from headrace.api.service import QUICK_BODY_BYTES, get_service, key_salt, new_id
 from headrace.api.wire import (
     TextChoice,
     TextLogprobs,
@@ -239,6 +239,9 @@ async def create_completion(http: HttpRequest) -> Response:
     model = await service.use(call_of(http), body.model)
     head = Head(new_id("cmpl"), model.name, warnings, body.include_usage)
     salt = key_salt(http, body.prompt_cache_key)
-    requests = await service.off_loop(lambda: body.requests(model, head.id, salt))
+    if call_of(http).body_bytes <= QUICK_BODY_BYTES:
+        requests = body.requests(model, head.id, salt)
+    else:
+        requests = await service.off_loop(lambda: body.requests(model, head.id, salt))
     shape = TextShape(model, body, requests)
     return await respond(http, model, requests, shape, head, stream=bool(body.stream))

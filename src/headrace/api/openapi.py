@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -22,6 +22,8 @@ from headrace.api.anthropic.wire import (
     AnthropicModel,
     AnthropicModelList,
     AnthropicTokenCount,
+    MessageBatch,
+    MessageBatchList,
 )
 from headrace.api.errors import ErrorBody
 from headrace.api.guard import OPEN_PATHS
@@ -71,6 +73,7 @@ BODIES = (
     *(ChatReply, TextReply, ChatChunk, TextChunk),
     *(OllamaError, *OLLAMA_REPLIES),
     *(AnthropicError, AnthropicMessage, AnthropicModel, AnthropicModelList, AnthropicTokenCount),
+    *(MessageBatch, MessageBatchList),
     *STREAM_EVENTS,
     *(ResponseObject, ResponseEvent, DeletedResponse, ResponseInputTokens, ResponseItemList),
     *(wire.FileObject, wire.FileList, wire.FileDeleted, wire.BatchObject, wire.BatchList),
@@ -93,6 +96,15 @@ WITH_BODY: Mapping[int, str] = {
     413: "The body is larger than 32 MiB",
     429: "The key has used up its requests, tokens or concurrency; Retry-After says when to come back",
 }
+
+
+_SCHEMAS: list[Callable[[], Json]] = []
+
+
+def request_body(schema: Callable[[], Json]) -> Json:
+    """The entry of a body of JSON. Its schema is made with the document: no server start waits for it."""
+    _SCHEMAS.append(schema)
+    return {"x-body": len(_SCHEMAS) - 1}
 
 
 def replies(
@@ -142,6 +154,10 @@ def _parts_of_body(operation: Json) -> Json:
 
 def _complete(path: str, method: str, operation: Json) -> None:
     """Add what every operation has; take out what FastAPI only assumes."""
+    if "x-body" in operation:
+        place: int = operation.pop("x-body")
+        content = {"application/json": {"schema": _SCHEMAS[place]()}}
+        operation["requestBody"] = {"required": True, "content": content}
     anthropic = path.startswith(MESSAGES_PATH)
     responses: Json = operation["responses"]
     responses.pop("422", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -16,6 +17,7 @@ from headrace.api.formats import (
     STRUCTURED_OUTPUTS,
     constraint_of,
 )
+from headrace.api.openapi import request_body
 from headrace.api.service import get_service, read_body
 from headrace.api.wire import ParameterWarning
 from headrace.chat.conversation import Conversation
@@ -73,6 +75,7 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "suffix": ("",),
 }
 
+_BUILDING = threading.Lock()
 Body = TypeVar("Body", bound="RequestBody")
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
@@ -80,7 +83,7 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 class StreamOptions(BaseModel):
     """`stream_options` of a request."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
@@ -88,7 +91,7 @@ class StreamOptions(BaseModel):
 class RequestBody(BaseModel):
     """A body whose unknown fields are refused; a surface lists those that it knows without use for them."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True, defer_build=True)
     no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = NO_EFFECT
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = UNSUPPORTED
 
@@ -306,8 +309,7 @@ async def read_parameters(kind: type[Body], http: HttpRequest) -> tuple[Body, li
 
 def json_schema(kind: type[RequestBody]) -> dict[str, Any]:
     """The request body's entry in the OpenAPI document."""
-    content = {"application/json": {"schema": body_schema(kind)}}
-    return {"requestBody": {"required": True, "content": content}}
+    return request_body(lambda: body_schema(kind))
 
 
 def body_schema(kind: type[RequestBody]) -> dict[str, Any]:
@@ -337,6 +339,9 @@ def parse_body(kind: type[Parsed], body: bytes) -> Parsed:
 
 def validated(kind: type[Parsed], content: object) -> Parsed:
     """A checked body, or an object inside one; InvalidRequest names the first bad field."""
+    if not kind.__pydantic_complete__:  # built when it is first needed, by one thread
+        with _BUILDING:
+            kind.model_rebuild()
     try:
         return kind.model_validate(content)
     except ValidationError as error:

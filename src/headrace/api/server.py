@@ -21,6 +21,7 @@ from headrace.errors import EngineStopped, UsageError
 
 LOG = logging.getLogger("headrace.api")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ACCEPTS_PER_TURN = 32
 CANCEL_S = 5.0  # far beyond a step, after which what was cancelled has ended
 
 
@@ -102,7 +103,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen, load the model where there is none yet, then say so."""
-        await super().startup(sockets)
+        await super().startup([handle for one in sockets or () for handle in _handles(one)])
         self._loop = asyncio.get_running_loop()
         if not self._service.starting:
             self._on_started()
@@ -156,6 +157,12 @@ def serve(
     if server.failure is not None:
         raise server.failure
     return server.stopped_by
+
+
+def _handles(listener: socket.socket) -> list[socket.socket]:
+    """The socket, and copies of it: libuv accepts one connection of each in a turn of the loop, and where
+    many streams are written a turn takes long."""
+    return [listener, *(listener.dup() for _ in range(ACCEPTS_PER_TURN - 1))]
 
 
 def _has_uvloop() -> bool:

@@ -39,6 +39,10 @@ CLIENT_GONE = 499  # never sent, only counted and logged
 BODY_LIMIT_BYTES = 32 * 2**20
 BODIES_LIMIT_BYTES = 256 * 2**20  # of all bodies that are being read or parsed
 BODY_DEADLINE_S = 60.0
+QUICK_BODY_BYTES = 4 * 1024
+QUICK_TOKENS = 4 * 1024
+"""What is not larger is worked on at once. A thread takes longer to begin than this takes, and while requests
+wait for theirs, those that were first run ahead."""
 
 T = TypeVar("T")
 
@@ -74,7 +78,7 @@ class Generation:
     async def submit(self, requests: Sequence[Request]) -> None:
         """Hand every request to the engine; where one is refused at the door, none goes on.
 
-        In a thread, because the door looks at every token of a prompt.
+        In a thread where it may take a while: the door looks at every token, and grammars are compiled.
         """
         sinks = [
             self._service.mailbox.sink(lambda events, index=index: self._receive(index, events))
@@ -100,7 +104,10 @@ class Generation:
         self._service.under_way.add(self)
         self._service.queued_tokens += self._cost.prompt_tokens
         try:
-            refusal = await self._service.off_loop(submit_all)
+            if self._cost.prompt_tokens <= QUICK_TOKENS and not any(one.constraint for one in requests):
+                refusal = submit_all()
+            else:
+                refusal = await self._service.off_loop(submit_all)
         except BaseException:
             self._abandon()
             raise
@@ -131,6 +138,11 @@ class Generation:
             self._cancelled = True
             for ticket in self._tickets:
                 ticket.cancel()
+
+    def hold(self, held: bool) -> None:
+        """Compute no more while the reader is behind, or go on."""
+        for ticket in self._tickets:
+            ticket.hold(held)
 
     def fail(self, error: HeadraceError) -> None:
         """Stop, and report `error` as the reason."""

@@ -22,6 +22,9 @@ LOG = logging.getLogger("headrace.api")
 
 # Together with the transport's own 64 KiB mark and one slice on its way: at most 256 KiB per reader.
 PENDING_LIMIT_BYTES = 128 * 1024
+HOLD_BYTES = 64 * 1024
+RESUME_BYTES = 16 * 1024
+"""With so much waiting no more is computed for a reader, and again when it has come down to that."""
 SLICE_BYTES = 64 * 1024
 STALL_S = 60.0
 
@@ -61,6 +64,7 @@ class StreamedReply(Response):
         self._wake = asyncio.Event()
         self._complete = False
         self._sending = False
+        self._held = False
         self._cut: Callable[[str], None] = lambda reason: None
 
     async def submit(
@@ -77,6 +81,9 @@ class StreamedReply(Response):
             self._cut(f"{len(self._pending):,} bytes wait for it")
             return
         self._pending += self._writer.events(index, events)
+        if self._sending and not self._held and len(self._pending) > HOLD_BYTES:
+            self._held = True
+            self._generation.hold(True)
         if isinstance(events[-1], Failed):
             self._end(events[-1].error)
         self._wake.set()
@@ -130,3 +137,6 @@ class StreamedReply(Response):
             finally:
                 timer.cancel()
             self._sending = False
+            if self._held and len(self._pending) <= RESUME_BYTES:
+                self._held = False
+                self._generation.hold(False)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from headrace.api.call import call_of
 from headrace.api.chat_completions import ChatBody
 from headrace.api.errors import json_response
-from headrace.api.openapi import replies
+from headrace.api.openapi import replies, request_body
 from headrace.api.parameters import check_characters, parse_body
 from headrace.api.service import get_service, read_body
 from headrace.api.wire import PromptText, Tokenized
@@ -29,7 +29,7 @@ MAX_TOKENS = 2**20
 class TemplateBody(BaseModel):
     """A conversation that a chat template is to write out."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
     model: str | None = None
     messages: Annotated[list[dict[str, Any]] | None, Field(min_length=1)] = None
     tools: Annotated[Any, WithJsonSchema({"type": "array", "items": {"type": "object"}})] = None
@@ -72,14 +72,13 @@ class TokenizeBody(TemplateBody):
 class DetokenizeBody(BaseModel):
     """Tokens whose text is wanted."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
     model: str | None = None
     tokens: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=MAX_TOKENS)]
 
 
 def _schema(kind: type[BaseModel], **required: Any) -> dict[str, Any]:
-    content = {"application/json": {"schema": kind.model_json_schema() | required}}
-    return {"requestBody": {"required": True, "content": content}}
+    return request_body(lambda: kind.model_json_schema() | required)
 
 
 @router.post(

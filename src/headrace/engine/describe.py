@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,21 +27,9 @@ from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.hub import resolve
 from headrace.weights.packed import Wanted
 from headrace.weights.shipped import SHIPPED_DEFAULT
-from headrace.weights.source import Source
-from headrace.weights.tensor_classes import class_of
+from headrace.weights.stored import StoredClass, stored_classes
 
 _STATED_CONTEXT = 1024  # tokens before the one whose speed is predicted
-
-
-@dataclass(frozen=True, slots=True)
-class StoredClass:
-    """The tensors of one class that are stored as one type."""
-
-    kind: str
-    type: str
-    tensors: int
-    parameters: int
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,18 +121,6 @@ def _plan(
         return plan_memory(program, wanted, options, context=context, encodes=encodes), None
     except OutOfMemory as error:
         return None, error.message
-
-
-def stored_classes(checkpoint: Source) -> tuple[StoredClass, ...]:
-    """What a checkpoint holds; only headers are read."""
-    groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for name, info in checkpoint.tensors.items():
-        key = class_of(name, len(info.shape)), info.dtype
-        groups.setdefault(key, []).append((math.prod(info.shape), info.nbytes))
-    return tuple(
-        StoredClass(kind, type, len(sizes), sum(n for n, _ in sizes), sum(nbytes for _, nbytes in sizes))
-        for (kind, type), sizes in sorted(groups.items())
-    )
 
 
 def _active(stored: tuple[StoredClass, ...], model: Model) -> int:

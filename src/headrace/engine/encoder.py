@@ -108,7 +108,7 @@ class Encoder:
             rank = text.submitted_s + request.priority * self.limits.ageing_s
             heapq.heappush(self._queue, (rank, number, text))
             self._wake.notify()
-        return Ticket(request_id, self.cancel)
+        return Ticket(request_id, self.cancel, self.hold)
 
     def status(self) -> EngineStatus:
         """Where the engine stands now. Its pages are free between steps."""
@@ -136,6 +136,9 @@ class Encoder:
         with self._wake:
             self._cancelled.append(request_id)
             self._wake.notify()
+
+    def hold(self, request_id: str, held: bool) -> None:
+        """Without effect: all that comes of a text comes at once, so that no reader falls behind."""
 
     # -- on the engine's thread -----------------------------------------------------------------------
 

@@ -8,16 +8,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass
 
 from headrace.engine.arrivals import Arrivals
-from headrace.engine.constraints import Constraints, Masks
+from headrace.engine.chunk import Chunk
+from headrace.engine.constraints import Constraints
 from headrace.engine.contract import EngineLimits, EngineStatus
 from headrace.engine.door import check_request
+from headrace.engine.drawing import Drawing, turns_of
 from headrace.engine.generation import Choice, Generation
 from headrace.engine.request import ChoiceDone, Event, Failed, Request, Sink, Ticket
-from headrace.engine.schedule import Chunk, Scheduler
+from headrace.engine.schedule import Scheduler
 from headrace.engine.sequence import Sequence
 from headrace.engine.speculate.speculation import Speculation
 from headrace.engine.step_builder import StepBuilder
@@ -30,10 +31,18 @@ from headrace.errors import (
 )
 from headrace.ops.value import Array
 from headrace.run.executor import Executor
-from headrace.sample.sampler import RowState, Sampled, Sampler
+from headrace.sample.sampler import Sampler
 from headrace.text.tokenizer import Tokenizer
 
+DEADLINE_LOOK_S = 0.25
+
 log = logging.getLogger("headrace.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    request_id: str
+    held: bool
 
 
 class Engine:
@@ -67,6 +76,7 @@ class Engine:
         self._speculation = speculation
         self._builder = StepBuilder(context=self._longest, page_tokens=capacity.page_tokens)
         self._constraints = Constraints(tokenizer, sampler.vocabulary)
+        self._drawing = Drawing(sampler, self._constraints)
         self._arrivals = Arrivals(tokenizer, sampler.vocabulary, self._constraints, self._longest)
         self._accepted: dict[str, Generation] = {}  # not ended yet; guarded by _wake
         self._pending_choices = 0  # of the accepted; guarded by _wake
@@ -74,7 +84,7 @@ class Engine:
         self._choices: dict[int, Choice] = {}  # by sequence id
         self._beams: dict[int, Generation] = {}  # by sequence id
         self._request_ids = itertools.count()
-        self._inbox: deque[Generation | str] = deque()  # requests, and ids to cancel
+        self._inbox: deque[Generation | str | _Hold] = deque()  # requests, and ids to cancel
         self._wake = threading.Condition()
         self._stopping = False
         self._failure: HeadraceError | None = None
@@ -108,7 +118,7 @@ class Engine:
             self._accepted[request_id] = generation
             self._inbox.append(generation)
             self._wake.notify()
-        return Ticket(request_id, self.cancel)
+        return Ticket(request_id, self.cancel, self.hold)
 
     def status(self) -> EngineStatus:
         """Where the engine stands now."""
@@ -129,6 +139,11 @@ class Engine:
             mask_s=self._constraints.mask_s,
         )
 
+    @property
+    def steps(self) -> int:
+        """Steps so far."""
+        return self._steps
+
     def close(self) -> None:
         """Stop the loop; requests that have not ended fail with EngineStopped."""
         with self._wake:
@@ -140,6 +155,12 @@ class Engine:
         """Stop a request, as its ticket does; nothing where it has ended."""
         with self._wake:
             self._inbox.append(request_id)
+            self._wake.notify()
+
+    def hold(self, request_id: str, held: bool) -> None:
+        """Compute no more of a request, as its ticket does, or go on; nothing where it has ended."""
+        with self._wake:
+            self._inbox.append(_Hold(request_id, held))
             self._wake.notify()
 
     # -- on the engine's thread -----------------------------------------------------------------------
@@ -158,8 +179,8 @@ class Engine:
     def _take_inbox(self) -> bool:
         """Take what has arrived, waiting while there is nothing to do; False when it is time to stop."""
         with self._wake:
-            while not (self._inbox or self._choices or self._beams or self._stopping):
-                self._wake.wait()
+            if self._scheduler.idle and not self._inbox and not self._stopping:
+                self._wake.wait(DEADLINE_LOOK_S if self._active else None)  # what is active is held
             arrived = list(self._inbox)
             self._inbox.clear()
             if self._stopping:
@@ -167,6 +188,8 @@ class Engine:
         for item in arrived:
             if isinstance(item, str):
                 self._end_early(item)
+            elif isinstance(item, _Hold):
+                self._take_hold(item)
             else:
                 self._active[item.request_id] = item
                 for choice in item.choices:
@@ -190,12 +213,12 @@ class Engine:
             generation = self._generation(chunk.sequence)
             if generation.scheduled_s is None:
                 generation.scheduled_s = now
-        turns = self._turns(chunks)
+        turns = turns_of(chunks, self._choices)
         masks = self._constraints.start([turn.choice for turn in turns])
         logits = executor.run(step)
         scored = any(chunk.scores for chunk in chunks)
         grown = self._read_rows(logits, chunks) if self._beams or scored else set[str]()
-        self._draw(logits, turns, masks)
+        self._drawing.draw(logits, turns, masks)
         self._scheduler.advance(chunks)
         self._steps += 1
         self._last_step_s = self._clock()
@@ -204,17 +227,6 @@ class Engine:
         self._hand_out(turns)
         for request_id in grown:
             self._grow(self._active[request_id])
-
-    def _turns(self, chunks: list[Chunk]) -> list[Turn]:
-        """The turns of the choices that draw tokens in this step."""
-        turns: list[Turn] = []
-        row = 0
-        for chunk in chunks:
-            row += chunk.rows
-            choice = self._choices.get(chunk.sequence.id)
-            if chunk.samples and choice is not None:
-                turns.append(Turn(choice, chunk, row - 1 - chunk.drafted))
-        return turns
 
     def _generation(self, sequence: Sequence) -> Generation:
         choice = self._choices.get(sequence.id)
@@ -264,29 +276,6 @@ class Engine:
         self._scheduler.finish(sequence)
         self._builder.forget(sequence)
 
-    def _draw(self, logits: Array, turns: list[Turn], masks: Future[Masks] | None) -> None:
-        """Draw the tokens of all turns: first one each, then another where the draft agrees, and so on."""
-        while turns:
-            rows = [turn.row for turn in turns]
-            if len(rows) == 1:
-                drawn_from = logits[rows[0] : rows[0] + 1]
-            else:
-                drawn_from = logits if len(rows) == len(logits) else logits[rows]
-            sampled = self._sample(drawn_from, [turn.choice.row for turn in turns], masks)
-            turns = [turn for index, turn in enumerate(turns) if turn.take(sampled, index)]
-            masks = self._constraints.start([turn.choice for turn in turns])
-
-    def _sample(self, logits: Array, rows: list[RowState], masks: Future[Masks] | None) -> Sampled:
-        """A token of each row; those without a mask have its error instead."""
-        if masks is None:
-            return self._sampler.sample(logits, rows)
-        found = masks.result()
-        allowed = [None if isinstance(mask, HeadraceError) else mask for mask in found]
-        sampled = self._sampler.sample(logits, rows, allowed)
-        refused = [mask if isinstance(mask, HeadraceError) else None for mask in found]
-        errors = [mine or its for mine, its in zip(refused, sampled.errors, strict=True)]
-        return replace(sampled, errors=tuple(errors))
-
     def _hand_out(self, turns: list[Turn]) -> None:
         """Send what the turns brought, and give back what has ended."""
         events: dict[int, tuple[Generation, list[Event]]] = {}
@@ -324,6 +313,14 @@ class Engine:
             events += [ChoiceDone(index, "cancelled") for index in range(generation.request.params.n)]
         self._drop(generation)
         _send(generation, [*events, generation.finished(self._clock())])
+
+    def _take_hold(self, item: _Hold) -> None:
+        generation = self._active.get(item.request_id)
+        for choice in generation.choices if generation is not None else ():
+            if item.held:
+                self._scheduler.hold(choice.sequence)
+            else:
+                self._scheduler.resume(choice.sequence)
 
     def _check_deadlines(self) -> None:
         now = self._clock()

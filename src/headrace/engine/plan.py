@@ -52,12 +52,11 @@ def plan_memory(
     if options.memory_bytes is not None:
         usable = min(usable, options.memory_bytes - base)
     free = usable - draft_bytes - weights - activations - states
-    if encodes:
-        pages = _pages_of_a_step(options, step_tokens, per_page)
-    elif per_page:
-        pages = _page_count(options, context, per_page, free)
-    else:
-        pages = _pages_of_nothing(options, context)
+    pages = (
+        _pages_of_a_step(options, step_tokens, per_page)
+        if encodes
+        else _pages(options, context, per_page, free)
+    )
     plan = MemoryPlan(
         context=context,
         kv_type=kv_type,
@@ -78,7 +77,8 @@ def plan_memory(
             f"the model needs {_gb(weights)} for weights, {_gb(activations)} for activations, "
             f"{_gb(states)} for states and {_gb(plan.kv_bytes)} for keys and values, "
             f"{_gb(max(usable, 0))} are free: use a smaller --context or --max-sequences, or"
-            " --weights int4"
+            " --weights int4",
+            needed_bytes=plan.total_bytes,
         )
     return plan
 
@@ -113,6 +113,10 @@ def _kv_type(options: EngineOptions, wanted: Sequence[Wanted]) -> KvType:
     if options.kv_dtype != "auto":
         return options.kv_dtype
     return "f32" if all(weight.format == "f32" for weight in wanted) else "bf16"
+
+
+def _pages(options: EngineOptions, context: int, per_page: int, free: int) -> int:
+    return _page_count(options, context, per_page, free) if per_page else _pages_of_nothing(options, context)
 
 
 def _page_count(options: EngineOptions, context: int, per_page: int, free: int) -> int:

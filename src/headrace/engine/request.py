@@ -167,16 +167,22 @@ class Failed:
 Event = PromptLogprobs | Delta | Embedded | ChoiceDone | Verdict | Done | Failed
 Terminal = Done | Failed
 Sink = Callable[[list[Event]], None]
-"""Called on the engine's thread with the events of one step, in order. It must not block or raise."""
+"""Called on the engine's thread with the events of one step, in order. It must not raise; where it blocks the
+engine waits, which is right while those who read are behind and for nothing else."""
 
 
 @dataclass(slots=True)
 class Ticket:
-    """A handle on a submitted request: `cancel()` stops work within one step."""
+    """A handle on a submitted request: `cancel()` stops work within one step, `hold()` until it is undone."""
 
     request_id: str
     _cancel: Callable[[str], None] = field(repr=False)
+    _hold: Callable[[str, bool], None] = field(repr=False)
 
     def cancel(self) -> None:
         """Stop the request: its pages are free after the current step; it ends with 'cancelled' and Done."""
         self._cancel(self.request_id)
+
+    def hold(self, held: bool) -> None:
+        """Compute no more of it while its reader is behind, or go on; beams go on whatever is said."""
+        self._hold(self.request_id, held)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 
+from headrace.engine.chunk import Chunk
 from headrace.engine.sequence import Sequence, State, agreeing
 from headrace.errors import ProgramError
 from headrace.kv.pages import PAGE_TOKENS, Pages, pages_for
@@ -19,37 +20,6 @@ MAX_PREEMPTIONS = 4
 """So often at most is a sequence preempted."""
 
 _RANK = attrgetter("rank")
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Compute `sequence.tokens[start:start + count]`; `samples`: it ends at the last token, for logits;
-    `scores`: logits are wanted of every token. After the last token come `drafted` ones of the sequence's
-    draft, which are not in `count`."""
-
-    sequence: Sequence
-    start: int
-    count: int
-    samples: bool
-    scores: bool = False
-    drafted: int = 0
-
-    @property
-    def rows(self) -> int:
-        """Rows of logits: of the last tokens of the chunk."""
-        return self.count if self.scores else int(self.samples) + self.drafted
-
-    @property
-    def length(self) -> int:
-        """Tokens that are computed."""
-        return self.count + self.drafted
-
-    @property
-    def tokens(self) -> list[int]:
-        """All that is computed, the drafted ones last."""
-        sequence = self.sequence
-        tokens = sequence.tokens[self.start : self.start + self.count]
-        return tokens + sequence.draft[: self.drafted] if self.drafted else tokens
 
 
 class Scheduler:
@@ -75,6 +45,9 @@ class Scheduler:
     fewer tokens or sits out the step. The most important running sequence can take everything, hence always
     progresses. A preempted one goes back to its place in the queue; its full pages stay in the prefix tree
     until evicted, and readmission goes on from what is left of them.
+
+    Holding. Of a sequence whose reader is behind nothing is computed: it gives its pages and slot to others
+    and goes back to its place in the queue when it is read on.
 
     Choices. Of the sequences of one request the first computes the prompt's full pages while the others
     wait; then they find these in the prefix tree (with `cache` off, under a salt of the request's own).
@@ -126,6 +99,11 @@ class Scheduler:
         """How often a sequence lost its pages to a more important one."""
 
     @property
+    def idle(self) -> bool:
+        """Whether there is nothing to compute."""
+        return not self._running and not self._waiting
+
+    @property
     def free_pages(self) -> int:
         """Pages that hold nothing."""
         return self._pages.free
@@ -167,6 +145,23 @@ class Scheduler:
         elif sequence.state is State.RUNNING:
             self._stop(sequence, keep=sequence.cache)
         sequence.state = State.FINISHED
+
+    def hold(self, sequence: Sequence) -> None:
+        """Compute no more of it until `resume`. Its full pages stay in the prefix tree until evicted."""
+        if sequence.state is State.WAITING:
+            _take_out(self._waiting, sequence)
+        elif sequence.state is State.RUNNING:
+            self._stop(sequence, keep=True)
+            sequence.computed = 0
+        else:
+            return
+        sequence.state = State.HELD
+
+    def resume(self, sequence: Sequence) -> None:
+        """Back to its place in the queue, if it was held."""
+        if sequence.state is State.HELD:
+            sequence.state = State.WAITING
+            insort(self._waiting, sequence, key=_RANK)
 
     cancel = finish
     """Ended from outside; fine a second time, and between `schedule` and `advance` (which then skips it)."""
@@ -304,7 +299,8 @@ class Scheduler:
         sequence.state = State.RUNNING
         sequence.state_slot = self._free_slots.pop()
         sequence.computed = match.tokens_matched
-        if not sequence.preemptions:
+        if not sequence.admitted:
+            sequence.admitted = True
             sequence.cached_tokens = match.tokens_matched
             sequence.miss_reason = match.miss_reason
             if not sequence.cache:

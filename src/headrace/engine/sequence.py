@@ -9,10 +9,11 @@ from headrace.kv.prefix_tree import MissReason
 
 
 class State(Enum):
-    """Where a sequence stands: in the queue, holding pages, or gone."""
+    """Where a sequence stands: in the queue, holding pages, held until somebody reads on, or gone."""
 
     WAITING = "waiting"
     RUNNING = "running"
+    HELD = "held"
     FINISHED = "finished"
 
 
@@ -47,6 +48,7 @@ class Sequence:
     cached_tokens: int = 0  # taken from the prefix cache when first admitted
     miss_reason: MissReason | None = None  # why `cached_tokens` is not larger
     preemptions: int = 0
+    admitted: bool = False  # once at least
 
     @property
     def pending(self) -> int:

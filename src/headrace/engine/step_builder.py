@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headrace.engine.schedule import Chunk
+from headrace.engine.chunk import Chunk
 from headrace.engine.sequence import Sequence
 from headrace.kv.pages import pages_for
 from headrace.ops.value import Ints

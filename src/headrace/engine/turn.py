@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headrace.engine.chunk import Chunk
 from headrace.engine.generation import Choice
 from headrace.engine.request import Delta, Event, TokenLogprob
-from headrace.engine.schedule import Chunk
 from headrace.errors import HeadraceError
 from headrace.sample.grammar import GrammarError
 from headrace.sample.sampler import Sampled

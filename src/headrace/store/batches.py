@@ -72,8 +72,9 @@ _SELECT = "SELECT " + ", ".join(_COUNTS.get(name, name) for name in _COLUMNS) + 
 class Batches:
     """The batches of one store."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, prefix: str = "batch") -> None:
+        """`prefix`: of the ids of one surface's batches, which the others' do not see."""
+        self._database, self._prefix = database, prefix
 
     def add(
         self,
@@ -88,7 +89,7 @@ class Batches:
         files_expire_after_s: int | None,
     ) -> StoredBatch:
         """Keep a batch with its lines, those that are wrong with their replies."""
-        batch_id, now_s = f"batch_{uuid.uuid4().hex}", int(time.time())
+        batch_id, now_s = f"{self._prefix}_{uuid.uuid4().hex}", int(time.time())
         values = (batch_id, owner, endpoint, input_file_id, completion_window, metadata, files_expire_after_s)
         with self._database.transaction() as connection:
             connection.execute(
@@ -110,18 +111,24 @@ class Batches:
 
     def get(self, owner: str, batch_id: str) -> StoredBatch | None:
         """One of the owner's batches; None where there is none of that id."""
+        if not batch_id.startswith(self._prefix + "_"):
+            return None
         rows = self._database.query(f"{_SELECT} WHERE owner = ? AND id = ?", (owner, batch_id))
         return _stored(rows[0]) if rows else None
 
-    def page(self, owner: str, *, after: str | None, limit: int) -> list[StoredBatch]:
-        """Up to `limit` of the owner's batches, newest first, from the one that follows `after` on."""
+    def page(
+        self, owner: str, *, after: str | None, before: str | None = None, limit: int
+    ) -> list[StoredBatch]:
+        """Up to `limit` of the owner's batches, newest first: those next to `after`, or next to `before`."""
+        comes, order = ("<", "DESC") if before is None else (">", "ASC")
         rows = self._database.query(
-            f"""{_SELECT} WHERE owner = ?1
-            AND (?2 IS NULL OR number < (SELECT number FROM batches WHERE id = ?2 AND owner = ?1))
-            ORDER BY number DESC LIMIT ?3""",
-            (owner, after, limit),
+            f"""{_SELECT} WHERE owner = ?1 AND id GLOB ?4
+            AND (?2 IS NULL OR number {comes} (SELECT number FROM batches WHERE id = ?2 AND owner = ?1))
+            ORDER BY number {order} LIMIT ?3""",
+            (owner, after if before is None else before, limit, f"{self._prefix}_*"),
         )
-        return [_stored(row) for row in rows]
+        found = [_stored(row) for row in rows]
+        return found if before is None else found[::-1]
 
     def open(self) -> list[StoredBatch]:
         """The batches of all owners that have not ended, oldest first."""
@@ -133,8 +140,8 @@ class Batches:
         """Ask for the end of one of the owner's batches; None where there is none of that id."""
         self._database.execute(
             "UPDATE batches SET status = 'cancelling', cancelling_s = ? "
-            "WHERE owner = ? AND id = ? AND status = 'in_progress'",
-            (int(time.time()), owner, batch_id),
+            "WHERE owner = ? AND id = ? AND id GLOB ? AND status = 'in_progress'",
+            (int(time.time()), owner, batch_id, f"{self._prefix}_*"),
         )
         return self.get(owner, batch_id)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import socket
 import sys
 
-from headrace.workers.worker import Worker
-
-Worker(socket.socket(fileno=int(sys.argv[1]))).run()
+gc.disable()  # what is imported stays: nothing is gained by looking through it
+worker = importlib.import_module("headrace.workers.worker")
+gc.freeze()
+gc.enable()
+worker.Worker(socket.socket(fileno=int(sys.argv[1]))).run()

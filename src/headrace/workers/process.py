@@ -77,6 +77,10 @@ class WorkerProcess:
             return f"was ended by {signal.Signals(-code).name}"
         return f"ended with exit code {code}"
 
+    def kill(self) -> None:
+        """End the process as it is; `messages` ends then."""
+        self._process.kill()
+
     def _next(self, progress: Callable[[int, int], None]) -> FromWorker:
         """The next message that is not about progress."""
         for message in self.messages():

@@ -10,24 +10,33 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from headrace.engine.contract import EngineLimits, EngineState, EngineStatus
 from headrace.engine.door import check_request
 from headrace.engine.request import (
-    ChoiceDone,
     Done,
     Event,
     Failed,
     Request,
     Sink,
     Ticket,
-    Timing,
-    Usage,
 )
 from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
+from headrace.workers.open_request import OpenRequest, cancelled, in_time, send
 from headrace.workers.process import WorkerProcess
-from headrace.workers.wire import Answer, BadFrame, Cancel, FromWorker, Ready, Step, Submit, read_events
+from headrace.workers.wire import (
+    Answer,
+    BadFrame,
+    Cancel,
+    FromWorker,
+    Hold,
+    Ready,
+    Step,
+    Submit,
+    Taken,
+    read_events,
+)
 
 LOG = logging.getLogger("headrace.workers")
 
@@ -38,22 +47,13 @@ MOST_CRASHES = 10
 CRASH_WINDOW_S = 60.0
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 5.0
+LOOK_S = 1.0
+MOST_LOOKS = 60
+"""A worker that makes no step is ended after so many looks, far beyond the longest step. Looks are counted,
+not seconds: a machine that slept is no reason."""
 
 Start = Callable[[Callable[[WorkerProcess], None]], tuple[WorkerProcess, Ready]]
 """Starts a worker and loads it; tells of the process as soon as there is one, so that it can be ended."""
-
-
-@dataclass(slots=True, eq=False)
-class _Open:
-    """A request that has not had its terminal event. `accepted` is there while its submission waits."""
-
-    request: Request
-    sink: Sink
-    submitted_s: float
-    accepted: Future[None] | None
-    answered: bool = False
-    cancelled: bool = False
-    deaths: int = 0
 
 
 class RemoteEngine:
@@ -70,7 +70,7 @@ class RemoteEngine:
         self._lock = threading.Lock()  # guards what follows
         self._process: WorkerProcess = worker  # running or on its way
         self._worker: WorkerProcess | None = worker  # takes requests
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, OpenRequest] = {}
         self._numbers: dict[str, int] = {}  # of the open ones, by request id
         self._pending_choices = 0
         self._failure: HeadraceError | None = None
@@ -80,8 +80,12 @@ class RemoteEngine:
         self._crashes: deque[float] = deque()  # since an event was heard last; the supervisor's own
         self._heard = False  # an event, from the present worker; the supervisor's own
         self._closing = threading.Event()
+        self._passing_on = False
+        self._stalled = False  # the present worker, which is therefore being ended
         self._supervisor = threading.Thread(target=self._supervise, name="headrace-worker", daemon=True)
         self._supervisor.start()
+        self._watch = threading.Thread(target=self._watch_steps, name="headrace-watch", daemon=True)
+        self._watch.start()
 
     # -- from any thread ------------------------------------------------------------------------------
 
@@ -105,10 +109,10 @@ class RemoteEngine:
         request_id = request.request_id or f"r{next(self._next_id)}"
         request = replace(request, request_id=request_id)
         accepted = None if request.constraint is None else Future[None]()
-        self._add(request_id, _Open(request, sink, time.monotonic(), accepted))
+        self._add(request_id, OpenRequest(request, sink, time.monotonic(), accepted))
         if accepted is not None:
             accepted.result()
-        return Ticket(request_id, self.cancel)
+        return Ticket(request_id, self.cancel, self.hold)
 
     def status(self) -> EngineStatus:
         """Where the engine stood a moment ago, and how its worker is."""
@@ -140,7 +144,15 @@ class RemoteEngine:
                 self._worker.put(Cancel(number))
                 return
             self._forget(number)
-        _send(item, _cancelled(item))
+        send(item, cancelled(item))
+
+    def hold(self, request_id: str, held: bool) -> None:
+        """Compute no more of a request, or go on; nothing where it has ended or its worker has died."""
+        with self._lock:
+            number = self._numbers.get(request_id)
+            if number is not None and self._worker is not None:
+                self._open[number].held = held
+                self._worker.put(Hold(number, held))
 
     def close(self) -> None:
         """End the worker; requests that have not ended fail with EngineStopped."""
@@ -149,13 +161,14 @@ class RemoteEngine:
             process = self._process
         process.close()
         self._supervisor.join()
+        self._watch.join()
 
     @property
     def worker_pid(self) -> int:
         """The process id of the worker that runs or starts."""
         return self._process.pid
 
-    def _add(self, request_id: str, item: _Open) -> None:
+    def _add(self, request_id: str, item: OpenRequest) -> None:
         choices = item.request.params.n
         with self._lock:
             if self._failure is not None or self._closing.is_set():
@@ -165,7 +178,7 @@ class RemoteEngine:
             self.limits.check_room(self._pending_choices, choices)
             self._register(request_id, item)
 
-    def _register(self, request_id: str, item: _Open) -> None:
+    def _register(self, request_id: str, item: OpenRequest) -> None:
         """Under the lock: from now on it is open, and sent if there is somebody to send it to."""
         number = next(self._next_number)
         if self._worker is not None:
@@ -174,7 +187,7 @@ class RemoteEngine:
         self._numbers[request_id] = number
         self._pending_choices += item.request.params.n
 
-    def _forget(self, number: int) -> _Open:
+    def _forget(self, number: int) -> OpenRequest:
         """Under the lock: it is open no more."""
         item = self._open.pop(number)
         del self._numbers[item.request.request_id]
@@ -195,17 +208,19 @@ class RemoteEngine:
         """Pass on what the worker says until it ends; how it ended."""
         try:
             for message in worker.messages():
-                self._take(message)
+                self._take(worker, message)
         except BadFrame as error:
             LOG.error("%s", error.message)
-        return worker.close()
+        how = worker.close()
+        return f"made no step for {LOOK_S * MOST_LOOKS:g} s" if self._stalled else how
 
-    def _take(self, message: FromWorker) -> None:
+    def _take(self, worker: WorkerProcess, message: FromWorker) -> None:
         if isinstance(message, Answer):
             self._answer(message)
         if not isinstance(message, Step):
             return
         self._status = message.status
+        self._passing_on = True  # which takes as long as readers take: the worker waits for that
         for number, batch in message.batches:
             events = read_events(batch)
             item = self._open.get(number)
@@ -219,7 +234,10 @@ class RemoteEngine:
             if isinstance(last, Done | Failed):
                 with self._lock:
                     self._forget(number)
-            _send(item, events)
+            send(item, events)
+        self._passing_on = False
+        if message.batches:
+            worker.put(Taken(message.status.steps))
 
     def _answer(self, answer: Answer) -> None:
         item = self._open.get(answer.number)
@@ -237,7 +255,7 @@ class RemoteEngine:
     def _lose(self, what: str) -> None:
         """The worker is gone: end what can only end, keep the rest for the next one."""
         error = EngineStopped(f"{what} before this reply ended: send it again")
-        ended: list[tuple[_Open, list[Event]]] = []
+        ended: list[tuple[OpenRequest, list[Event]]] = []
         with self._lock:
             self._worker = None
             if self._closing.is_set():
@@ -248,15 +266,15 @@ class RemoteEngine:
                     self._crashes.clear()  # the cause is found, if it was that
             for number, item in list(self._open.items()):
                 if item.cancelled and not item.answered:
-                    ended.append((self._forget(number), _cancelled(item)))
+                    ended.append((self._forget(number), cancelled(item)))
                 elif item.answered or item.deaths > MOST_REPLAYS:
                     ended.append((self._forget(number), [Failed(error)]))
             kept = len(self._open)
         LOG.error("%s: %d requests failed, %d start again with the next", what, len(ended), kept)
         for item, events in ended:
-            _send(item, events)
+            send(item, events)
 
-    def _suspects(self) -> list[_Open]:
+    def _suspects(self) -> list[OpenRequest]:
         """Where a worker died before it answered anything: those that it will have begun with."""
         if self._heard:
             return []
@@ -301,16 +319,16 @@ class RemoteEngine:
 
     def _resume(self, worker: WorkerProcess, ready: Ready) -> bool:
         """Hand the kept requests to a new worker."""
-        late: list[_Open] = []
+        late: list[OpenRequest] = []
         with self._lock:
             if self._closing.is_set():
                 return False
             self._ready, self._status = ready, ready.status
             self._restarts += 1
-            self._worker, self._heard = worker, False
+            self._worker, self._heard, self._stalled = worker, False, False
             for number, item in list(self._open.items()):
                 self._forget(number)
-                left = _in_time(item)
+                left = in_time(item)
                 if left is None:
                     late.append(item)
                 else:
@@ -318,46 +336,29 @@ class RemoteEngine:
                     self._register(left.request_id, item)
         for item in late:
             error = DeadlineExceeded("the request's deadline has passed: allow more time")
-            _send(item, [Failed(error)])
+            send(item, [Failed(error)])
         return True
+
+    # -- on the watching thread -----------------------------------------------------------------------
+
+    def _watch_steps(self) -> None:
+        """End a worker that has work and makes no step."""
+        last, looks = (0, 0), 0
+        while not self._closing.wait(LOOK_S):
+            with self._lock:
+                worker, now = self._worker, (self._restarts, self._status.steps)
+                works = worker is not None and not all(item.held for item in self._open.values())
+                looks = looks + 1 if works and now == last and not self._passing_on else 0
+                last = now
+                if worker is None or looks < MOST_LOOKS:
+                    continue
+                self._stalled = True
+            LOG.error("the model's worker process makes no step: it is ended")
+            worker.kill()
 
     def _fail_all(self, error: HeadraceError) -> None:
         with self._lock:
             self._worker = None
             items = [self._forget(number) for number in list(self._open)]
         for item in items:
-            _send(item, [Failed(error)])
-
-
-def _in_time(item: _Open) -> Request | None:
-    """The request with what is left of its deadline; None where nothing is."""
-    deadline_s = item.request.deadline_s
-    if deadline_s is None:
-        return item.request
-    now_s = time.monotonic()
-    left_s = deadline_s - (now_s - item.submitted_s)
-    item.submitted_s = now_s
-    return replace(item.request, deadline_s=left_s) if left_s > 0 else None
-
-
-def _cancelled(item: _Open) -> list[Event]:
-    """How a request ends that was cancelled before anything was computed of it."""
-    params, waited_s = item.request.params, time.monotonic() - item.submitted_s
-    ends: list[Event] = [ChoiceDone(choice, "cancelled") for choice in range(params.n)]
-    usage = Usage(len(item.request.prompt), 0, 0)
-    return [*ends, Done(usage, Timing(waited_s, waited_s, waited_s), params.seed or 0)]
-
-
-def _send(item: _Open, events: list[Event]) -> None:
-    accepted, item.accepted = item.accepted, None
-    if accepted is not None:
-        last = events[-1]
-        if isinstance(last, Failed):
-            accepted.set_exception(last.error)  # nobody has a ticket yet: this is its refusal
-            return
-        accepted.set_result(None)
-    try:
-        item.sink(events)
-    except Exception:
-        # A sink belongs to one client; its failure must not end the others' requests.
-        LOG.exception("a sink failed")
+            send(item, [Failed(error)])

@@ -16,6 +16,7 @@ from headrace.errors import (
     InvalidRequest,
     ModelLoading,
     ModelNotFound,
+    ModelTooLarge,
     OutOfMemory,
     Overloaded,
 )
@@ -242,11 +243,17 @@ class ModelTable:
         return sum(entry.reserved_bytes for entry in [*self._entries.values(), *self._retired])
 
     def _no_room(self, error: OutOfMemory) -> HeadraceError:
-        used = self._reserved()
+        used, budget = self._reserved(), self.policy.memory_bytes
+        if error.needed_bytes > budget:
+            return ModelTooLarge(
+                f"{error.message}; it takes {error.needed_bytes / 1e9:.2f} GB in all and may have the "
+                f"{budget / 1e9:.2f} GB for models: it does not fit this server",
+                needed_bytes=error.needed_bytes,
+            )
         if not used:
             return error
         return Overloaded(
-            f"{error.message}; {used / 1e9:.2f} GB of the {self.policy.memory_bytes / 1e9:.2f} GB for models "
+            f"{error.message}; {used / 1e9:.2f} GB of the {budget / 1e9:.2f} GB for models "
             "are taken by others in use: try again later",
             retry_after_s=5.0,
             reason="memory",

@@ -15,7 +15,7 @@ import msgspec
 from headrace.engine.contract import EngineLimits, EngineStatus, MemoryPlan
 from headrace.engine.options import EngineOptions
 from headrace.engine.request import Event, Request
-from headrace.errors import HeadraceError, Overloaded
+from headrace.errors import HeadraceError, OutOfMemory, Overloaded
 from headrace.sample.params import SamplingParams
 
 FRAME_LIMIT_BYTES = 64 * 2**20
@@ -53,6 +53,19 @@ class Cancel(_Message, frozen=True):
     """To the worker: stop a request."""
 
     number: int
+
+
+class Hold(_Message, frozen=True):
+    """To the worker: compute no more of a request while its reader is behind, or go on."""
+
+    number: int
+    held: bool
+
+
+class Taken(_Message, frozen=True):
+    """To the worker: what was told up to this step of its engine has been passed on."""
+
+    steps: int
 
 
 class Planned(_Message, frozen=True):
@@ -103,7 +116,7 @@ class Step(_Message, frozen=True):
     batches: list[tuple[int, list[tuple[int, msgspec.Raw]]]]
 
 
-ToWorker = Prepare | Proceed | Submit | Cancel
+ToWorker = Prepare | Proceed | Submit | Cancel | Hold | Taken
 FromWorker = Planned | Refused | Progress | Ready | Answer | Step
 
 EVENTS: tuple[type[Event], ...] = get_args(Event)
@@ -122,14 +135,16 @@ class _Error(msgspec.Struct, frozen=True, array_like=True):
     exit_code: int
     retry_after_s: float
     reason: str
+    needed_bytes: int
 
 
 def _to_wire(value: Any) -> Any:
     if isinstance(value, HeadraceError):
         later = value if isinstance(value, Overloaded) else Overloaded("")
+        needed_bytes = value.needed_bytes if isinstance(value, OutOfMemory) else 0
         return _Error(
             *(type(value).__name__, value.message, value.param, value.code, value.kind),
-            *(value.status, value.exit_code, later.retry_after_s, later.reason),
+            *(value.status, value.exit_code, later.retry_after_s, later.reason, needed_bytes),
         )
     if isinstance(value, Path):
         return str(value)
@@ -155,6 +170,8 @@ def _error(wire: _Error) -> HeadraceError:
     error.kind, error.status, error.exit_code = wire.kind, wire.status, wire.exit_code
     if isinstance(error, Overloaded):
         error.retry_after_s, error.reason = wire.retry_after_s, wire.reason
+    if isinstance(error, OutOfMemory):
+        error.needed_bytes = wire.needed_bytes
     return error
 
 

@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -31,6 +32,7 @@ from headrace.workers.wire import (
     BadFrame,
     Cancel,
     FromWorker,
+    Hold,
     Planned,
     Prepare,
     Proceed,
@@ -38,6 +40,7 @@ from headrace.workers.wire import (
     Ready,
     Refused,
     Submit,
+    Taken,
     frame,
     read_to_worker,
     step_frame,
@@ -49,6 +52,9 @@ BEAT_S = 0.25
 PROGRESS_S = 0.05
 GRACE_S = 5.0  # for a load to clean up after itself
 BATCHES_PER_FRAME = 4096
+STEPS_AHEAD = 4
+"""So many steps may be told that the server has not passed on: enough for the next to be computed while the
+last is on its way. Beyond that the engine waits, so that no request gains on those that still arrive."""
 COMPILERS = 2
 OOM_SCORE = "500"
 
@@ -65,6 +71,9 @@ class Worker:
         self._orders: queue.SimpleQueue[Prepare | Proceed] = queue.SimpleQueue()
         self._compilers = ThreadPoolExecutor(COMPILERS, thread_name_prefix="headrace-door")
         self._stopping = False
+        self._told: deque[int] = deque()  # steps that the server has not passed on; guarded by _passed_on
+        self._passed_on = threading.Condition()
+        self._last_told = -1
         self._pipe: Pipe[Outgoing] = Pipe(end, self._encode, "headrace-events")
 
     def run(self) -> NoReturn:
@@ -179,6 +188,14 @@ class Worker:
             case Cancel(number):
                 if self._engine is not None:
                     self._engine.cancel(str(number))
+            case Hold(number, held):
+                if self._engine is not None:
+                    self._engine.hold(str(number), held)
+            case Taken(steps):
+                with self._passed_on:
+                    while self._told and self._told[0] <= steps:
+                        self._told.popleft()
+                    self._passed_on.notify()
 
     def _submit(self, order: Submit) -> Ticket | None:
         number = order.number
@@ -186,7 +203,7 @@ class Worker:
             if self._engine is None:
                 raise BadFrame("a request came before the model was loaded")
             request = replace(order.request, request_id=str(number))
-            ticket = self._engine.submit(request, lambda events: self._pipe.put((number, events)))
+            ticket = self._engine.submit(request, lambda events: self._tell(number, events))
         except Exception as error:
             refusal = _typed(error)
             self._pipe.put(Answer(number, refusal) if order.acknowledge else (number, [Failed(refusal)]))
@@ -194,6 +211,17 @@ class Worker:
         if order.acknowledge:
             self._pipe.put(Answer(number, None))
         return ticket
+
+    def _tell(self, number: int, events: Sequence[Event]) -> None:
+        """On the engine's thread: send events, after those of earlier steps have been taken."""
+        assert self._engine is not None
+        if self._engine.steps != self._last_told:
+            self._last_told = self._engine.steps
+            with self._passed_on:
+                while len(self._told) >= STEPS_AHEAD:
+                    self._passed_on.wait()
+                self._told.append(self._last_told)
+        self._pipe.put((number, events))
 
     # -- on the writing thread ------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from headrace.sample.params import MAX_STOPS
 class Strict(BaseModel):
     """A part of a body: nothing unknown in it, no value of another type."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
 
 
 class CacheControl(Strict):

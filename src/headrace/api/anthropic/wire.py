@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -169,3 +171,63 @@ class AnthropicModelList(msgspec.Struct, frozen=True):
     first_id: str | None
     last_id: str | None
     has_more: bool
+
+
+class MessageCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of a batch by what became of them; until it ends all are `processing`."""
+
+    processing: int = 0
+    succeeded: int = 0
+    errored: int = 0
+    canceled: int = 0
+    expired: int = 0
+
+
+class MessageBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message_batch"):
+    """A batch of messages."""
+
+    id: str
+    processing_status: Literal["in_progress", "canceling", "ended"]
+    request_counts: MessageCounts
+    created_at: str
+    expires_at: str
+    cancel_initiated_at: str | None
+    ended_at: str | None
+    results_url: str | None
+    archived_at: None = None
+
+
+class MessageBatchList(msgspec.Struct, frozen=True):
+    """A page of batches."""
+
+    data: list[MessageBatch]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class BatchSucceeded(msgspec.Struct, frozen=True, tag_field="type", tag="succeeded"):
+    """A message that was computed."""
+
+    message: msgspec.Raw
+
+
+class BatchErrored(msgspec.Struct, frozen=True, tag_field="type", tag="errored"):
+    """A message that was refused or failed."""
+
+    error: msgspec.Raw
+
+
+class BatchCanceled(msgspec.Struct, frozen=True, tag_field="type", tag="canceled"):
+    """The batch was cancelled before this message ran."""
+
+
+class BatchExpired(msgspec.Struct, frozen=True, tag_field="type", tag="expired"):
+    """The batch's time was over before this message ran."""
+
+
+class BatchResult(msgspec.Struct, frozen=True):
+    """A line of a batch's results."""
+
+    custom_id: str
+    result: BatchSucceeded | BatchErrored | BatchCanceled | BatchExpired

@@ -65,7 +65,7 @@ ELSEWHERE: Mapping[str, str] = {
 class EffortOptions(BaseModel):
     """`reasoning` of a request."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
     effort: Annotated[str, Field(max_length=20)] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
@@ -76,7 +76,7 @@ class EffortOptions(BaseModel):
 class TextBody(BaseModel):
     """`text` of a request."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
     format: Annotated[Any, WithJsonSchema({"type": ["object", "null"]})] = None
     verbosity: Literal["low", "medium", "high"] | None = None
 

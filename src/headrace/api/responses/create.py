@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from headrace.api.call import call_of
 from headrace.api.errors import json_response
-from headrace.api.openapi import replies
-from headrace.api.parameters import json_schema, read_parameters
+from headrace.api.openapi import replies, request_body
+from headrace.api.parameters import body_schema, read_parameters
 from headrace.api.responses.body import ELSEWHERE, CountBody, PromptBody, ResponseBody
 from headrace.api.responses.desk import Desk, Making, get_desk
 from headrace.api.responses.items import Item, read_input
@@ -30,11 +30,14 @@ router = APIRouter()
 
 def schema_of(kind: type[PromptBody]) -> dict[str, Any]:
     """The body's entry in the OpenAPI document, without the parameters of other endpoints."""
-    entry = json_schema(kind)
-    schema = entry["requestBody"]["content"]["application/json"]["schema"]
-    for name in ELSEWHERE:
-        schema["properties"].pop(name, None)
-    return entry
+
+    def schema() -> dict[str, Any]:
+        found = body_schema(kind)
+        for name in ELSEWHERE:
+            found["properties"].pop(name, None)
+        return found
+
+    return request_body(schema)
 
 
 @router.post(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Sequence_
 
+from headrace.engine.chunk import Chunk
 from headrace.engine.generation import Choice
-from headrace.engine.schedule import Chunk
 from headrace.engine.sequence import Sequence, agreeing
 from headrace.engine.step_builder import StepBuilder
 from headrace.kv.pages import Pages, pages_for

@@ -1,0 +1,61 @@
+"""A request in the server that has not had its terminal event: what is known of it, how it is told."""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from headrace.engine.request import ChoiceDone, Done, Event, Failed, Request, Sink, Timing, Usage
+
+LOG = logging.getLogger("headrace.workers")
+
+
+@dataclass(slots=True, eq=False)
+class OpenRequest:
+    """A request that has not had its terminal event. `accepted` is there while its submission waits."""
+
+    request: Request
+    sink: Sink
+    submitted_s: float
+    accepted: Future[None] | None
+    answered: bool = False
+    cancelled: bool = False
+    held: bool = False
+    deaths: int = 0
+
+
+def in_time(item: OpenRequest) -> Request | None:
+    """The request with what is left of its deadline; None where nothing is."""
+    deadline_s = item.request.deadline_s
+    if deadline_s is None:
+        return item.request
+    now_s = time.monotonic()
+    left_s = deadline_s - (now_s - item.submitted_s)
+    item.submitted_s = now_s
+    return replace(item.request, deadline_s=left_s) if left_s > 0 else None
+
+
+def cancelled(item: OpenRequest) -> list[Event]:
+    """How a request ends that was cancelled before anything was computed of it."""
+    params, waited_s = item.request.params, time.monotonic() - item.submitted_s
+    ends: list[Event] = [ChoiceDone(choice, "cancelled") for choice in range(params.n)]
+    usage = Usage(len(item.request.prompt), 0, 0)
+    return [*ends, Done(usage, Timing(waited_s, waited_s, waited_s), params.seed or 0)]
+
+
+def send(item: OpenRequest, events: list[Event]) -> None:
+    """Tell whoever asked; where they still wait for the acceptance that is what they are told."""
+    accepted, item.accepted = item.accepted, None
+    if accepted is not None:
+        last = events[-1]
+        if isinstance(last, Failed):
+            accepted.set_exception(last.error)  # nobody has a ticket yet: this is its refusal
+            return
+        accepted.set_result(None)
+    try:
+        item.sink(events)
+    except Exception:
+        # A sink belongs to one client; its failure must not end the others' requests.
+        LOG.exception("a sink failed")
