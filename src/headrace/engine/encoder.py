@@ -79,7 +79,7 @@ class Encoder:
         self._wake = threading.Condition()
         self._numbers = itertools.count()
         self._failure: HeadraceError | None = None
-        self._running, self._steps, self._last_step_s = 0, 0, clock()
+        self._running, self.steps, self._last_step_s = 0, 0, clock()
         self._thread = threading.Thread(
             target=self._run, args=(executor,), name="headrace-encoder", daemon=True
         )
@@ -119,7 +119,7 @@ class Encoder:
             free_pages=pages,
             available_pages=pages,
             page_count=pages,
-            steps=self._steps,
+            steps=self.steps,
             last_step_s=self._last_step_s,
             alive=self._thread.is_alive(),
         )
@@ -200,7 +200,7 @@ class Encoder:
         prompts = [text.request.prompt for text in texts]
         step = whole_texts(prompts, self._pooling, self._capacity.page_tokens)
         output = executor.run(step)
-        self._steps += 1
+        self.steps += 1
         self._running, self._last_step_s = 0, self._clock()
         counts = [len(prompt) if self._pooling.kind == "none" else 1 for prompt in prompts]
         ends = np.cumsum(counts).tolist()
