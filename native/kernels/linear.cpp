@@ -116,21 +116,28 @@ inline void run_strip(const Stream& stream, const uint32_t* words, const Tiles& 
       unpack_groups(raw, count / 8, unpacked);
       w = unpacked;
     }
+    const auto inputs_of = [&](int64_t tile, int64_t at) {
+      return words + tiles.begin(tile) * stream.steps + at * tiles.size(tile);
+    };
     for (int64_t tile = first; tile < last; ++tile) {
       const int64_t rows = tiles.size(tile);
-      // Alone, a tile streams its own weights; of several, each fetches a part of the next chunk.
+      // Alone, a tile streams its own weights; of several, each fetches the next one's inputs and, the first ones, a
+      // part of the next chunk.
       Prefetch ahead{w, 0, 0};
-      const int64_t part = (tile - first) * count * kPrefetchLine;
       if (direct != nullptr) {
         ahead = {raw, kAheadBytes, 0};
       } else if (alone && w == raw) {
         ahead = {raw + kAheadBytes, stream.step_bytes_x8 / 8, kPrefetchLine};
-      } else if (part < next - raw) {
-        ahead = {next + part, kPrefetchLine, 0};
+      } else {
+        const uint32_t* inputs = tile + 1 < last               ? inputs_of(tile + 1, step)
+                                 : step + count < stream.steps ? inputs_of(first, step + count)
+                                                               : inputs_of(first, 0);
+        const uint8_t* base = reinterpret_cast<const uint8_t*>(inputs);
+        const int64_t part = (tile - first) * count * kPrefetchLine;
+        ahead = {base, kPrefetchLine, part < next - raw ? next + part - base : 0};
       }
       const TileKernel kernel = direct != nullptr ? direct : tile_kernel<kMaxRows>(stream.format, rows);
-      kernel(w, words + tiles.begin(tile) * stream.steps + step * rows, count,
-             acc + (tiles.begin(tile) - row0) * kStrip, ahead);
+      kernel(w, inputs_of(tile, step), count, acc + (tiles.begin(tile) - row0) * kStrip, ahead);
     }
   }
 }
@@ -219,7 +226,7 @@ void unpack_rotated(const Weight& w, int64_t row, float* out) {
   for (int64_t start = 0; start < w.k; start += block) {
     float values[kMaxRotation];
     for (int64_t i = 0; i < block; ++i) values[i] = F::value(strip, start + i, row % kStrip);
-    rotate_row(values, block, block);
+    rotate_row(values, values, block, block);
     const int64_t left = w.k - start;
     std::memcpy(out + start, values, static_cast<size_t>(left < block ? left : block) * 4);
   }
