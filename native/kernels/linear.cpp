@@ -34,6 +34,7 @@ constexpr int64_t kChunkSteps = 128;     // 16 KB of weights
 constexpr int64_t kBlockRows = 252;      // their sums stay on the stack: 2 * 32 KB
 constexpr int64_t kAheadBytes = 6144;    // of a stream from memory
 constexpr int64_t kPrefetchLine = 64;
+constexpr int64_t kFetchingTiles = 6;    // so many fetch each other's inputs
 
 template <int kRows>
 TileKernel tile_kernel(Format format, int64_t rows) {
@@ -121,13 +122,16 @@ inline void run_strip(const Stream& stream, const uint32_t* words, const Tiles& 
     };
     for (int64_t tile = first; tile < last; ++tile) {
       const int64_t rows = tiles.size(tile);
-      // Alone, a tile streams its own weights; of several, each fetches the next one's inputs and, the first ones, a
-      // part of the next chunk.
+      // Alone, a tile streams its own weights; of several, the first ones fetch a part of the next chunk; of many, whose
+      // inputs are more than L1 holds, each fetches those of the next.
       Prefetch ahead{w, 0, 0};
       if (direct != nullptr) {
         ahead = {raw, kAheadBytes, 0};
       } else if (alone && w == raw) {
         ahead = {raw + kAheadBytes, stream.step_bytes_x8 / 8, kPrefetchLine};
+      } else if (last - first < kFetchingTiles) {
+        const int64_t part = (tile - first) * count * kPrefetchLine;
+        if (part < next - raw) ahead = {next + part, kPrefetchLine, 0};
       } else {
         const uint32_t* inputs = tile + 1 < last               ? inputs_of(tile + 1, step)
                                  : step + count < stream.steps ? inputs_of(first, step + count)

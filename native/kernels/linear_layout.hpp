@@ -125,7 +125,7 @@ inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k) {
   s.group_inputs = reinterpret_cast<uint32_t*>(take(rows * group_count(k) * kGroupInputs * 4));
   s.scales = reinterpret_cast<float*>(take(rows * 4));
   s.sums = reinterpret_cast<int32_t*>(take(rows * 4));
-  s.buffer_bytes = round_up(rotated_k(k) * (4 + kRowsTogether), 64);  // floats, and rounded rows
+  s.buffer_bytes = round_up(rotated_k(k) * (4 + 2 * kRowsTogether), 64);  // floats; rows rounded by row and by group
   s.buffers = take((rows < kRowBuffers ? rows : kRowBuffers) * s.buffer_bytes);
   s.total = offset;
   return s;

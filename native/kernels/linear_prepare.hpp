@@ -4,6 +4,7 @@
 // lanes that are folded pairwise, the rotation's butterflies go from distance 1 upwards.
 #pragma once
 #include <algorithm>
+#include <initializer_list>
 
 #include "linear_layout.hpp"
 
@@ -57,8 +58,8 @@ inline void quantise_row(const float* x, int64_t count, int8_t* out, float* scal
   for (const int32_t total : totals) *sum += total;
 }
 
-// Rounds 32 inputs to int8 by their own largest magnitude: eight words and the numbers of GroupInput, `stride` apart.
-inline void quantise_group(const float* x, int64_t stride, uint32_t* words, uint32_t* inputs) {
+// Rounds 32 inputs to int8 by their own largest magnitude; the numbers of GroupInput are `stride` apart.
+inline void quantise_group(const float* x, int64_t stride, int8_t* out, uint32_t* inputs) {
   uint32_t largest_bits = 0;
   for (int i = 0; i < kGroup; ++i) {
     const uint32_t magnitude = bits_of(x[i]) & 0x7fffffffu;
@@ -66,16 +67,17 @@ inline void quantise_group(const float* x, int64_t stride, uint32_t* words, uint
   }
   const float largest = float_of(largest_bits);
   const bool finite = largest_bits < 0x7f800000u, usable = finite && largest >= kTiny;
-  const float inverse = usable ? 127.0f / largest : 0.0f;
   const float scale = usable ? largest / 127.0f : (finite ? 0.0f : float_of(0x7fc00000u));
-  int8_t q[kGroup];
-  int32_t low = 0, high = 0;
-  for (int i = 0; i < kGroup; ++i) q[i] = usable ? static_cast<int8_t>(round_to_int(x[i] * inverse)) : int8_t{0};
+  int32_t q[kGroup] = {}, low = 0, high = 0;
+  if (usable) {
+    const float inverse = 127.0f / largest;
+    for (int i = 0; i < kGroup; ++i) q[i] = round_to_int(x[i] * inverse);
+  }
   for (int i = 0; i < kGroup / 2; ++i) {
     low -= q[i];
     high -= q[kGroup / 2 + i];
   }
-  for (int step = 0; step < kGroup / 4; ++step) std::memcpy(words + step * stride, q + step * 4, 4);
+  for (int i = 0; i < kGroup; ++i) out[i] = static_cast<int8_t>(q[i]);
   inputs[kInputScale * stride] = bits_of(scale);
   inputs[kInputLow * stride] = static_cast<uint32_t>(low);
   inputs[kInputHigh * stride] = static_cast<uint32_t>(high);
@@ -93,23 +95,26 @@ inline void spread(const void* words, int64_t steps, int64_t stride, uint32_t* o
 }
 
 // The words of four rows side by side, those of a step together; `steps` is a multiple of four.
-inline void spread_four(const int8_t* const* rows, int64_t steps, int64_t stride, uint32_t* out) {
+inline void spread_four(const int8_t* rows, int64_t steps, int64_t stride, uint32_t* out) {
   typedef uint32_t Four __attribute__((vector_size(16)));
   for (int64_t s = 0; s < steps; s += 4) {
-    Four row[4];
-    for (int r = 0; r < 4; ++r) std::memcpy(&row[r], rows[r] + s * 4, sizeof(Four));
-    const Four low01 = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5), high01 = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7);
-    const Four low23 = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5), high23 = __builtin_shufflevector(row[2], row[3], 2, 6, 3, 7);
+    Four a, b, c, d;
+    std::memcpy(&a, rows + s * 4, sizeof a);
+    std::memcpy(&b, rows + (steps + s) * 4, sizeof b);
+    std::memcpy(&c, rows + (2 * steps + s) * 4, sizeof c);
+    std::memcpy(&d, rows + (3 * steps + s) * 4, sizeof d);
+    const Four ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    const Four cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5), cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
     const Four step[4] = {
-        __builtin_shufflevector(low01, low23, 0, 1, 4, 5), __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
-        __builtin_shufflevector(high01, high23, 0, 1, 4, 5), __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
+        __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5), __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7),
+        __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5), __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7)};
     for (int i = 0; i < 4; ++i) std::memcpy(out + (s + i) * stride, &step[i], sizeof(Four));
   }
 }
 
-// One row in all forms; rounded by row, it goes to `rounded` only.
+// One row in all forms. Rounded to int8 it goes to `by_row` and `by_group`, from where it is spread with others.
 inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const bool* wanted,
-                        int64_t row, float* buffer, int8_t* rounded) {
+                        int64_t row, float* buffer, int8_t* by_row, int8_t* by_group) {
   const int64_t k = args.k;
   const float* x = args.x + (args.row_ids == nullptr ? row : args.row_ids[row]) * k;
   const int64_t tile = tiles.of_row(row);
@@ -136,27 +141,34 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
   if (wanted[static_cast<int>(Form::grouped)]) {
     uint32_t* inputs = scratch.group_inputs + tiles.begin(tile) * group_count(k) * kGroupInputs + first;
     for (int64_t g = 0; g < group_count(k); ++g) {
-      quantise_group(x + g * kGroup, stride, place(Form::grouped) + g * kGroup / 4 * stride,
-                     inputs + g * kGroupInputs * stride);
+      quantise_group(x + g * kGroup, stride, by_group + g * kGroup, inputs + g * kGroupInputs * stride);
     }
   }
   if (wanted[static_cast<int>(Form::int8)]) {
     rotate_row(x, buffer, rotated_k(k), rotation_block(k));
-    quantise_row(buffer, rotated_k(k), rounded, scratch.scales + row, scratch.sums + row);
+    quantise_row(buffer, rotated_k(k), by_row, scratch.scales + row, scratch.sums + row);
   }
 }
 
 // Up to kRowsTogether rows of a tile.
 inline void prepare_rows(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const bool* wanted,
                          int64_t row, int64_t count, float* buffer) {
-  const int64_t steps = form_steps(Form::int8, args.k), tile = tiles.of_row(row), stride = tiles.size(tile);
-  int8_t* rounded[kRowsTogether];
-  for (int64_t i = 0; i < kRowsTogether; ++i) rounded[i] = reinterpret_cast<int8_t*>(buffer + rotated_k(args.k)) + i * steps * 4;
-  for (int64_t i = 0; i < count; ++i) prepare_row(args, scratch, tiles, wanted, row + i, buffer, rounded[i]);
-  if (!wanted[static_cast<int>(Form::int8)]) return;
-  uint32_t* out = scratch.words[static_cast<int>(Form::int8)] + tiles.begin(tile) * steps + row - tiles.begin(tile);
-  if (count == kRowsTogether) return spread_four(rounded, steps, stride, out);
-  for (int64_t i = 0; i < count; ++i) spread(rounded[i], steps, stride, out + i);
+  const int64_t padded = rotated_k(args.k), steps = padded / 4, tile = tiles.of_row(row), stride = tiles.size(tile);
+  int8_t* by_row = reinterpret_cast<int8_t*>(buffer + padded);
+  int8_t* by_group = by_row + kRowsTogether * padded;
+  for (int64_t i = 0; i < count; ++i) {
+    prepare_row(args, scratch, tiles, wanted, row + i, buffer, by_row + i * padded, by_group + i * padded);
+  }
+  for (const Form form : {Form::int8, Form::grouped}) {
+    if (!wanted[static_cast<int>(form)]) continue;
+    const int8_t* rounded = form == Form::int8 ? by_row : by_group;
+    uint32_t* out = scratch.words[static_cast<int>(form)] + tiles.begin(tile) * steps + row - tiles.begin(tile);
+    if (count == kRowsTogether) {
+      spread_four(rounded, steps, stride, out);
+    } else {
+      for (int64_t i = 0; i < count; ++i) spread(rounded + i * padded, steps, stride, out + i);
+    }
+  }
 }
 
 inline void prepare(const FusedLinearArgs& args, int part, int parts) {
