@@ -4,10 +4,10 @@
 // Work: one item is (sequence, tile of consecutive query tokens, KV head, slice of its query heads). A tile
 // has all query heads of the KV head where they are not many, so K and V are read once for all of them; its
 // rows are (token, head) pairs. Where values are the first entries of keys, a block is turned for all rows.
-// Per block of 64 keys: scores [rows, 64] = q K by register tiles (a vector holds some dimensions of 16 keys),
-// softmax row by row, then out [rows, head_dim] by register tiles.
+// Per block of 128 keys: scores [rows, 128] = q K by register tiles (a vector holds some dimensions of 16 keys),
+// softmax of as many rows as a vector has lanes, then out [rows, head_dim] by register tiles.
 //
-// Determinism: blocks start at multiples of 64 keys of the sequence, whatever the query. Within a block
+// Determinism: blocks start at multiples of 128 keys of the sequence, whatever the query. Within a block
 // a score is one chain over the head's dimensions, an output one chain over the keys, the sum of weights
 // has fixed lanes. Tile shapes choose how many chains run together, never their order. A key that a row
 // may not see gets weight exactly 0: it multiplies the old state by 1 or adds a zero, and the sign of a
