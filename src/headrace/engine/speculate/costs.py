@@ -7,15 +7,17 @@ from itertools import pairwise
 # Of a step's seconds, as long as nothing is measured: what another token adds. Decoding is bound by memory,
 # so it is little; too little rather than too much, because what seems not to pay is never measured.
 PRIOR_SHARE = 0.03
-FORGETTING = 0.15  # weight of the newest measurement
+# Weight of the newest measurement. What disturbs a step makes it slower, never faster.
+SLOWER_WEIGHT, FASTER_WEIGHT = 0.1, 0.4
+MOST_SLOWER = 2.0  # times what was expected: so much at most does one measurement count for
 LARGEST = 64  # tokens; larger steps are bound by arithmetic and grow in proportion
 
 
 class StepCosts:
     """Seconds of steps by their number of tokens, 1 to LARGEST; between measured ones straight lines.
 
-    Clipping keeps a step that was disturbed from counting for much; forgetting follows the machine, whose
-    speed changes, and the texts, whose growing lengths make attention slower.
+    A step that was disturbed does not count for much, not even the first of its size; forgetting follows the
+    machine, whose speed changes, and the texts, whose growing lengths make attention slower.
     """
 
     __slots__ = ("_curve", "_measured", "_stale")
@@ -34,9 +36,10 @@ class StepCosts:
         """A step took so long."""
         if not 1 <= tokens <= LARGEST or seconds <= 0:
             return
-        before = self._measured.get(tokens)
-        if before is not None:
-            seconds = before + FORGETTING * (min(seconds, 2 * before) - before)
+        if self._measured:
+            expected = self._measured.get(tokens) or self.curve()[tokens]
+            change = min(seconds, MOST_SLOWER * expected) - expected
+            seconds = expected + change * (FASTER_WEIGHT if change < 0 else SLOWER_WEIGHT)
         self._measured[tokens] = seconds
         self._stale = True
 

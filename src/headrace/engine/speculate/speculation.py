@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.engine.generation import Choice
-from headrace.engine.schedule import agreeing
-from headrace.engine.sequence import State
+from headrace.engine.sequence import State, agreeing
 from headrace.engine.speculate.acceptance import OwnRate, Rate
 from headrace.engine.speculate.costs import LARGEST, StepCosts
 from headrace.engine.speculate.draft_model import DraftModel
@@ -21,7 +20,9 @@ MOST_DRAFTED = 31  # of one sequence
 MOST_BY_MODEL = 8
 MOST_PENDING = 16  # tokens of a sequence that is still decoding: the sampled one and forced ones
 LONGEST_PAUSE = 16  # steps
-PROBE_EVERY = 64  # steps in which a draft model does not pay
+LONGEST_REST = 8  # steps without any draft before drafts are looked for again
+PROBE_EVERY = 16  # times that a draft model did not pay
+MEASURE_EVERY = 8  # steps without drafts
 _LEAST = 0.02  # probability of a token that is worth being looked at
 
 
@@ -62,15 +63,26 @@ class Speculation:
         self._model_rate = Rate(MODEL_PRIOR)
         self._states: dict[int, Drafting] = {}  # by sequence id
         self._set: list[Choice] = []
-        self._unpaid_steps = 0
+        self._unpaid = 0  # times in a row that a draft model did not pay
+        self._empty = 0  # times in a row that nothing was drafted
+        self._rest = 0  # steps to go until drafts are looked for
+        self._unmeasured = 0  # steps in a row
 
     def propose(self, choices: Iterable[Choice]) -> None:
         """Set the drafts of the choices that are to be verified in the next step."""
+        if self._rest > 0:
+            self._rest -= 1
+            return
         for choice in self._set:
             choice.sequence.draft = []
         self._set = []
-        if not self.costs.known:
-            return
+        if self.costs.known:
+            self._propose(choices)
+        # Looking takes its time too: where nothing comes of it, it is done less often.
+        self._empty = 0 if self._set else self._empty + 1
+        self._rest = min(self._empty // 2, LONGEST_REST)
+
+    def _propose(self, choices: Iterable[Choice]) -> None:
         decoding: list[Choice] = []
         tokens = 0
         for choice in choices:
@@ -87,9 +99,11 @@ class Speculation:
         if candidates:
             self._choose(candidates, len(decoding), tokens, room)
 
-    def learn(self, turns: Iterable[Turn], tokens: int, seconds: float) -> None:
+    def learn(self, turns: Sequence[Turn], tokens: int, seconds: float) -> None:
         """What became of the step: its turns, how many tokens it computed, and how long it took in all."""
-        self.costs.note(tokens, seconds)
+        self._measure(turns, tokens, seconds)
+        if not self._set:
+            return
         for turn in turns:
             drafted = turn.chunk.drafted
             if not drafted:
@@ -109,6 +123,18 @@ class Speculation:
             if state.rate is not state.model_rate:
                 state.failures = 0 if right else state.failures + 1
                 self._pause(state)
+
+    def _measure(self, turns: Sequence[Turn], tokens: int, seconds: float) -> None:
+        """Take note of a step that only decoded; of those without drafts now and then."""
+        self._unmeasured += 1
+        if not self._set and self._unmeasured < MEASURE_EVERY and self.costs.known:
+            return
+        chunks = [turn.chunk for turn in turns]
+        if sum(chunk.length for chunk in chunks) == tokens and all(
+            chunk.start >= chunk.sequence.prompt_length for chunk in chunks
+        ):
+            self.costs.note(tokens, seconds)
+            self._unmeasured = 0
 
     def forget(self, choice: Choice) -> None:
         """The choice has ended."""
@@ -186,9 +212,9 @@ class Speculation:
             seconds = curve[tokens + depth * len(asked)] + model.seconds(len(asked), depth, curve[1])
             if gained / seconds > best_rate:
                 best, best_rate = depth, gained / seconds
-        self._unpaid_steps = 0 if best else self._unpaid_steps + 1
-        if self._unpaid_steps >= PROBE_EVERY and room >= len(asked):
-            self._unpaid_steps = 0
+        self._unpaid = 0 if best else self._unpaid + 1
+        if self._unpaid >= PROBE_EVERY and room >= len(asked):
+            self._unpaid = 0
             return 1
         return best
 
