@@ -35,9 +35,9 @@ class Report:
         """For the terminal."""
         table = Table(title="ours / theirs")
         for name in _HEADER:
-            table.add_column(name, justify="left" if name in _HEADER[:3] else "right")
+            table.add_column(name, justify="left" if name in _HEADER[:3] else "right", overflow="fold")
         for row in self._ratio_rows():
-            table.add_row(*row)
+            table.add_row(*(entry.replace(" (", "\n(") for entry in row))
         return table
 
     def markdown(self) -> str:
