@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import reduce
 from pathlib import Path
+from typing import Any
 
 from comparison import Cell, Figure
 
 from headrace.bench.spread import Spread, spread
-from headrace.bench.step import MOST_REPEATS, better, is_slow
+from headrace.bench.step import MOST_REPEATS, SLOW_SHARE
 from headrace.run.limits import Limits
 
 Measure = Callable[[], dict[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What the machine could do meanwhile: bytes read and int8 operations per second."""
+
+    read_per_s: float
+    int8_per_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +51,7 @@ class Result:
     pairs: int
     slow_kept: int
     slow: int
-    best: Limits
+    machine: Speed
 
 
 def measure_pair(
@@ -62,19 +71,33 @@ def measure_pair(
 
 
 def slow_marks(pairs: Sequence[Pair]) -> list[bool]:
-    """Which pairs met a machine slower than at its best in the same cell, as `headrace bench step` has it."""
-    best = best_limits(pairs)
-    return [any(is_slow(limits, best) for limits in pair.limits) for pair in pairs]
+    """Which pairs of a cell met a machine slower than `SLOW_SHARE` of what it could do in that cell."""
+    if not pairs:
+        return []
+    machine = machine_speed(pairs)
+    return [
+        any(
+            limits.int8_per_s < SLOW_SHARE * machine.int8_per_s
+            or limits.read_bytes_per_s < SLOW_SHARE * machine.read_per_s
+            for limits in pair.limits
+        )
+        for pair in pairs
+    ]
 
 
-def best_limits(pairs: Sequence[Pair]) -> Limits:
-    """Of everything probed around these pairs, at least one."""
-    return reduce(better, (limits for pair in pairs for limits in pair.limits))
+def machine_speed(pairs: Sequence[Pair]) -> Speed:
+    """Of everything probed around the pairs of a cell: the best arithmetic, since the peak is never exceeded,
+    but the median of reading, since a shared machine at times reads half as fast again, for seconds."""
+    probes = [limits for pair in pairs for limits in pair.limits]
+    return Speed(
+        read_per_s=statistics.median(limits.read_bytes_per_s for limits in probes),
+        int8_per_s=max(limits.int8_per_s for limits in probes),
+    )
 
 
 def missing(pairs: Sequence[Pair], wanted: int) -> bool:
     """Whether another pair is to be measured: slow ones are repeated, but not for ever."""
-    quick = len(pairs) - sum(slow_marks(pairs)) if pairs else 0
+    quick = len(pairs) - sum(slow_marks(pairs))
     return quick < wanted and len(pairs) < wanted * (1 + MOST_REPEATS)
 
 
@@ -92,7 +115,7 @@ def results(cell: Cell, pairs: Sequence[Pair], wanted: int) -> list[Result]:
             pairs=len(kept),
             slow_kept=sum(marks[index] for index in order),
             slow=sum(marks),
-            best=best_limits(pairs),
+            machine=machine_speed(pairs),
         )
         for figure in cell.case.figures
     ]
@@ -131,6 +154,6 @@ def _machine(limits: Limits) -> tuple[str, str, int]:
     return limits.cpu, limits.isa, limits.threads
 
 
-def _pair(found: dict) -> Pair:
+def _pair(found: dict[str, Any]) -> Pair:
     before, between, after = (Limits(**limits) for limits in found.pop("limits"))
     return Pair(**found, limits=(before, between, after))

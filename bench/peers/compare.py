@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import our_side
@@ -165,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _some_of(choices: Sequence[str]):
+def _some_of(choices: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
     def chosen(text: str) -> tuple[str, ...]:
         names = tuple(text.split(","))
         for name in names:

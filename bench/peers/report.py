@@ -15,7 +15,7 @@ from headrace.run.limits import Limits
 _EXPLANATION = """\
 Ratios are ours to theirs, above 1 where ours is better (faster, sooner, smaller): the median of pairs that
 were measured in alternation, with the least and the most. The machine was probed before, between and after;
-a pair during which it was slower than at its best was repeated (`slow` counts them), and an asterisk says
+a pair during which it was slower than otherwise was repeated (`slow` counts them), and an asterisk says
 that too few quick pairs were found. `file` means the same GGUF file in both. llama.cpp starts cold as a
 server, the others as a program; memory is the peak of a process that generates 128 tokens after 512.
 Formats of one name differ in bytes: see the harness's README."""
@@ -82,7 +82,7 @@ class Report:
                 _ratio(result),
                 f"{result.pairs}",
                 f"{result.slow}",
-                f"{result.best.read_bytes_per_s / 1e9:.1f} GB/s, {result.best.int8_per_s / 1e12:.2f} T",
+                f"{result.machine.read_per_s / 1e9:.1f} GB/s, {result.machine.int8_per_s / 1e12:.2f} T",
             )
             for cell, found in self.found.items()
             for result in found
@@ -92,7 +92,7 @@ class Report:
 _HEADER = ("model", "ours", "peer", *(figure.name for figure in FIGURES))
 _DETAIL_HEADER = (
     *("model", "ours", "peer", "figure", "ours", "theirs", "ratio", "pairs", "slow"),
-    "read and int8 at best",
+    "machine: read, int8/s",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def test_every_model_and_case_meets_every_match() -> None:
 def test_sides_take_turns_between_probes() -> None:
     order: list[str] = []
 
-    def side(name: str):
+    def side(name: str) -> Callable[[], dict[str, float]]:
         def measure() -> dict[str, float]:
             order.append(name)
             return {"prefill 512": 1.0}
@@ -87,8 +88,14 @@ def test_a_pair_is_slow_wherever_the_machine_was(place: int) -> None:
     probes = [LIMITS, LIMITS, LIMITS]
     probes[place] = HALF
     assert slow_marks([pair(1, 1), pair(1, 1, *probes)]) == [False, True]
-    # A better limit seen later shows that the first was slow as well.
+    # A better peak seen later shows that the first was slow as well.
     assert slow_marks([pair(1, 1, HALF, HALF, HALF), pair(1, 1)]) == [True, False]
+
+
+def test_a_moment_of_fast_reading_marks_no_other_pair() -> None:
+    fast, weak = (replace(LIMITS, read_bytes_per_s=speed) for speed in (60e9, 30e9))
+    assert slow_marks([pair(1, 1), pair(1, 1, LIMITS, fast, LIMITS)]) == [False, False]
+    assert slow_marks([pair(1, 1), pair(1, 1, LIMITS, LIMITS, weak)]) == [False, True]
 
 
 def test_slow_pairs_are_repeated_but_not_for_ever() -> None:

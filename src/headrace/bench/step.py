@@ -108,10 +108,11 @@ def _measured_runs(workload: Workload, options: EngineOptions, runs: int, progre
         progress(f"run {len(done) - slow + 1} of {runs}" + (f" ({slow} slow ones repeated)" if slow else ""))
         figures = _run(workload, options)
         after = machine_limits(threads, None)
-        best = better(best, after)
-        done.append(_Run(figures, _worse(before, after), slow=False))
+        best = _better(best, after)
+        worse = _worse(before, after)
+        done.append(_Run(figures, worse, slow=False))
         # A better limit seen later shows that earlier runs were slow as well.
-        done = [replace(run, slow=is_slow(run.limits, best)) for run in done]
+        done = [replace(run, slow=_is_slow(run.limits, best)) for run in done]
         before = after
     return done
 
@@ -129,8 +130,7 @@ def _run(workload: Workload, options: EngineOptions) -> RunFigures:
     return RunFigures(**found)
 
 
-def better(one: Limits, other: Limits) -> Limits:
-    """The best seen of each limit that marks runs as slow."""
+def _better(one: Limits, other: Limits) -> Limits:
     return replace(
         one,
         int8_per_s=max(one.int8_per_s, other.int8_per_s),
@@ -142,8 +142,7 @@ def _worse(one: Limits, other: Limits) -> Limits:
     return min((one, other), key=lambda limits: limits.int8_per_s * limits.read_bytes_per_s)
 
 
-def is_slow(limits: Limits, best: Limits) -> bool:
-    """Whether the machine was busy with something else."""
+def _is_slow(limits: Limits, best: Limits) -> bool:
     shares = limits.int8_per_s / best.int8_per_s, limits.read_bytes_per_s / best.read_bytes_per_s
     return min(shares) < SLOW_SHARE
 
