@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "draft/draft_loop.hpp"
 #include "executor.hpp"
 #include "limits.hpp"
 #include "memory.hpp"
@@ -107,6 +108,43 @@ class BoundExecutor {
   std::vector<double> run(const Ints& tokens, const Ints& positions, const Ints& slots, const Ints& query_starts,
                           const Ints& lengths, const IntTable& block_tables, const Ints& rows, const Ints& state_slots,
                           bool timed) {
+    const headrace::Step step = step_of(tokens, positions, slots, query_starts, lengths, block_tables, rows, state_slots);
+    const nb::gil_scoped_release released;
+    if (timed) return executor_->run_timed(step);
+    executor_->run(step);
+    return {};
+  }
+
+  std::vector<int32_t> draft(int output, headrace::Sampler& sampler, const std::vector<headrace::SampleRow*>& sampling,
+                             int32_t depth, const Ints& tokens, const Ints& positions, const Ints& slots,
+                             const Ints& query_starts, const Ints& lengths, const IntTable& block_tables,
+                             const Ints& rows, const Ints& state_slots) {
+    const headrace::Step step = step_of(tokens, positions, slots, query_starts, lengths, block_tables, rows, state_slots);
+    value(output, 0);  // refuses an unknown one
+    if (columns(output) != sampler.vocabulary()) throw std::invalid_argument("draft: the sampler has another vocabulary");
+    for (const headrace::SampleRow* row : sampling) {
+      if (row == nullptr) throw std::invalid_argument("draft: a row is None");
+    }
+    const nb::gil_scoped_release released;
+    return headrace::draft_tokens(*executor_, output, sampler, step, sampling, depth);
+  }
+
+  float* value(int id, int64_t rows) const {
+    float* data = executor_->value(id);
+    const headrace::Program& program = executor_->program();
+    const int64_t most = program.most_rows(program.values[static_cast<size_t>(id)]);
+    if (rows < 0 || rows > most) {
+      throw std::invalid_argument("value " + std::to_string(id) + " has 0 to " + std::to_string(most) + " rows, not " +
+                                  std::to_string(rows));
+    }
+    return data;
+  }
+  int64_t columns(int id) const { return executor_->program().values[static_cast<size_t>(id)].columns; }
+
+ private:
+  static headrace::Step step_of(const Ints& tokens, const Ints& positions, const Ints& slots, const Ints& query_starts,
+                                const Ints& lengths, const IntTable& block_tables, const Ints& rows,
+                                const Ints& state_slots) {
     headrace::Step step;
     step.T = count(tokens);
     step.B = count(lengths);
@@ -125,25 +163,9 @@ class BoundExecutor {
     step.block_tables = block_tables.data();
     step.rows = rows.data();
     step.state_slots = state_slots.data();
-    const nb::gil_scoped_release released;
-    if (timed) return executor_->run_timed(step);
-    executor_->run(step);
-    return {};
+    return step;
   }
 
-  float* value(int id, int64_t rows) const {
-    float* data = executor_->value(id);
-    const headrace::Program& program = executor_->program();
-    const int64_t most = program.most_rows(program.values[static_cast<size_t>(id)]);
-    if (rows < 0 || rows > most) {
-      throw std::invalid_argument("value " + std::to_string(id) + " has 0 to " + std::to_string(most) + " rows, not " +
-                                  std::to_string(rows));
-    }
-    return data;
-  }
-  int64_t columns(int id) const { return executor_->program().values[static_cast<size_t>(id)].columns; }
-
- private:
   template <class Array>
   static int32_t count(const Array& array) {
     if (array.size() > INT32_MAX) throw std::invalid_argument("a step's array is too long");
@@ -204,5 +226,9 @@ void bind_executor(nb::module_& m) {
            "query_starts"_a.noconvert(), "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert(),
            "state_slots"_a.noconvert(), "timed"_a = false,
            "Runs a step. `timed`: phase by phase, and returns the seconds of each instruction, the rotations' first.")
+      .def("draft", &BoundExecutor::draft, "output"_a, "sampler"_a, "sampling"_a, "depth"_a, "tokens"_a.noconvert(),
+           "positions"_a.noconvert(), "slots"_a.noconvert(), "query_starts"_a.noconvert(), "lengths"_a.noconvert(),
+           "block_tables"_a.noconvert(), "rows"_a.noconvert(), "state_slots"_a.noconvert(),
+           "Runs a step, draws, and goes on from what was drawn, `depth` times: the tokens [B, depth], flat.")
       .def("value", &view_of_value, "id"_a, "rows"_a, nb::rv_policy::reference);
 }

@@ -10,6 +10,7 @@
 
 namespace nb = nanobind;
 
+void bind_draft(nb::module_& m);
 void bind_executor(nb::module_& m);
 void bind_formats(nb::module_& m);
 void bind_sample(nb::module_& m);
@@ -26,6 +27,7 @@ NB_MODULE(_native, m) {
     }
     return names;
   }, "The instruction sets that are compiled in and that this CPU has.");
+  bind_draft(m);
   bind_executor(m);
   bind_formats(m);
   bind_sample(m);

@@ -101,6 +101,22 @@ def test_the_curl_example_runs(tmp_path: Path) -> None:
         assert '"text_completion"' in run.stdout
 
 
+def test_the_load_examples_run(tmp_path: Path) -> None:
+    trace = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,91,16\n"
+    (tmp_path / "trace.csv").write_text(trace)
+    [commands] = [block for block in blocks("sh") if "bench serve" in block]
+    with serving(tmp_path) as port:
+        for command in commands.strip().splitlines():
+            command = command.replace(":8080", f":{port}") + " --requests 4"
+            run = subprocess.run(
+                command, shell=True, cwd=tmp_path, env=with_headrace(), capture_output=True, timeout=120
+            )
+            assert run.returncode == 0, (command, run.stderr.decode())
+            assert b"failed" not in run.stderr
+    assert (tmp_path / "report.html").exists()
+    assert (tmp_path / "figures.json").exists()
+
+
 def test_the_examples_of_other_clients_run(tmp_path: Path) -> None:
     assert CLIENTS
     with serving(tmp_path) as port:

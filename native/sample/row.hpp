@@ -60,6 +60,13 @@ class SampleRow {
   // The bound of surprise that mirostat has if `token` is what is appended next.
   void expect(int32_t token, double mu);
 
+  // A copy for drawing drafts.
+  SampleRow without_logprobs() const {
+    SampleRow copy = *this;
+    copy.settings_.logprobs = -1;
+    return copy;
+  }
+
   const SampleSettings& settings() const { return settings_; }
   uint64_t position() const { return outputs_.size(); }  // tokens generated so far
   double mu() const { return mu_; }

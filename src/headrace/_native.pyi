@@ -47,7 +47,32 @@ class Executor:
         state_slots: NDArray[np.int32],
         timed: bool = False,
     ) -> list[float]: ...
+    def draft(
+        self,
+        output: int,
+        sampler: Sampler,
+        sampling: Sequence[SampleRow],
+        depth: int,
+        tokens: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        slots: NDArray[np.int32],
+        query_starts: NDArray[np.int32],
+        lengths: NDArray[np.int32],
+        block_tables: NDArray[np.int32],
+        rows: NDArray[np.int32],
+        state_slots: NDArray[np.int32],
+    ) -> list[int]: ...
     def value(self, id: int, rows: int) -> NDArray[np.float32]: ...
+
+# drafts
+class SuffixAutomaton:
+    def __init__(self) -> None: ...
+    def extend(self, tokens: Sequence[int]) -> None: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def match_length(self) -> int: ...
+    def draft(self, count: int) -> list[int]: ...
 
 # sample
 class SampleSettings:

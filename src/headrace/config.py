@@ -117,6 +117,26 @@ class Settings:
         "reference",
         "torch",
     )
+    speculation: str = _one_of(
+        "auto",
+        "guess tokens and check several in one step where that pays; never changes them",
+        "auto",
+        "off",
+    )
+    draft_model: str | None = _setting(
+        None,
+        a_text,
+        "model",
+        "small model with the same tokenizer that guesses tokens",
+        shown_default="none",
+    )
+    draft_layers: int | None = _setting(
+        None,
+        an_integer(1),
+        "count",
+        "first layers of the model itself that guess tokens",
+        shown_default="none",
+    )
     cache_dir: Path | None = _setting(
         None, a_path, "folder", "where packed weights are kept", shown_default="~/.cache/headrace"
     )

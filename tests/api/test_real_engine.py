@@ -189,3 +189,22 @@ def test_echo_with_logprobs_scores_every_token_of_the_prompt(server: Running) ->
     again = server.openai().completions.create(**asked, temperature=0).choices[0]  # the cache changes nothing
     assert again.logprobs == choice.logprobs
     assert choice.text[choice.logprobs.text_offset[count] :] == choice.text[len(PROMPT) :]
+
+
+def test_a_predicted_answer_is_the_same_and_its_tokens_are_counted(server: Running) -> None:
+    client = server.openai()
+    request = {
+        "model": server.model.name,
+        "messages": [{"role": "user", "content": "Tell me of the hill."}],
+        "max_tokens": 60,
+        "temperature": 0,
+    }
+    plain = client.chat.completions.create(**request)
+    text = plain.choices[0].message.content
+    assert plain.usage.completion_tokens_details.accepted_prediction_tokens == 0
+    predicted = client.chat.completions.create(**request, prediction={"type": "content", "content": text})
+    assert predicted.choices[0].message.content == text
+    counted = predicted.usage.completion_tokens_details
+    assert counted.accepted_prediction_tokens > 30
+    with pytest.raises(openai.BadRequestError, match="prediction"):
+        client.chat.completions.create(**request, prediction={"type": "text", "content": text})

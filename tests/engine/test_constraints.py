@@ -30,7 +30,7 @@ SCHEMA = {
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LoadedModel]:
-    loaded = load_model(None, EngineOptions(max_sequences=16, token_budget=64, threads=2))
+    loaded = load_model(None, EngineOptions(speculation="off", max_sequences=16, token_budget=64, threads=2))
     yield loaded
     loaded.close()
 

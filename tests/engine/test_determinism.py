@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
 from blocks import block_model
-from headrace.engine import plan as plans
 from headrace.engine.load import LoadedModel, load_model
 from headrace.engine.options import EngineOptions
-from headrace.engine.plan import MemoryPlan
 from headrace.engine.request import Request
-from headrace.kv.pages import PAGE_TOKENS
-from headrace.run.executor import Capacity
-from headrace.sample.grammar import Constraint
-from headrace.sample.params import SamplingParams
+from random_requests import VOCABULARY, load_with_pages, random_request
 from tiny import Running, tiny_model
 
 TRIALS = 2500
@@ -39,14 +34,7 @@ CASES = [
     ("deepseek_v3", "int8"),
     ("gpt_oss", "keep"),
 ]
-VOCABULARY = 90  # of the smallest of these models
 REQUESTS = 40
-CONSTRAINTS = [
-    Constraint("regex", "(%[0-9]+&){2,5}'forced_text'[!-9]*"),
-    Constraint("choice", '["!!!!!!", "0123456789", "012"]'),
-    Constraint("lark", 'start: pair+\npair: "<" /[0-9]+/ ">" ":::::"'),
-    Constraint("regex", "[0-9]{3}//////////[0-9]{3}", after="7"),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,40 +44,6 @@ class Engines:
     shaped: list[LoadedModel]
     requests: list[Request]
     alone: list[tuple[object, ...]]
-
-
-def random_request(rng: random.Random, stems: list[list[int]]) -> Request:
-    stem = rng.choice(stems)
-    prompt = stem[: rng.randint(1, len(stem))] + [
-        rng.randrange(VOCABULARY) for _ in range(rng.randint(0, 30))
-    ]
-    params = SamplingParams(
-        temperature=rng.choice([0.0, 0.7, 1.0, 1.5]),
-        top_k=rng.choice([0, 0, 5, 40]),
-        top_p=rng.choice([1.0, 1.0, 0.8]),
-        min_p=rng.choice([0.0, 0.0, 0.05]),
-        repetition_penalty=rng.choice([1.0, 1.2]),
-        frequency_penalty=rng.choice([0.0, 0.5]),
-        seed=rng.randrange(2**63),
-        n=rng.choice([1, 1, 1, 3]),
-        max_tokens=rng.randint(1, 24),
-        ignore_eos=rng.random() < 0.5,
-        logprobs=rng.choice([None, 0, 3]),
-    )
-    constraint = rng.choice([None, *CONSTRAINTS])
-    return Request(prompt=tuple(prompt), params=params, cache=rng.random() < 0.8, constraint=constraint)
-
-
-def load_with_pages(folder: str, options: EngineOptions, pages: int) -> LoadedModel:
-    """The model with so many pages of the usual size. One without keys and values would get a page as long as
-    the context for every sequence, and never be preempted."""
-
-    def capacity_of(plan: MemoryPlan, options: EngineOptions) -> Capacity:
-        return replace(plans.capacity_of(plan, options), page_count=pages, page_tokens=PAGE_TOKENS)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.engine.load.capacity_of", capacity_of)
-        return load_model(folder, options)
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(case))

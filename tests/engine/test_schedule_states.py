@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence as Sequence_
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from headrace.engine import schedule
-from headrace.engine.schedule import MAX_PREEMPTIONS, RESERVE_PAGES, Chunk, Scheduler
+from headrace.engine.schedule import MAX_PREEMPTIONS, RESERVE_PAGES, Chunk, Scheduler, agreeing
 from headrace.engine.sequence import Sequence, State
 
 STEPS = int(os.environ.get("HEADRACE_STATE_STEPS", "100000"))
@@ -30,11 +31,18 @@ def owner(cache: bool, salt: object, request_key: object) -> object:
     return ("salt", salt) if cache else ("request", request_key)
 
 
+def _token(sequence: Sequence, token: int) -> int:
+    """Choices with equal numbers go the same way, or each its own."""
+    return 100 + token * (1 + sequence.choice)
+
+
 class Machine(RuleBasedStateMachine):
     """The rules are what an engine may do; `contents` is the memory that its kernels would write."""
 
     steps_done = 0
     most_preemptions = 0
+    drafted = 0
+    rejected = 0
 
     @initialize(
         pages=st.integers(8, 24),
@@ -42,12 +50,17 @@ class Machine(RuleBasedStateMachine):
         budget=st.integers(0, 24),
         reserve=st.sampled_from([0, RESERVE_PAGES]),
         recurrent=st.sampled_from([False, False, True]),
+        spare_rows=st.integers(0, 20),
     )
-    def start(self, pages: int, slots: int, budget: int, reserve: int, recurrent: bool) -> None:
+    def start(
+        self, pages: int, slots: int, budget: int, reserve: int, recurrent: bool, spare_rows: int
+    ) -> None:
         schedule.RESERVE_PAGES = reserve  # without one shortages are common
         self.page_count = pages
         self.slots = slots
         self.budget = slots + budget
+        self.rows = slots + spare_rows
+        self.ended: set[int] = set()
         self.scheduler = Scheduler(
             page_count=pages,
             token_budget=self.budget,
@@ -55,6 +68,7 @@ class Machine(RuleBasedStateMachine):
             ageing_s=AGEING_S,
             page_tokens=PAGE_TOKENS,
             recurrent=recurrent,
+            max_rows=self.rows,
         )
         self.recurrent = recurrent
         self.recurrent_states = [-1] * slots  # the prefix that each slot's state has come to
@@ -109,8 +123,16 @@ class Machine(RuleBasedStateMachine):
             self.live[sequence.id] = sequence
             self.scheduler.add(sequence)
 
-    @rule(token=st.integers(0, 1), cancel=st.none() | st.integers(0, 100))
-    def step(self, token: int, cancel: int | None) -> None:
+    @rule(
+        token=st.integers(0, 1),
+        cancel=st.none() | st.integers(0, 100),
+        draft=st.lists(st.integers(0, 1), max_size=6),
+        kept=st.integers(0, 6),
+    )
+    def step(self, token: int, cancel: int | None, draft: Sequence_[int] = (), kept: int = 0) -> None:
+        """Every sequence has a draft, of which up to `kept` tokens turn out right, then comes `token`."""
+        for sequence in self.scheduler.running:
+            sequence.draft = [] if self.recurrent else [_token(sequence, drafted) for drafted in draft]
         before = {s.id: (s.state, s.computed, s.preemptions, s.pending) for s in self.live.values()}
         chunks = self.scheduler.schedule()
         self.check_plan(chunks, before)
@@ -118,13 +140,18 @@ class Machine(RuleBasedStateMachine):
             self.compute(chunk)
         if cancel is not None and self.live:
             self.end(cancel)
+        sampling = [chunk for chunk in chunks if chunk.samples and chunk.sequence.state is State.RUNNING]
+        for chunk in sampling:
+            self.append(chunk, chunk.sequence.draft[: min(kept, chunk.drafted)], token)
         self.scheduler.advance(chunks)
         for chunk in chunks:
             sequence = chunk.sequence
             if sequence.state is State.RUNNING:
-                assert sequence.computed == chunk.start + chunk.count
-                if chunk.samples:
-                    self.append(sequence, token)
+                assert sequence.computed >= chunk.start + chunk.count
+                assert sequence.computed < len(sequence.tokens) or sequence.id in self.ended
+        for id in self.ended:
+            self.scheduler.finish(self.live.pop(id))
+        self.ended.clear()
 
     @rule(times=st.integers(2, 12), token=st.integers(0, 1))
     def run(self, times: int, token: int) -> None:
@@ -140,13 +167,18 @@ class Machine(RuleBasedStateMachine):
 
     # the engine's part
 
-    def append(self, sequence: Sequence, token: int) -> None:
-        """A sampled token: choices with equal numbers go the same way, or each its own."""
-        if len(sequence.tokens) == sequence.max_length:
-            self.scheduler.finish(sequence)
-            del self.live[sequence.id]
-        else:
-            sequence.tokens.append(100 + token * (1 + sequence.choice))
+    def append(self, chunk: Chunk, drafted: list[int], token: int) -> None:
+        """Sampled tokens: what is right of a draft and one more."""
+        sequence = chunk.sequence
+        end = chunk.start + chunk.count
+        for sampled in (*drafted, _token(sequence, token)):
+            if len(sequence.tokens) == sequence.max_length:
+                self.ended.add(sequence.id)
+                break
+            sequence.tokens.append(sampled)
+        right = agreeing(sequence.draft[: chunk.drafted], sequence.tokens[end:])
+        Machine.drafted += chunk.drafted
+        Machine.rejected += chunk.drafted - right
 
     def extend_prefixes(self, sequence: Sequence) -> list[int]:
         """For each position, a number for (who may share it, all tokens up to it)."""
@@ -158,9 +190,11 @@ class Machine(RuleBasedStateMachine):
 
     def compute(self, chunk: Chunk) -> None:
         """Read every position before the chunk, write those in it."""
-        sequence, end = chunk.sequence, chunk.start + chunk.count
+        sequence, end = chunk.sequence, chunk.start + chunk.length
         assert end <= len(sequence.pages) * PAGE_TOKENS, "no page for a token"
-        prefixes = self.extend_prefixes(sequence)
+        prefixes = self.extend_prefixes(sequence).copy()
+        for token in sequence.draft[: chunk.drafted]:
+            prefixes.append(self.prefixes.setdefault((prefixes[-1], token), len(self.prefixes)))
         read = [prefix for page in sequence.pages for prefix in self.contents[page]]
         assert read[: chunk.start] == prefixes[: chunk.start], "a page holds another text"
         if chunk.start:
@@ -177,12 +211,15 @@ class Machine(RuleBasedStateMachine):
     def check_plan(self, chunks: list[Chunk], before: dict[int, tuple[State, int, int, int]]) -> None:
         planned = {chunk.sequence.id: chunk for chunk in chunks}
         assert len(planned) == len(chunks), "two chunks of one sequence"
-        assert sum(chunk.count for chunk in chunks) <= self.budget
+        assert sum(chunk.length for chunk in chunks) <= self.budget
+        assert sum(chunk.rows for chunk in chunks) <= self.rows
         for chunk in chunks:
             sequence = chunk.sequence
             assert sequence.state is State.RUNNING
             assert chunk.count >= 1 and chunk.start == sequence.computed
             assert chunk.samples == (chunk.start + chunk.count == len(sequence.tokens))
+            assert not chunk.drafted or chunk.samples
+            assert not chunk.drafted or chunk.start + chunk.length < sequence.max_length
         running, waiting = self.scheduler.running, self.scheduler.waiting
         assert len(running) <= self.slots
         assert bool(chunks) == bool(self.live), "no progress"
@@ -295,6 +332,8 @@ def test_states(capsys) -> None:
     with capsys.disabled():
         print(
             f"\n{Machine.steps_done:,} steps over pages, prefix tree and scheduler, "
-            f"up to {Machine.most_preemptions} preemptions"
+            f"up to {Machine.most_preemptions} preemptions, {Machine.drafted:,} drafted tokens of which "
+            f"{Machine.rejected:,} were rejected"
         )
+    assert STEPS // 50 < Machine.rejected < Machine.drafted
     assert Machine.steps_done >= STEPS

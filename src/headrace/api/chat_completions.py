@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import APIRouter
@@ -16,6 +17,7 @@ from headrace.api.call import call_of
 from headrace.api.logprobs import chat_logprobs, prompt_logprobs
 from headrace.api.openapi import ChatChunk, ChatReply, replies
 from headrace.api.parameters import GenerationBody, check_characters, json_schema, read_parameters
+from headrace.api.prediction import PREDICTION, Prediction
 from headrace.api.reply import Collected, Head, respond
 from headrace.api.service import get_service, key_salt, new_id
 from headrace.api.template_variables import idle_variables, template_variables
@@ -81,6 +83,7 @@ class ChatBody(GenerationBody):
     thinking_token_budget: Annotated[int, Field(ge=0)] | None = None
     thinking_budget: Annotated[int, Field(ge=0)] | None = None
     reasoning: Annotated[ReasoningOptions, WithJsonSchema(REASONING)] | None = None
+    prediction: Annotated[Prediction, WithJsonSchema(PREDICTION)] | None = None
 
     def conversation(self, model: LoadedModel, tool_format: str | None) -> Conversation:
         """Messages and tools made ready for `model`. Renders: not for the event loop."""
@@ -153,7 +156,12 @@ class ChatBody(GenerationBody):
         if self.logprobs:
             more["logprobs"] = self.top_logprobs or 0
         thinking = self._thinking(model, conversation)
-        return self.conversation_request(model, conversation, request_id, salt, thinking, **more)
+        request = self.conversation_request(model, conversation, request_id, salt, thinking, **more)
+        if self.prediction is None:
+            return request
+        check_characters(self.prediction.text, model.context_length, "prediction")
+        predicted = model.tokenizer.encode(self.prediction.text, add_special=False, parse_special=False)
+        return replace(request, prediction=tuple(predicted))
 
 
 class ChatShape:

@@ -42,7 +42,6 @@ NO_EFFECT: Mapping[str, tuple[object, ...]] = {
     "safety_identifier": (),
     "prompt_cache_retention": (),
     "prompt_cache_options": (),
-    "prediction": (),
     "verbosity": (),
     "reasoning_effort": (),
     "parallel_tool_calls": (),

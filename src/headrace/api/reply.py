@@ -119,7 +119,11 @@ def usage_body(usages: Sequence[Usage], reasoning_tokens: int = 0) -> UsageBody:
     completion = sum(usage.completion_tokens for usage in usages)
     reasons = [usage.miss_reason for usage in usages if usage.miss_reason is not None]
     details = PromptDetails(sum(usage.cached_tokens for usage in usages), reasons[0] if reasons else None)
-    parts = CompletionDetails(reasoning_tokens=reasoning_tokens)
+    parts = CompletionDetails(
+        reasoning_tokens,
+        sum(usage.accepted_prediction_tokens for usage in usages),
+        sum(usage.rejected_prediction_tokens for usage in usages),
+    )
     return UsageBody(prompt, completion, prompt + completion, details, parts)
 
 

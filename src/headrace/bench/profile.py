@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace import _native
 from headrace.bench.workload import Workload, prepare_workload
-from headrace.engine.load import make_executor, usable_cores
+from headrace.engine.load import load_weights, make_executor, usable_cores
 from headrace.engine.options import EngineOptions
 from headrace.engine.plan import shares_per_token
 from headrace.engine.roofline import arithmetic_of
@@ -71,7 +71,8 @@ def bench_profile(
     limits = machine_limits(threads, None)
     with prepare_workload(workload, options) as prepared:
         progress("packing weights")
-        executor = make_executor(prepared, options, _native.Pool(threads))
+        pool = _native.Pool(threads)
+        executor = make_executor(prepared, options, pool, load_weights(prepared, options, pool))
     assert isinstance(executor, NativeExecutor)
     counter = _Counter(executor.program, prepared.wanted, prepared.plan.kv_type)
     chunk = min(workload.prompt, options.token_budget)

@@ -95,6 +95,7 @@ def fitted(workload: Workload, options: EngineOptions) -> EngineOptions:
         context=options.context or workload.prompt + workload.generate,
         max_sequences=workload.batch,
         token_budget=max(options.token_budget, workload.batch),
+        speculation="off",  # a step is measured, not a guess
     )
 
 

@@ -22,6 +22,9 @@ MODEL_SETTINGS = (
     "kv_dtype",
     "kv_memory",
     "executor",
+    "speculation",
+    "draft_model",
+    "draft_layers",
     "cache_dir",
     "offline",
 )

@@ -42,7 +42,8 @@ class EngineLimits:
 class EngineStatus:
     """A snapshot. `last_step_s` is the monotonic time at which the loop last made progress.
 
-    `preemptions`, and the `masks` of grammars with the seconds they took, are counted since the loop's start.
+    `preemptions`, tokens that were `drafted` and those of them `accepted`, and the `masks` of grammars with
+    the seconds they took, are counted since the loop's start.
     An engine in a process of its own may be `restarting`, as it did `restarts` times, or have `failed` for
     good, with the cause in `failure`; until then it is alive.
     """
@@ -61,6 +62,8 @@ class EngineStatus:
     state: EngineState = "running"
     restarts: int = 0
     failure: str | None = None
+    drafted: int = 0
+    accepted: int = 0
 
 
 class EngineContract(Protocol):
@@ -103,10 +106,17 @@ class MemoryPlan:
     page_count: int
     page_tokens: int
     weight_bytes_per_token: int
+    draft_bytes: int = 0  # of a draft model, all together
+
+    @property
+    def own_bytes(self) -> int:
+        """What the model itself takes."""
+        return self.weights_bytes + self.kv_bytes + self.state_bytes + self.activation_bytes
 
     @property
     def total_bytes(self) -> int:
-        return self.weights_bytes + self.kv_bytes + self.state_bytes + self.activation_bytes + self.base_bytes
+        """All of it."""
+        return self.own_bytes + self.draft_bytes + self.base_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 
 from headrace.engine.arrivals import Arrivals
@@ -15,10 +16,12 @@ from headrace.engine.constraints import Constraints, Masks
 from headrace.engine.contract import EngineLimits, EngineStatus
 from headrace.engine.door import check_request
 from headrace.engine.generation import Choice, Generation
-from headrace.engine.request import ChoiceDone, Event, Failed, Request, Sink, Ticket, TokenLogprob
+from headrace.engine.request import ChoiceDone, Event, Failed, Request, Sink, Ticket
 from headrace.engine.schedule import Chunk, Scheduler
 from headrace.engine.sequence import Sequence
+from headrace.engine.speculate.speculation import Speculation
 from headrace.engine.step_builder import StepBuilder
+from headrace.engine.turn import Turn
 from headrace.errors import (
     DeadlineExceeded,
     EngineStopped,
@@ -27,8 +30,7 @@ from headrace.errors import (
 )
 from headrace.ops.value import Array
 from headrace.run.executor import Executor
-from headrace.sample.grammar import GrammarError
-from headrace.sample.sampler import Sampled, Sampler
+from headrace.sample.sampler import RowState, Sampled, Sampler
 from headrace.text.tokenizer import Tokenizer
 
 log = logging.getLogger("headrace.engine")
@@ -44,6 +46,7 @@ class Engine:
         tokenizer: Tokenizer,
         limits: EngineLimits,
         *,
+        speculation: Speculation | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits
@@ -59,7 +62,9 @@ class Engine:
             ageing_s=limits.ageing_s,
             page_tokens=capacity.page_tokens,
             recurrent=self._recurrent,
+            max_rows=capacity.max_rows,
         )
+        self._speculation = speculation
         self._builder = StepBuilder(context=self._longest, page_tokens=capacity.page_tokens)
         self._constraints = Constraints(tokenizer, sampler.vocabulary)
         self._arrivals = Arrivals(tokenizer, sampler.vocabulary, self._constraints, self._longest)
@@ -118,6 +123,8 @@ class Engine:
             last_step_s=self._last_step_s,
             alive=self._thread.is_alive(),
             preemptions=scheduler.preemptions,
+            drafted=0 if self._speculation is None else self._speculation.drafted,
+            accepted=0 if self._speculation is None else self._speculation.accepted,
             masks=self._constraints.masks,
             mask_s=self._constraints.mask_s,
         )
@@ -171,6 +178,9 @@ class Engine:
         return True
 
     def _step(self, executor: Executor) -> None:
+        if self._speculation is not None:
+            self._speculation.propose(self._choices.values())
+        start_s = self._clock()
         chunks = self._scheduler.schedule()
         if not chunks:
             return
@@ -180,42 +190,51 @@ class Engine:
             generation = self._generation(chunk.sequence)
             if generation.scheduled_s is None:
                 generation.scheduled_s = now
-        sampling = [chunk.sequence for chunk in chunks if chunk.samples]
-        choices = [self._choices[sequence.id] for sequence in sampling if sequence.id in self._choices]
-        masks = self._constraints.start(choices)
+        turns = self._turns(chunks)
+        masks = self._constraints.start([turn.choice for turn in turns])
         logits = executor.run(step)
-        grown = {self._beams[sequence.id].request_id for sequence in sampling if sequence.id in self._beams}
-        if grown or any(chunk.scores for chunk in chunks):
-            logits = self._without_sampling(logits, chunks)
-        sampled = self._sample(logits, choices, masks.result() if masks is not None else None)
+        scored = any(chunk.scores for chunk in chunks)
+        grown = self._read_rows(logits, chunks) if self._beams or scored else set[str]()
+        self._draw(logits, turns, masks)
         self._scheduler.advance(chunks)
         self._steps += 1
         self._last_step_s = self._clock()
-        if sampled is not None:
-            self._hand_out(choices, sampled)
+        if self._speculation is not None:
+            self._speculation.learn(turns, len(step.tokens), self._last_step_s - start_s)
+        self._hand_out(turns)
         for request_id in grown:
             self._grow(self._active[request_id])
+
+    def _turns(self, chunks: list[Chunk]) -> list[Turn]:
+        """The turns of the choices that draw tokens in this step."""
+        turns: list[Turn] = []
+        row = 0
+        for chunk in chunks:
+            row += chunk.rows
+            choice = self._choices.get(chunk.sequence.id)
+            if chunk.samples and choice is not None:
+                turns.append(Turn(choice, chunk, row - 1 - chunk.drafted))
+        return turns
 
     def _generation(self, sequence: Sequence) -> Generation:
         choice = self._choices.get(sequence.id)
         return self._beams[sequence.id] if choice is None else choice.generation
 
-    def _without_sampling(self, logits: Array, chunks: list[Chunk]) -> Array:
-        """Score prompts and find the candidates of beams; the other rows of logits are to be sampled."""
-        samples: list[int] = []
+    def _read_rows(self, logits: Array, chunks: list[Chunk]) -> set[str]:
+        """Score prompts and find the candidates of beams; the requests whose beams grow."""
+        grown: set[str] = set()
         row = 0
         for chunk in chunks:
             choice = self._choices.get(chunk.sequence.id)
             if choice is not None and choice.scores is not None and chunk.scores:
                 choice.scores.take(self._sampler, logits, row, chunk.start, chunk.count)
             row += chunk.rows
-            if chunk.samples and choice is not None:
-                samples.append(row - 1)
-            elif chunk.samples:
-                beams = self._beams[chunk.sequence.id].beams
-                assert beams is not None
-                beams.take(chunk.sequence, self._sampler, logits, row - 1)
-        return logits[samples]
+            if chunk.samples and choice is None:
+                generation = self._beams[chunk.sequence.id]
+                assert generation.beams is not None
+                generation.beams.take(chunk.sequence, self._sampler, logits, row - 1)
+                grown.add(generation.request_id)
+        return grown
 
     def _grow(self, generation: Generation) -> None:
         """Go on with a request's beams, or end it."""
@@ -245,45 +264,43 @@ class Engine:
         self._scheduler.finish(sequence)
         self._builder.forget(sequence)
 
-    def _sample(self, logits: Array, choices: list[Choice], masks: Masks | None) -> Sampled | None:
-        """The next token of each choice; those without a mask have its error instead."""
-        if not choices:
-            return None
-        rows = [choice.row for choice in choices]
+    def _draw(self, logits: Array, turns: list[Turn], masks: Future[Masks] | None) -> None:
+        """Draw the tokens of all turns: first one each, then another where the draft agrees, and so on."""
+        while turns:
+            rows = [turn.row for turn in turns]
+            if len(rows) == 1:
+                drawn_from = logits[rows[0] : rows[0] + 1]
+            else:
+                drawn_from = logits if len(rows) == len(logits) else logits[rows]
+            sampled = self._sample(drawn_from, [turn.choice.row for turn in turns], masks)
+            turns = [turn for index, turn in enumerate(turns) if turn.take(sampled, index)]
+            masks = self._constraints.start([turn.choice for turn in turns])
+
+    def _sample(self, logits: Array, rows: list[RowState], masks: Future[Masks] | None) -> Sampled:
+        """A token of each row; those without a mask have its error instead."""
         if masks is None:
             return self._sampler.sample(logits, rows)
-        allowed = [None if isinstance(mask, HeadraceError) else mask for mask in masks]
+        found = masks.result()
+        allowed = [None if isinstance(mask, HeadraceError) else mask for mask in found]
         sampled = self._sampler.sample(logits, rows, allowed)
-        refused = [mask if isinstance(mask, HeadraceError) else None for mask in masks]
+        refused = [mask if isinstance(mask, HeadraceError) else None for mask in found]
         errors = [mine or its for mine, its in zip(refused, sampled.errors, strict=True)]
         return replace(sampled, errors=tuple(errors))
 
-    def _hand_out(self, choices: list[Choice], sampled: Sampled) -> None:
+    def _hand_out(self, turns: list[Turn]) -> None:
+        """Send what the turns brought, and give back what has ended."""
         events: dict[int, tuple[Generation, list[Event]]] = {}
         now = self._last_step_s
-        for index, choice in enumerate(choices):
-            generation = choice.generation
+        for turn in turns:
+            generation = turn.choice.generation
             _, ready = events.setdefault(id(generation), (generation, []))
             if generation.first_token_s is None:
                 generation.first_token_s = now
-            error = sampled.errors[index]
-            if choice.scores is not None and choice.row.position == 0:
-                error = error or choice.scores.error
-            if error is not None:
-                ready.append(Failed(error))
-                continue
-            if choice.scores is not None and choice.row.position == 0:
-                ready.append(choice.scores.event())
-            logprob = None
-            if generation.request.params.logprobs is not None:
-                token = int(sampled.tokens[index])
-                logprob = TokenLogprob(token, float(sampled.logprobs[index]), sampled.tops[index])
-            try:
-                ready += choice.accept(int(sampled.tokens[index]), logprob)
-            except GrammarError as error:
-                ready.append(Failed(error))
-            if choice.done:
-                self._release(choice)
+            ready += turn.merged()
+            if turn.error is not None:
+                ready.append(Failed(turn.error))
+            if turn.choice.done:
+                self._release(turn.choice)
         for generation, ready in events.values():
             failed = next((event for event in ready if isinstance(event, Failed)), None)
             if failed is not None:
@@ -321,6 +338,8 @@ class Engine:
         if self._choices.pop(sequence.id, None) is not None:
             self._scheduler.finish(sequence)
             self._builder.forget(sequence)
+            if self._speculation is not None:
+                self._speculation.forget(choice)
 
     def _drop(self, generation: Generation) -> None:
         """The request is over: give back everything and forget it."""

@@ -131,6 +131,8 @@ class Generation:
     scheduled_s: float | None = None
     first_token_s: float | None = None
     beams: BeamGroup | None = None  # instead of choices
+    accepted_drafts: int = 0  # tokens
+    rejected_drafts: int = 0
 
     @property
     def done(self) -> bool:
@@ -154,4 +156,5 @@ class Generation:
     def _usage(self) -> Usage:
         first = self.choices[0].sequence
         generated = sum(len(c.sequence.tokens) - c.sequence.prompt_length for c in self.choices)
-        return Usage(first.prompt_length, generated, first.cached_tokens, first.miss_reason)
+        drafts = (self.accepted_drafts, self.rejected_drafts) if self.request.prediction else (0, 0)
+        return Usage(first.prompt_length, generated, first.cached_tokens, first.miss_reason, *drafts)

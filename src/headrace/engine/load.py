@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,11 +14,16 @@ from headrace import _native
 from headrace.chat.template import ChatTemplate
 from headrace.engine.contract import EngineLimits, LoadedModel, MemoryPlan
 from headrace.engine.engine import Engine
+from headrace.engine.free_memory import free_memory_bytes
 from headrace.engine.options import EngineOptions
 from headrace.engine.parts import PartsOf
 from headrace.engine.plan import capacity_of, plan_memory
+from headrace.engine.speculate.draft_model import DraftModel
+from headrace.engine.speculate.pair import check_pair
+from headrace.engine.speculate.speculation import Speculation
 from headrace.engine.text_side import public_name, text_side
 from headrace.errors import CorruptFile, UsageError
+from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import Model, find_model
 from headrace.ops.value import Array
 from headrace.program.program import Program
@@ -35,12 +40,15 @@ from headrace.text.tokenizer import Tokenizer
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.config_json import Config, find
 from headrace.weights.hub import resolve
-from headrace.weights.packed import Wanted, format_of, load_packed
+from headrace.weights.packed import PackedWeight, Wanted, format_of, load_packed
 from headrace.weights.shipped import SHIPPED_DEFAULT
 from headrace.weights.source import Source, Tensors
 
 # A router is a thousandth of its layer, and a choice that rounding has changed changes everything after it.
 COARSE = ("int8", "int4")
+
+DRAFT_KV_SHARE, DRAFT_KV_BYTES = 0.05, 8 << 20
+"""For the keys and values of a draft model: of the free memory, and at least."""
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while weights are packed."""
@@ -59,6 +67,7 @@ class Prepared:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     plan: MemoryPlan
+    draft: Prepared | None = None  # where it has the same checkpoint: the model's own first layers
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +75,17 @@ class Prepared:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def draft_bytes(self, checkpoint: Source) -> int:
+        """What it takes beside the model of `checkpoint` that it drafts for; its weights may be the same."""
+        return self.plan.own_bytes - (self.plan.weights_bytes if self.checkpoint is checkpoint else 0)
+
+    def close(self) -> None:
+        """Close the checkpoint, that of the draft model too."""
         self.checkpoint.close()
+        if self.draft is not None:
+            self.draft.close()
 
 
 def load_model(name: str | None, options: EngineOptions, *, progress: Progress | None = None) -> LoadedModel:
@@ -76,11 +95,17 @@ def load_model(name: str | None, options: EngineOptions, *, progress: Progress |
 
 def start(prepared: Prepared, options: EngineOptions, *, progress: Progress | None = None) -> LoadedModel:
     """Pack the weights, or read them from the cache, and start the engine; closes the checkpoint."""
-    with prepared.checkpoint as checkpoint:
+    with prepared:
         pool = _native.Pool(options.threads or usable_cores())
         failures: list[Path] = []
-        executor = make_executor(prepared, options, pool, progress, failures.append)
-        defaults = default_params(checkpoint.generation_config)
+
+        def load(of: Prepared) -> Loaded:
+            return load_weights(of, options, pool, progress, failures.append)
+
+        weights = load(prepared)
+        executor = make_executor(prepared, options, pool, weights)
+        speculation = make_speculation(prepared, options, pool, weights, load)
+        defaults = default_params(prepared.checkpoint.generation_config)
     vocabulary = prepared.model.config.vocabulary
     limits = EngineLimits(context_length=prepared.plan.context, max_sequences=options.max_sequences)
     return LoadedModel(
@@ -89,7 +114,9 @@ def start(prepared: Prepared, options: EngineOptions, *, progress: Progress | No
         context_length=prepared.plan.context,
         tokenizer=prepared.tokenizer,
         template=prepared.template,
-        engine=Engine(executor, Sampler(vocabulary, pool), prepared.tokenizer, limits),
+        engine=Engine(
+            executor, Sampler(vocabulary, pool), prepared.tokenizer, limits, speculation=speculation
+        ),
         defaults=defaults,
         plan=prepared.plan,
         created_s=int(time.time()),
@@ -104,7 +131,15 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
     checkpoint = open_checkpoint(folder)
     try:
         text = text_side(folder, checkpoint.metadata)
-        return prepare_checkpoint(checkpoint, options, public_name(name, folder), folder, *text)
+        name = public_name(name, folder)
+        if options.draft_model is None:
+            return prepare_checkpoint(checkpoint, options, name, folder, *text)
+        draft = prepare_draft(options.draft_model, options, name, text[0])
+        try:
+            return prepare_checkpoint(checkpoint, options, name, folder, *text, draft=draft)
+        except BaseException:
+            draft.close()
+            raise
     except BaseException:
         checkpoint.close()
         raise
@@ -117,6 +152,8 @@ def prepare_checkpoint(
     folder: Path,
     tokenizer: Tokenizer,
     template: ChatTemplate | None,
+    *,
+    draft: Prepared | None = None,
 ) -> Prepared:
     """The same for an open checkpoint, which stays the caller's where this raises."""
     try:
@@ -124,20 +161,90 @@ def prepare_checkpoint(
     except RuntimeError as error:  # HEADRACE_ISA names one that this machine lacks
         raise UsageError(str(error)) from None
     model = find_model(checkpoint.config, context=options.context)
-    program = verify(record(model.define))
-    program = reorder_inputs(program, PartsOf(checkpoint, program).input_order)
-    wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
-    return Prepared(
-        name=name,
-        folder=folder,
-        checkpoint=checkpoint,
-        model=model,
-        program=program,
-        wanted=wanted,
-        tokenizer=tokenizer,
-        template=template,
-        plan=plan_memory(program, wanted, options, context=model.config.context),
-    )
+
+    def plan(model: Model, options: EngineOptions, draft: Prepared | None = None) -> Prepared:
+        program = verify(record(model.define))
+        program = reorder_inputs(program, PartsOf(checkpoint, program).input_order)
+        wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
+        drafts = 0 if draft is None else draft.draft_bytes(checkpoint)
+        memory = plan_memory(program, wanted, options, context=model.config.context, draft_bytes=drafts)
+        return Prepared(
+            name=name,
+            folder=folder,
+            checkpoint=checkpoint,
+            model=model,
+            program=program,
+            wanted=wanted,
+            tokenizer=tokenizer,
+            template=template,
+            plan=memory,
+            draft=draft,
+        )
+
+    if options.draft_layers is not None:
+        draft = plan(first_layers(model, options.draft_layers), draft_options(options))
+    return plan(model, options, draft)
+
+
+def draft_options(options: EngineOptions) -> EngineOptions:
+    """How a draft model is to be loaded beside its model."""
+    shared = max(int(free_memory_bytes() * DRAFT_KV_SHARE), DRAFT_KV_BYTES)
+    return replace(options, speculation="off", draft_model=None, draft_layers=None, kv_memory_bytes=shared)
+
+
+def first_layers(model: Model, layers: int) -> Model:
+    """The first layers of a model as a model of their own (as in Elhoushi et al. 2024, "LayerSkip");
+    UsageError where it has no so many."""
+    config = model.config
+    if not isinstance(config, DecoderConfig) or layers >= config.layers:
+        raise UsageError(
+            f"draft_layers is {layers}, {model.model_type} has {config.layers} layers: use fewer of them,"
+            " of a decoder that only attends",
+            param="draft_layers",
+        )
+    return replace(model, config=replace(config, layers=layers))
+
+
+def prepare_draft(draft_name: str, options: EngineOptions, name: str, tokenizer: Tokenizer) -> Prepared:
+    """The draft model of the model `name`, with its own plan; UsageError where it does not fit to it."""
+    draft = prepare(draft_name, replace(draft_options(options), context=None))
+    try:
+        check_pair(name, tokenizer, draft_name, draft.tokenizer)
+        if draft.plan.state_bytes:
+            raise UsageError(
+                f"draft_model '{draft_name}' keeps a state that cannot be taken back: choose one that only"
+                " attends",
+                param="draft_model",
+            )
+    except BaseException:
+        draft.close()
+        raise
+    return draft
+
+
+def make_speculation(
+    prepared: Prepared,
+    options: EngineOptions,
+    pool: _native.Pool,
+    weights: Loaded,
+    load: Callable[[Prepared], Loaded],
+) -> Speculation | None:
+    """What guesses tokens; None where it is off, or the model keeps a state that cannot be taken back.
+    `weights` are the model's own, `load` gets those of a draft model."""
+    if options.speculation == "off" or prepared.plan.state_bytes:
+        return None
+    model = None
+    draft = prepared.draft
+    if draft is not None:
+        own = draft.checkpoint is prepared.checkpoint
+        executor = make_executor(draft, options, pool, weights if own else load(draft))
+        assert isinstance(executor, NativeExecutor)
+        sampler = Sampler(draft.model.config.vocabulary, pool)
+        model = DraftModel(
+            executor, sampler, context=draft.plan.context, vocabulary=prepared.model.config.vocabulary
+        )
+    rows = capacity_of(prepared.plan, options).max_rows
+    return Speculation(max_rows=rows, model=model)
 
 
 def wanted_weights(program: Program, checkpoint: Tensors, options: EngineOptions) -> tuple[Wanted, ...]:
@@ -186,27 +293,41 @@ def default_params(generation: Config | None) -> SamplingParams:
     return SamplingParams(**values)  # type: ignore[arg-type]
 
 
-def make_executor(
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A program's weights by name: packed matrices, and as float32 what is not packed."""
+
+    matrices: Mapping[str, PackedWeight]
+    floats: Mapping[str, Array]
+
+
+def load_weights(
     prepared: Prepared,
     options: EngineOptions,
     pool: _native.Pool,
     progress: Progress | None = None,
     on_failure: Callable[[Path], None] = lambda path: None,
-) -> Executor:
-    """The executor with its weights; `on_failure` gets the cache file that could not be written."""
-    program, capacity = prepared.program, capacity_of(prepared.plan, options)
+) -> Loaded:
+    """The weights as the executor wants them; `on_failure` gets the cache file that could not be written."""
+    program = prepared.program
     checkpoint = PartsOf(prepared.checkpoint, program)
-    if options.executor == "reference":
-        return ReferenceExecutor(program, _floats(program, checkpoint), capacity)
-    if options.executor == "torch":
-        return TorchExecutor(program, _floats(program, checkpoint), capacity)
-    cache = options.cache_dir
+    if options.executor != "native":
+        return Loaded({}, {name: checkpoint.float32(name) for name in program.weights})
     matrices = load_packed(
-        checkpoint, prepared.wanted, pool, cache=cache, progress=progress, on_failure=on_failure
+        checkpoint, prepared.wanted, pool, cache=options.cache_dir, progress=progress, on_failure=on_failure
     )
     vectors = {name: checkpoint.float32(name) for name, v in program.weights.items() if len(v.shape) != 2}
-    return NativeExecutor(program, matrices, vectors, capacity, pool=pool, kv_type=prepared.plan.kv_type)
+    return Loaded(matrices, vectors)
 
 
-def _floats(program: Program, checkpoint: Tensors) -> Mapping[str, Array]:
-    return {name: checkpoint.float32(name) for name in program.weights}
+def make_executor(
+    prepared: Prepared, options: EngineOptions, pool: _native.Pool, weights: Loaded
+) -> Executor:
+    """The executor of a program with its weights."""
+    program, capacity = prepared.program, capacity_of(prepared.plan, options)
+    if options.executor == "reference":
+        return ReferenceExecutor(program, weights.floats, capacity)
+    if options.executor == "torch":
+        return TorchExecutor(program, weights.floats, capacity)
+    kv_type = prepared.plan.kv_type
+    return NativeExecutor(program, weights.matrices, weights.floats, capacity, pool=pool, kv_type=kv_type)

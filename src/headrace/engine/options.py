@@ -12,6 +12,7 @@ from headrace.errors import UsageError
 Weights = Literal["keep", "bf16", "int8", "int4"]
 KvDtype = Literal["auto", "f32", "bf16"]
 ExecutorName = Literal["native", "reference", "torch"]
+SpeculationMode = Literal["auto", "off"]
 
 MAX_THREADS = 1024  # as the native pool
 
@@ -19,8 +20,17 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "weights": ("keep", "bf16", "int8", "int4"),
     "kv_dtype": ("auto", "f32", "bf16"),
     "executor": ("native", "reference", "torch"),
+    "speculation": ("auto", "off"),
 }
-_COUNTS = ("context", "threads", "max_sequences", "token_budget", "kv_memory_bytes", "memory_bytes")
+_COUNTS = (
+    "context",
+    "threads",
+    "max_sequences",
+    "token_budget",
+    "kv_memory_bytes",
+    "memory_bytes",
+    "draft_layers",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +40,9 @@ class EngineOptions:
     `context` None is the model's own; `threads` None is one per usable core; `token_budget` is the largest
     step in tokens; `kv_memory_bytes` None is what `max_sequences` full contexts need, at most half of the
     memory that is free; `memory_bytes` is the most that the process may use, None all that is free;
-    `cache_dir` None keeps packed weights nowhere.
+    `cache_dir` None keeps packed weights nowhere. `speculation` "auto" checks guesses of the next tokens
+    where that pays; `draft_model`, a name as the model's own, makes guesses beside those looked up, or so
+    many `draft_layers` of the model itself do, the first ones.
     """
 
     weights: Weights = "keep"
@@ -44,6 +56,9 @@ class EngineOptions:
     executor: ExecutorName = "native"
     cache_dir: Path | None = None
     offline: bool = False
+    speculation: SpeculationMode = "auto"
+    draft_model: str | None = None
+    draft_layers: int | None = None
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -58,11 +73,28 @@ class EngineOptions:
             raise UsageError(
                 f"threads is {self.threads:,}, at most {MAX_THREADS:,} are used", param="threads"
             )
+        self._check_drafts()
         if self.token_budget < self.max_sequences:
             raise UsageError(
                 f"token_budget is {self.token_budget} and max_sequences {self.max_sequences}: every running"
                 " sequence takes a token of each step, so the budget must be at least as large",
                 param="token_budget",
+            )
+
+    def _check_drafts(self) -> None:
+        if self.draft_model is not None and self.draft_layers is not None:
+            raise UsageError(
+                f"draft_model '{self.draft_model}' and draft_layers {self.draft_layers} are both given: "
+                "name one",
+                param="draft_layers",
+            )
+        name = "draft_model" if self.draft_model is not None else "draft_layers"
+        value = getattr(self, name)
+        if value is not None and (self.speculation == "off" or self.executor != "native"):
+            raise UsageError(
+                f"{name} is {value!r} with speculation {self.speculation} and executor {self.executor}: "
+                "it needs speculation auto and executor native",
+                param=name,
             )
 
 
@@ -79,4 +111,7 @@ def engine_options(settings: Settings) -> EngineOptions:
         executor=settings.executor,  # type: ignore[arg-type]
         cache_dir=settings.cache_folder,
         offline=settings.offline,
+        speculation=settings.speculation,  # type: ignore[arg-type]
+        draft_model=settings.draft_model,
+        draft_layers=settings.draft_layers,
     )

@@ -20,19 +20,26 @@ from headrace.run.native import KvType, kv_bytes_per_page, scratch_bytes, state_
 from headrace.weights.packed import Wanted, predicted_bytes
 
 KV_SHARE_OF_FREE_MEMORY = 0.5
+DRAFT_ROWS = 32
 
 
 def plan_memory(
-    program: Program, wanted: Sequence[Wanted], options: EngineOptions, *, context: int
+    program: Program,
+    wanted: Sequence[Wanted],
+    options: EngineOptions,
+    *,
+    context: int,
+    draft_bytes: int = 0,
 ) -> MemoryPlan:
     """What a model will take; OutOfMemory where that is more than there is.
 
-    `context` is the model's own length; the options may lower it, but not raise it.
+    `context` is the model's own length; the options may lower it, but not raise it. `draft_bytes` are taken
+    by its draft model.
     """
     context = _context(options.context, context)
     kv_type = _kv_type(options, wanted)
     weights = predicted_bytes(wanted) + 4 * _vector_entries(program)
-    arena = plan_arena(fuse(program), max_tokens=options.token_budget, max_rows=options.max_sequences)
+    arena = plan_arena(fuse(program), max_tokens=options.token_budget, max_rows=_max_rows(options))
     activations = arena.nbytes + scratch_bytes(program, options.token_budget)
     states = state_bytes(program, options.max_sequences)
     per_page = kv_bytes_per_page(program, kv_type, PAGE_TOKENS)
@@ -40,7 +47,7 @@ def plan_memory(
     usable = free_memory_bytes()
     if options.memory_bytes is not None:
         usable = min(usable, options.memory_bytes - base)
-    free = usable - weights - activations - states
+    free = usable - draft_bytes - weights - activations - states
     pages = _page_count(options, context, per_page, free) if per_page else _pages_of_nothing(options, context)
     plan = MemoryPlan(
         context=context,
@@ -53,6 +60,7 @@ def plan_memory(
         page_count=pages,
         page_tokens=PAGE_TOKENS if per_page else context,
         weight_bytes_per_token=_bytes_per_token(program, wanted),
+        draft_bytes=draft_bytes,
     )
     if plan.kv_bytes > free:
         raise OutOfMemory(
@@ -68,11 +76,18 @@ def capacity_of(plan: MemoryPlan, options: EngineOptions) -> Capacity:
     """The executor's sizes under a plan."""
     return Capacity(
         max_tokens=options.token_budget,
-        max_rows=options.max_sequences,
+        max_rows=_max_rows(options),
         page_count=plan.page_count,
         page_tokens=plan.page_tokens,
         state_slots=options.max_sequences if plan.state_bytes else 0,
     )
+
+
+def _max_rows(options: EngineOptions) -> int:
+    """Rows of logits: one for each sequence, and enough for the drafts of a few."""
+    if options.speculation == "off":
+        return options.max_sequences
+    return min(max(options.max_sequences, DRAFT_ROWS), options.token_budget)
 
 
 def _context(asked: int | None, own: int) -> int:

@@ -22,7 +22,8 @@ class Request:
     cache. Lower `priority` runs sooner. `deadline_s` counts from submission. `continues` says that the output
     goes on with the prompt's text (a completion) and so may begin with a space, rather than being a text of
     its own (an answer). Special tokens are no part of the text, but for those of `visible_ids`. Every choice
-    matches `constraint`, where there is one, or fails; `thinking` bounds its reasoning.
+    matches `constraint`, where there is one, or fails; `thinking` bounds its reasoning. `prediction` is what
+    the client thinks will come, which makes it come faster where it does.
     """
 
     prompt: tuple[int, ...]
@@ -36,6 +37,7 @@ class Request:
     constraint: Constraint | None = None
     visible_ids: frozenset[int] = frozenset()
     thinking: ThinkingLimit | None = None
+    prediction: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,15 @@ class PromptLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one request; `miss_reason` says why `cached_tokens` is not larger."""
+    """Token counts of one request; `miss_reason` says why `cached_tokens` is not larger. Where the request
+    had a `prediction`, so many drafted tokens turned out right and wrong."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     miss_reason: str | None = None
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from headrace.engine.sequence import Sequence, State
@@ -24,25 +24,39 @@ _RANK = attrgetter("rank")
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Compute `sequence.tokens[start:start + count]`; `samples`: it ends at the last token, for logits;
-    `scores`: logits are wanted of every token."""
+    `scores`: logits are wanted of every token. After the last token come `drafted` ones of the sequence's
+    draft, which are not in `count`."""
 
     sequence: Sequence
     start: int
     count: int
     samples: bool
     scores: bool = False
+    drafted: int = 0
 
     @property
     def rows(self) -> int:
         """Rows of logits: of the last tokens of the chunk."""
-        return self.count if self.scores else int(self.samples)
+        return self.count if self.scores else int(self.samples) + self.drafted
+
+    @property
+    def length(self) -> int:
+        """Tokens that are computed."""
+        return self.count + self.drafted
+
+    @property
+    def tokens(self) -> list[int]:
+        """All that is computed, the drafted ones last."""
+        sequence = self.sequence
+        tokens = sequence.tokens[self.start : self.start + self.count]
+        return tokens + sequence.draft[: self.drafted] if self.drafted else tokens
 
 
 class Scheduler:
     """Continuous batching under a token budget over a fixed number of pages. One thread; never blocks.
 
-    Each step: `schedule()`, compute the chunks, `advance(chunks)`, append a token to (or `finish`) every
-    sequence whose chunk `samples`.
+    Each step: `schedule()`, compute the chunks, append at least one token to (or `finish`) every sequence
+    whose chunk `samples`, `advance(chunks)`. Of a draft so much is kept as agrees with the tokens appended.
 
     Order. A sequence's rank is `arrival_s + priority * ageing_s`, ties by id; the lower is the more
     important. That is priority with ageing: per `ageing_s` waited a sequence gains one class on all that
@@ -69,6 +83,9 @@ class Scheduler:
     prefix tree and gets half of the rows that are left when every running sequence has one, the other half
     stays for newcomers.
 
+    Drafts get what the others leave of a step: tokens, rows, pages that hold nothing in use. Nobody is
+    preempted for them, and no sequence goes beyond its `max_length`.
+
     Slots. Every running sequence has one of `max_sequences` slots for a model's recurrent states. With
     `recurrent` a text's pages are of no use without the state at their end, which nobody saves: nothing is
     taken from the prefix tree or put there, every choice computes its own prompt, and a preempted sequence
@@ -84,6 +101,7 @@ class Scheduler:
         ageing_s: float,
         page_tokens: int = PAGE_TOKENS,
         recurrent: bool = False,
+        max_rows: int | None = None,
     ) -> None:
         if token_budget < max_sequences:
             raise ProgramError(
@@ -92,6 +110,7 @@ class Scheduler:
             )
         self._token_budget = token_budget
         self._max_sequences = max_sequences
+        self._max_rows = max_rows or max_sequences
         self._ageing_s = ageing_s
         self._page_tokens = page_tokens
         self._pages = Pages(page_count)
@@ -174,20 +193,24 @@ class Scheduler:
                 planned[sequence.id] = Chunk(sequence, start, 1, True)
                 budget -= 1
         if prefills or self._waiting:
-            self._prefill(prefills, budget, planned)
+            budget = self._prefill(prefills, budget, planned)
+        if budget > 0:
+            self._lengthen(planned, budget)
         return list(planned.values())
 
     def advance(self, chunks: Iterable[Chunk]) -> None:
-        """The chunks are computed: count their tokens and put newly full pages into the prefix tree.
-
-        Where tokens are taken back, pass a chunk with the smaller `count` and cut `sequence.tokens` before.
-        """
+        """The chunks are computed and what was sampled is appended: count their tokens, of drafts those that
+        agree, and put newly full pages into the prefix tree."""
         size = self._page_tokens
         for chunk in chunks:
             sequence, start = chunk.sequence, chunk.start
             if sequence.state is not State.RUNNING:
                 continue
-            sequence.computed = computed = start + chunk.count
+            computed = start + chunk.count
+            if chunk.drafted:
+                # Not the last token: its logits are wanted yet, or the sequence is about to end.
+                computed += agreeing(sequence.draft[: chunk.drafted], sequence.tokens[computed:-1])
+            sequence.computed = computed
             sequence.scores = sequence.scores and computed < sequence.prompt_length - 1
             first, last = start // size, computed // size
             if last > first and not self._recurrent:
@@ -197,8 +220,34 @@ class Scheduler:
                 del self._leaders[sequence.request_key]
                 self._blocked = None  # it may share these pages now
 
-    def _prefill(self, prefills: list[Sequence], budget: int, planned: dict[int, Chunk]) -> None:
-        """Give the rest of the budget to running prefills and admitted newcomers, in rank order."""
+    def _lengthen(self, planned: dict[int, Chunk], budget: int) -> None:
+        """Let sequences compute their drafts too, in rank order, as far as the step has room."""
+        rows = self._max_rows - sum(chunk.rows for chunk in planned.values())
+        for chunk in list(planned.values()):
+            sequence = chunk.sequence
+            if not sequence.draft or not chunk.samples or chunk.scores:
+                continue
+            end = chunk.start + chunk.count
+            # The last token that there may be needs no keys and values.
+            wanted = min(len(sequence.draft), budget, rows, sequence.max_length - end - 1)
+            drafted = min(wanted, self._room(sequence, end + wanted) - end)
+            if drafted > 0:
+                planned[sequence.id] = replace(chunk, drafted=drafted)
+                budget -= drafted
+                rows -= drafted
+
+    def _room(self, sequence: Sequence, length: int) -> int:
+        """Get pages for `length` tokens while there is one left for every sequence; room for how many."""
+        size = self._page_tokens
+        spare = self.available_pages - len(self._running)
+        needed = min(pages_for(length, size) - len(sequence.pages), spare)
+        if needed > 0:
+            self._take_pages(sequence, needed)
+        return len(sequence.pages) * size
+
+    def _prefill(self, prefills: list[Sequence], budget: int, planned: dict[int, Chunk]) -> int:
+        """Give the rest of the budget to running prefills and admitted newcomers, in rank order; what is left
+        of it."""
         prefills.reverse()
         place = 0  # in the queue: those before it wait for another choice of their request
         while budget > 0:
@@ -210,7 +259,7 @@ class Scheduler:
                 if not self._admit(sequence, place):
                     continue
             else:
-                return
+                return budget
             if sequence.state is State.RUNNING:  # not preempted by one before it
                 wanted = min(sequence.pending, budget)
                 if sequence.scores:
@@ -222,6 +271,7 @@ class Scheduler:
                     planned[sequence.id] = Chunk(sequence, sequence.computed, count, samples, sequence.scores)
                     budget -= count
                     self._extra_rows += count - 1 if sequence.scores else 0
+        return budget
 
     def _newcomer(self, place: int) -> tuple[int, Sequence | None]:
         """The first in the queue, from `place` on, that could be admitted now, and its place."""
@@ -304,12 +354,15 @@ class Scheduler:
                 victim = self._running[-1]
                 self._preempt(victim)
                 planned.pop(victim.id, None)
-            needed = min(needed, self.available_pages)
-            self._tree.evict(max(0, needed - self._pages.free))
-            taken = self._pages.allocate(needed)
-            assert taken is not None
-            sequence.pages += taken
+            self._take_pages(sequence, min(needed, self.available_pages))
         return min(count, len(sequence.pages) * size - sequence.computed)
+
+    def _take_pages(self, sequence: Sequence, count: int) -> None:
+        """Give it pages that are available, evicting idle ones."""
+        self._tree.evict(max(0, count - self._pages.free))
+        taken = self._pages.allocate(count)
+        assert taken is not None
+        sequence.pages += taken
 
     def _preempt(self, sequence: Sequence) -> None:
         """Back to the queue; full pages stay in the tree, the rest is computed again."""
@@ -330,6 +383,16 @@ class Scheduler:
         self._blocked = None
         if self._leaders.get(sequence.request_key) is sequence:
             del self._leaders[sequence.request_key]
+
+
+def agreeing(draft: list[int], tokens: list[int]) -> int:
+    """How many tokens at the start of a draft are those that came."""
+    count = 0
+    for drafted, token in zip(draft, tokens, strict=False):
+        if drafted != token:
+            break
+        count += 1
+    return count
 
 
 def _take_out(ranked: list[Sequence], sequence: Sequence) -> None:

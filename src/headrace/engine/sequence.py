@@ -20,8 +20,9 @@ class State(Enum):
 class Sequence:
     """A prompt and what was generated from it.
 
-    The engine appends to `tokens` and sets nothing else; the scheduler owns the fields after `arrival_s`.
-    A step computes from `tokens[computed:]`: `computed` tokens have their keys and values in `pages`.
+    The engine appends to `tokens` and sets `draft`, what may follow them, nothing else; the scheduler owns
+    the fields after `arrival_s`. A step computes from `tokens[computed:]` and, where it gets to the end, from
+    `draft`. `computed` tokens have their keys and values in `pages`.
     All sequences of one `request_key` have the same prompt, salt and cache setting.
     """
 
@@ -29,6 +30,7 @@ class Sequence:
     request_key: int | str  # unique among the requests in the engine
     choice: int = 0
     tokens: list[int]
+    draft: list[int] = field(default_factory=list[int])
     prompt_length: int
     max_length: int  # tokens: prompt and all that may be generated
     salt: str = ""

@@ -34,8 +34,9 @@ class StepBuilder:
     def forget(self, sequence: Sequence) -> None:
         self._rows.pop(sequence.id, None)
 
-    def build(self, chunks: Sequence_[Chunk]) -> Step:
-        """The step that computes the chunks; rows with logits come in the order of the chunks."""
+    def build(self, chunks: Sequence_[Chunk], *, spare: int = 0) -> Step:
+        """The step that computes the chunks; rows with logits come in the order of the chunks. The tables
+        have the pages of `spare` tokens more."""
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
@@ -44,26 +45,26 @@ class StepBuilder:
         size = self._page_tokens
         page_rows = [self._page_row(chunk) for chunk in chunks]
         for chunk, page_row in zip(chunks, page_rows, strict=True):
-            sequence, start, count = chunk.sequence, chunk.start, chunk.count
-            if count == 1:
+            sequence, start, length = chunk.sequence, chunk.start, chunk.length
+            if length == 1:
                 tokens.append(sequence.tokens[start])
                 positions.append(start)
                 slots.append(sequence.pages[start // size] * size + start % size)
             else:
-                where = np.arange(start, start + count)
-                tokens += sequence.tokens[start : start + count]
+                where = np.arange(start, start + length)
+                tokens += chunk.tokens
                 positions += where.tolist()
                 slots += (page_row.entries[where // size] * size + where % size).tolist()
             starts.append(len(tokens))
             rows += range(len(tokens) - chunk.rows, len(tokens))
-        lengths = [chunk.start + chunk.count for chunk in chunks]
+        lengths = [chunk.start + chunk.length for chunk in chunks]
         return Step(
             tokens=_ints(tokens),
             positions=_ints(positions),
             slots=_ints(slots),
             query_starts=_ints(starts),
             lengths=_ints(lengths),
-            block_tables=_block_tables(page_rows, lengths, size),
+            block_tables=_block_tables(page_rows, [length + spare for length in lengths], size),
             rows=_ints(rows),
             state_slots=_ints([chunk.sequence.state_slot for chunk in chunks]),
         )

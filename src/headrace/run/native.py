@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
 from headrace import _native
 from headrace.errors import ProgramError
-from headrace.ops.value import Array, Value
+from headrace.ops.value import Array, Ints, Value
 from headrace.program.fuse import fuse
 from headrace.program.plan import plan_arena
 from headrace.program.program import Instruction, Program
 from headrace.program.step import Step
 from headrace.run.executor import Capacity
+from headrace.sample.sampler import RowState, Sampler
 from headrace.weights.packed import PackedWeight
 
 KvType = Literal["f32", "bf16"]
@@ -70,23 +71,33 @@ class NativeExecutor:
         self._run(step, timed=False)
         return self._executor.value(self._output, len(step.rows))
 
+    def draft(self, step: Step, sampler: Sampler, rows: Sequence[RowState], depth: int) -> list[int]:
+        """Run a step with one row of logits for each sequence, draw its token, run that one, and so on: the
+        tokens [B, depth], flat; -1 from where logits gave none. The rows stay as they are. The step's tables
+        must have the pages of depth - 1 tokens more."""
+        native = [row.native for row in rows]
+        return self._executor.draft(self._output, sampler.native, native, depth, *_arrays(step))
+
     def run_timed(self, step: Step) -> tuple[float, list[float]]:
         """A step, instruction by instruction: seconds of preparing rotations, then of each of `program`."""
         rotations_s, *seconds = self._run(step, timed=True)
         return rotations_s, seconds
 
     def _run(self, step: Step, *, timed: bool) -> list[float]:
-        return self._executor.run(
-            step.tokens,
-            step.positions,
-            step.slots,
-            step.query_starts,
-            step.lengths,
-            step.block_tables,
-            step.rows,
-            step.state_slots,
-            timed,
-        )
+        return self._executor.run(*_arrays(step), timed=timed)
+
+
+def _arrays(step: Step) -> tuple[Ints, ...]:
+    return (
+        step.tokens,
+        step.positions,
+        step.slots,
+        step.query_starts,
+        step.lengths,
+        step.block_tables,
+        step.rows,
+        step.state_slots,
+    )
 
 
 def kv_bytes_per_page(program: Program, kv_type: KvType, page_tokens: int) -> int:

@@ -105,6 +105,15 @@ class Matcher:
         """The next token, where the grammar leaves no choice."""
         return self._forced[0] if self._forced else None
 
+    @property
+    def forced_run(self) -> list[int]:
+        """All of the next tokens that are certain."""
+        return list(self._forced)
+
+    def fitting(self, tokens: list[int]) -> int:
+        """How many of the tokens may come next, one after the other, as far as that is known."""
+        return len(tokens) if self._marker is not None else self._state.validate_tokens(tokens)
+
     def accept(self, token: int) -> None:
         """Take note of a token that was generated; GrammarError where it does not fit or a limit is met."""
         if self._marker is not None:

@@ -136,7 +136,7 @@ class Sampler:
                 f"a vocabulary of {vocabulary:,} tokens cannot be sampled, 1 to {MAX_VOCABULARY:,} can"
             )
         self.vocabulary = vocabulary
-        self._native = _native.Sampler(vocabulary, pool)
+        self.native = _native.Sampler(vocabulary, pool)
 
     def sample(
         self,
@@ -149,7 +149,7 @@ class Sampler:
         `logits` is scratch: bias, penalties and masks are written into it. `allowed[r]`, where given, has bit
         `id % 32` of word `id // 32` set for each token that may be drawn.
         """
-        tokens, logprobs, tops, faults = self._native.sample(logits, [row.native for row in rows], allowed)
+        tokens, logprobs, tops, faults = self.native.sample(logits, [row.native for row in rows], allowed)
         errors: list[HeadraceError | None] = [None] * len(rows)
         for row, fault in faults:
             errors[row] = self._error(fault)
@@ -160,7 +160,7 @@ class Sampler:
     ) -> list[Score]:
         """How likely tokens[i] is by row rows[i] of `logits`, with the `tops` likeliest (0 to 20);
         NumericalError where a row is not finite."""
-        found = self._native.score(logits, np.array(rows, np.int32), np.array(tokens, np.int32), tops)
+        found = self.native.score(logits, np.array(rows, np.int32), np.array(tokens, np.int32), tops)
         for *_, fault in found:
             if fault:
                 raise self._error(fault)
@@ -170,7 +170,7 @@ class Sampler:
         """The `count` likeliest tokens of a row of `logits` with their log-probabilities, likeliest first;
         fewer where fewer can be drawn. NumericalError where the row is not finite."""
         count = min(count, self.vocabulary)
-        ids, logprobs = self._native.top(logits, np.array([row], np.int32), count)
+        ids, logprobs = self.native.top(logits, np.array([row], np.int32), count)
         if ids[0] < 0:
             raise self._error(1)
         return [pair for pair in zip(ids.tolist(), logprobs.tolist(), strict=True) if pair[0] >= 0]

@@ -100,6 +100,8 @@ def _own(report: ModelReport) -> Iterator[Metric]:
     )
     yield make.counter("preemptions", "Sequences that lost their pages for a while.", status.preemptions)
     yield make.counter("steps", "Steps of the engine.", status.steps)
+    yield make.counter("drafted_tokens", "Guessed tokens that were checked.", status.drafted)
+    yield make.counter("accepted_tokens", "Guessed tokens that were right.", status.accepted)
     yield from _memory(make, status, report.kv_bytes)
     yield make.summary("grammar_mask_seconds", "Finding grammars' masks.", status.masks, status.mask_s)
     for name, help, histogram in (
@@ -134,6 +136,8 @@ def _vllm(report: ModelReport) -> Iterator[Metric]:
     yield make.gauge("num_requests_waiting", "Alias.", status.waiting)
     yield make.gauge("kv_cache_usage_perc", "Alias, from 0 to 1.", _usage(status))
     yield make.counter("num_preemptions", "Alias.", status.preemptions)
+    yield make.counter("spec_decode_num_draft_tokens", "Alias.", status.drafted)
+    yield make.counter("spec_decode_num_accepted_tokens", "Alias.", status.accepted)
     yield make.counter("prefix_cache_queries", "Alias, in tokens.", meter.cache_queries)
     yield make.counter("prefix_cache_hits", "Alias, in tokens.", meter.cache_hits)
     yield make.counter("prompt_tokens", "Alias.", meter.prompt_tokens)

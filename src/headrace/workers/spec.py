@@ -31,6 +31,9 @@ OF_A_MODEL = (
     "kv_dtype",
     "kv_memory",
     "executor",
+    "speculation",
+    "draft_model",
+    "draft_layers",
     "keep_alive",
 )
 """Settings that a model's own table may have."""

@@ -1,0 +1,51 @@
+// The longest end of a text that has occurred in it before: a suffix automaton over token ids (Blumer et al. 1985).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace headrace {
+
+class SuffixAutomaton {
+ public:
+  SuffixAutomaton();
+
+  // Takes the next token of the text: amortised O(1).
+  void push(int32_t token);
+
+  size_t size() const { return text_.size(); }
+  // Length of the longest end of the text that also stands somewhere before.
+  int32_t match_length() const { return match_length_; }
+  // What followed that end where it stood last time: up to `count` tokens, none without a match. Where the text
+  // itself is reached, it goes on with what has been drafted, so that periods are prolonged. A negative token,
+  // which parts texts that have nothing to do with each other, ends it.
+  std::vector<int32_t> draft(size_t count) const;
+
+ private:
+  struct State {
+    int32_t length = 0;  // of the longest string that leads here
+    int32_t link = -1;
+    int32_t last_end = -1;   // position of the last token of an occurrence
+    int32_t first_edge = -1;
+  };
+  struct Edge {
+    int32_t token;
+    int32_t target;
+    int32_t next;  // of the same state
+  };
+
+  int32_t find(int32_t state, int32_t token) const;  // edge, or -1
+  void add_edge(int32_t state, int32_t token, int32_t target);
+  int32_t clone_for(int32_t from, int32_t edge, int32_t token);
+
+  std::vector<int32_t> text_;
+  std::vector<State> states_;
+  std::vector<Edge> edges_;
+  std::unordered_map<uint64_t, int32_t> index_;  // (state, token) -> edge
+  int32_t last_ = 0;
+  int32_t match_length_ = 0;
+  int32_t match_end_ = -1;
+};
+
+}  // namespace headrace

@@ -1,0 +1,55 @@
+"""How many tokens prompts and answers have: one number, or numbers drawn from a distribution by a seed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from headrace.errors import UsageError
+
+_FORMS = re.compile(r"(?P<first>\d+)(?:(?P<sign>[:~])(?P<second>\d+))?")
+MOST_TOKENS = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Token counts, at least 1: `first` alone, uniform from `first` to `second`, or normal with mean `first`
+    and standard deviation `second`."""
+
+    form: Literal["fixed", "uniform", "normal"]
+    first: int
+    second: int = 0
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """One of them."""
+        if self.form == "uniform":
+            return int(rng.integers(self.first, self.second + 1))
+        if self.form == "normal":
+            return max(1, round(rng.normal(self.first, self.second)))
+        return self.first
+
+    def __str__(self) -> str:
+        sign = {"fixed": "", "uniform": ":", "normal": "~"}[self.form]
+        return f"{self.first}{sign}{self.second}" if sign else str(self.first)
+
+
+def parse_lengths(text: str, param: str) -> Lengths:
+    """`512`, `128:1024` (uniform) or `512~100` (normal). Raises UsageError that names `param`."""
+    flag = "--" + param.replace("_", "-")
+    found = _FORMS.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(
+            f"{flag} is {text!r}: write N, LOW:HIGH (uniform) or MEAN~DEVIATION (normal)", param=param
+        )
+    first, sign, second = int(found["first"]), found["sign"], int(found["second"] or 0)
+    if not 1 <= first <= MOST_TOKENS or second > MOST_TOKENS or (sign == ":" and second < first):
+        raise UsageError(
+            f"{flag} is {text!r}: token counts lie between 1 and {MOST_TOKENS:,}, LOW before HIGH",
+            param=param,
+        )
+    if sign is None:
+        return Lengths("fixed", first)
+    return Lengths("uniform" if sign == ":" else "normal", first, second)

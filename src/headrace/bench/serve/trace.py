@@ -1,0 +1,97 @@
+"""Traces of real servers: when requests came, how long they were, and which beginnings they shared."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import UsageError
+
+BLOCK_TOKENS = 512  # of Mooncake's hash ids
+AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+FORMATS = (
+    f"known are Azure's CSV ({','.join(AZURE_COLUMNS)}) and Mooncake's JSON lines "
+    "(timestamp in ms, input_length, output_length, hash_ids), plain or as .xz"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """One request of a trace. `blocks` are ids of the prompt's blocks of `BLOCK_TOKENS` tokens, the last one
+    perhaps shorter: equal ids stand for equal text."""
+
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...] = ()
+
+
+def read_trace(path: Path) -> list[TraceRequest]:
+    """The requests of a trace, from time 0 on. Raises UsageError with what is wrong where.
+
+    Azure: https://github.com/Azure/AzurePublicDataset (Patel et al., Splitwise, 2024). Mooncake:
+    https://github.com/kvcache-ai/Mooncake (Qin et al., FAST 2025).
+    """
+    try:
+        content = path.read_bytes()
+        lines = (lzma.decompress(content) if path.suffix == ".xz" else content).decode().splitlines()
+    except (OSError, lzma.LZMAError, UnicodeDecodeError) as error:
+        raise UsageError(f"--trace {path} cannot be read: {error}", param="trace") from None
+    parse, skipped = _format(path, lines)
+    found: list[TraceRequest] = []
+    for number, line in enumerate(lines[skipped:], start=skipped + 1):
+        if not line.strip():
+            continue
+        try:
+            request = parse(line)
+            _check(request, found)
+        except (ValueError, KeyError, TypeError) as error:
+            message = f"--trace {path}, line {number}: {error!r} in {line.strip()[:120]!r}; {FORMATS}"
+            raise UsageError(message, param="trace") from None
+        found.append(request)
+    if not found:
+        raise UsageError(f"--trace {path} has no requests", param="trace")
+    return [replace(one, at_s=one.at_s - found[0].at_s) for one in found]
+
+
+def _format(path: Path, lines: Sequence[str]) -> tuple[Callable[[str], TraceRequest], int]:
+    """What reads a line, and how many lines stand before the first request."""
+    head = lines[0].strip() if lines else ""
+    if tuple(head.split(",")) == AZURE_COLUMNS:
+        return _azure, 1
+    if head.startswith("{"):
+        return _mooncake, 0
+    raise UsageError(f"--trace {path} begins with {head[:80]!r}: {FORMATS}", param="trace")
+
+
+def _azure(line: str) -> TraceRequest:
+    at, prompt, output = line.split(",")
+    when = datetime.fromisoformat(at).replace(
+        tzinfo=UTC
+    )  # a trace's zone does not matter, jumps of ours would
+    return TraceRequest(when.timestamp(), int(prompt), int(output))
+
+
+def _mooncake(line: str) -> TraceRequest:
+    row: dict[str, Any] = json.loads(line)
+    blocks: Sequence[int] = row.get("hash_ids", ())
+    return TraceRequest(
+        float(row["timestamp"]) / 1000,
+        int(row["input_length"]),
+        int(row["output_length"]),
+        tuple(int(block) for block in blocks),
+    )
+
+
+def _check(request: TraceRequest, before: Sequence[TraceRequest]) -> None:
+    if request.prompt_tokens < 1 or request.output_tokens < 1:
+        raise ValueError("token counts must be at least 1")
+    if before and request.at_s < before[-1].at_s:
+        raise ValueError("the time lies before that of the request before")
+    if request.blocks and len(request.blocks) != -(-request.prompt_tokens // BLOCK_TOKENS):
+        raise ValueError(f"{len(request.blocks)} hash ids for {request.prompt_tokens} tokens")

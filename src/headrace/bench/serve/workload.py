@@ -1,0 +1,154 @@
+"""What is asked: prompts made up, from a file, or of a trace's lengths, and how much each may answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from headrace.bench.serve.lengths import Lengths
+from headrace.bench.serve.lexicon import Lexicon, text_of
+from headrace.bench.serve.target import Endpoint
+from headrace.bench.serve.trace import BLOCK_TOKENS, TraceRequest
+from headrace.errors import UsageError
+
+PROMPT_FIELDS = (
+    "each line is an object with prompt, messages or turns (the first is asked), and perhaps max_tokens"
+)
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request: a text or a conversation, and the most tokens of the answer. `wanted_tokens` is how long a
+    prompt was made, `at_s` when a trace sends it."""
+
+    prompt: str | Messages
+    output_tokens: int
+    wanted_tokens: int | None = None
+    at_s: float = 0.0
+
+    def body(self, model: str, endpoint: Endpoint) -> dict[str, Any]:
+        """The fields of this request alone."""
+        chat = [{"role": "user", "content": self.prompt}] if isinstance(self.prompt, str) else self.prompt
+        asked = {"messages": chat} if endpoint == "chat" else {"prompt": self.prompt}
+        return {"model": model, **asked, "max_tokens": self.output_tokens}
+
+
+@dataclass(frozen=True, slots=True)
+class MadeUp:
+    """Prompts and answers of drawn lengths. The n-th request of every point is equally long; its words are
+    new in each, so that no prefix cache knows them."""
+
+    prompt_tokens: Lengths
+    output_tokens: Lengths
+
+    def asks(self, lexicon: Lexicon, count: int, *, seed: int, point: int) -> list[Ask]:
+        """`count` of them."""
+        lengths, words = np.random.default_rng([seed, 1]), np.random.default_rng([seed, 2, point])
+        return [
+            _made_up(lexicon, self.prompt_tokens.draw(lengths), self.output_tokens.draw(lengths), words)
+            for _ in range(count)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class FromFile:
+    """The prompts of a JSONL file, in its order and from its beginning again where it ends."""
+
+    path: Path
+    prompts: tuple[Ask, ...]
+
+    def asks(self, lexicon: Lexicon, count: int, *, seed: int, point: int) -> list[Ask]:
+        """`count` of them; the same for every point."""
+        return [self.prompts[index % len(self.prompts)] for index in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class FromTrace:
+    """Requests of a trace's lengths. Where it has blocks, equal ones are equal words, so that prompts share
+    the beginnings that they shared there. `left_out` requests of the trace were not wanted."""
+
+    path: Path
+    requests: tuple[TraceRequest, ...]
+    left_out: int = 0
+
+    def asks(self, lexicon: Lexicon, count: int, *, seed: int, point: int) -> list[Ask]:
+        """The first `count` of them. Words are new in each point."""
+        rng = np.random.default_rng([seed, 2, point])
+        blocks: dict[tuple[int, int], list[str]] = {}
+
+        def block_words(block: int, tokens: int) -> list[str]:
+            if (block, tokens) not in blocks:
+                blocks[block, tokens] = lexicon.words_of(
+                    tokens, np.random.default_rng([seed, 3, point, block])
+                )
+            return blocks[block, tokens]
+
+        asks: list[Ask] = []
+        for one in self.requests[:count]:
+            if one.blocks:
+                words = [word for block in _sizes(one, lexicon) for word in block_words(*block)]
+                asks.append(Ask(text_of(words), one.output_tokens, one.prompt_tokens, one.at_s))
+            else:
+                made = _made_up(lexicon, one.prompt_tokens, one.output_tokens, rng)
+                asks.append(replace(made, at_s=one.at_s))
+        return asks
+
+
+def _sizes(request: TraceRequest, lexicon: Lexicon) -> Iterator[tuple[int, int]]:
+    """Each block with its tokens; the first also has what the server adds to every prompt."""
+    for index, block in enumerate(request.blocks):
+        tokens = min(BLOCK_TOKENS, request.prompt_tokens - index * BLOCK_TOKENS)
+        yield block, tokens - (lexicon.base_tokens if index == 0 else 0)
+
+
+Workload = MadeUp | FromFile | FromTrace
+
+
+def _made_up(lexicon: Lexicon, prompt_tokens: int, output_tokens: int, rng: np.random.Generator) -> Ask:
+    words = lexicon.words_of(prompt_tokens - lexicon.base_tokens, rng)
+    return Ask(text_of(words), output_tokens, prompt_tokens)
+
+
+def read_prompts(path: Path, endpoint: Endpoint, output_tokens: int) -> FromFile:
+    """Prompts from JSON lines; `output_tokens` where a line does not say. UsageError names the line."""
+    found: list[Ask] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--prompts {path} cannot be read: {error}", param="prompts") from None
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                found.append(_prompt(json.loads(line), endpoint, output_tokens))
+            except ValueError as error:
+                message = f"--prompts {path}, line {number}: {error}; {PROMPT_FIELDS}"
+                raise UsageError(message, param="prompts") from None
+    if not found:
+        raise UsageError(f"--prompts {path} has no prompts: {PROMPT_FIELDS}", param="prompts")
+    return FromFile(path, tuple(found))
+
+
+def _prompt(line: object, endpoint: Endpoint, output_tokens: int) -> Ask:
+    if not isinstance(line, dict):
+        raise ValueError("not an object")
+    row = cast("dict[str, Any]", line)
+    prompt = row.get("prompt", row.get("messages", row.get("turns")))
+    if "turns" in row and isinstance(prompt, list) and prompt:
+        prompt = cast("list[object]", prompt)[0]
+    most = row.get("max_tokens", output_tokens)
+    if type(most) is not int or most < 1:
+        raise ValueError(f"max_tokens is {most!r}, not a count")
+    if isinstance(prompt, str) and prompt:
+        return Ask(prompt, most)
+    if not isinstance(prompt, list) or not prompt:
+        raise ValueError("it has no prompt")
+    if endpoint == "completions":
+        raise ValueError("messages need --endpoint chat")
+    return Ask(cast("list[dict[str, Any]]", prompt), most)

@@ -1,0 +1,226 @@
+"""`headrace bench speculate`: what drafts bring, by drafter, temperature and sequences at the same time."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+
+from headrace.bench.spread import Spread, spread
+from headrace.chat.conversation import prepare as prepare_conversation
+from headrace.chat.messages import Message
+from headrace.engine.contract import EngineStatus, LoadedModel
+from headrace.engine.load import load_model
+from headrace.engine.options import EngineOptions
+from headrace.engine.request import Delta, Done, Event, Failed, Request
+from headrace.errors import HeadraceError, UsageError
+from headrace.sample.params import SamplingParams
+
+_TABLE = "Table flights (carrier, origin, destination, delay minutes, passengers)\n"
+JOBS: Mapping[str, Sequence[str]] = {
+    "command": [
+        "extract a gzipped tar archive",
+        "list all files, hidden ones too, the newest first",
+        "search a text in all files of a directory",
+        "count the lines of a file",
+        "download a file and follow redirects",
+        "show the free space of all disks",
+        "copy a directory with everything in it",
+        "find files that are larger than 100 megabytes",
+    ],
+    "sql": [
+        _TABLE + "Which carrier has more than 200 passengers from Lisbon?",
+        _TABLE + "What is the largest delay minutes to Oslo?",
+        _TABLE + "How many flights have the origin Athens and the destination Rome?",
+        _TABLE + "What is the destination when the carrier is North Wind and the passengers 81?",
+    ],
+    "edit": [
+        f"Repeat this text and write {new} for {old}:\n{text}"
+        for old, new, text in (
+            (
+                "harbour",
+                "station",
+                "The harbour was quiet. In the harbour lay three ships, and the harbour master slept.",
+            ),
+            (
+                "Anna",
+                "Maria",
+                "Anna took the letter. When Anna had read it, Anna laid it back, and nobody asked Anna.",
+            ),
+            (
+                "total",
+                "count",
+                "total = 0\nfor item in items:\n    total = total + item\nprint(total)\nreturn total",
+            ),
+        )
+    ],
+}
+"""What is asked where no prompts are given."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculateOrder:
+    """What is measured: every drafter at every temperature with every number of sequences at once, in `pairs`
+    of a plain run and one with drafts. `prompts` are by job; `generate` is the most tokens for each."""
+
+    model: str | None
+    prompts: Mapping[str, Sequence[str]]
+    temperatures: Sequence[float]
+    batches: Sequence[int]
+    generate: int
+    pairs: int
+    raw: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculateFigures:
+    """One cell. `speed_up` is the ratio of tokens a second to the plain run beside it; `tokens_per_step` are
+    those of one sequence; `accepted` is the share of drafted tokens that were right."""
+
+    job: str
+    drafter: str
+    temperature: float
+    batch: int
+    plain_tokens_per_s: Spread
+    speed_up: Spread
+    tokens_per_step: float
+    drafted_per_token: float
+    accepted: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    tokens: tuple[tuple[int, ...], ...]
+    seconds: float
+    steps: int
+    drafted: int
+    accepted: int
+
+    @property
+    def generated(self) -> int:
+        return sum(map(len, self.tokens))
+
+
+def bench_speculate(
+    order: SpeculateOrder, options: EngineOptions, *, progress: Progress = lambda text: None
+) -> Iterator[SpeculateFigures]:
+    """Measure cell after cell. Raises what loading raises; HeadraceError where drafts change a token."""
+    if min(order.pairs, order.generate, *order.batches) < 1:
+        raise UsageError("--pairs, --tokens and --batch must be at least 1", param="pairs")
+    options = replace(options, max_sequences=max(options.max_sequences, *order.batches))
+    progress("loading")
+    with _engines(order, options) as (plain, drafting):
+        for job, prompts in order.prompts.items():
+            ids = [_encode(plain, prompt, raw=order.raw) for prompt in prompts]
+            for temperature in order.temperatures:
+                for batch in order.batches:
+                    progress(f"{job}, temperature {temperature:g}, {batch} at once")
+                    yield from _cells(order, plain, drafting, job, ids, temperature, batch)
+
+
+@contextmanager
+def _engines(
+    order: SpeculateOrder, options: EngineOptions
+) -> Generator[tuple[LoadedModel, Mapping[str, LoadedModel]]]:
+    """The plain engine and one for each drafter."""
+    alone = replace(options, draft_model=None, draft_layers=None)
+    shapes = {"lookup": alone}
+    if options.draft_model is not None:
+        shapes["model"] = options
+    if options.draft_layers is not None:
+        shapes["layers"] = options
+    with ExitStack() as stack:
+
+        def load(of: EngineOptions) -> LoadedModel:
+            return stack.enter_context(closing(load_model(order.model, of)))
+
+        yield load(replace(alone, speculation="off")), {name: load(of) for name, of in shapes.items()}
+
+
+def _cells(
+    order: SpeculateOrder,
+    plain: LoadedModel,
+    drafting: Mapping[str, LoadedModel],
+    job: str,
+    ids: Sequence[tuple[int, ...]],
+    temperature: float,
+    batch: int,
+) -> Iterator[SpeculateFigures]:
+    found: dict[str, list[tuple[_Run, _Run]]] = {name: [] for name in drafting}
+    for pair in range(-1, order.pairs):  # the first warms up: costs and rates are not known yet
+        requests = [
+            Request(
+                prompt=ids[(pair * batch + index) % len(ids)],
+                params=SamplingParams(
+                    temperature=temperature, max_tokens=order.generate, seed=pair * batch + index
+                ),
+            )
+            for index in range(batch)
+        ]
+        for name, model in drafting.items():
+            one, other = _run(plain, requests), _run(model, requests)
+            if one.tokens != other.tokens:
+                raise HeadraceError(f"{name} changed the output of {job}: this is a bug, please report it")
+            if pair >= 0:
+                found[name].append((one, other))
+    for name, pairs in found.items():
+        with_drafts = [run for _, run in pairs]
+        generated = sum(run.generated for run in with_drafts)
+        drafted = sum(run.drafted for run in with_drafts)
+        yield SpeculateFigures(
+            job=job,
+            drafter=name,
+            temperature=temperature,
+            batch=batch,
+            plain_tokens_per_s=spread([run.generated / run.seconds for run, _ in pairs]),
+            speed_up=spread([one.seconds / other.seconds for one, other in pairs]),
+            # A plain engine takes as many steps as its longest answer has tokens.
+            tokens_per_step=sum(run.steps for run, _ in pairs) / sum(run.steps for run in with_drafts),
+            drafted_per_token=drafted / generated,
+            accepted=sum(run.accepted for run in with_drafts) / drafted if drafted else 0.0,
+        )
+
+
+def _encode(model: LoadedModel, prompt: str, *, raw: bool) -> tuple[int, ...]:
+    if raw or model.template is None:
+        return tuple(model.tokenizer.encode_prompt(prompt))
+    conversation = prepare_conversation(model.template, [Message("user", prompt)])
+    return tuple(model.tokenizer.encode(conversation.text, add_special=False))
+
+
+def _run(model: LoadedModel, requests: Sequence[Request]) -> _Run:
+    """Run them together; the time is from the last first token on, so that prefill does not count."""
+    arrived: queue.SimpleQueue[tuple[int, float, list[Event]]] = queue.SimpleQueue()
+    before = model.engine.status()
+    for index, request in enumerate(requests):
+
+        def sink(events: list[Event], index: int = index) -> None:
+            arrived.put((index, time.monotonic(), events))
+
+        model.engine.submit(request, sink)
+    tokens: list[list[int]] = [[] for _ in requests]
+    began_s, now_s, open_requests = 0.0, 0.0, len(requests)
+    while open_requests:
+        index, now_s, events = arrived.get()
+        for event in events:
+            if isinstance(event, Failed):
+                raise event.error
+            if isinstance(event, Delta):
+                began_s = began_s if tokens[index] else now_s
+                tokens[index] += event.tokens
+            open_requests -= isinstance(event, Done)
+    return _finished(tokens, now_s - began_s, before, model.engine.status())
+
+
+def _finished(tokens: list[list[int]], seconds: float, before: EngineStatus, after: EngineStatus) -> _Run:
+    return _Run(
+        tuple(map(tuple, tokens)),
+        max(seconds, 1e-9),
+        after.steps - before.steps,
+        after.drafted - before.drafted,
+        after.accepted - before.accepted,
+    )

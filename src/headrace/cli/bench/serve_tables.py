@@ -1,0 +1,110 @@
+"""What `headrace bench serve` shows: a bar while it runs, a table for each point, one of all at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.bench.serve.figures import Figures
+from headrace.bench.serve.session import Progress, Report
+from headrace.bench.serve.wording import (
+    LATENCIES,
+    SPREAD,
+    goals_text,
+    milliseconds,
+    number,
+    of_user,
+    spread_row,
+)
+from headrace.cli.terminal import note
+
+WIDTH = 110  # where output is no terminal
+
+
+@contextmanager
+def progress() -> Generator[Progress]:
+    """A bar for each thing that is done, on a terminal; it goes when that is done, before its table comes."""
+    if not sys.stderr.isatty():
+        yield lambda label, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar, shown = Bar(), ""
+
+    def update(label: str, done: int, total: int) -> None:
+        nonlocal bar, shown
+        if label != shown:
+            bar.stop()
+            bar, shown = Bar(*columns, console=Console(stderr=True), transient=True), label
+            bar.add_task(label, total=total)
+            bar.start()
+        bar.update(bar.task_ids[0], completed=done)
+        if done == total:
+            bar.stop()
+            shown = ""
+
+    try:
+        yield update
+    finally:
+        bar.stop()
+
+
+def print_point(one: Figures) -> None:
+    """One point: its rates, latencies in ms, and what failed."""
+    print(
+        f"{one.point}: {one.succeeded:,} of {one.requests:,} requests in {number(one.duration_s)} s, "
+        f"{number(one.requests_per_s)} per second, {number(one.output_tokens_per_s)} tok/s "
+        f"({of_user(one)} of each user), {one.good_share:.0%} good ({number(one.goodput_per_s)} per second)"
+    )
+    table = _table(("ms", *SPREAD))
+    for name, field, _ in LATENCIES:
+        table.add_row(name, *spread_row(getattr(one, field)))
+    _print(table)
+    for fault in one.faults:
+        verb = "refused" if fault.refused else "failed"
+        note(f"{fault.count:,} {verb} ({fault.kind}): {fault.message}")
+
+
+def print_report(report: Report) -> None:
+    """All points beside each other, the goals, and what was assumed."""
+    if len(report.figures) > 1:
+        _print(_summary(report.figures))
+    print(f"good: {goals_text(report.order.goals)}")
+    for text in report.notes:
+        note(f"note: {text}")
+
+
+def _summary(figures: Sequence[Figures]) -> Any:
+    rates = ("requests\n/s", "tok/s", "tok/s\nof a user", "TTFT\np50", "\np99", "TPOT\np50", "\np99")
+    table = _table((figures[0].point.form, *rates, "good", "goodput\n/s"))
+    for one in figures:
+        latencies = [
+            "–" if found is None else milliseconds(getattr(found, rank))
+            for found in (one.ttft_s, one.tpot_s)
+            for rank in ("p50", "p99")
+        ]
+        speeds = (number(one.requests_per_s), number(one.output_tokens_per_s), of_user(one))
+        goods = (f"{one.good_share:.0%}", number(one.goodput_per_s))
+        table.add_row(f"{one.point.level:g}", *speeds, *latencies, *goods)
+    return table
+
+
+def _table(header: Sequence[str]) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for index, name in enumerate(header):
+        table.add_column(name, justify="right" if index else "left", no_wrap=True, vertical="bottom")
+    return table
+
+
+def _print(table: Any) -> None:
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(table)

@@ -1,0 +1,43 @@
+"""`headrace bench speculate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.bench.speculate import SpeculateOrder, bench_speculate
+from headrace.engine.options import EngineOptions
+from headrace.errors import UsageError
+from tiny import tiny_model
+
+
+def test_a_cell_for_each_drafter_temperature_and_batch(tmp_path: Path) -> None:
+    folder = str(tiny_model(tmp_path))
+    order = SpeculateOrder(
+        model=folder,
+        prompts={"text": ["a1 a2 a1 a2", "b3"]},
+        temperatures=[0.0, 1.0],
+        batches=[1, 3],
+        generate=20,
+        pairs=2,
+    )
+    cells = list(bench_speculate(order, EngineOptions(draft_model=folder)))
+    assert [(cell.drafter, cell.temperature, cell.batch) for cell in cells] == [
+        (drafter, temperature, batch)
+        for temperature in (0.0, 1.0)
+        for batch in (1, 3)
+        for drafter in ("lookup", "model")
+    ]
+    for cell in cells:
+        assert cell.speed_up.min <= cell.speed_up.median <= cell.speed_up.max
+        assert cell.tokens_per_step >= 0.99 and 0 <= cell.accepted <= 1
+        assert cell.plain_tokens_per_s.min > 0
+
+
+def test_nothing_to_measure_is_refused(tmp_path: Path) -> None:
+    order = SpeculateOrder(
+        model=None, prompts={"text": ["a"]}, temperatures=[0.0], batches=[1], generate=4, pairs=0
+    )
+    with pytest.raises(UsageError, match="--pairs"):
+        list(bench_speculate(order, EngineOptions()))

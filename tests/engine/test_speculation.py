@@ -1,0 +1,234 @@
+"""Speculation's contract: whatever is drafted, the bytes are those of plain decoding.
+
+Each trial is one request in a random mix on an engine whose drafts are right, wrong or partly right, with few
+or many pages, and must equal bit for bit what the request gives on an engine that drafts nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from blocks import block_model
+from headrace.engine import load, schedule
+from headrace.engine.generation import Choice
+from headrace.engine.load import LoadedModel, load_model
+from headrace.engine.options import EngineOptions
+from headrace.engine.request import Request
+from headrace.engine.sequence import State
+from headrace.engine.speculate.costs import LARGEST, StepCosts
+from headrace.engine.speculate.speculation import Speculation
+from headrace.errors import UsageError
+from headrace.sample.params import SamplingParams
+from random_requests import VOCABULARY, load_with_pages, random_request
+from tiny import Running, tiny_model
+
+TRIALS = int(os.environ.get("HEADRACE_SPECULATION_TRIALS", "10000"))
+CASES = [
+    ("llama3", "keep"),
+    ("qwen3", "bf16"),
+    ("mistral_window", "int8"),
+    ("gemma2", "int4"),
+    ("qwen3_moe_mixed", "int4"),
+    ("deepseek_v3", "int8"),
+    ("gpt_oss", "keep"),
+    ("Q6_K.gguf", "keep"),
+]
+REQUESTS = 40
+Answers = dict[tuple[tuple[int, ...], int | None, int], list[int]]  # by prompt, seed, choice
+MIX = 5  # requests in a mix, on average
+
+
+class FreeTokens(StepCosts):
+    """Every token more costs nothing, so that everything that can be drafted is."""
+
+    known = True  # type: ignore[assignment]
+
+    def curve(self) -> list[float]:
+        return [1.0] * (LARGEST + 1)
+
+
+class Prompter(Speculation):
+    """Drafts what plain decoding gives, spoilt at random places: deep drafts, rejected anywhere."""
+
+    def __init__(self, *, max_rows: int) -> None:
+        super().__init__(max_rows=max_rows)
+        self.answers: Answers = {}
+        self._rng = random.Random(max_rows)
+
+    def propose(self, choices: Iterable[Choice]) -> None:
+        for choice in choices:
+            sequence, request = choice.sequence, choice.generation.request
+            answer = self.answers.get((request.prompt, request.params.seed, sequence.choice))
+            sequence.draft = []
+            if answer is None or sequence.state is not State.RUNNING:
+                continue
+            at = len(sequence.tokens) - sequence.prompt_length
+            draft = [*answer[at : at + self._rng.randint(0, 12)], self._rng.randrange(VOCABULARY)]
+            sequence.draft = [
+                token if self._rng.random() < 0.85 else self._rng.randrange(VOCABULARY) for token in draft
+            ]
+
+
+def draft_freely(patch: pytest.MonkeyPatch, answers: Answers | None = None) -> None:
+    """Models loaded from now on draft as much as they can, whatever the clock says; with `answers` by
+    a prompter."""
+    real = load.make_speculation
+
+    def speculation(*given: object) -> Speculation:
+        made = real(*given)  # type: ignore[arg-type]
+        assert made is not None
+        if answers is not None:
+            made = Prompter(max_rows=32)
+            made.answers = answers
+        made.costs = FreeTokens()
+        return made
+
+    patch.setattr(load, "make_speculation", speculation)
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """Engines that draft, and what every request gives on one that does not."""
+
+    drafting: list[LoadedModel]
+    requests: list[Request]
+    plain: list[tuple[object, ...]]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(case))
+def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    golden, weights = request.param
+    memory = tmp_path_factory.mktemp("model")
+    made = block_model(memory, golden[:-5]) if golden.endswith(".gguf") else tiny_model(memory, golden)
+    folder = str(made)
+    rng = random.Random(golden)
+    stems = [[rng.randrange(VOCABULARY) for _ in range(45)] for _ in range(3)]
+    requests = [random_request(rng, [*stems, stems[0] * 2]) for _ in range(REQUESTS)]
+    alone = load_model(folder, EngineOptions(weights=weights, threads=1, max_sequences=1, speculation="off"))
+    outcomes = [Running(alone.engine, one).finish() for one in requests]
+    alone.close()
+    answers = {
+        (one.prompt, one.params.seed, choice): tokens
+        for one, outcome in zip(requests, outcomes, strict=True)
+        for choice, tokens in outcome.tokens.items()
+    }
+    shapes = [
+        ("prompter", 2, 8, 64, 400),
+        ("prompter", 1, 6, 40, 12),
+        ("prompter", 3, 24, 33, 16),
+        ("lookup", 2, 12, 64, 14),
+        ("itself", 2, 8, 80, 400),
+        ("itself", 1, 8, 40, 12),
+        ("layers", 2, 8, 64, 60),
+    ]
+    drafting = [_drafting(folder, weights, answers, *shape) for shape in shapes]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedule, "RESERVE_PAGES", 0)  # so that sequences are preempted
+        yield Engines(drafting, requests, [outcome.bits for outcome in outcomes])
+    for model in drafting:
+        model.close()
+
+
+def _drafting(
+    folder: str,
+    weights: str,
+    answers: Answers,
+    drafter: str,
+    threads: int,
+    sequences: int,
+    budget: int,
+    pages: int,
+) -> LoadedModel:
+    options = EngineOptions(
+        weights=weights,  # type: ignore[arg-type]
+        threads=threads,
+        max_sequences=sequences,
+        token_budget=budget,
+        context=160,
+        draft_model=folder if drafter == "itself" else None,
+        draft_layers=1 if drafter == "layers" else None,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        draft_freely(patch, answers if drafter == "prompter" else None)
+        return load_with_pages(folder, options, pages)
+
+
+def test_bytes_are_those_of_plain_decoding(engines: Engines, request: pytest.FixtureRequest) -> None:
+    rng = random.Random(request.node.name)
+    trials = 0
+    while trials < TRIALS // len(CASES):
+        model = rng.choice(engines.drafting)
+        picked = [rng.randrange(REQUESTS) for _ in range(rng.randint(1, 2 * MIX - 1))]
+        running = [Running(model.engine, engines.requests[index]) for index in picked]
+        if rng.random() < 0.1:
+            running[0].ticket.cancel()
+        for index, one in zip(picked, running, strict=True):
+            outcome = one.finish()
+            if all(end.reason != "cancelled" for end in outcome.ends.values()):
+                assert outcome.bits == engines.plain[index], engines.requests[index]
+                trials += 1
+    statuses = [model.engine.status() for model in engines.drafting]
+    assert all(status.drafted for status in statuses), statuses
+    assert sum(status.accepted for status in statuses) > trials
+    assert sum(status.drafted - status.accepted for status in statuses) > trials
+    assert sum(status.preemptions for status in statuses) > 10
+    assert all(status.available_pages == status.page_count for status in statuses)
+
+
+def test_a_model_of_its_own_is_right_about_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same weights, drawn with the same random numbers: every draft is accepted, at any temperature."""
+    draft_freely(monkeypatch)
+    folder = str(tiny_model(tmp_path, "llama3"))
+    model = load_model(folder, EngineOptions(draft_model=folder, token_budget=64))
+    params = SamplingParams(temperature=1.2, top_p=0.95, seed=3, max_tokens=90, ignore_eos=True, n=2)
+    Running(model.engine, Request(prompt=(5, 6, 7), params=params)).finish()
+    status = model.engine.status()
+    model.close()
+    assert status.accepted == status.drafted > 60
+    assert status.steps < 30
+
+
+def test_a_prediction_comes_in_few_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft_freely(monkeypatch)
+    model = load_model(str(tiny_model(tmp_path, "llama3")), EngineOptions())
+    params = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True)
+    prompt = tuple(range(5, 25))
+    plain = Running(model.engine, Request(prompt=prompt, params=params)).finish()
+    before = model.engine.status().steps
+    again = Request(prompt=prompt, params=params, prediction=tuple(plain.tokens[0]))
+    assert Running(model.engine, again).finish().bits == plain.bits
+    assert model.engine.status().steps - before < 6
+    model.close()
+
+
+def test_a_draft_model_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    folder, other = tiny_model(tmp_path / "a"), tiny_model(tmp_path / "b")
+    path = other / "tokenizer.json"
+    path.write_text(path.read_text().replace('"!": 2,', '"\\u20ac": 2,'))
+    with pytest.raises(UsageError, match=r"id 2 is '€' there and '!' here"):
+        load_model(str(folder), EngineOptions(draft_model=str(other)))
+
+
+def test_first_layers_draft_without_weights_of_their_own(tmp_path: Path) -> None:
+    folder = str(tiny_model(tmp_path))
+    plain = load_model(folder, EngineOptions())
+    drafting = load_model(folder, EngineOptions(draft_layers=1))
+    assert drafting.plan.weights_bytes == plain.plan.weights_bytes
+    assert drafting.plan.draft_bytes > 0
+    plain.close()
+    drafting.close()
+    with pytest.raises(UsageError, match=r"draft_layers is 3, llama has 3 layers"):
+        load_model(folder, EngineOptions(draft_layers=3))
+    with pytest.raises(UsageError, match="name one"):
+        EngineOptions(draft_layers=1, draft_model="x")
+
+
+def test_a_draft_model_needs_speculation() -> None:
+    with pytest.raises(UsageError, match="speculation off"):
+        EngineOptions(draft_model="x", speculation="off")

@@ -1,0 +1,76 @@
+"""Random requests for tests of exactness, and models with few pages."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from headrace.engine import plan as plans
+from headrace.engine.load import LoadedModel, load_model
+from headrace.engine.options import EngineOptions
+from headrace.engine.plan import MemoryPlan
+from headrace.engine.request import Request
+from headrace.kv.pages import PAGE_TOKENS
+from headrace.run.executor import Capacity
+from headrace.sample.grammar import Constraint
+from headrace.sample.params import SamplingParams
+
+VOCABULARY = 90  # of the smallest of the golden models
+# What few requests ask for: each goes through state of its own from token to token.
+_MORE: list[dict[str, Any]] = [
+    *[{}] * 6,
+    {"mirostat": 2, "mirostat_tau": 3.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    {"dry_multiplier": 0.8, "dry_allowed_length": 1, "dry_sequence_breakers": ("!",)},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.05},
+    {"presence_penalty": 0.7, "repeat_last_n": 6},
+    {"min_tokens": 5, "max_tokens": 24, "stop": ("0", "ab")},
+    {"banned_strings": ("1", "!!")},
+    {"bad_words": ("2", "#$")},
+]
+CONSTRAINTS = [
+    Constraint("regex", "(%[0-9]+&){2,5}'forced_text'[!-9]*"),
+    Constraint("choice", '["!!!!!!", "0123456789", "012"]'),
+    Constraint("lark", 'start: pair+\npair: "<" /[0-9]+/ ">" ":::::"'),
+    Constraint("regex", "[0-9]{3}//////////[0-9]{3}", after="7"),
+]
+
+
+def random_request(rng: random.Random, stems: list[list[int]]) -> Request:
+    stem = rng.choice(stems)
+    prompt = stem[: rng.randint(1, len(stem))] + [
+        rng.randrange(VOCABULARY) for _ in range(rng.randint(0, 30))
+    ]
+    given = dict[str, Any](
+        temperature=rng.choice([0.0, 0.7, 1.0, 1.5]),
+        top_k=rng.choice([0, 0, 5, 40]),
+        top_p=rng.choice([1.0, 1.0, 0.8]),
+        min_p=rng.choice([0.0, 0.0, 0.05]),
+        repetition_penalty=rng.choice([1.0, 1.2]),
+        frequency_penalty=rng.choice([0.0, 0.5]),
+        seed=rng.randrange(2**63),
+        n=rng.choice([1, 1, 1, 3]),
+        max_tokens=rng.randint(1, 24),
+        ignore_eos=rng.random() < 0.5,
+        logprobs=rng.choice([None, 0, 3]),
+    )
+    more = rng.choice(_MORE)
+    params = SamplingParams(**given | more)
+    constraint = rng.choice([None, *CONSTRAINTS])
+    if "bad_words" in more or "banned_strings" in more:
+        constraint = None  # together they may leave nothing to draw, and a request may fail
+    return Request(prompt=tuple(prompt), params=params, cache=rng.random() < 0.8, constraint=constraint)
+
+
+def load_with_pages(folder: str, options: EngineOptions, pages: int) -> LoadedModel:
+    """The model with so many pages of the usual size. One without keys and values would get a page as long as
+    the context for every sequence, and never be preempted."""
+
+    def capacity_of(plan: MemoryPlan, options: EngineOptions) -> Capacity:
+        return replace(plans.capacity_of(plan, options), page_count=pages, page_tokens=PAGE_TOKENS)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headrace.engine.load.capacity_of", capacity_of)
+        return load_model(folder, options)
