@@ -17,10 +17,10 @@ from pathlib import Path
 import our_side
 from alternation import Pair, ResultFile, measure_pair, missing, results
 from comparison import CASES, ENGINES, GROUPS, MODELS, Cell, cells
-from harness import Failed, Harness
 from report import Report
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+from their_side import Failed, Harness
 
 from headrace.engine.load import usable_cores
 from headrace.run.limits import machine_limits

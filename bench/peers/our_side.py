@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from comparison import Case, Match
-from harness import Failed, last_line
+from their_side import Failed, last_line
 
 from headrace import __version__
 

@@ -11,8 +11,8 @@ import compare
 import pytest
 from alternation import Pair, ResultFile, measure_pair, missing, results, slow_marks
 from comparison import CASES, ENGINES, GROUPS, MODELS, Cell, cells
-from harness import Failed, Harness
 from report import Report
+from their_side import Failed, Harness
 
 from headrace.bench.step import MOST_REPEATS
 from headrace.run.limits import Limits
