@@ -25,6 +25,7 @@ from headrace.engine.request import (
     Request,
     Ticket,
     TokenLogprob,
+    Verdict,
 )
 
 CHAT_TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
@@ -70,6 +71,7 @@ class Outcome:
     logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict[int, list[TokenLogprob]])
     ends: dict[int, ChoiceDone] = field(default_factory=dict[int, ChoiceDone])
     prompts: list[PromptLogprobs] = field(default_factory=list[PromptLogprobs])
+    verdicts: list[Verdict] = field(default_factory=list[Verdict])
     terminal: list[Done | Failed] = field(default_factory=list[Done | Failed])
 
     def add(self, event: Event) -> None:
@@ -86,6 +88,8 @@ class Outcome:
             case ChoiceDone():
                 assert event.choice not in self.ends, "a choice ended twice"
                 self.ends[event.choice] = event
+            case Verdict():
+                self.verdicts.append(event)
             case Done() | Failed():
                 self.terminal.append(event)
 

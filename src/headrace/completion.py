@@ -19,6 +19,7 @@ from headrace.engine.request import (
     Timing,
     TokenLogprob,
     Usage,
+    Verdict,
 )
 
 
@@ -33,19 +34,21 @@ class Choice:
     logprobs: tuple[TokenLogprob, ...] = ()
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    score: float | None = None  # of beam search
+    score: float | None = None  # of beam search, or what `best_by` says
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
     """The answer to one prompt; `text`, `tokens`, `finish_reason`, `reasoning` and `tool_calls` are the first
-    choice's. Reasoning and calls of a chat are no part of its text."""
+    choice's. Reasoning and calls of a chat are no part of its text. With `vote`, `best_by` or
+    `max_total_tokens` the choices come in the order of the `verdict`, the winner first."""
 
     choices: tuple[Choice, ...]
     usage: Usage
     timing: Timing
     seed: int
     prompt_logprobs: tuple[TokenLogprob, ...] = ()  # of all tokens of the prompt but the first
+    verdict: Verdict | None = None
 
     @property
     def text(self) -> str:
@@ -92,6 +95,7 @@ class Collector:
         self._logprobs: list[list[TokenLogprob]] = [[] for _ in range(n)]
         self._ends: dict[int, ChoiceDone] = {}
         self._prompt: tuple[TokenLogprob, ...] = ()
+        self._verdict: Verdict | None = None
 
     def take(self, events: list[Event]) -> list[Piece]:
         """The pieces of these events; raises the request's error if it failed."""
@@ -111,6 +115,8 @@ class Collector:
                     parser = self._parsers[choice]
                     if parser is not None:
                         pieces.append(self._piece(choice, parser.finish(cut=reason != "stop")))
+                case Verdict():
+                    self._verdict = event
                 case Done():
                     self.completion = self._complete(event)
                     pieces.append(Piece("", completion=self.completion))
@@ -125,6 +131,10 @@ class Collector:
         return Piece(text, choice, tokens, reasoning=reasoning)
 
     def _complete(self, done: Done) -> Completion:
+        verdict = self._verdict
+        order = sorted(self._ends) if verdict is None else verdict.order
+        scores = dict(enumerate(verdict.scores)) if verdict is not None else {}
+        ends = [(index, self._ends[index]) for index in order]
         choices = tuple(
             Choice(
                 self._answers[index].content,
@@ -134,8 +144,8 @@ class Collector:
                 tuple(self._logprobs[index]),
                 self._answers[index].reasoning,
                 self._answers[index].calls,
-                end.score,
+                scores.get(index, end.score),
             )
-            for index, end in sorted(self._ends.items())
+            for index, end in ends
         )
-        return Completion(choices, done.usage, done.timing, done.seed, self._prompt)
+        return Completion(choices, done.usage, done.timing, done.seed, self._prompt, verdict)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, cast
 
-from headrace.chat.conversation import Conversation, prepare
+from headrace.chat.conversation import CONTINUATION, Conversation, prepare
 from headrace.chat.messages import messages_from_openai
 from headrace.chat.template import missing_template
 from headrace.chat.tools import tool_use_from_openai
@@ -29,14 +29,19 @@ from headrace.engine.request import (
     Request,
     Ticket,
 )
+from headrace.engine.scaling import scaling_of
 from headrace.errors import InvalidRequest
 from headrace.sample.grammar import Constraint, choice_constraint, schema_constraint
 from headrace.sample.params import SamplingParams, with_defaults
+from headrace.sample.thinking import ThinkingLimit
+from headrace.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, object]]
 
 _CHAT_OPTIONS = ("tools", "tool_choice", "parallel_tool_calls", "tool_format", "template_variables")
+_THINKING = ("thinking_token_budget", "min_thinking_tokens", "thinking_continuation")
+_SCALING = ("vote", "best_by", "max_total_tokens")
 _PARAMS = frozenset(field.name for field in fields(SamplingParams))
 _LISTS = (
     *("stop", "stop_token_ids", "allowed_token_ids"),
@@ -62,6 +67,13 @@ class LLM:
     generation_config.json. One more keyword may say what the output must match: `json_schema` (a dict, JSON
     text or a pydantic class), `json_object=True`, `regex`, `choice` (texts), `grammar` (Lark or GBNF), or a
     `constraint`. An unknown keyword raises.
+
+    With `n` choices, `vote` gives out the answer of most ("last_number", "boxed", "text", a mapping such as
+    {"extract": "regex", "pattern": "#### (.*)"}, or a function from a text to its answer or None) and stops
+    those that cannot matter any more; `best_by` the best ("mean_logprob", "sum_logprob", or a function from a
+    text to its score). The winner is the first choice, `verdict` has the votes. `max_total_tokens` bounds the
+    tokens of all choices together; `deadline_s` the time, after which the best so far comes back where one of
+    these three is given, and DeadlineExceeded is raised where none is. Functions run on the engine's thread.
 
         with LLM() as llm:
             for piece in llm.stream("Once upon a time", max_tokens=40):
@@ -113,7 +125,9 @@ class LLM:
 
         `tools`, `tool_choice` and `parallel_tool_calls` are those of OpenAI's chat completions, `tool_format`
         names the syntax of calls where the template does not tell it, `template_variables` (a dict, such as
-        {"enable_thinking": False}) goes to the template.
+        {"enable_thinking": False}) goes to the template. Of a model that reasons, `thinking_token_budget` and
+        `min_thinking_tokens` bound the reasoning: where it would end too early, `thinking_continuation`
+        ("Wait") stands in place of its end.
         """
         return _last(self.stream_chat(messages, **sampling))
 
@@ -155,14 +169,15 @@ class LLM:
         else:
             ids, continues = _token_ids(prompt), True
         sampling, constraint = _constraint(sampling)
+        sampling, more = _together(sampling)
         params = self._params(sampling)
-        return Request(prompt=ids, params=params, continues=continues, constraint=constraint)
+        return Request(prompt=ids, params=params, continues=continues, constraint=constraint, **more)
 
     def _chat_request(self, messages: Messages, options: dict[str, Any]) -> tuple[Request, Conversation]:
         template = self.model.template
         if template is None:
             raise missing_template(self.model.name)
-        given = {name: options.get(name) for name in _CHAT_OPTIONS}
+        given = {name: options.get(name) for name in (*_CHAT_OPTIONS, *_THINKING)}
         sampling = {name: value for name, value in options.items() if name not in given}
         sampling, wanted = _constraint(sampling)
         conversation = prepare(
@@ -172,6 +187,7 @@ class LLM:
             family=given["tool_format"],
             variables=given["template_variables"],
         )
+        sampling, more = _together(sampling, conversation)
         tokenizer = self.model.tokenizer
         request = Request(
             # The template writes the special tokens itself, the tokenizer must not add them again.
@@ -179,11 +195,13 @@ class LLM:
             params=self._params(sampling),
             constraint=conversation.constraint(tokenizer, wanted),
             visible_ids=conversation.visible_ids(tokenizer),
+            thinking=_thinking(given, tokenizer, conversation),
+            **more,
         )
         return request, conversation
 
     def _params(self, sampling: dict[str, Any]) -> SamplingParams:
-        _known("generate", sampling, _PARAMS | _CONSTRAINTS.keys())
+        _known("generate", sampling, _PARAMS | _CONSTRAINTS.keys() | {*_SCALING, "deadline_s"})
         if isinstance(sampling.get("stop"), str):
             sampling = {**sampling, "stop": (sampling["stop"],)}
         for name in _LISTS:
@@ -283,6 +301,39 @@ def _constraint(sampling: dict[str, Any]) -> tuple[dict[str, Any], Constraint | 
         )
     rest = {name: value for name, value in sampling.items() if name not in given}
     return rest, _CONSTRAINTS[wanted[0]](given[wanted[0]]) if wanted else None
+
+
+def _together(
+    sampling: dict[str, Any], conversation: Conversation | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The sampling keywords, and what the others say of all choices together, as a request has it."""
+    vote, best_by, most = (sampling.get(name) for name in _SCALING)
+    place = None if conversation is None else conversation.answer_place
+    rest = {name: value for name, value in sampling.items() if name not in (*_SCALING, "deadline_s")}
+    return rest, {
+        "scaling": scaling_of(vote, best_by, most, place=place),
+        "deadline_s": sampling.get("deadline_s"),
+    }
+
+
+def _thinking(
+    given: Mapping[str, Any], tokenizer: Tokenizer, conversation: Conversation
+) -> ThinkingLimit | None:
+    """What bounds the reasoning of a chat."""
+    most, least, continuation = (given[name] for name in _THINKING)
+    if most is None and not least:
+        if continuation is not None:
+            raise InvalidRequest(
+                "thinking_continuation needs min_thinking_tokens: give both", param="thinking_continuation"
+            )
+        return None
+    return conversation.thinking(
+        tokenizer,
+        most,
+        param="min_thinking_tokens" if most is None else "thinking_token_budget",
+        min_tokens=least or 0,
+        continuation=CONTINUATION if continuation is None else continuation,
+    )
 
 
 def _token_ids(prompt: object) -> tuple[int, ...]:

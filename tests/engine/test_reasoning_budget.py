@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from headrace.engine.load import LoadedModel, load_model
 from headrace.engine.options import EngineOptions
 from headrace.engine.request import Failed, Request
-from headrace.errors import InvalidRequest
+from headrace.engine.scaling import Ranking, Scaling
+from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.sample.grammar import Constraint
 from headrace.sample.params import SamplingParams
 from headrace.sample.thinking import ThinkingLimit
@@ -103,3 +105,82 @@ def test_a_mark_that_would_end_too_early_is_an_error(model: LoadedModel) -> None
     [event] = run(model, 3, stop_token_ids=(mark,), min_tokens=20).terminal
     assert isinstance(event, Failed) and isinstance(event.error, InvalidRequest)
     assert run(model, 3, stop_token_ids=(mark,)).ends[0].stop == mark
+
+
+# The model ends no reasoning, but it ends sentences: here a full stop is the mark.
+
+
+def at_least(model: LoadedModel, least: int, most: int | None = None, **sampling: object) -> Request:
+    asked = request(model, 0, **sampling)
+    assert asked.thinking is not None
+    further = tuple(model.tokenizer.encode(" Wait", add_special=False))
+    closing = tuple(model.tokenizer.encode(".", add_special=False))
+    thinking = replace(
+        asked.thinking, max_tokens=most, end=b".", closing=closing, min_tokens=least, continuation=further
+    )
+    return replace(asked, thinking=thinking)
+
+
+def before_the_end(model: LoadedModel, tokens: list[int]) -> int:
+    """How many tokens come before the one that completes the mark."""
+    return next(i for i, token in enumerate(tokens) if b"." in model.tokenizer.token_bytes(token))
+
+
+@pytest.mark.parametrize("least", [1, 13, 40])
+def test_reasoning_is_not_over_before_its_least(model: LoadedModel, least: int) -> None:
+    plain = Running(model.engine, at_least(model, 0, n=4, max_tokens=150)).finish()
+    longer = Running(model.engine, at_least(model, least, n=4, max_tokens=150)).finish()
+    for choice in range(4):
+        natural = before_the_end(model, plain.tokens[choice])
+        assert before_the_end(model, longer.tokens[choice]) >= least
+        same = natural if natural < least else 150
+        assert longer.tokens[choice][:same] == plain.tokens[choice][:same]
+        if natural < least:
+            before, wait, _ = longer.text[choice].partition("Wait")
+            assert wait and before.rstrip() == plain.text[choice].partition(".")[0].rstrip()
+
+
+def test_least_and_most_together_are_exact(model: LoadedModel) -> None:
+    outcome = Running(model.engine, at_least(model, 31, 31, n=3, max_tokens=100)).finish()
+    assert [before_the_end(model, outcome.tokens[choice]) for choice in range(3)] == [31] * 3
+
+
+def test_the_end_of_the_text_does_not_end_reasoning_early(model: LoadedModel) -> None:
+    stop_ids = tuple(
+        {token for text in (" the", " a", " and") for token in model.tokenizer.encode(text)[-1:]}
+    )
+    outcome = Running(model.engine, at_least(model, 50, max_tokens=120, stop_token_ids=stop_ids)).finish()
+    assert len(outcome.tokens[0]) >= 50 and "Wait" in outcome.text[0]
+    assert not set(outcome.tokens[0][:50]) & set(stop_ids)
+
+
+def test_a_least_is_the_same_however_it_runs(model: LoadedModel) -> None:
+    asked = at_least(model, 60, n=4, max_tokens=120)
+    alone = Running(model.engine, asked).finish().bits
+    small = load_model(None, EngineOptions(max_sequences=2, token_budget=16, threads=1))
+    try:
+        several = [Running(small.engine, asked) for _ in range(2)]
+        assert [running.finish().bits for running in several] == [alone, alone]
+    finally:
+        small.close()
+    stepwise = Running(model.engine, at_least(model, 60, n=4, max_tokens=120, bad_words=("zzzz",))).finish()
+    assert stepwise.bits == alone
+
+
+def test_leasts_that_contradict_something(model: LoadedModel) -> None:
+    def refused(asked: Request, match: str) -> None:
+        with pytest.raises(InvalidRequest, match=match) as caught:
+            model.engine.submit(asked, lambda events: None)
+        assert caught.value.param == "min_thinking_tokens"
+
+    refused(at_least(model, 61), r"min_thinking_tokens \(61\) is larger than max_tokens \(60\)")
+    refused(at_least(model, 9, logprobs=0), "have no logprobs: leave one of the two out")
+    refused(replace(at_least(model, 9), scaling=Scaling(rank=Ranking())), "ranked by log-probability")
+    with pytest.raises(ContextLengthExceeded, match="min_thinking_tokens is 510 and the prompt has"):
+        model.engine.submit(at_least(model, 510, max_tokens=None), lambda events: None)
+    with pytest.raises(
+        InvalidRequest, match=r"min_thinking_tokens \(5\) is larger than .* \(thinking_token_budg"
+    ):
+        at_least(model, 5, 4)
+    with pytest.raises(InvalidRequest, match="thinking_continuation has no tokens"):
+        ThinkingLimit(max_tokens=5, start=b"", end=b"x", closing=(), min_tokens=1)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from headrace.engine import schedule
-from headrace.engine.schedule import MAX_PREEMPTIONS, RESERVE_PAGES, Chunk, Scheduler, agreeing
-from headrace.engine.sequence import Sequence, State
+from headrace.engine.schedule import MAX_PREEMPTIONS, RESERVE_PAGES, Chunk, Scheduler
+from headrace.engine.sequence import Sequence, State, agreeing
 
 STEPS = int(os.environ.get("HEADRACE_STATE_STEPS", "100000"))
 STEPS_PER_EXAMPLE = 100

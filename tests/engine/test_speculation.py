@@ -62,7 +62,8 @@ class Prompter(Speculation):
         self._rng = random.Random(max_rows)
 
     def propose(self, choices: Iterable[Choice]) -> None:
-        for choice in choices:
+        self._set = list(choices)
+        for choice in self._set:
             sequence, request = choice.sequence, choice.generation.request
             answer = self.answers.get((request.prompt, request.params.seed, sequence.choice))
             sequence.draft = []
@@ -174,7 +175,7 @@ def test_bytes_are_those_of_plain_decoding(engines: Engines, request: pytest.Fix
                 assert outcome.bits == engines.plain[index], engines.requests[index]
                 trials += 1
     statuses = [model.engine.status() for model in engines.drafting]
-    assert all(status.drafted for status in statuses), statuses
+    assert all(status.drafted for status in statuses), [status.drafted for status in statuses]
     assert sum(status.accepted for status in statuses) > trials
     assert sum(status.drafted - status.accepted for status in statuses) > trials
     assert sum(status.preemptions for status in statuses) > 10

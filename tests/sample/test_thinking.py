@@ -13,7 +13,7 @@ SPECIAL = {300: b"<think>", 301: b"</think>", 302: b"</think>\n", 303: b"a</thi"
 BYTES = LETTERS | SPECIAL
 
 
-def limit(max_tokens: int, **more: object) -> ThinkingLimit:
+def limit(max_tokens: int | None, **more: object) -> ThinkingLimit:
     given = {"start": b"<think>", "end": b"</think>", "closing": (301,)} | more
     return ThinkingLimit(max_tokens=max_tokens, **given)  # type: ignore[arg-type]
 
@@ -80,6 +80,43 @@ def test_never_more_than_the_budget_whatever_is_generated() -> None:
             taken.append(token)
             thinking.take(token)
         assert reasoning_tokens(taken, opened=opened) <= budget
+
+
+def drawn(thinking: Thinking, token: int, *, stops: bool = False) -> list[int]:
+    """What is taken when a token is drawn: it or what stands in its place, and what is forced after it."""
+    taken = [thinking.instead_of(token, stops=stops)]
+    thinking.take(taken[0])
+    while thinking.forced is not None:
+        taken.append(thinking.forced)
+        thinking.take(taken[-1])
+    return taken
+
+
+def test_an_early_end_is_put_off() -> None:
+    wait = tuple(b"Wait")
+    least = limit(None, opened=True, min_tokens=6, continuation=wait)
+    thinking = Thinking(least, BYTES.__getitem__)
+    assert drawn(thinking, 97) == [97]
+    assert drawn(thinking, 301) == [*wait]  # five tokens now
+    assert drawn(thinking, 1, stops=True) == [*wait]
+    assert drawn(thinking, 302) == [302]
+    assert drawn(thinking, 301) == [301] and drawn(thinking, 1, stops=True) == [1]
+    spelled = Thinking(least, BYTES.__getitem__)
+    said = b"".join(BYTES[token] for letter in b"a</think>b" for token in drawn(spelled, letter))
+    assert said == b"a</think>b"  # the mark's last letter comes when there are six tokens
+    early = Thinking(limit(None, opened=True, min_tokens=9, continuation=wait), BYTES.__getitem__)
+    said = b"".join(BYTES[token] for letter in b"a</think>b" for token in drawn(early, letter))
+    assert said == b"a</thinkWaitb"
+
+
+def test_before_and_after_the_reasoning_nothing_is_put_off() -> None:
+    least = limit(9, min_tokens=9, continuation=(87,))
+    thinking = Thinking(least, BYTES.__getitem__)
+    assert drawn(thinking, 1, stops=True) == [1]
+    thinking = Thinking(least, BYTES.__getitem__)
+    assert drawn(thinking, 300) == [300]
+    assert [drawn(thinking, 301) for _ in range(9)] == [[87]] * 8 + [[87, 301]]
+    assert drawn(thinking, 301) == [301]
 
 
 def reasoning_tokens(tokens: list[int], *, opened: bool) -> int:

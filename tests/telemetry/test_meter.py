@@ -16,7 +16,7 @@ STATUS = EngineStatus(2, 3, 10, 60, 100, 7, 0.0, True, preemptions=4, masks=8, m
 
 
 def done(prompt: int = 40, generated: int = 3, cached: int = 16) -> Done:
-    return Done(Usage(prompt, generated, cached, "diverged"), Timing(0.5, 1.5, 4.5), seed=1)
+    return Done(Usage(prompt, generated, cached, "diverged", tokens_saved=11), Timing(0.5, 1.5, 4.5), seed=1)
 
 
 def ran() -> Meter:
@@ -66,6 +66,7 @@ def test_every_metric_under_both_names() -> None:
         "headrace_requests_total{finish_reason=stop}": 1,
         "headrace_prompt_tokens_total": 40,
         "headrace_generation_tokens_total": 3,
+        "headrace_tokens_saved_total": 11,
         "headrace_prefix_cache_queries_total": 40,
         "headrace_prefix_cache_hits_total": 16,
         "headrace_prefix_cache_miss_total{reason=diverged}": 1,

@@ -18,6 +18,7 @@ import pytest
 
 from headrace.engine.contract import LoadedModel
 from headrace.engine.request import Done, Failed, Request
+from headrace.engine.scaling import Ranking, Scaling, Vote
 from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest, Overloaded
 from headrace.sample.grammar import Constraint, GrammarError
 from headrace.sample.params import SamplingParams
@@ -59,6 +60,22 @@ def test_a_worker_gives_the_bits_of_an_engine_here(remote: LoadedModel, here: Lo
     status = remote.engine.status()
     assert (status.running, status.waiting, status.state, status.restarts) == (0, 0, "running", 0)
     assert status.available_pages == status.page_count
+
+
+def test_votes_and_budgets_cross(remote: LoadedModel, here: LoadedModel) -> None:
+    params = SamplingParams(seed=5, max_tokens=30, n=6, stop=("0", "1", "%"))
+    for scaling in (
+        Scaling(vote=Vote("regex", "(.)$")),
+        Scaling(rank=Ranking("sum_logprob", 2)),
+        Scaling(max_total_tokens=41),
+    ):
+        one = Request(prompt=(5, 6, 7), params=params, scaling=scaling)
+        mine, its = Running(here.engine, one).finish(), Running(remote.engine, one).finish()
+        assert mine.verdicts and its.verdicts == mine.verdicts
+        assert its.bits == mine.bits and its.done.usage == mine.done.usage
+    with pytest.raises(InvalidRequest, match="cannot be called in a worker"):
+        function = Scaling(vote=Vote("function", function=str.lower))
+        remote.engine.submit(replace(request(), scaling=function), lambda events: None)
 
 
 def test_refusals_are_those_of_an_engine_here(remote: LoadedModel, here: LoadedModel) -> None:

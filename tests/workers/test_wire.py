@@ -10,6 +10,7 @@ from typing import get_args
 
 import pytest
 
+from headrace.chat.answer_place import AnswerPlace
 from headrace.engine.contract import EngineLimits, EngineStatus, MemoryPlan
 from headrace.engine.options import EngineOptions
 from headrace.engine.request import (
@@ -23,7 +24,9 @@ from headrace.engine.request import (
     Timing,
     TokenLogprob,
     Usage,
+    Verdict,
 )
+from headrace.engine.scaling import Ranking, Scaling, Vote
 from headrace.errors import EngineStopped, HeadraceError, InvalidRequest, Overloaded
 from headrace.sample.grammar import Constraint, GrammarError
 from headrace.sample.params import SamplingParams
@@ -87,6 +90,9 @@ REQUEST = Request(
     visible_ids=frozenset({7, 8}),
     prediction=(4, 5),
     thinking=ThinkingLimit(max_tokens=5, start=b"<think>", end=b"\xff", closing=(1, 2), opened=True),
+    scaling=Scaling(
+        vote=Vote("regex", "([a-d])"), max_total_tokens=99, place=AnswerPlace("</t>", "<t>", True, ("a", "b"))
+    ),
 )
 OPTIONS = EngineOptions(weights="int4", context=5, cache_dir=Path("/a/b"), memory_bytes=2**40)
 EVENTS: list[Event] = [
@@ -94,12 +100,14 @@ EVENTS: list[Event] = [
     Delta(1, "é€\x00", (5, 6), (TokenLogprob(5, -0.25, ((5, -0.25), (9, -3.0))), TokenLogprob(6, -1.0))),
     ChoiceDone(1, "stop", "end"),
     ChoiceDone(2, "length", 7),
-    Done(Usage(1, 2, 3, "diverged"), Timing(0.1, 0.2, 0.3), 2**64 - 1),
+    Verdict((2, 0, 1), "7", (("7", 2), ("é", 1)), (None, -0.5, 1.0), "deadline_s"),
+    Done(Usage(1, 2, 3, "diverged", tokens_saved=40), Timing(0.1, 0.2, 0.3), 2**64 - 1),
 ]
 TO_WORKER: list[ToWorker] = [
     Prepare("folder", OPTIONS),
     Proceed(),
     Submit(3, REQUEST, True),
+    Submit(4, Request(prompt=(1,), scaling=Scaling(rank=Ranking("sum_logprob", 3))), False),
     Cancel(4),
 ]
 LIMITS = EngineLimits(context_length=9, max_sequences=2)
@@ -260,3 +268,12 @@ def test_writing_to_nobody_does_no_harm() -> None:
         for _ in range(100):
             ends.pipe.put(frame(Proceed()))
         assert ends.pipe.read() is None
+
+
+def test_no_function_crosses() -> None:
+    order = Submit(1, Request(prompt=(1,), scaling=Scaling(vote=Vote("last_number"))), False)
+    body = frame(order)[HEADER_BYTES:]
+    assert read_to_worker(body) == order
+    name, nothing = b"\xa8function", b"\xc0"
+    with pytest.raises(BadFrame, match="a function cannot cross"):
+        read_to_worker(body.replace(name + nothing, name + b"\x05"))

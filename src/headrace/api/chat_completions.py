@@ -16,9 +16,10 @@ from headrace.api.answers import ChoiceAnswer
 from headrace.api.call import call_of
 from headrace.api.logprobs import chat_logprobs, prompt_logprobs
 from headrace.api.openapi import ChatChunk, ChatReply, replies
-from headrace.api.parameters import GenerationBody, check_characters, json_schema, read_parameters
+from headrace.api.parameters import check_characters, json_schema, read_parameters
 from headrace.api.prediction import PREDICTION, Prediction
 from headrace.api.reply import Collected, Head, respond
+from headrace.api.scaling import ScalingBody
 from headrace.api.service import get_service, key_salt, new_id
 from headrace.api.template_variables import idle_variables, template_variables
 from headrace.api.wire import (
@@ -29,7 +30,7 @@ from headrace.api.wire import (
     ParameterWarning,
     PromptLogprobList,
 )
-from headrace.chat.conversation import STRICT_IN_VAIN, Conversation, prepare
+from headrace.chat.conversation import CONTINUATION, STRICT_IN_VAIN, Conversation, prepare
 from headrace.chat.messages import messages_from_openai
 from headrace.chat.template import missing_template
 from headrace.chat.tools import tool_use_from_openai
@@ -56,6 +57,12 @@ REASONING = {
 }
 
 
+MIN_THINKING = (
+    "Reasoning has at least so many tokens: where the model would end it before, `thinking_continuation`, by "
+    'default "Wait", stands in place of the end. It counts, too. Cannot be combined with logprobs.'
+)
+
+
 class ReasoningOptions(BaseModel):
     """`reasoning` as OpenRouter has it: another place for effort and budget."""
 
@@ -64,7 +71,7 @@ class ReasoningOptions(BaseModel):
     max_tokens: Annotated[int, Field(ge=0)] | None = None
 
 
-class ChatBody(GenerationBody):
+class ChatBody(ScalingBody):
     """The body of a chat completion."""
 
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
@@ -82,6 +89,8 @@ class ChatBody(GenerationBody):
     reasoning_effort: Annotated[str, Field(max_length=20)] | None = None
     thinking_token_budget: Annotated[int, Field(ge=0)] | None = None
     thinking_budget: Annotated[int, Field(ge=0)] | None = None
+    min_thinking_tokens: Annotated[int, Field(ge=0, description=MIN_THINKING)] | None = None
+    thinking_continuation: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
     reasoning: Annotated[ReasoningOptions, WithJsonSchema(REASONING)] | None = None
     prediction: Annotated[Prediction, WithJsonSchema(PREDICTION)] | None = None
 
@@ -125,11 +134,33 @@ class ChatBody(GenerationBody):
             "thinking_budget": self.thinking_budget,
             "reasoning": self._reasoning.max_tokens,
         }
-        budget = self._one(names)
-        if budget is None:
+        budget, least = self._one(names), self.min_thinking_tokens or 0
+        if self.thinking_continuation is not None and not least:
+            raise InvalidRequest(
+                "thinking_continuation needs min_thinking_tokens: send both", param="thinking_continuation"
+            )
+        if budget is None and not least:
             return None
-        param = next(name for name, value in names.items() if value is not None)
-        return conversation.thinking(model.tokenizer, budget, param=param)
+        param = next((name for name, value in names.items() if value is not None), "min_thinking_tokens")
+        limit = self._limit
+        for name, value in ((param, budget), ("min_thinking_tokens", least)):
+            if limit is not None and value is not None and value > limit:
+                raise InvalidRequest(
+                    f"{name} ({value:,}) is larger than max_tokens ({limit:,}), which bounds reasoning and "
+                    "answer together: change one of them",
+                    param=name,
+                )
+        return conversation.thinking(
+            model.tokenizer,
+            budget,
+            param=param,
+            min_tokens=least,
+            continuation=self.thinking_continuation or CONTINUATION,
+        )
+
+    @property
+    def _limit(self) -> int | None:
+        return self._one({"max_tokens": self.max_tokens, "max_completion_tokens": self.max_completion_tokens})
 
     @staticmethod
     def _one(given: Mapping[str, T | None]) -> T | None:
@@ -142,9 +173,7 @@ class ChatBody(GenerationBody):
 
     def request(self, model: LoadedModel, conversation: Conversation, request_id: str, salt: str) -> Request:
         """The engine request that this body asks for. Tokenises: not for the event loop."""
-        limit = self._one(
-            {"max_tokens": self.max_tokens, "max_completion_tokens": self.max_completion_tokens}
-        )
+        limit = self._limit
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
         more: dict[str, Any] = {} if limit is None else {"max_tokens": limit}
@@ -155,8 +184,11 @@ class ChatBody(GenerationBody):
             )
         if self.logprobs:
             more["logprobs"] = self.top_logprobs or 0
-        thinking = self._thinking(model, conversation)
-        request = self.conversation_request(model, conversation, request_id, salt, thinking, **more)
+        thinking, scaling = self._thinking(model, conversation), self.scaling(conversation.answer_place)
+        request = self.conversation_request(
+            model, conversation, request_id, salt, thinking, **more, **self.computed
+        )
+        request = replace(request, scaling=scaling)
         if self.prediction is None:
             return request
         check_characters(self.prediction.text, model.context_length, "prediction")
@@ -173,7 +205,7 @@ class ChatShape:
     def __init__(self, model: LoadedModel, body: ChatBody, conversation: Conversation) -> None:
         self._tokenizer = model.tokenizer
         self._wants_logprobs = bool(body.logprobs)
-        self.keep = body.n or 1
+        self.keep = body.keep
         self._tops = body.prompt_logprobs or 0
         self.prompt_logprobs: PromptLogprobList | UnsetType = UNSET
         plain = conversation.plain
@@ -212,7 +244,7 @@ class ChatShape:
             answer.feed(text, tokens)
         _, reason = answer.finish(choice.done.reason)
         logprobs = self._logprobs(choice.logprobs)
-        return ChatChoice(index, answer.message(), logprobs, reason, choice.done.stop)
+        return ChatChoice(index, answer.message(), logprobs, reason, choice.done.stop, choice.scaling)
 
     def _logprobs(self, logprobs: list[TokenLogprob] | tuple[TokenLogprob, ...]) -> ChatLogprobs | None:
         return chat_logprobs(self._tokenizer, logprobs) if self._wants_logprobs else None

@@ -15,8 +15,9 @@ from starlette.responses import Response
 from headrace.api.call import call_of
 from headrace.api.logprobs import echoed_logprobs, joined_logprobs, prompt_logprobs, text_logprobs
 from headrace.api.openapi import TextChunk, TextReply, replies
-from headrace.api.parameters import GenerationBody, check_characters, json_schema, read_parameters
+from headrace.api.parameters import check_characters, json_schema, read_parameters
 from headrace.api.reply import Collected, Head, respond
+from headrace.api.scaling import ScalingBody
 from headrace.api.service import get_service, key_salt, new_id
 from headrace.api.wire import (
     TextChoice,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 router = APIRouter()
 
 MAX_PROMPTS = 2048
-MAX_BEST_OF = 20
 DEFAULT_MAX_TOKENS = 16  # as OpenAI's endpoint
 
 SUFFIX = (
@@ -49,13 +49,12 @@ PROMPT_SCHEMA = {
 }
 
 
-class CompletionBody(GenerationBody):
+class CompletionBody(ScalingBody):
     """The body of a completion."""
 
     # Checked by `prompts`, which looks at tokens only when there are not too many of them.
     prompt: Annotated[Any, WithJsonSchema(PROMPT_SCHEMA)]
     logprobs: int | None = None
-    best_of: Annotated[int, Field(ge=1, le=MAX_BEST_OF)] | None = None
     echo: bool | None = None
     suffix: Annotated[str, Field(description=SUFFIX)] | None = None
 
@@ -78,7 +77,8 @@ class CompletionBody(GenerationBody):
     def requests(self, model: LoadedModel, request_id: str, salt: str) -> list[Request]:
         """An engine request for each prompt. Tokenises: not for the event loop."""
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
-        params = self.sampling(model.defaults, max_tokens=max_tokens, **self._choices())
+        params = self.sampling(model.defaults, max_tokens=max_tokens, **self._logprobs(), **self.computed)
+        scaling = self.scaling()
         prompts = self.prompts(model.context_length)
         if self.suffix:
             filled = [self._infill(model, prompt, self.suffix) for prompt in prompts]
@@ -96,6 +96,7 @@ class CompletionBody(GenerationBody):
                 deadline_s=self.deadline_s,
                 continues=len(prompt) > 0,
                 constraint=self.constraint(),
+                scaling=scaling,
             )
             for index, (prompt, prompt_ids) in enumerate(zip(prompts, ids, strict=True))
         ]
@@ -108,22 +109,11 @@ class CompletionBody(GenerationBody):
         check_characters(suffix, model.context_length, "suffix")
         return infill_prompt(model.tokenizer, prompt, suffix)
 
-    def _choices(self) -> dict[str, Any]:
-        """Parameters of how many choices are computed; `best_of` needs log probabilities to rank by."""
+    def _logprobs(self) -> dict[str, Any]:
         more: dict[str, Any] = {} if self.logprobs is None else {"logprobs": self.logprobs}
         if self.echo and self.logprobs is not None:
             more["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
-        n = self.n or 1
-        if self.best_of is None or self.best_of == n:
-            return more
-        if self.best_of < n:
-            raise InvalidRequest(f"best_of ({self.best_of}) is smaller than n ({n})", param="best_of")
-        if self.stream:
-            raise InvalidRequest(
-                f"best_of ({self.best_of}) larger than n ({n}) cannot be streamed: leave one out",
-                param="best_of",
-            )
-        return {"logprobs": 0, **more, "n": self.best_of}
+        return more
 
 
 def _prompt_ids(model: LoadedModel, prompt: str | list[int]) -> list[int]:
@@ -169,7 +159,7 @@ class TextShape:
         self._logprobs_tops, self._prompt_tops = body.logprobs or 0, body.prompt_logprobs
         self._scored: dict[int, PromptLogprobs] = {}  # by request
         self._offsets: dict[int, int] = {}
-        self.keep = body.n or 1
+        self.keep = body.keep
         self.reasoning_tokens = 0
         self._echoed: list[str] = []
         if body.echo:
@@ -228,6 +218,7 @@ class TextShape:
             UNSET
             if scored is None or self._prompt_tops is None
             else prompt_logprobs(self._tokenizer, scored.logprobs, self._prompt_tops),
+            choice.scaling,
         )
 
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> TextLogprobs | None:

@@ -65,6 +65,8 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "return_tokens_as_token_ids": (False,),
     "thinking_token_budget": (),
     "thinking_budget": (),
+    "min_thinking_tokens": (),
+    "thinking_continuation": (),
     "reasoning": ({},),
     "chat_template": (),
     "documents": ([],),

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from headrace.api.call import call_of
 from headrace.api.errors import error_body, json_response
+from headrace.api.scaling import scaling_note
 from headrace.api.service import CLIENT_GONE, get_service, now_s, wait_for_end
 from headrace.api.sse import DONE, MEDIA_TYPE, sse_event
 from headrace.api.stream import StreamedReply
@@ -25,6 +26,7 @@ from headrace.api.wire import (
     PromptDetails,
     PromptLogprobList,
     Reply,
+    ScalingNote,
     TextChoice,
     UsageBody,
 )
@@ -37,6 +39,7 @@ from headrace.engine.request import (
     Request,
     TokenLogprob,
     Usage,
+    Verdict,
 )
 from headrace.errors import HeadraceError
 
@@ -54,13 +57,7 @@ class Collected:
     token_counts: list[int] = field(default_factory=list[int])  # of each text
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     done: ChoiceDone | None = None
-
-    @property
-    def score(self) -> float:
-        """What `best_of` ranks by: a beam's score, else the log probability per token."""
-        if self.done is not None and self.done.score is not None:
-            return self.done.score
-        return sum(token.logprob for token in self.logprobs) / max(len(self.logprobs), 1)
+    scaling: ScalingNote | UnsetType = UNSET
 
 
 class Shape(Protocol):
@@ -69,7 +66,7 @@ class Shape(Protocol):
     reply_object: str
     chunk_object: str
     keep: int
-    """Choices to return of each request: fewer than were computed with `best_of`."""
+    """Choices to return of each request: fewer than were computed with `vote` and `best_of`."""
 
     @property
     def reasoning_tokens(self) -> int:
@@ -119,10 +116,12 @@ def usage_body(usages: Sequence[Usage], reasoning_tokens: int = 0) -> UsageBody:
     completion = sum(usage.completion_tokens for usage in usages)
     reasons = [usage.miss_reason for usage in usages if usage.miss_reason is not None]
     details = PromptDetails(sum(usage.cached_tokens for usage in usages), reasons[0] if reasons else None)
+    saved = sum(usage.tokens_saved for usage in usages)
     parts = CompletionDetails(
         reasoning_tokens,
         sum(usage.accepted_prediction_tokens for usage in usages),
         sum(usage.rejected_prediction_tokens for usage in usages),
+        saved or UNSET,
     )
     return UsageBody(prompt, completion, prompt + completion, details, parts)
 
@@ -146,7 +145,7 @@ async def respond(
         return Response(status_code=CLIENT_GONE)
     for index, event in collector.prompts.items():
         shape.prompt(index, event)
-    choices = [choice for choices in collector.choices for choice in _best(choices, shape.keep)]
+    choices = [choice for index in range(len(requests)) for choice in collector.best(index, shape.keep)]
     shaped = [shape.whole(index, choice) for index, choice in enumerate(choices)]
     return json_response(
         Reply(
@@ -176,13 +175,6 @@ async def collect(http: HttpRequest, model: LoadedModel, requests: list[Request]
     return collector
 
 
-def _best(choices: list[Collected], keep: int) -> list[Collected]:
-    """All choices in their order, or the `keep` best of more."""
-    if keep >= len(choices):
-        return choices
-    return sorted(choices, key=lambda choice: choice.score, reverse=True)[:keep]
-
-
 class Collector:
     """Gathers the events of a reply that is not streamed."""
 
@@ -190,6 +182,8 @@ class Collector:
         self.choices = [[Collected() for _ in range(request.params.n)] for request in requests]
         self.done: list[Done] = []
         self.prompts: dict[int, PromptLogprobs] = {}
+        self._requests = requests
+        self._verdicts: dict[int, Verdict] = {}
 
     def feed(self, index: int, events: list[Event]) -> None:
         """Take the events of the request at `index`."""
@@ -203,8 +197,20 @@ class Collector:
                 self.choices[index][event.choice].done = event
             elif isinstance(event, PromptLogprobs):
                 self.prompts[index] = event
+            elif isinstance(event, Verdict):
+                self._verdicts[index] = event
             elif isinstance(event, Done):
                 self.done.append(event)
+
+    def best(self, index: int, keep: int) -> list[Collected]:
+        """The choices of the request at `index` that are given out, best first where they were judged."""
+        choices, verdict = self.choices[index], self._verdicts.get(index)
+        scaling = self._requests[index].scaling
+        for choice in choices:
+            choice.scaling = scaling_note(scaling, verdict, choice.done)
+        if verdict is None or keep >= len(choices):
+            return choices[:keep]
+        return [choices[place] for place in verdict.order[:keep]]
 
 
 class StreamChunks:

@@ -307,8 +307,7 @@ class Service:
 
     def _cost(self, requests: Sequence[Request]) -> Cost:
         prompts = sum(len(request.prompt) for request in requests)
-        answers = sum(request.params.n * (request.params.max_tokens or 0) for request in requests)
-        return Cost(prompts, prompts + answers)
+        return Cost(prompts, prompts + sum(map(_most_tokens, requests)))
 
     def close(self) -> None:
         """Stop the threads and close the store; the model belongs to the caller."""
@@ -316,6 +315,13 @@ class Service:
             self._log.close()
         self.database.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _most_tokens(request: Request) -> int:
+    """How many tokens a request may generate, as far as it says so."""
+    most = request.params.n * (request.params.max_tokens or 0)
+    total = None if request.scaling is None else request.scaling.max_total_tokens
+    return most if total is None else min(most or total, total)
 
 
 def get_service(request: HttpRequest) -> Service:

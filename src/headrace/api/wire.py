@@ -23,11 +23,13 @@ class PromptDetails(msgspec.Struct, frozen=True):
 
 
 class CompletionDetails(msgspec.Struct, frozen=True):
-    """Parts of the completion's tokens that OpenAI reports apart."""
+    """Parts of the completion's tokens that OpenAI reports apart; `tokens_saved` is how many more the choices
+    might have had that a vote or a ranking stopped: a bound, by `max_tokens`."""
 
     reasoning_tokens: int = 0
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
+    tokens_saved: int | UnsetType = UNSET
 
 
 class UsageBody(msgspec.Struct, frozen=True):
@@ -129,6 +131,16 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
     stop_reason: str | int | UnsetType | None = UNSET
 
 
+class ScalingNote(msgspec.Struct, frozen=True):
+    """How a choice came to be given out. `votes` are those counted until it was decided, by answer; `score`
+    is what `best_of` ranked by; `budget` names what ended choices before their time."""
+
+    answer: str | UnsetType | None = UNSET
+    votes: dict[str, int] | UnsetType = UNSET
+    score: float | UnsetType = UNSET
+    budget: str | UnsetType = UNSET
+
+
 class TextChoice(msgspec.Struct, frozen=True):
     """One choice of a completion, whole or a chunk of it."""
 
@@ -138,6 +150,7 @@ class TextChoice(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
     stop_reason: str | int | UnsetType | None = UNSET
     prompt_logprobs: PromptLogprobList | UnsetType = UNSET
+    scaling: ScalingNote | UnsetType = UNSET
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -172,6 +185,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
     logprobs: ChatLogprobs | None
     finish_reason: str
     stop_reason: str | int | None
+    scaling: ScalingNote | UnsetType = UNSET
 
 
 class Reply(msgspec.Struct, frozen=True):

@@ -9,11 +9,12 @@ from functools import lru_cache
 from typing import Any
 
 from headrace.chat.answer import AnswerParser, AnswerSyntax, answer_grammar, answer_syntax
+from headrace.chat.answer_place import AnswerPlace
 from headrace.chat.messages import Message
 from headrace.chat.template import ChatTemplate
 from headrace.chat.tool_formats.families import FAMILIES
 from headrace.chat.tool_formats.format import ToolFormat, short_id
-from headrace.chat.tool_formats.gpt_oss import Harmony
+from headrace.chat.tool_formats.gpt_oss import ANALYSIS, FINAL, Harmony
 from headrace.chat.tools import ToolUse
 from headrace.errors import InvalidRequest
 from headrace.sample.grammar import Constraint
@@ -22,6 +23,9 @@ from headrace.text.tokenizer import Tokenizer
 
 STRICT_IN_VAIN = "tools: strict has no effect with tool_choice auto, this model's calls begin without a mark"
 """What a caller is told where `strict_in_vain`."""
+
+CONTINUATION = "Wait"
+"""What a model that would end its reasoning too early reads instead, as in s1."""
 
 _syntax_of = lru_cache(32)(answer_syntax)
 
@@ -75,8 +79,27 @@ class Conversation:
         reasoning = self.syntax.reasoning
         return replace(wanted, after=reasoning.end) if self.opened and reasoning is not None else wanted
 
-    def thinking(self, tokenizer: Tokenizer, max_tokens: int, *, param: str) -> ThinkingLimit:
-        """A bound on the tokens of reasoning; what ends it is the model's own mark and nothing else.
+    @property
+    def answer_place(self) -> AnswerPlace | None:
+        """Where the answer stands in what the model writes; None: all of it is."""
+        if self.plain or self.syntax.thinking is None:
+            return None
+        if isinstance(self.syntax.family, Harmony):
+            return AnswerPlace(FINAL, ANALYSIS[0])
+        marks = self.syntax.thinking
+        return AnswerPlace(marks.end, marks.start, self.opened, marks.wrap)
+
+    def thinking(
+        self,
+        tokenizer: Tokenizer,
+        max_tokens: int | None,
+        *,
+        param: str,
+        min_tokens: int = 0,
+        continuation: str = CONTINUATION,
+    ) -> ThinkingLimit:
+        """Bounds on the tokens of reasoning; what ends it is the model's own mark and nothing else, and where
+        the model would end it before `min_tokens`, `continuation` stands in place of the mark.
 
         Raises InvalidRequest that names `param` where the model does not reason between marks.
         """
@@ -94,8 +117,16 @@ class Conversation:
             raise InvalidRequest(
                 f"{param}: this model's tokenizer cannot write {marks.end!r}: leave it out", param=param
             )
+        further = tokenizer.encode(continuation, add_special=False) if min_tokens else []
+        if end in b"".join(map(tokenizer.token_bytes, further)):
+            raise InvalidRequest(
+                f"thinking_continuation contains {marks.end!r}, which ends the reasoning: take it out",
+                param="thinking_continuation",
+            )
         return ThinkingLimit(
             max_tokens=max_tokens,
+            min_tokens=min_tokens,
+            continuation=tuple(further),
             start=marks.start.encode(),
             end=end,
             closing=tuple(closing),

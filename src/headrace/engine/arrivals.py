@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from headrace.engine.beam_group import BeamGroup
 from headrace.engine.beam_search import BeamSearch
 from headrace.engine.constraints import Constraints
 from headrace.engine.generation import Choice, Generation
+from headrace.engine.panel import Panel
 from headrace.engine.prompt_scores import PromptScores
 from headrace.engine.request import Request, Sink
 from headrace.engine.sequence import Sequence
@@ -34,6 +36,10 @@ class Arrivals:
 
     def generation(self, request: Request, request_id: str, sink: Sink, now_s: float) -> Generation:
         """A checked request that has arrived; typed errors for what its limits say."""
+        scaling = request.scaling
+        ranks = scaling is not None and scaling.rank is not None and scaling.rank.needs_logprobs
+        if ranks and request.params.logprobs is None:
+            request = replace(request, params=replace(request.params, logprobs=0))
         given = request.params.seed
         seed = secrets.randbits(63) if given is None else given % (1 << 64)
         generation = Generation(request_id, request, sink, seed, now_s)
@@ -41,6 +47,8 @@ class Arrivals:
             generation.beams = self._beam_group(generation)
         else:
             self._add_choices(generation)
+        if scaling is not None:
+            generation.panel = Panel(scaling, generation.choices)
         return generation
 
     def _add_choices(self, generation: Generation) -> None:

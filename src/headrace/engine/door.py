@@ -28,6 +28,10 @@ def check_request(request: Request, *, vocabulary: int, longest: int, recurrent:
     _check_ids("allowed_token_ids", request.params.allowed_token_ids or (), vocabulary)
     if request.params.use_beam_search:
         _check_beams(request, recurrent)
+    if request.scaling is not None:
+        _check_total(request)
+    if request.thinking is not None and request.thinking.min_tokens:
+        _check_least_thinking(request, longest)
     if request.deadline_s is not None and not request.deadline_s > 0:
         raise InvalidRequest(
             f"deadline_s is {request.deadline_s}, it must be more than 0 seconds", param="deadline_s"
@@ -43,6 +47,11 @@ def _check_beams(request: Request, recurrent: bool) -> None:
     if request.constraint is not None:
         name = request.constraint.param or request.constraint.kind
         raise InvalidRequest(f"{name} cannot be combined with beam search: leave one out", param=name)
+    if request.scaling is not None:
+        raise InvalidRequest(
+            "vote, best_by, best_of and max_total_tokens cannot be combined with beam search: leave them out",
+            param="use_beam_search",
+        )
     if request.thinking is not None:
         raise InvalidRequest(
             "a budget for thinking cannot be combined with beam search: leave one out",
@@ -52,6 +61,46 @@ def _check_beams(request: Request, recurrent: bool) -> None:
         raise InvalidRequest(
             "this model keeps a state of the whole text, which beams cannot share: leave use_beam_search out",
             param="use_beam_search",
+        )
+
+
+def _check_total(request: Request) -> None:
+    params, most = request.params, request.scaling.max_total_tokens if request.scaling else None
+    for name, least in (("n", params.n), ("min_tokens times n", params.min_tokens * params.n)):
+        if most is not None and most < least:
+            raise InvalidRequest(
+                f"max_total_tokens ({most:,}) is smaller than {name} ({least:,}): change one of them",
+                param="max_total_tokens",
+            )
+
+
+def _check_least_thinking(request: Request, longest: int) -> None:
+    least = request.thinking.min_tokens if request.thinking else 0
+    room = longest - len(request.prompt)
+    if least > room:
+        raise ContextLengthExceeded(
+            f"min_thinking_tokens is {least:,} and the prompt has {len(request.prompt):,} tokens, the limit "
+            f"is {longest:,}: ask for less or load with a larger --context",
+            param="min_thinking_tokens",
+        )
+    if request.params.max_tokens is not None and least > request.params.max_tokens:
+        raise InvalidRequest(
+            f"min_thinking_tokens ({least:,}) is larger than max_tokens ({request.params.max_tokens:,}): "
+            "change one of them",
+            param="min_thinking_tokens",
+        )
+    scaling = request.scaling
+    if scaling is not None and scaling.rank is not None and scaling.rank.needs_logprobs:
+        raise InvalidRequest(
+            "min_thinking_tokens puts tokens into the output that the model did not choose, so it cannot be "
+            "ranked by log-probability: leave best_by, best_of or min_thinking_tokens out",
+            param="min_thinking_tokens",
+        )
+    if request.params.logprobs is not None:
+        raise InvalidRequest(
+            "min_thinking_tokens puts tokens into the output that the model did not choose, which have no "
+            "logprobs: leave one of the two out",
+            param="min_thinking_tokens",
         )
 
 

@@ -302,6 +302,7 @@ class Engine:
             if turn.choice.done:
                 self._release(turn.choice)
         for generation, ready in events.values():
+            taken, ready = len(ready), generation.judged(ready)
             failed = next((event for event in ready if isinstance(event, Failed)), None)
             if failed is not None:
                 ready = ready[: ready.index(failed) + 1]
@@ -309,6 +310,8 @@ class Engine:
             elif generation.done:
                 ready.append(generation.finished(now))
                 self._drop(generation)
+            elif len(ready) > taken:
+                self._release_ended(generation)
             _send(generation, ready)
 
     def _end_early(self, request_id: str) -> None:
@@ -327,10 +330,18 @@ class Engine:
         for generation in list(self._active.values()):
             deadline = generation.deadline_s
             if deadline is not None and now > deadline:
-                self._drop(generation)
                 after = generation.request.deadline_s
                 error = DeadlineExceeded(f"the request's deadline of {after} s has passed: allow more time")
-                _send(generation, [Failed(error)])
+                events = generation.expired(error)
+                self._drop(generation)
+                if not isinstance(events[-1], Failed):
+                    events.append(generation.finished(now))
+                _send(generation, events)
+
+    def _release_ended(self, generation: Generation) -> None:
+        for choice in generation.choices:
+            if choice.done:
+                self._release(choice)
 
     def _release(self, choice: Choice) -> None:
         """Give back what an ended choice holds."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.engine.beam_group import BeamGroup
+from headrace.engine.panel import TOTAL, Panel, Stop
 from headrace.engine.prompt_scores import PromptScores
 from headrace.engine.request import (
     ChoiceDone,
     Delta,
     Done,
     Event,
+    Failed,
     FinishReason,
     Request,
     Sink,
@@ -19,6 +21,7 @@ from headrace.engine.request import (
     Usage,
 )
 from headrace.engine.sequence import Sequence
+from headrace.errors import HeadraceError
 from headrace.sample.banned import BannedStrings
 from headrace.sample.grammar_matcher import Matcher
 from headrace.sample.grammar_tokens import Mask
@@ -43,6 +46,7 @@ class Choice:
     banned: BannedStrings | None = None
     scores: PromptScores | None = None
     thinking: Thinking | None = None
+    limited_by: str | None = None  # which budget of all choices made its limit lower
     done: bool = False
 
     @property
@@ -54,6 +58,11 @@ class Choice:
     def accept(self, token: int, logprob: TokenLogprob | None) -> list[Event]:
         """Take a sampled token, and those that are forced after it: the text that they make certain, and the
         end of the choice if one of them is its end. GrammarError where the grammar gives up."""
+        panel = self.generation.panel
+        if panel is not None and not panel.narrow(self):
+            return self.cut("length", TOTAL)
+        if self.thinking is not None:
+            token = self.thinking.instead_of(token, stops=token in self.stop_ids)
         tokens = [token]
         text, reason, stop = self._take(token)
         while reason is None and (forced := self._forced()) is not None:
@@ -71,7 +80,14 @@ class Choice:
     def end(self, reason: FinishReason, stop: str | int | None = None) -> ChoiceDone:
         """Mark the choice as ended."""
         self.done = True
+        if reason == "length" and stop is None:
+            stop = self.limited_by
         return ChoiceDone(self.sequence.choice, reason, stop)
+
+    def cut(self, reason: FinishReason, cause: str) -> list[Event]:
+        """End the choice between two tokens, with the text that was held back."""
+        rest = self._rest()
+        return [*([Delta(self.sequence.choice, rest, ())] if rest else []), self.end(reason, cause)]
 
     def _take(self, token: int) -> tuple[str, FinishReason | None, str | int | None]:
         """Append a token: its text, why the choice ends with it, and the stop string or token that did it."""
@@ -133,6 +149,7 @@ class Generation:
     beams: BeamGroup | None = None  # instead of choices
     accepted_drafts: int = 0  # tokens
     rejected_drafts: int = 0
+    panel: Panel | None = None
 
     @property
     def done(self) -> bool:
@@ -153,8 +170,35 @@ class Generation:
         )
         return Done(self._usage() if self.beams is None else self.beams.usage(), timing, self.seed)
 
+    def judged(self, events: list[Event]) -> list[Event]:
+        """The events of a step, with the ends of choices that the request's scaling stops for them, and when
+        all have ended the verdict."""
+        panel = self.panel
+        if panel is None or any(isinstance(event, Failed) for event in events):
+            return events
+        try:
+            return self._stopped(panel, events, panel.take(events))
+        except HeadraceError as error:
+            return [*events, Failed(error)]
+
+    def expired(self, error: HeadraceError) -> list[Event]:
+        """The deadline has passed: the best so far where `scaling` says what that is, else the error."""
+        try:
+            stops = [] if self.panel is None else self.panel.expire()
+            return self._stopped(self.panel, [], stops) if self.panel and stops else [Failed(error)]
+        except HeadraceError as failure:
+            return [Failed(failure)]
+
+    def _stopped(self, panel: Panel, events: list[Event], stops: list[Stop]) -> list[Event]:
+        while stops:
+            ends = [end for stop in stops for end in self.choices[stop.choice].cut(stop.reason, stop.cause)]
+            events = [*events, *ends]
+            stops = panel.take(ends)
+        return [*events, panel.verdict()] if self.done else events
+
     def _usage(self) -> Usage:
         first = self.choices[0].sequence
         generated = sum(len(c.sequence.tokens) - c.sequence.prompt_length for c in self.choices)
         drafts = (self.accepted_drafts, self.rejected_drafts) if self.request.prediction else (0, 0)
-        return Usage(first.prompt_length, generated, first.cached_tokens, first.miss_reason, *drafts)
+        usage = Usage(first.prompt_length, generated, first.cached_tokens, first.miss_reason, *drafts)
+        return usage if self.panel is None else replace(usage, tokens_saved=self.panel.tokens_saved)

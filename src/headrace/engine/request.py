@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from headrace.engine.scaling import Scaling
 from headrace.errors import HeadraceError
 from headrace.sample.grammar import Constraint
 from headrace.sample.params import SamplingParams
@@ -23,7 +24,8 @@ class Request:
     goes on with the prompt's text (a completion) and so may begin with a space, rather than being a text of
     its own (an answer). Special tokens are no part of the text, but for those of `visible_ids`. Every choice
     matches `constraint`, where there is one, or fails; `thinking` bounds its reasoning. `prediction` is what
-    the client thinks will come, which makes it come faster where it does.
+    the client thinks will come, which makes it come faster where it does. `scaling` is what is made of the
+    choices together; then a Verdict comes before Done.
     """
 
     prompt: tuple[int, ...]
@@ -38,6 +40,7 @@ class Request:
     visible_ids: frozenset[int] = frozenset()
     thinking: ThinkingLimit | None = None
     prediction: tuple[int, ...] = ()
+    scaling: Scaling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,8 @@ class PromptLogprobs:
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts of one request; `miss_reason` says why `cached_tokens` is not larger. Where the request
-    had a `prediction`, so many drafted tokens turned out right and wrong."""
+    had a `prediction`, so many drafted tokens turned out right and wrong. `tokens_saved` is how many more the
+    choices that `scaling` stopped might have generated, up to their limits: a bound."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -68,6 +72,7 @@ class Usage:
     miss_reason: str | None = None
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
+    tokens_saved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +87,30 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceDone:
-    """One choice has ended; `stop` is the stop string or stop-token id that ended it, if one did. `score` is
-    what beam search ranks by."""
+    """One choice has ended; `stop` is the stop string or stop-token id that ended it, if one did, or what of
+    `scaling` did: "max_total_tokens" or "deadline_s" with reason "length", "vote" or "best_by" with
+    "cancelled". `score` is what beam search ranks by."""
 
     choice: int
     reason: FinishReason
     stop: str | int | None = None
     score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What `scaling` made of all choices: their `order`, the one to give out first.
+
+    With a vote `answer` is the winner's, None where no choice has one, and `votes` are those counted by then,
+    most first. With a ranking `scores` has one for each choice, None where it was stopped. `budget` names the
+    budget of all choices together that ended some of them.
+    """
+
+    order: tuple[int, ...]
+    answer: str | None = None
+    votes: tuple[tuple[str, int], ...] = ()
+    scores: tuple[float | None, ...] = ()
+    budget: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +138,7 @@ class Failed:
     error: HeadraceError
 
 
-Event = PromptLogprobs | Delta | ChoiceDone | Done | Failed
+Event = PromptLogprobs | Delta | ChoiceDone | Verdict | Done | Failed
 Terminal = Done | Failed
 Sink = Callable[[list[Event]], None]
 """Called on the engine's thread with the events of one step, in order. It must not block or raise."""

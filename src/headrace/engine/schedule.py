@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from headrace.engine.sequence import Sequence, State
+from headrace.engine.sequence import Sequence, State, agreeing
 from headrace.errors import ProgramError
 from headrace.kv.pages import PAGE_TOKENS, Pages, pages_for
 from headrace.kv.prefix_tree import Match, PrefixTree
@@ -383,16 +383,6 @@ class Scheduler:
         self._blocked = None
         if self._leaders.get(sequence.request_key) is sequence:
             del self._leaders[sequence.request_key]
-
-
-def agreeing(draft: list[int], tokens: list[int]) -> int:
-    """How many tokens at the start of a draft are those that came."""
-    count = 0
-    for drafted, token in zip(draft, tokens, strict=False):
-        if drafted != token:
-            break
-        count += 1
-    return count
 
 
 def _take_out(ranked: list[Sequence], sequence: Sequence) -> None:

@@ -57,3 +57,13 @@ class Sequence:
     def cache_salt(self) -> tuple[bool, int | str]:
         """Its salt in the prefix tree: its key's, or where `cache` is off one of the request's own."""
         return (True, self.salt) if self.cache else (False, self.request_key)
+
+
+def agreeing(draft: list[int], tokens: list[int]) -> int:
+    """How many tokens at the start of a draft are those that came."""
+    count = 0
+    for drafted, token in zip(draft, tokens, strict=False):
+        if drafted != token:
+            break
+        count += 1
+    return count

@@ -93,6 +93,7 @@ def _own(report: ModelReport) -> Iterator[Metric]:
     yield make.counter("cancelled", "Requests that were cancelled.", meter.ended["cancelled"])
     yield make.counter("prompt_tokens", "Tokens of prompts.", meter.prompt_tokens)
     yield make.counter("generation_tokens", "Tokens generated.", meter.generation_tokens)
+    yield make.counter("tokens_saved", "At most, by stopping choices that lost.", meter.tokens_saved)
     yield make.counter("prefix_cache_queries", "Prompt tokens looked up in the cache.", meter.cache_queries)
     yield make.counter("prefix_cache_hits", "Of these, taken from the cache.", meter.cache_hits)
     yield make.counters(

@@ -28,6 +28,7 @@ class Meter:
     inference: Histogram = field(default_factory=Histogram)
     prompt_tokens: int = 0
     generation_tokens: int = 0
+    tokens_saved: int = 0  # at most: by choices that were stopped because they could change nothing
     cache_queries: int = 0  # prompt tokens that were looked up
     cache_hits: int = 0  # of these, taken from the cache
     cache_misses: Counter[str] = field(default_factory=Counter[str])  # requests, by reason
@@ -75,6 +76,7 @@ class RequestMeter:
         meter, usage, timing = self._meter, event.usage, event.timing
         meter.ended[self._reason] += 1
         meter.prompt_tokens += usage.prompt_tokens
+        meter.tokens_saved += usage.tokens_saved
         meter.cache_queries += usage.prompt_tokens
         meter.cache_hits += usage.cached_tokens
         if usage.miss_reason is not None:

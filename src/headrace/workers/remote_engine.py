@@ -91,6 +91,10 @@ class RemoteEngine:
         Waits for the worker only where the request has a grammar, which is compiled there.
         """
         check_request(request, vocabulary=self._ready.vocabulary, longest=self._ready.longest)
+        if request.scaling is not None and request.scaling.local:
+            raise InvalidRequest(
+                "a function for vote or best_by cannot be called in a worker process: name one"
+            )
         if request.params.seed is None:  # a replay must draw the same
             request = replace(request, params=replace(request.params, seed=secrets.randbits(63)))
         request_id = request.request_id or f"r{next(self._next_id)}"

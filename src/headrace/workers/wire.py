@@ -136,7 +136,9 @@ def _to_wire(value: Any) -> Any:
     raise NotImplementedError(f"{type(value).__name__} cannot cross the pipe")
 
 
-def _from_wire(kind: type, value: Any) -> Any:
+def _from_wire(kind: Any, value: Any) -> Any:
+    if not isinstance(kind, type):
+        raise ValueError("a function cannot cross the pipe")
     if issubclass(kind, HeadraceError):
         return _error(msgspec.convert(value, _Error))
     if issubclass(kind, Path):

@@ -21,6 +21,8 @@ _RECIPIENT = re.compile(r"to=functions\.([A-Za-z0-9_-]+)")
 _CHANNEL_NAME = re.compile(r"<\|channel\|>\s*([a-z]+)")
 ANALYSIS = (f"{_CHANNEL}analysis{_MESSAGE}", _ENDS[0])
 """What stands around reasoning."""
+FINAL = f"{_CHANNEL}final{_MESSAGE}"
+"""What stands before the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Harmony:
 
     def closing(self, *, calls: bool) -> str:
         """What ends a message of reasoning: with `calls` any message may follow, otherwise the answer."""
-        return f"{_ENDS[0]}{_START}assistant" + ("" if calls else f"{_CHANNEL}final{_MESSAGE}")
+        return f"{_ENDS[0]}{_START}assistant" + ("" if calls else FINAL)
 
     def grammar(self, lark: Lark, use: ToolUse) -> str:
         """One call, after any reasoning."""
@@ -92,7 +94,7 @@ class Harmony:
         """Messages, of which those to a function follow it."""
         schemas = {tool.name: tool.parameters if tool.strict else ANY_OBJECT for tool in use.callable}
         said = lark.any_of(self._said(lark, channel) for channel in ("analysis", "commentary"))
-        final = f"{lark.text(_CHANNEL + 'final' + _MESSAGE)} {lark.free()}"
+        final = f"{lark.text(FINAL)} {lark.free()}"
         return f"({said})* ({self._calls(lark, use, schemas)} | {final})"
 
     def _said(self, lark: Lark, channel: str) -> str:

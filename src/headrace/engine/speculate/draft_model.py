@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence as Sequence_
 
 from headrace.engine.generation import Choice
-from headrace.engine.schedule import Chunk, agreeing
-from headrace.engine.sequence import Sequence
+from headrace.engine.schedule import Chunk
+from headrace.engine.sequence import Sequence, agreeing
 from headrace.engine.step_builder import StepBuilder
 from headrace.kv.pages import Pages, pages_for
 from headrace.run.native import NativeExecutor

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.engine.generation import Choice
-from headrace.engine.schedule import agreeing
-from headrace.engine.sequence import State
+from headrace.engine.sequence import State, agreeing
 from headrace.engine.speculate.acceptance import OwnRate, Rate
 from headrace.engine.speculate.costs import LARGEST, StepCosts
 from headrace.engine.speculate.draft_model import DraftModel
