@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.inl')
 
-.PHONY: run test lint soak bench models setup test-native test-frameworks clean
+.PHONY: run test lint soak bench bench-peers models setup test-native test-frameworks clean
 
 run: $(VENV)/.installed
 	@$(BIN)/headrace run --raw --max-tokens 160 --seed 7 \
@@ -36,6 +36,15 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/sampling.py
 	$(BIN)/python bench/kernels/linear.py
 	$(BIN)/python bench/serving/streaming.py
+
+# Beside other engines, which are built below PEERS: hours, and it goes on where it was stopped. MORE has further flags
+# of the script (--help), as MORE="--peers llama.cpp --cases decode1 --fresh".
+HARNESS ?= ../shared/bench
+MODELS ?= A,B
+PAIRS ?= 5
+bench-peers: $(VENV)/.installed
+	$(if $(PEERS),,$(error PEERS is not given: name a folder for the other engines, PEERS=FOLDER))
+	@$(BIN)/python bench/peers/compare.py $(PEERS) --harness $(HARNESS) --models $(MODELS) --pairs $(PAIRS) $(MORE)
 
 # The recipes of the shipped chat models, end to end: many hours on a CPU, and they go on where they were stopped.
 DATA ?= ../shared/data

@@ -4,11 +4,10 @@
 // Work: one item is (sequence, tile of consecutive query tokens, KV head, slice of its query heads). A tile
 // has all query heads of the KV head where they are not many, so K and V are read once for all of them; its
 // rows are (token, head) pairs. Where values are the first entries of keys, a block is turned for all rows.
-// Per block of 64 keys: scores [rows, 64] = q K by register tiles (a vector holds some dimensions of 16 keys),
-// softmax row by row, then out [rows, head_dim] by register tiles. Meanwhile the next block is fetched: pages
-// are small and lie anywhere, so the processor does not foresee it.
+// Per block of 128 keys: scores [rows, 128] = q K by register tiles (a vector holds some dimensions of 16 keys),
+// softmax of as many rows as a vector has lanes, then out [rows, head_dim] by register tiles.
 //
-// Determinism: blocks start at multiples of 64 keys of the sequence, whatever the query. Within a block
+// Determinism: blocks start at multiples of 128 keys of the sequence, whatever the query. Within a block
 // a score is one chain over the head's dimensions, an output one chain over the keys, the sum of weights
 // has fixed lanes. Tile shapes choose how many chains run together, never their order. A key that a row
 // may not see gets weight exactly 0: it multiplies the old state by 1 or adds a zero, and the sign of a
@@ -65,7 +64,8 @@ struct Tile {
   int kv_head;
   int first_head, heads, rows;    // query heads, of every token
   int length;                     // keys of the sequence
-  int first_key, last_key;        // over all rows, inclusive
+  int first_key, last_key;        // that some row sees, inclusive
+  int first_shared, last_shared;  // that all rows see
 };
 
 static inline int first_visible(const AttendArgs& args, int position) {
@@ -78,55 +78,80 @@ static inline int last_visible(const AttendArgs& args, int position, int length)
 
 static inline F cap(F x, float softcap) { return splat(softcap) * tanh(x / splat(softcap)); }
 
-// Caps and masks one row of scores and raises the row's maximum. Keys low .. high of the block (inclusive,
-// may be none) are visible; scores lie for `vectors` vectors.
-static inline float mask_row(float* scores, int vectors, int low, int high, float softcap, float top) {
-  const F minus_infinity = splat(-INFINITY);
-  const bool all_visible = low <= 0 && high >= vectors * kWidth - 1;
+// Caps one row of scores and hides keys beyond low .. high of the block (inclusive, may be none).
+static inline void mask_row(float* scores, int vectors, int low, int high, float softcap) {
+  const int first = softcap > 0 || low > 0 ? 0 : larger(high + 1, 0) / kWidth;  // before it nothing changes
   I key;
-  for (int i = 0; i < kWidth; ++i) key[i] = i;
-  F highest = minus_infinity;
-  for (int v = 0; v < vectors; ++v) {
+  for (int i = 0; i < kWidth; ++i) key[i] = first * kWidth + i;
+  for (int v = first; v < vectors; ++v, key += splat_int(kWidth)) {
     F s = load(scores + v * kWidth);
     if (softcap > 0) s = cap(s, softcap);
-    if (!all_visible) {
-      s = ((key < splat_int(low)) | (key > splat_int(high))) ? minus_infinity : s;
-      key += splat_int(kWidth);
-    }
-    if (softcap > 0 || !all_visible) store(scores + v * kWidth, s);
-    highest = max(highest, s);
+    s = ((key < splat_int(low)) | (key > splat_int(high))) ? splat(-INFINITY) : s;
+    store(scores + v * kWidth, s);
   }
-  const float block_top = reduce_max(highest);
-  return top < block_top ? block_top : top;
 }
 
-// Scores become weights e^(score - top of the row), row by row; decay is what the old output and sum are
-// worth under the new top.
+// Caps and masks the scores of a block with some keys that not all rows see.
 template <typename T>
-static inline void soften(const Tile& tile, const Scratch& s, int page_count, int begin) {
+static inline void mask_rows(const Tile& tile, const Scratch& s, int vectors, int begin) {
   const AttendArgs& args = *tile.args;
-  const int vectors = page_count * kPageVectors;
-  const float softcap = args.softcap * Arithmetic<T>::kUnit;
-  for (int row = 0; row < tile.rows; ++row) {
-    const int position = tile.positions[row / tile.heads];
-    const float top = mask_row(s.scores + row * kBlock, vectors, first_visible(args, position) - begin,
-                               last_visible(args, position, tile.length) - begin, softcap, s.top[row]);
-    const float shift = top == -INFINITY ? 0.0f : top;  // nothing seen yet: every weight is e^-inf
-    s.decay[row] = s.top[row] - shift;
-    s.top[row] = top;
+  for (int row = 0, token = 0; row < tile.rows; ++token) {
+    const int position = tile.positions[token];
+    for (int head = 0; head < tile.heads; ++head, ++row) {
+      mask_row(s.scores + row * kBlock, vectors, first_visible(args, position) - begin, position - begin,
+               args.softcap * Arithmetic<T>::kUnit);
+    }
   }
-  for (int row = 0; row < tile.rows; row += kWidth) store(s.decay + row, Arithmetic<T>::exp(load(s.decay + row)));
-  for (int row = 0; row < tile.rows; ++row) {
-    const float* scores = s.scores + row * kBlock;
-    auto* weights = weights_of<T>(s.scores + row * kBlock);  // at most as wide as scores: written behind them
-    const F shift = splat(s.top[row] == -INFINITY ? 0.0f : s.top[row]);
+}
+
+// The highest score of each of kWidth rows.
+static inline F top_of_rows(const float* scores, int vectors) {
+  F top[kWidth];
+  for (int r = 0; r < kWidth; ++r) top[r] = load(scores + r * kBlock);
+  for (int v = 1; v < vectors; ++v) {
+    for (int r = 0; r < kWidth; ++r) top[r] = max(load(scores + r * kBlock + v * kWidth), top[r]);
+  }
+  return fold_rows(top, [](F a, F b) { return max(a, b); });
+}
+
+// Scores of `rows` rows become weights e^(score - shift), where they were; returns the sums of weights.
+template <typename T>
+static inline F weigh_rows(float* scores, int rows, int vectors, const float* shift) {
+  F totals[kWidth] = {};
+  for (int r = 0; r < rows; ++r) {
+    float* row = scores + r * kBlock;
+    auto* weights = weights_of<T>(row);  // at most as wide as scores: written behind them
+    const F from = splat(shift[r]);
     F total = {};
     for (int v = 0; v < vectors; ++v) {
-      const F w = Arithmetic<T>::exp(load(scores + v * kWidth) - shift);
+      const F w = Arithmetic<T>::exp(load(row + v * kWidth) - from);
       to_factors(weights + v * kWidth, rounded<T>(w));
       total += w;
     }
-    s.sum[row] = s.sum[row] * s.decay[row] + reduce_add(total);
+    totals[r] = total;
+  }
+  return fold_rows(totals, [](F a, F b) { return a + b; });
+}
+
+// Scores become weights e^(score - top of the row); decay is what the old output and sum are worth under the new
+// top. kWidth rows at a time: those behind the last row are computed with and mean nothing.
+template <typename T>
+static inline void soften(const Tile& tile, const Scratch& s, int page_count, int begin) {
+  const int vectors = page_count * kPageVectors;
+  if (tile.args->softcap > 0 || begin < tile.first_shared || begin + vectors * kWidth > tile.last_shared + 1) {
+    mask_rows<T>(tile, s, vectors, begin);
+  }
+  for (int row = 0; row < tile.rows; row += kWidth) {
+    const F old_top = load(s.top + row);
+    const F top = max(top_of_rows(s.scores + row * kBlock, vectors), old_top);
+    const F shift = top == splat(-INFINITY) ? F{} : top;  // nothing seen yet: every weight is e^-inf
+    const F decay = Arithmetic<T>::exp(old_top - shift);
+    float shifts[kWidth];
+    store(shifts, shift);
+    store(s.top + row, top);
+    store(s.decay + row, decay);
+    const F total = weigh_rows<T>(s.scores + row * kBlock, smaller(kWidth, tile.rows - row), vectors, shifts);
+    store(s.sum + row, load(s.sum + row) * decay + total);
   }
 }
 
@@ -154,20 +179,31 @@ static inline Block<T> block_of(const Tile& tile, int index) {
   return block;
 }
 
+// Values that no row sees may be anything, also what no finite weight makes zero: where one lies beside a visible
+// one and is multiplied with it, the page is replaced by a copy without it.
 template <typename T>
-static inline void prefetch(const Block<T>& block, int head_dim) {
-  const int page_bytes = kPageTokens * head_dim * static_cast<int>(sizeof(T));
-  for (int p = 0; p < block.page_count; ++p) {
-    for (const T* numbers : {block.keys[p], block.values[p]}) {
-      if (numbers == nullptr) continue;
-      const char* from = reinterpret_cast<const char*>(numbers);
-      for (int i = 0; i < page_bytes; i += 64) __builtin_prefetch(from + i);
-    }
+static inline void show_visible(Block<T>& block, int value_dim, T* copies) {
+  for (const int key : {block.key0, block.key1}) {
+    if (key % 2 == 0) continue;
+    const int p = key / kPageTokens, begin = p * kPageTokens;
+    T* to = copies + begin * value_dim;
+    block.values[p] = visible_values(block.values[p], value_dim, block.key0 - begin, block.key1 - begin, to);
   }
 }
 
+// What rows fetch while they read the pages of a block. Pages are small and lie anywhere, so the processor does not
+// foresee the next: while keys are read, the values are fetched, and while values are read, the next keys. Each row
+// tile, in turn, fetches some pages, since memory is slower than one of them; for the others it asks for what it has.
 template <typename T>
-static void attend_block(const Tile& tile, const Scratch& s, Block<T> block) {
+struct Ahead {
+  const T* pages[kBlockPages];
+  Ahead(const T* const* read, const T* const* next, int turn, int turns) {
+    for (int p = 0; p < kBlockPages; ++p) pages[p] = p % turns == turn && next[p] != nullptr ? next[p] : read[p];
+  }
+};
+
+template <typename T>
+static void attend_block(const Tile& tile, const Scratch& s, Block<T> block, const Block<T>& next) {
   const AttendArgs& args = *tile.args;
   const int dim = args.kv.head_dim, stride = padded_dim(dim);
   if (args.kv.v == nullptr) {
@@ -176,14 +212,19 @@ static void attend_block(const Tile& tile, const Scratch& s, Block<T> block) {
       block.values[p] = turned(block.keys[p], args.value_dim, dim, to);
     }
   }
+  if constexpr (Arithmetic<T>::kTogether == 2) show_visible(block, args.value_dim, reinterpret_cast<T*>(s.turned));
   const auto* q = reinterpret_cast<const typename Arithmetic<T>::Factor*>(s.q);
-  over_rows<kScoreRows>(tile.rows, [&]<int Rows>(int row) {
-    score_rows<T, Rows>(q + row * stride, stride, block.keys, block.page_count, dim, s.scores + row * kBlock);
+  const T* const* values = args.kv.v == nullptr ? next.keys : block.values;
+  over_rows<kScoreRows>(tile.rows, [&]<int Rows>(int row, int turn, int turns) {
+    const Ahead<T> ahead(block.keys, values, turn, turns);
+    score_rows<T, Rows>(q + row * stride, stride, block.keys, ahead.pages, block.page_count, dim,
+                        s.scores + row * kBlock);
   });
   soften<T>(tile, s, block.page_count, block.begin);
-  over_rows<kOutRows>(tile.rows, [&]<int Rows>(int row) {
-    out_rows<T, Rows>(weights_of<T>(s.scores + row * kBlock), s.decay + row, block.values, block.key0, block.key1,
-                      args.value_dim, s.out + row * stride, stride);
+  over_rows<kOutRows>(tile.rows, [&]<int Rows>(int row, int turn, int turns) {
+    const Ahead<T> ahead(block.values, next.keys, turn, turns);
+    out_rows<T, Rows>(weights_of<T>(s.scores + row * kBlock), s.decay + row, block.values, ahead.pages, block.key0,
+                      block.key1, args.value_dim, s.out + row * stride, stride);
   });
 }
 
@@ -207,8 +248,6 @@ static void attend_tile(const Tile& tile, const Scratch& s, const float* q, floa
     return static_cast<int64_t>(row / tile.heads) * args.heads + tile.first_head + row % tile.heads;
   };
   const int first_block = tile.first_key / kBlock, last_block = tile.last_key / kBlock;
-  Block<T> block = block_of<T>(tile, first_block);
-  prefetch(block, dim);
   for (int row = 0; row < tile.rows; ++row) {
     prepare_query<T>(q + head_of(row) * dim, dim, stride, args.scale, s.q, row);
     for (int d = 0; d < stride; ++d) s.out[row * stride + d] = 0.0f;
@@ -217,10 +256,10 @@ static void attend_tile(const Tile& tile, const Scratch& s, const float* q, floa
                                        : args.sinks[tile.first_head + row % tile.heads] * Arithmetic<T>::kUnit;
     s.sum[row] = args.sinks == nullptr ? 0.0f : 1.0f;
   }
+  Block<T> block = block_of<T>(tile, first_block);
   for (int index = first_block; index <= last_block; ++index) {
     const Block<T> next = block_of<T>(tile, smaller(index + 1, last_block));
-    if (index < last_block) prefetch(next, dim);
-    attend_block<T>(tile, s, block);
+    attend_block<T>(tile, s, block, next);
     block = next;
   }
   for (int row = 0; row < tile.rows; ++row) {
@@ -240,11 +279,15 @@ static inline Tile tile_of(const AttendArgs& args, int b, int token, int tokens,
   tile.heads = heads;
   tile.rows = tokens * heads;
   tile.length = args.step->lengths[b];
-  tile.first_key = first_visible(args, tile.positions[0]);
-  tile.last_key = last_visible(args, tile.positions[0], tile.length);
+  tile.first_key = tile.first_shared = first_visible(args, tile.positions[0]);
+  tile.last_key = tile.last_shared = last_visible(args, tile.positions[0], tile.length);
   for (int t = 1; t < tokens; ++t) {
-    tile.first_key = smaller(tile.first_key, first_visible(args, tile.positions[t]));
-    tile.last_key = larger(tile.last_key, last_visible(args, tile.positions[t], tile.length));
+    const int first = first_visible(args, tile.positions[t]);
+    const int last = last_visible(args, tile.positions[t], tile.length);
+    tile.first_key = smaller(tile.first_key, first);
+    tile.first_shared = larger(tile.first_shared, first);
+    tile.last_key = larger(tile.last_key, last);
+    tile.last_shared = smaller(tile.last_shared, last);
   }
   return tile;
 }

@@ -30,12 +30,23 @@ struct Arithmetic<float> {
 };
 
 // The same of scores that were multiplied by log2(e); relative error below 3e-6, a weight keeps 8 bits. What
-// is less than 2^-126 is 0. 1 and 0 are exact, NaN stays NaN.
+// is less than 2^-126 is 0 or subnormal. 1 and 0 are exact, NaN stays NaN.
 template <>
 struct Arithmetic<uint16_t> {
   using Factor = HalfFactor;
   static constexpr float kUnit = 1.44269504088896341f;
   static constexpr int kTogether = 2;
+#if defined(HEADRACE_ISA_avx512)
+  static inline F exp(F x) {
+    constexpr int kFromBelow = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+    const F f = (F)_mm512_reduce_ps((__m512)x, kFromBelow);  // x - floor(x), 0 for infinities
+    F p = fma(splat(0.013426686637103558f), f, splat(0.0522424690425396f));
+    p = fma(p, f, splat(0.2412802129983902f));
+    p = fma(p, f, splat(0.6930448412895203f));
+    p = fma(p, f, splat(1.0f));
+    return (F)_mm512_scalef_ps((__m512)p, (__m512)x);  // p 2^floor(x)
+  }
+#else
   static inline F exp(F x) {
     const F low = x < splat(-126.0f) ? splat(-126.0f) : x;
     const F magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
@@ -49,6 +60,7 @@ struct Arithmetic<uint16_t> {
     const F tiny = x < splat(-126.0f) ? F{} : x;  // 0, or NaN
     return x >= splat(-126.0f) ? power : tiny;
   }
+#endif
 };
 
 // Numbers as factors; `to_factors` takes whole vectors.
@@ -95,10 +107,6 @@ static inline Pair splat_pair(const uint16_t* p) {
 static inline F add_products(Pair a, Pair b, F sum) {
   return (F)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a.numbers, (__m512bh)b.numbers);
 }
-static inline Pair only(Pair pair, bool first, bool second) {
-  const int32_t kept = static_cast<int32_t>((first ? 0xffffu : 0u) | (second ? 0xffff0000u : 0u));
-  return {_mm512_and_si512(pair.numbers, _mm512_set1_epi32(kept))};
-}
 #else
 struct Pair {
   F first, second;
@@ -116,14 +124,10 @@ static inline Pair load_numbers(const uint16_t* p, int lanes) {
 static inline Pair load_lone(const uint16_t* p) { return {load_bf16(p), F{}}; }
 static inline Pair splat_pair(const float* p) { return {splat(p[0]), splat(p[1])}; }
 static inline F add_products(Pair a, Pair b, F sum) { return fma(a.second, b.second, fma(a.first, b.first, sum)); }
-static inline Pair only(Pair pair, bool first, bool second) {
-  return {first ? pair.first : F{}, second ? pair.second : F{}};
-}
 #endif
 static inline Single load_numbers(const float* p) { return {load(p)}; }
 static inline Single load_numbers(const float* p, int lanes) { return {load_partial(p, lanes)}; }
 static inline F add_products(Single a, Single b, F sum) { return fma(a.number, b.number, sum); }
-static inline Single only(Single single, bool, bool) { return single; }
 
 // One factor, or two side by side, in all lanes.
 template <typename T>

@@ -5,7 +5,7 @@
 
 namespace headrace::HEADRACE_NAMESPACE {
 
-constexpr int kBlockPages = 4;
+constexpr int kBlockPages = 8;
 constexpr int kBlock = kBlockPages * kPageTokens;  // keys
 constexpr int kTileRows = 48;
 constexpr int kPageVectors = kPageTokens / kWidth;
@@ -21,58 +21,91 @@ constexpr int kScoreRows = 5, kScorePages = 1, kOutRows = 5, kOutVectors = 4;
 constexpr int kScoreRows = 2, kScorePages = 1, kOutRows = 3, kOutVectors = 4;
 #endif
 
+// Tile kernels are functions of their own: inlined into a caller, compilers spill their sums.
+#if defined(__clang__)
+#define HEADRACE_TILE __attribute__((noinline))
+#else
+#define HEADRACE_TILE __attribute__((noipa))
+#endif
+
 static inline int smaller(int a, int b) { return a < b ? a : b; }
 static inline int larger(int a, int b) { return a < b ? b : a; }
 
-// scores[r][0 .. 16 Pages) = sum over d of q[r][d] * K[d][key], for Rows rows and Pages pages.
+// To the second cache: the first is full of what is being read.
+static inline void fetch(const void* at) { __builtin_prefetch(at, 0, 2); }
+
+// scores[r][0 .. 16 Pages) = sum over d of q[r][d] * K[d][key], for Rows rows and Pages pages. A leaf whose loops
+// over sums are all unrolled: else GCC keeps the sums in memory before and after the loop.
 template <typename T, int Rows, int Pages>
-static void score_tile(const typename Arithmetic<T>::Factor* q, int q_stride, const T* const* pages, int head_dim,
-                       float* scores) {
-  constexpr int kTogether = Arithmetic<T>::kTogether;
-  F acc[Rows][Pages * kPageVectors];
-  for (int r = 0; r < Rows; ++r) {
-    for (int v = 0; v < Pages * kPageVectors; ++v) acc[r][v] = F{};
+HEADRACE_TILE static void score_tile(const typename Arithmetic<T>::Factor* q, int q_stride, const T* const* pages,
+                                     const T* const* ahead, int head_dim, float* scores) {
+  constexpr int kTogether = Arithmetic<T>::kTogether, kVectors = Pages * kPageVectors;
+  F acc[Rows][kVectors] = {};
+  const T *page[Pages], *fetched[Pages];
+#pragma GCC unroll 8
+  for (int p = 0; p < Pages; ++p) {
+    page[p] = pages[p];
+    fetched[p] = ahead[p];
   }
-  const T* page[Pages];
-  for (int p = 0; p < Pages; ++p) page[p] = pages[p];
-  int d = 0;
-  for (; d + kTogether <= head_dim; d += kTogether) {
-    decltype(load_numbers(page[0])) keys[Pages * kPageVectors];
-    for (int p = 0; p < Pages; ++p) {
-      for (int v = 0; v < kPageVectors; ++v) {
-        keys[p * kPageVectors + v] = load_numbers(page[p] + d * kPageTokens + v * kWidth * kTogether);
-      }
+  for (int d = 0; d + kTogether <= head_dim; d += kTogether) {
+    decltype(load_numbers(page[0])) keys[kVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      keys[v] = load_numbers(page[v / kPageVectors] + d * kPageTokens + v % kPageVectors * kWidth * kTogether);
     }
+#pragma GCC unroll 8
+    for (int p = 0; p < Pages; ++p) fetch(fetched[p] + d * kPageTokens);
+#pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
       const auto factor = splat_factors<T>(q + r * q_stride + d);
-      for (int v = 0; v < Pages * kPageVectors; ++v) acc[r][v] = add_products(factor, keys[v], acc[r][v]);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = add_products(factor, keys[v], acc[r][v]);
     }
   }
-  if constexpr (kTogether == 2) {
-    if (d < head_dim) {  // q is padded with zeros
-      for (int r = 0; r < Rows; ++r) {
-        const auto factor = splat_factors<T>(q + r * q_stride + d);
-        for (int v = 0; v < Pages * kPageVectors; ++v) {
-          const T* lone = page[v / kPageVectors] + d * kPageTokens + v % kPageVectors * kWidth;
-          acc[r][v] = add_products(factor, load_lone(lone), acc[r][v]);
-        }
-      }
-    }
-  }
+#pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r) {
-    for (int v = 0; v < Pages * kPageVectors; ++v) store(scores + r * kBlock + v * kWidth, acc[r][v]);
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) store(scores + r * kBlock + v * kWidth, acc[r][v]);
+  }
+}
+
+// The product of the last dimension of an odd number of them, which has no other at its side. q is padded with zeros.
+template <typename T>
+static void add_lone_dimension(const typename Arithmetic<T>::Factor* q, const T* const* pages, int page_count,
+                               int head_dim, float* scores) {
+  const auto factor = splat_factors<T>(q + head_dim - 1);
+  for (int v = 0; v < page_count * kPageVectors; ++v) {
+    const T* lone = pages[v / kPageVectors] + (head_dim - 1) * kPageTokens + v % kPageVectors * kWidth;
+    store(scores + v * kWidth, add_products(factor, load_lone(lone), load(scores + v * kWidth)));
+  }
+}
+
+// Calls f<count>(), for a count up to Max; not at all for 0.
+template <int Max, typename Call>
+static inline void with_count(int count, const Call& call) {
+  if constexpr (Max > 0) {
+    if (count == Max) {
+      call.template operator()<Max>();
+    } else {
+      with_count<Max - 1>(count, call);
+    }
   }
 }
 
 template <typename T, int Rows>
-static void score_rows(const typename Arithmetic<T>::Factor* q, int q_stride, const T* const* pages, int page_count,
-                       int head_dim, float* scores) {
+static void score_rows(const typename Arithmetic<T>::Factor* q, int q_stride, const T* const* pages,
+                       const T* const* ahead, int page_count, int head_dim, float* scores) {
   int p = 0;
   for (; p + kScorePages <= page_count; p += kScorePages) {
-    score_tile<T, Rows, kScorePages>(q, q_stride, pages + p, head_dim, scores + p * kPageTokens);
+    score_tile<T, Rows, kScorePages>(q, q_stride, pages + p, ahead + p, head_dim, scores + p * kPageTokens);
   }
-  for (; p < page_count; ++p) {
-    score_tile<T, Rows, 1>(q, q_stride, pages + p, head_dim, scores + p * kPageTokens);
+  with_count<kScorePages - 1>(page_count - p, [&]<int Pages>() {
+    score_tile<T, Rows, Pages>(q, q_stride, pages + p, ahead + p, head_dim, scores + p * kPageTokens);
+  });
+  if constexpr (Arithmetic<T>::kTogether == 2) {
+    for (int r = 0; r < Rows && head_dim % 2 != 0; ++r) {
+      add_lone_dimension<T>(q + r * q_stride, pages, page_count, head_dim, scores + r * kBlock);
+    }
   }
 }
 
@@ -85,70 +118,67 @@ template <typename T>
 constexpr int kWeightStride = kBlock * static_cast<int>(sizeof(float) / sizeof(typename Arithmetic<T>::Factor));
 
 // out[r][0 .. Vectors) = out * decay[r] + sum over keys of weight[r][key] * V[key], in order of keys.
-template <typename T, int Rows, int Vectors>
-static void out_tile(const typename Arithmetic<T>::Factor* weights, const float* decay, const T* const* pages, int key0,
-                     int key1, int value_dim, int lanes, float* out, int out_stride) {
+template <typename T, int Rows, int Vectors, bool Whole>
+HEADRACE_TILE static void out_tile(const typename Arithmetic<T>::Factor* weights, const float* decay,
+                                   const T* const* pages, const T* const* ahead, int key0, int key1, int value_dim,
+                                   int at, int lanes, float* out, int out_stride) {
   constexpr int kTogether = Arithmetic<T>::kTogether;
   F acc[Rows][Vectors];
+#pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) acc[r][v] = load(out + r * out_stride + v * kWidth) * splat(decay[r]);
   }
-  for (int key = key0 / kTogether * kTogether; key < key1; key += kTogether) {
-    const T* values = pages[key / kPageTokens] + (key % kPageTokens) * value_dim;
-    decltype(load_numbers(values)) value[Vectors];
-    for (int v = 0; v < Vectors; ++v) {
-      const T* from = values + v * kWidth * kTogether;
-      value[v] = lanes == kWidth ? load_numbers(from) : load_numbers(from, lanes);
-      // What no row sees may be anything, also what no finite weight makes zero.
-      if (kTogether == 2 && (key < key0 || key + 1 >= key1)) value[v] = only(value[v], key >= key0, key + 1 < key1);
-    }
-    for (int r = 0; r < Rows; ++r) {
-      const auto weight = splat_factors<T>(weights + r * kWeightStride<T> + key);
-      for (int v = 0; v < Vectors; ++v) acc[r][v] = add_products(weight, value[v], acc[r][v]);
+  for (int key = key0 / kTogether * kTogether; key < key1;) {
+    const int64_t offset = key % kPageTokens * value_dim + at * kTogether;
+    const T *values = pages[key / kPageTokens] + offset, *fetched = ahead[key / kPageTokens] + offset;
+    const int end = smaller(key1, (key / kPageTokens + 1) * kPageTokens);
+    for (; key < end; key += kTogether, values += kTogether * value_dim, fetched += kTogether * value_dim) {
+      decltype(load_numbers(values)) value[Vectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) {
+        const T* from = values + v * kWidth * kTogether;
+        value[v] = Whole ? load_numbers(from) : load_numbers(from, lanes);
+        fetch(fetched + v * kWidth * kTogether);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < Rows; ++r) {
+        const auto weight = splat_factors<T>(weights + r * kWeightStride<T> + key);
+#pragma GCC unroll 8
+        for (int v = 0; v < Vectors; ++v) acc[r][v] = add_products(weight, value[v], acc[r][v]);
+      }
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) store(out + r * out_stride + v * kWidth, acc[r][v]);
   }
 }
 
 template <typename T, int Rows>
-static void out_rows(const typename Arithmetic<T>::Factor* weights, const float* decay, const T* const* pages, int key0,
-                     int key1, int value_dim, float* out, int out_stride) {
-  const T* shifted[kBlockPages];
+static void out_rows(const typename Arithmetic<T>::Factor* weights, const float* decay, const T* const* pages,
+                     const T* const* ahead, int key0, int key1, int value_dim, float* out, int out_stride) {
   int d = 0;
-  while (d < value_dim) {
-    for (int p = 0; p < kBlockPages; ++p) {
-      shifted[p] = pages[p] == nullptr ? nullptr : pages[p] + d * Arithmetic<T>::kTogether;
-    }
-    const int rest = value_dim - d;
-    if (rest >= kOutVectors * kWidth) {
-      out_tile<T, Rows, kOutVectors>(weights, decay, shifted, key0, key1, value_dim, kWidth, out + d, out_stride);
-      d += kOutVectors * kWidth;
-    } else {
-      out_tile<T, Rows, 1>(weights, decay, shifted, key0, key1, value_dim, smaller(rest, kWidth), out + d, out_stride);
-      d += kWidth;
-    }
+  for (; d + kOutVectors * kWidth <= value_dim; d += kOutVectors * kWidth) {
+    out_tile<T, Rows, kOutVectors, true>(weights, decay, pages, ahead, key0, key1, value_dim, d, kWidth, out + d, out_stride);
+  }
+  for (; d + kWidth <= value_dim; d += kWidth) {
+    out_tile<T, Rows, 1, true>(weights, decay, pages, ahead, key0, key1, value_dim, d, kWidth, out + d, out_stride);
+  }
+  if (d < value_dim) {
+    out_tile<T, Rows, 1, false>(weights, decay, pages, ahead, key0, key1, value_dim, d, value_dim - d, out + d, out_stride);
   }
 }
 
-// Calls f<Rows>(row) over tiles of at most Max rows, of nearly one size: a tile of few rows waits for its sums.
-template <int Rows, typename Call>
-static inline void one_tile(int rows, int row, const Call& call) {
-  if constexpr (Rows > 0) {
-    if (rows == Rows) {
-      call.template operator()<Rows>(row);
-    } else {
-      one_tile<Rows - 1>(rows, row, call);
-    }
-  }
-}
+// Calls f<Rows>(row, tile, tiles) over tiles of at most Max rows, of nearly one size: a tile of few rows waits for its
+// sums.
 template <int Max, typename Call>
 static inline void over_rows(int rows, const Call& call) {
-  int row = 0;
-  for (int tiles = (rows + Max - 1) / Max; tiles > 0; --tiles) {
-    const int size = (rows - row + tiles - 1) / tiles;
-    one_tile<Max>(size, row, call);
+  const int tiles = (rows + Max - 1) / Max;
+  for (int tile = 0, row = 0; tile < tiles; ++tile) {
+    const int size = (rows - row + tiles - tile - 1) / (tiles - tile);
+    with_count<Max>(size, [&]<int Rows>() { call.template operator()<Rows>(row, tile, tiles); });
     row += size;
   }
 }
@@ -193,6 +223,18 @@ static inline const uint16_t* turned(const uint16_t* keys, int dim, int head_dim
   for (; d < dim; ++d) {
     for (int token = 0; token < kPageTokens; ++token) {
       to[value_place(KvType::bf16, dim, token, d)] = keys[key_place(KvType::bf16, head_dim, token, d)];
+    }
+  }
+  return to;
+}
+
+// A copy of a page's values in which those of keys outside [key0, key1) are zero.
+template <typename T>
+static inline const T* visible_values(const T* values, int dim, int key0, int key1, T* to) {
+  for (int pair = 0; pair < kPageTokens; pair += 2) {
+    for (int i = 0; i < 2 * dim; ++i) {
+      const int key = pair + i % 2;
+      to[pair * dim + i] = key >= key0 && key < key1 ? values[pair * dim + i] : T{};
     }
   }
   return to;

@@ -34,6 +34,7 @@ constexpr int64_t kChunkSteps = 128;     // 16 KB of weights
 constexpr int64_t kBlockRows = 252;      // their sums stay on the stack: 2 * 32 KB
 constexpr int64_t kAheadBytes = 6144;    // of a stream from memory
 constexpr int64_t kPrefetchLine = 64;
+constexpr int64_t kFetchingTiles = 6;    // so many fetch each other's inputs
 
 template <int kRows>
 TileKernel tile_kernel(Format format, int64_t rows) {
@@ -116,21 +117,31 @@ inline void run_strip(const Stream& stream, const uint32_t* words, const Tiles& 
       unpack_groups(raw, count / 8, unpacked);
       w = unpacked;
     }
+    const auto inputs_of = [&](int64_t tile, int64_t at) {
+      return words + tiles.begin(tile) * stream.steps + at * tiles.size(tile);
+    };
     for (int64_t tile = first; tile < last; ++tile) {
       const int64_t rows = tiles.size(tile);
-      // Alone, a tile streams its own weights; of several, each fetches a part of the next chunk.
+      // Alone, a tile streams its own weights; of several, the first ones fetch a part of the next chunk; of many, whose
+      // inputs are more than L1 holds, each fetches those of the next.
       Prefetch ahead{w, 0, 0};
-      const int64_t part = (tile - first) * count * kPrefetchLine;
       if (direct != nullptr) {
         ahead = {raw, kAheadBytes, 0};
       } else if (alone && w == raw) {
         ahead = {raw + kAheadBytes, stream.step_bytes_x8 / 8, kPrefetchLine};
-      } else if (part < next - raw) {
-        ahead = {next + part, kPrefetchLine, 0};
+      } else if (last - first < kFetchingTiles) {
+        const int64_t part = (tile - first) * count * kPrefetchLine;
+        if (part < next - raw) ahead = {next + part, kPrefetchLine, 0};
+      } else {
+        const uint32_t* inputs = tile + 1 < last               ? inputs_of(tile + 1, step)
+                                 : step + count < stream.steps ? inputs_of(first, step + count)
+                                                               : inputs_of(first, 0);
+        const uint8_t* base = reinterpret_cast<const uint8_t*>(inputs);
+        const int64_t part = (tile - first) * count * kPrefetchLine;
+        ahead = {base, kPrefetchLine, part < next - raw ? next + part - base : 0};
       }
       const TileKernel kernel = direct != nullptr ? direct : tile_kernel<kMaxRows>(stream.format, rows);
-      kernel(w, words + tiles.begin(tile) * stream.steps + step * rows, count,
-             acc + (tiles.begin(tile) - row0) * kStrip, ahead);
+      kernel(w, inputs_of(tile, step), count, acc + (tiles.begin(tile) - row0) * kStrip, ahead);
     }
   }
 }
@@ -219,7 +230,7 @@ void unpack_rotated(const Weight& w, int64_t row, float* out) {
   for (int64_t start = 0; start < w.k; start += block) {
     float values[kMaxRotation];
     for (int64_t i = 0; i < block; ++i) values[i] = F::value(strip, start + i, row % kStrip);
-    rotate_row(values, block, block);
+    rotate_row(values, values, block, block);
     const int64_t left = w.k - start;
     std::memcpy(out + start, values, static_cast<size_t>(left < block ? left : block) * 4);
   }

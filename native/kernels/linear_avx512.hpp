@@ -216,11 +216,13 @@ inline __m512 butterfly(__m512 x, __m512 partner, int negative) {
 
 // Rotates one block of 16 * kVectors values in registers, in the order of butterflies that strip.hpp defines.
 template <int kVectors>
-void rotate_block(float* at) {
+void rotate_block(const float* from, float* to) {
+  constexpr int kAheadFloats = 1024;
   __m512 v[kVectors];
 #pragma GCC unroll 8
   for (int i = 0; i < kVectors; ++i) {
-    __m512 x = _mm512_loadu_ps(at + 16 * i);
+    _mm_prefetch(reinterpret_cast<const char*>(from + kAheadFloats + 16 * i), _MM_HINT_T0);
+    __m512 x = _mm512_loadu_ps(from + 16 * i);
     x = butterfly(x, _mm512_permute_ps(x, 0xb1), 0xaaaa);
     x = butterfly(x, _mm512_permute_ps(x, 0x4e), 0xcccc);
     x = butterfly(x, _mm512_shuffle_f32x4(x, x, 0xb1), 0xf0f0);
@@ -238,18 +240,18 @@ void rotate_block(float* at) {
   }
   const __m512 scale = _mm512_set1_ps(rotation_scale(16 * kVectors));
 #pragma GCC unroll 8
-  for (int i = 0; i < kVectors; ++i) _mm512_storeu_ps(at + 16 * i, _mm512_mul_ps(v[i], scale));
+  for (int i = 0; i < kVectors; ++i) _mm512_storeu_ps(to + 16 * i, _mm512_mul_ps(v[i], scale));
 }
 
-// Rotates a whole row of `count` values, a multiple of `block`, in place.
-inline void rotate_row(float* x, int64_t count, int64_t block) {
+// Rotates a whole row of `count` values, a multiple of `block`, to `to`, which may be where they are.
+inline void rotate_row(const float* from, float* to, int64_t count, int64_t block) {
   for (int64_t start = 0; start < count; start += block) {
     if (block == 128) {
-      rotate_block<8>(x + start);
+      rotate_block<8>(from + start, to + start);
     } else if (block == 64) {
-      rotate_block<4>(x + start);
+      rotate_block<4>(from + start, to + start);
     } else {
-      rotate_block<2>(x + start);
+      rotate_block<2>(from + start, to + start);
     }
   }
 }

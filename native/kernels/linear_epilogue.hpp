@@ -71,6 +71,14 @@ inline void settle(const FusedLinearArgs& args, const Scratch& scratch, int whic
   }
 }
 
+// Adds a strip's columns of the residual; those of later rows, `stride` numbers apart, are fetched meanwhile.
+inline void add_line(const float* residual, int64_t stride, float* row) {
+  constexpr int kRowsAhead = 8;
+  __builtin_prefetch(residual + kRowsAhead * stride);
+  __builtin_prefetch(residual + kRowsAhead * stride + kStrip / 2);
+  for (int c = 0; c < kStrip; ++c) row[c] += residual[c];
+}
+
 // Writes settled products to y[which]; with `gate`, act(gate) * products.
 inline void write_out(const FusedLinearArgs& args, int which, int64_t strip, int64_t row0, int64_t rows, float* acc,
                       float* gate) {
@@ -86,10 +94,13 @@ inline void write_out(const FusedLinearArgs& args, int which, int64_t strip, int
       activate(args.act, gate + r * kStrip);
       for (int c = 0; c < kStrip; ++c) row[c] *= gate[r * kStrip + c];
     }
-    if (residual != nullptr) {
-      for (int64_t c = 0; c < columns; ++c) row[c] += residual[at + c];
+    if (columns == kStrip) {
+      if (residual != nullptr) add_line(residual + at, n, row);
+      std::memcpy(y + at, row, kStrip * 4);
+    } else {
+      for (int64_t c = 0; c < columns && residual != nullptr; ++c) row[c] += residual[at + c];
+      std::memcpy(y + at, row, static_cast<size_t>(columns) * 4);
     }
-    std::memcpy(y + at, row, static_cast<size_t>(columns) * 4);
   }
 }
 

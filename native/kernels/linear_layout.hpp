@@ -59,6 +59,7 @@ constexpr int kGroupInputs = 5;
 enum class Form : int { f32 = 0, bf16 = 1, int8 = 2, grouped = 3 };
 constexpr int kForms = 4;
 constexpr int64_t kRowBuffers = 64;  // more threads than this do not help to prepare
+constexpr int64_t kRowsTogether = 4;  // rounded rows that are spread in one go
 
 inline Form form_of(Format format) {
   if (format == Format::int8 || format == Format::int4) return Form::int8;
@@ -124,7 +125,7 @@ inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k) {
   s.group_inputs = reinterpret_cast<uint32_t*>(take(rows * group_count(k) * kGroupInputs * 4));
   s.scales = reinterpret_cast<float*>(take(rows * 4));
   s.sums = reinterpret_cast<int32_t*>(take(rows * 4));
-  s.buffer_bytes = rotated_k(k) * 4 + 64;
+  s.buffer_bytes = round_up(rotated_k(k) * (4 + 2 * kRowsTogether), 64);  // floats; rows rounded by row and by group
   s.buffers = take((rows < kRowBuffers ? rows : kRowBuffers) * s.buffer_bytes);
   s.total = offset;
   return s;

@@ -40,9 +40,10 @@ void butterflies(float* x, int64_t count) {
   }
 }
 
-// Rotates a whole row of `count` values, a multiple of `block`, in place.
-inline void rotate_row(float* x, int64_t count, int64_t block) {
+// Rotates a whole row of `count` values, a multiple of `block`, to `x`, which may be where they are.
+inline void rotate_row(const float* from, float* x, int64_t count, int64_t block) {
   const float scale = rotation_scale(block);
+  if (from != x) std::memcpy(x, from, static_cast<size_t>(count) * 4);
   for (int64_t start = 0; start < count; start += block) {
     float* at = x + start;
     butterflies<1>(at, block);

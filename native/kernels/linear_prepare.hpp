@@ -3,6 +3,9 @@
 // Each row by itself and in an order that depends on its length alone: the sum of squares runs in 32
 // lanes that are folded pairwise, the rotation's butterflies go from distance 1 upwards.
 #pragma once
+#include <algorithm>
+#include <initializer_list>
+
 #include "linear_layout.hpp"
 
 namespace headrace {
@@ -27,9 +30,9 @@ inline void norm_row(const float* x, const float* weight, float eps, int64_t k, 
   for (int64_t i = 0; i < k; ++i) out[i] = x[i] * inverse * weight[i];
 }
 
-// Quantises a row in place: q = nearest(x * 127 / largest), four to a word. A row with a NaN or an infinity gets
-// scale NaN, so that its outputs are NaN.
-inline void quantise_row(float* x, int64_t count, float* scale, int32_t* sum) {
+// Rounds a row: q = nearest(x * 127 / largest). A row with a NaN or an infinity gets scale NaN, so that its outputs are
+// NaN.
+inline void quantise_row(const float* x, int64_t count, int8_t* out, float* scale, int32_t* sum) {
   uint32_t largest_bits = 0;
   for (int64_t i = 0; i < count; ++i) {
     const uint32_t magnitude = bits_of(x[i]) & 0x7fffffffu;
@@ -39,28 +42,24 @@ inline void quantise_row(float* x, int64_t count, float* scale, int32_t* sum) {
   const bool usable = largest >= kTiny && largest_bits < 0x7f800000u;
   const float inverse = usable ? 127.0f / largest : 0.0f;
   *scale = largest_bits >= 0x7f800000u ? float_of(0x7fc00000u) : (usable ? largest / 127.0f : 0.0f);
-  int32_t total = 0;
-  int8_t* out = reinterpret_cast<int8_t*>(x);
+  *sum = 0;
   if (!usable) {
     std::memset(out, 0, static_cast<size_t>(count));
-    *sum = 0;
     return;
   }
+  int32_t totals[32] = {};
   for (int64_t i = 0; i < count; i += 32) {
-    int32_t q[32];  // read before its place is written
-    for (int lane = 0; lane < 32; ++lane) q[lane] = round_to_int(x[i + lane] * inverse);
-    int8_t narrow[32];
     for (int lane = 0; lane < 32; ++lane) {
-      total += q[lane];
-      narrow[lane] = static_cast<int8_t>(q[lane]);
+      const int32_t q = round_to_int(x[i + lane] * inverse);
+      totals[lane] += q;
+      out[i + lane] = static_cast<int8_t>(q);
     }
-    std::memcpy(out + i, narrow, 32);
   }
-  *sum = total;
+  for (const int32_t total : totals) *sum += total;
 }
 
-// Rounds 32 inputs to int8 by their own largest magnitude: eight words and the numbers of GroupInput, `stride` apart.
-inline void quantise_group(const float* x, int64_t stride, uint32_t* words, uint32_t* inputs) {
+// Rounds 32 inputs to int8 by their own largest magnitude; the numbers of GroupInput are `stride` apart.
+inline void quantise_group(const float* x, int64_t stride, int8_t* out, uint32_t* inputs) {
   uint32_t largest_bits = 0;
   for (int i = 0; i < kGroup; ++i) {
     const uint32_t magnitude = bits_of(x[i]) & 0x7fffffffu;
@@ -68,16 +67,17 @@ inline void quantise_group(const float* x, int64_t stride, uint32_t* words, uint
   }
   const float largest = float_of(largest_bits);
   const bool finite = largest_bits < 0x7f800000u, usable = finite && largest >= kTiny;
-  const float inverse = usable ? 127.0f / largest : 0.0f;
   const float scale = usable ? largest / 127.0f : (finite ? 0.0f : float_of(0x7fc00000u));
-  int8_t q[kGroup];
-  int32_t low = 0, high = 0;
-  for (int i = 0; i < kGroup; ++i) q[i] = usable ? static_cast<int8_t>(round_to_int(x[i] * inverse)) : int8_t{0};
+  int32_t q[kGroup] = {}, low = 0, high = 0;
+  if (usable) {
+    const float inverse = 127.0f / largest;
+    for (int i = 0; i < kGroup; ++i) q[i] = round_to_int(x[i] * inverse);
+  }
   for (int i = 0; i < kGroup / 2; ++i) {
     low -= q[i];
     high -= q[kGroup / 2 + i];
   }
-  for (int step = 0; step < kGroup / 4; ++step) std::memcpy(words + step * stride, q + step * 4, 4);
+  for (int i = 0; i < kGroup; ++i) out[i] = static_cast<int8_t>(q[i]);
   inputs[kInputScale * stride] = bits_of(scale);
   inputs[kInputLow * stride] = static_cast<uint32_t>(low);
   inputs[kInputHigh * stride] = static_cast<uint32_t>(high);
@@ -86,48 +86,88 @@ inline void quantise_group(const float* x, int64_t stride, uint32_t* words, uint
 }
 
 // Words of 32 bits, `stride` apart.
-inline void spread(const float* words, int64_t steps, int64_t stride, uint32_t* out) {
+inline void spread(const void* words, int64_t steps, int64_t stride, uint32_t* out) {
   if (stride == 1) {
     std::memcpy(out, words, static_cast<size_t>(steps) * 4);
     return;
   }
-  for (int64_t s = 0; s < steps; ++s) std::memcpy(out + s * stride, words + s, 4);
+  for (int64_t s = 0; s < steps; ++s) std::memcpy(out + s * stride, static_cast<const uint8_t*>(words) + s * 4, 4);
 }
 
+// The words of four rows side by side, those of a step together; `steps` is a multiple of four.
+inline void spread_four(const int8_t* rows, int64_t steps, int64_t stride, uint32_t* out) {
+  typedef uint32_t Four __attribute__((vector_size(16)));
+  for (int64_t s = 0; s < steps; s += 4) {
+    Four a, b, c, d;
+    std::memcpy(&a, rows + s * 4, sizeof a);
+    std::memcpy(&b, rows + (steps + s) * 4, sizeof b);
+    std::memcpy(&c, rows + (2 * steps + s) * 4, sizeof c);
+    std::memcpy(&d, rows + (3 * steps + s) * 4, sizeof d);
+    const Four ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    const Four cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5), cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    const Four step[4] = {
+        __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5), __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7),
+        __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5), __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7)};
+    for (int i = 0; i < 4; ++i) std::memcpy(out + (s + i) * stride, &step[i], sizeof(Four));
+  }
+}
+
+// One row in all forms. Rounded to int8 it goes to `by_row` and `by_group`, from where it is spread with others.
 inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const bool* wanted,
-                        int64_t row, float* buffer) {
+                        int64_t row, float* buffer, int8_t* by_row, int8_t* by_group) {
   const int64_t k = args.k;
   const float* x = args.x + (args.row_ids == nullptr ? row : args.row_ids[row]) * k;
   const int64_t tile = tiles.of_row(row);
-  const int64_t stride = tiles.size(tile);
+  const int64_t stride = tiles.size(tile), first = row - tiles.begin(tile);
   const auto place = [&](Form form) {
-    return scratch.words[static_cast<int>(form)] + tiles.begin(tile) * form_steps(form, k) + (row - tiles.begin(tile));
+    return scratch.words[static_cast<int>(form)] + tiles.begin(tile) * form_steps(form, k) + first;
   };
   if (args.norm_weight != nullptr) {
     norm_row(x, args.norm_weight, args.norm_eps, k, buffer);
-  } else {
-    std::memcpy(buffer, x, static_cast<size_t>(k) * 4);
+    x = buffer;
   }
-  if (wanted[static_cast<int>(Form::f32)]) spread(buffer, k, stride, place(Form::f32));
-  for (int64_t i = k; i < rotated_k(k); ++i) buffer[i] = 0;
+  if (wanted[static_cast<int>(Form::f32)]) spread(x, k, stride, place(Form::f32));
+  if (k < rotated_k(k)) {
+    if (x != buffer) std::memcpy(buffer, x, static_cast<size_t>(k) * 4);
+    for (int64_t i = k; i < rotated_k(k); ++i) buffer[i] = 0;
+    x = buffer;
+  }
   if (wanted[static_cast<int>(Form::bf16)]) {
     uint32_t* out = place(Form::bf16);
     for (int64_t s = 0; s < form_steps(Form::bf16, k); ++s) {
-      out[s * stride] = to_bf16(buffer[2 * s]) | static_cast<uint32_t>(to_bf16(buffer[2 * s + 1])) << 16;
+      out[s * stride] = to_bf16(x[2 * s]) | static_cast<uint32_t>(to_bf16(x[2 * s + 1])) << 16;
     }
   }
   if (wanted[static_cast<int>(Form::grouped)]) {
-    const int64_t first = row - tiles.begin(tile);
     uint32_t* inputs = scratch.group_inputs + tiles.begin(tile) * group_count(k) * kGroupInputs + first;
     for (int64_t g = 0; g < group_count(k); ++g) {
-      quantise_group(buffer + g * kGroup, stride, place(Form::grouped) + g * kGroup / 4 * stride,
-                     inputs + g * kGroupInputs * stride);
+      quantise_group(x + g * kGroup, stride, by_group + g * kGroup, inputs + g * kGroupInputs * stride);
     }
   }
   if (wanted[static_cast<int>(Form::int8)]) {
-    rotate_row(buffer, rotated_k(k), rotation_block(k));
-    quantise_row(buffer, rotated_k(k), scratch.scales + row, scratch.sums + row);
-    spread(buffer, form_steps(Form::int8, k), stride, place(Form::int8));
+    rotate_row(x, buffer, rotated_k(k), rotation_block(k));
+    quantise_row(buffer, rotated_k(k), by_row, scratch.scales + row, scratch.sums + row);
+  }
+}
+
+// Up to kRowsTogether rows of a tile.
+inline void prepare_rows(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const bool* wanted,
+                         int64_t row, int64_t count, float* buffer) {
+  const int64_t padded = rotated_k(args.k), steps = padded / 4, tile = tiles.of_row(row), stride = tiles.size(tile);
+  int8_t* by_row = reinterpret_cast<int8_t*>(buffer + padded);
+  int8_t* by_group = by_row + kRowsTogether * padded;
+  for (int64_t i = 0; i < count; ++i) {
+    prepare_row(args, scratch, tiles, wanted, row + i, buffer, by_row + i * padded, by_group + i * padded);
+  }
+  for (const Form form : {Form::int8, Form::grouped}) {
+    if (!wanted[static_cast<int>(form)]) continue;
+    const int8_t* rounded = form == Form::int8 ? by_row : by_group;
+    uint32_t* out = scratch.words[static_cast<int>(form)] + tiles.begin(tile) * steps + row - tiles.begin(tile);
+    if (count == kRowsTogether) {
+      spread_four(rounded, steps, stride, out);
+    } else {
+      for (int64_t i = 0; i < count; ++i) spread(rounded + i * padded, steps, stride, out + i);
+    }
   }
 }
 
@@ -141,7 +181,11 @@ inline void prepare(const FusedLinearArgs& args, int part, int parts) {
   for (int i = 0; i < args.count; ++i) wanted[static_cast<int>(form_of(args.w[i].format))] = true;
   float* buffer = reinterpret_cast<float*>(scratch.buffers + part * scratch.buffer_bytes);
   const Range rows = share(args.rows, part, workers);
-  for (int64_t row = rows.begin; row < rows.end; ++row) prepare_row(args, scratch, tiles, wanted, row, buffer);
+  for (int64_t row = rows.begin, count; row < rows.end; row += count) {
+    const int64_t end = std::min<int64_t>(rows.end, tiles.begin(tiles.of_row(row) + 1));
+    count = std::min<int64_t>(kRowsTogether, end - row);
+    prepare_rows(args, scratch, tiles, wanted, row, count, buffer);
+  }
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <utility>
+
 #include "../isa.hpp"
 
 #if defined(HEADRACE_ISA_avx2) || defined(HEADRACE_ISA_avx512)
@@ -110,6 +112,27 @@ static inline float reduce_max(F v) {
     return v[0];
   } else {
     return reduce_max<Half / 2>(max(v, rotate<Half>(v)));
+  }
+}
+
+// Of each 2 Half lanes, the lower (Upper: the upper) half of a and of b.
+template <int Half, bool Upper, int... Lane>
+static inline F halves(F a, F b, std::integer_sequence<int, Lane...>) {
+  return __builtin_shufflevector(a, b, ((Lane / Half % 2 * kWidth) + Lane / (2 * Half) * 2 * Half + Lane % Half + Upper * Half)...);
+}
+
+// Lane i is what `fold` (a sum, a maximum) makes of the lanes of rows[i], in the order of reduce_add. Overwrites rows.
+template <int Half = kWidth / 2, typename Fold>
+static inline F fold_rows(F* rows, const Fold& fold) {
+  constexpr auto lanes = std::make_integer_sequence<int, kWidth>();
+#pragma GCC unroll 8
+  for (int i = 0; i < Half; ++i) {
+    rows[i] = fold(halves<Half, false>(rows[i], rows[i + Half], lanes), halves<Half, true>(rows[i], rows[i + Half], lanes));
+  }
+  if constexpr (Half == 1) {
+    return rows[0];
+  } else {
+    return fold_rows<Half / 2>(rows, fold);
   }
 }
 

