@@ -98,7 +98,8 @@ static inline void mask_rows(const Tile& tile, const Scratch& s, int vectors, in
   for (int row = 0, token = 0; row < tile.rows; ++token) {
     const int position = tile.positions[token];
     for (int head = 0; head < tile.heads; ++head, ++row) {
-      mask_row(s.scores + row * kBlock, vectors, first_visible(args, position) - begin, position - begin,
+      mask_row(s.scores + row * kBlock, vectors, first_visible(args, position) - begin,
+               last_visible(args, position, tile.length) - begin,
                args.softcap * Arithmetic<T>::kUnit);
     }
   }
