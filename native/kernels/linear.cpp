@@ -146,6 +146,8 @@ inline void run_strip(const Stream& stream, const uint32_t* words, const Tiles& 
   }
 }
 
+constexpr int64_t kGatedRun = 64;  // strips
+
 struct Sums {
   alignas(64) float first[kBlockRows * kStrip];
   alignas(64) float second[kBlockRows * kStrip];
@@ -167,20 +169,36 @@ inline void multiply(const FusedLinearArgs& args, const Scratch& scratch, const 
   settle(args, scratch, which, strip, row0, rows, acc);
 }
 
-// All rows of one strip; with a gated activation, of the gate's and the up's strip together.
+// All rows of one strip.
 inline void do_strip(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, int which, int64_t strip,
                      Sums& sums) {
   const Tiles blocks(tiles.count, kBlockRows / kMaxRows);
   for (int64_t block = 0; block < blocks.count; ++block) {
     const int64_t first = blocks.begin(block), last = blocks.begin(block + 1);
     const int64_t row0 = tiles.begin(first), rows = tiles.begin(last) - row0;
-    if (args.act == Act::none) {
-      multiply(args, scratch, tiles, which, strip, first, last, sums.first);
-      write_out(args, which, strip, row0, rows, sums.first, nullptr);
-    } else {
-      multiply(args, scratch, tiles, 0, strip, first, last, sums.first);
-      multiply(args, scratch, tiles, 1, strip, first, last, sums.second);
-      write_out(args, 1, strip, row0, rows, sums.second, sums.first);
+    multiply(args, scratch, tiles, which, strip, first, last, sums.first);
+    write_out(args, which, strip, row0, rows, sums.first, nullptr);
+  }
+}
+
+// All rows of neighbouring strips of gate and up: as many of the gate's as there is room for sums, then the up's, because
+// the two are streams of their own, and each change from one to the other makes the memory wait.
+inline void do_gated_strips(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, int64_t begin,
+                            int64_t end, Sums& sums) {
+  const Tiles blocks(tiles.count, kBlockRows / kMaxRows);
+  const int64_t run = blocks.count > 1 ? 1 : std::min<int64_t>(kGatedRun, kBlockRows / tiles.begin(tiles.count));
+  for (int64_t strip = begin; strip < end; strip += run) {
+    const int64_t strips = std::min(run, end - strip);
+    for (int64_t block = 0; block < blocks.count; ++block) {
+      const int64_t first = blocks.begin(block), last = blocks.begin(block + 1);
+      const int64_t row0 = tiles.begin(first), rows = tiles.begin(last) - row0;
+      for (int64_t i = 0; i < strips; ++i) {
+        multiply(args, scratch, tiles, 0, strip + i, first, last, sums.first + i * rows * kStrip);
+      }
+      for (int64_t i = 0; i < strips; ++i) {
+        multiply(args, scratch, tiles, 1, strip + i, first, last, sums.second);
+        write_out(args, 1, strip + i, row0, rows, sums.second, sums.first + i * rows * kStrip);
+      }
     }
   }
 }
@@ -206,7 +224,12 @@ void product(const FusedLinearArgs& args, int part, int parts) {
       const int64_t strip = (byte - start + cost - 1) / cost;
       return byte <= start ? 0 : (strip < strips ? strip : strips);
     };
-    for (int64_t strip = at(mine.begin); strip < at(mine.end); ++strip) do_strip(args, scratch, tiles, i, strip, sums);
+    const int64_t begin = at(mine.begin), end = at(mine.end);
+    if (args.act == Act::none) {
+      for (int64_t strip = begin; strip < end; ++strip) do_strip(args, scratch, tiles, i, strip, sums);
+    } else {
+      do_gated_strips(args, scratch, tiles, begin, end, sums);
+    }
     start += strips * cost;
   }
 }
