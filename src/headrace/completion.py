@@ -13,6 +13,7 @@ from headrace.engine.request import (
     ChoiceDone,
     Delta,
     Done,
+    Embedded,
     Event,
     Failed,
     PromptLogprobs,
@@ -117,6 +118,8 @@ class Collector:
                         pieces.append(self._piece(choice, parser.finish(cut=reason != "stop")))
                 case Verdict():
                     self._verdict = event
+                case Embedded():
+                    pass  # an encoder's, which completes nothing
                 case Done():
                     self.completion = self._complete(event)
                     pieces.append(Piece("", completion=self.completion))
