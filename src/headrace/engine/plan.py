@@ -41,22 +41,15 @@ def plan_memory(
     context = _context(options.context, context)
     kv_type = _kv_type(options, wanted)
     weights = predicted_bytes(wanted) + 4 * _vector_entries(program)
-    step_tokens = max(options.token_budget, context) if encodes else options.token_budget
-    step_rows = step_tokens if encodes else _max_rows(options)
-    arena = plan_arena(fuse(program), max_tokens=step_tokens, max_rows=step_rows)
-    activations = arena.nbytes + scratch_bytes(program, step_tokens)
+    step_tokens, step_rows = _step_size(options, context, encodes=encodes)
+    activations = _activation_bytes(program, step_tokens, step_rows)
     states = state_bytes(program, options.max_sequences)
     per_page = kv_bytes_per_page(program, kv_type, PAGE_TOKENS)
     base = psutil.Process().memory_info().rss
-    usable = free_memory_bytes()
-    if options.memory_bytes is not None:
-        usable = min(usable, options.memory_bytes - base)
+    usable = _usable_bytes(options, base)
     free = usable - draft_bytes - weights - activations - states
-    pages = (
-        _pages_of_a_step(options, step_tokens, per_page)
-        if encodes
-        else _pages(options, context, per_page, free)
-    )
+    pages_of = _encoder_pages if encodes else _pages
+    pages = pages_of(options, step_tokens if encodes else context, per_page, free)
     plan = MemoryPlan(
         context=context,
         kv_type=kv_type,
@@ -73,14 +66,37 @@ def plan_memory(
         draft_bytes=draft_bytes,
     )
     if plan.kv_bytes > free:
-        raise OutOfMemory(
-            f"the model needs {_gb(weights)} for weights, {_gb(activations)} for activations, "
-            f"{_gb(states)} for states and {_gb(plan.kv_bytes)} for keys and values, "
-            f"{_gb(max(usable, 0))} are free: use a smaller --context or --max-sequences, or"
-            " --weights int4",
-            needed_bytes=plan.total_bytes,
-        )
+        raise _does_not_fit(plan, usable)
     return plan
+
+
+def _does_not_fit(plan: MemoryPlan, usable: int) -> OutOfMemory:
+    draft = f"{_gb(plan.draft_bytes)} for the draft model, " if plan.draft_bytes else ""
+    return OutOfMemory(
+        f"the model needs {draft}{_gb(plan.weights_bytes)} for weights, {_gb(plan.activation_bytes)} for"
+        f" activations, {_gb(plan.state_bytes)} for states and {_gb(plan.kv_bytes)} for keys and values, "
+        f"{_gb(max(usable, 0))} are free: use a smaller --context or --max-sequences, or --weights int4",
+        needed_bytes=plan.total_bytes,
+    )
+
+
+def _usable_bytes(options: EngineOptions, base: int) -> int:
+    """Memory that may be taken beside the `base` bytes of the process."""
+    free = free_memory_bytes()
+    return free if options.memory_bytes is None else min(free, options.memory_bytes - base)
+
+
+def _activation_bytes(program: Program, step_tokens: int, step_rows: int) -> int:
+    arena = plan_arena(fuse(program), max_tokens=step_tokens, max_rows=step_rows)
+    return arena.nbytes + scratch_bytes(program, step_tokens)
+
+
+def _step_size(options: EngineOptions, context: int, *, encodes: bool) -> tuple[int, int]:
+    """Most tokens of a step, and most rows of output."""
+    if encodes:
+        tokens = max(options.token_budget, context)
+        return tokens, tokens
+    return options.token_budget, _max_rows(options)
 
 
 def capacity_of(plan: MemoryPlan, options: EngineOptions) -> Capacity:
@@ -134,7 +150,7 @@ def _page_count(options: EngineOptions, context: int, per_page: int, free: int) 
     return max(one_context, min(one_context * options.max_sequences, affordable))
 
 
-def _pages_of_a_step(options: EngineOptions, step_tokens: int, per_page: int) -> int:
+def _encoder_pages(options: EngineOptions, step_tokens: int, per_page: int, free: int) -> int:
     """Pages for an encoder, each of whose texts begins with one of its own."""
     pages = pages_for(step_tokens, PAGE_TOKENS) + options.max_sequences
     if options.kv_memory_bytes is not None and options.kv_memory_bytes < pages * per_page:
