@@ -175,17 +175,11 @@ def prepare_checkpoint(
     draft: Prepared | None = None,
 ) -> Prepared:
     """The same for an open checkpoint, which stays the caller's where this raises."""
-    try:
-        _native.isa()
-    except RuntimeError as error:  # HEADRACE_ISA names one that this machine lacks
-        raise UsageError(str(error)) from None
+    _check_isa()
     model, normalise = model_of(checkpoint.config, folder, options)
     encodes = model.pooling is not None
     if encodes and (draft is not None or options.draft_layers is not None):
-        raise UsageError(
-            f"{name} is an encoder, which generates nothing to draft: leave its draft out",
-            param="draft_model",
-        )
+        raise UsageError(f"{name} is an encoder, which generates nothing to draft: leave its draft out")
 
     def plan(model: Model, options: EngineOptions, draft: Prepared | None = None) -> Prepared:
         program = verify(record(model.define))
@@ -212,6 +206,13 @@ def prepare_checkpoint(
     if options.draft_layers is not None:
         draft = plan(first_layers(model, options.draft_layers), draft_options(options))
     return plan(model, options, draft)
+
+
+def _check_isa() -> None:
+    try:
+        _native.isa()
+    except RuntimeError as error:  # HEADRACE_ISA names one that this machine lacks
+        raise UsageError(str(error)) from None
 
 
 def draft_options(options: EngineOptions) -> EngineOptions:
