@@ -30,7 +30,7 @@ from headrace.errors import (
     InvalidRequest,
 )
 from headrace.ops.value import Array
-from headrace.run.executor import Executor
+from headrace.run.executor import Capacity, Executor
 from headrace.sample.sampler import Sampler
 from headrace.text.tokenizer import Tokenizer
 
@@ -64,15 +64,7 @@ class Engine:
         self._page_count = capacity.page_count
         self._longest = min(limits.context_length, capacity.page_count * capacity.page_tokens)
         self._recurrent = capacity.state_slots > 0
-        self._scheduler = Scheduler(
-            page_count=capacity.page_count,
-            token_budget=capacity.max_tokens,
-            max_sequences=limits.max_sequences,
-            ageing_s=limits.ageing_s,
-            page_tokens=capacity.page_tokens,
-            recurrent=self._recurrent,
-            max_rows=capacity.max_rows,
-        )
+        self._scheduler = _scheduler(capacity, limits)
         self._speculation = speculation
         self._builder = StepBuilder(context=self._longest, page_tokens=capacity.page_tokens)
         self._constraints = Constraints(tokenizer, sampler.vocabulary)
@@ -367,6 +359,18 @@ class Engine:
             self._accepted.clear()
         for generation in generations:
             _send(generation, [Failed(error)])
+
+
+def _scheduler(capacity: Capacity, limits: EngineLimits) -> Scheduler:
+    return Scheduler(
+        page_count=capacity.page_count,
+        token_budget=capacity.max_tokens,
+        max_sequences=limits.max_sequences,
+        ageing_s=limits.ageing_s,
+        page_tokens=capacity.page_tokens,
+        recurrent=capacity.state_slots > 0,
+        max_rows=capacity.max_rows,
+    )
 
 
 def _send(generation: Generation, events: list[Event]) -> None:
