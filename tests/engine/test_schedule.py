@@ -536,6 +536,16 @@ def test_a_draft_takes_no_page_that_others_may_need():
     assert engine.available_pages >= 2 and not second.preemptions
 
 
+def test_a_draft_that_gets_nothing_waits():
+    engine = Scheduler(page_count=64, token_budget=8, max_sequences=2, ageing_s=10, page_tokens=P, max_rows=4)
+    first, second = sequence(0, 4, room=20), sequence(1, 4, room=20)
+    engine.add(first)
+    engine.add(second)
+    step(engine)
+    first.draft, second.draft = [8] * 4, [8] * 4
+    assert verify(engine, 0) == [(0, 1, 2), (1, 1, 0)]
+
+
 def test_a_scored_prompt_has_no_draft():
     engine = scheduler()
     one = sequence(0, 3, scores=True)
