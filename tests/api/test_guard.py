@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 
 import openai
 import pytest
@@ -137,7 +138,20 @@ def test_a_reader_that_stalls_is_cut(serve, monkeypatch) -> None:
         assert server.model.engine.cancelled_event.wait(20)
 
 
-def test_what_waits_for_a_reader_is_bounded(serve) -> None:
+def test_a_reader_that_is_behind_holds_its_request(serve) -> None:
+    server = serve(FakeModel(engine=FakeEngine("x" * 20_000)))
+    with stalled_reader(server):
+        until = time.monotonic() + 20
+        while not server.model.engine.held_requests and time.monotonic() < until:
+            time.sleep(0.01)
+        assert server.model.engine.held_requests
+        assert not server.model.engine.cancelled
+        assert server.http().get("/health").status_code == 200
+
+
+def test_what_waits_for_a_reader_is_bounded(serve, monkeypatch) -> None:
+    """Also where the engine does not hold the request."""
+    monkeypatch.setattr(headrace.api.stream, "HOLD_BYTES", 2**30)
     server = serve(FakeModel(engine=FakeEngine("x" * 20_000)))
     with stalled_reader(server):
         assert server.model.engine.cancelled_event.wait(20)

@@ -98,6 +98,12 @@ WITH_BODY: Mapping[int, str] = {
 }
 
 
+# One event of a stream (WHATWG HTML, "Server-sent events").
+_EVENT: Json = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
 _SCHEMAS: list[Callable[[], Json]] = []
 
 
@@ -118,7 +124,7 @@ def replies(
     content: Json = {"application/json": {"schema": schemas[0] if other is None else {"anyOf": schemas}}}
     if chunk is not None:
         text = f"With stream: true, `data:` lines of {chunk.__name__} (or an ErrorBody), then `data: [DONE]`."
-        content["text/event-stream"] = {"schema": {"type": "string", "description": text}}
+        content["text/event-stream"] = {"schema": _EVENT | {"description": text}}
     return {200: {"description": "The reply", "content": content}}
 
 

@@ -320,9 +320,19 @@ def body_schema(kind: type[RequestBody]) -> dict[str, Any]:
         name: {"description": "Not supported yet: any other value is refused.", "enum": [None, *values]}
         for name, values in kind.unsupported.items()
     }
-    schema["properties"] = idle | refused | schema["properties"]
+    known = {name: _or_null(entry) for name, entry in schema["properties"].items()}
+    schema["properties"] = idle | refused | known
     schema["additionalProperties"] = False
     return schema
+
+
+def _or_null(entry: dict[str, Any]) -> dict[str, Any]:
+    """A field's schema, with null for one that may be left out: that means the same."""
+    kinds = [entry, *entry.get("anyOf", [])]
+    nullable = any("null" in (kind.get("type") or ()) for kind in kinds)
+    if nullable or "default" not in entry or entry["default"] is not None:
+        return entry
+    return {"anyOf": [entry, {"type": "null"}]}
 
 
 def parse_body(kind: type[Parsed], body: bytes) -> Parsed:

@@ -77,7 +77,7 @@ class TextBody(BaseModel):
     """`text` of a request."""
 
     model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
-    format: Annotated[Any, WithJsonSchema({"type": ["object", "null"]})] = None
+    format: Annotated[dict[str, Any] | None, WithJsonSchema({"type": ["object", "null"]})] = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
