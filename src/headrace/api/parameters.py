@@ -332,6 +332,8 @@ def _or_null(entry: dict[str, Any]) -> dict[str, Any]:
     nullable = any("null" in (kind.get("type") or ()) for kind in kinds)
     if nullable or "default" not in entry or entry["default"] is not None:
         return entry
+    if isinstance(entry.get("type"), str) and not {"enum", "const"} & entry.keys():
+        return entry | {"type": [entry["type"], "null"]}
     said = {name: entry[name] for name in ("title", "description", "default") if name in entry}
     bare = {name: value for name, value in entry.items() if name not in said}
     return said | {"anyOf": [bare, {"type": "null"}]}
