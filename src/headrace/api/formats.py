@@ -46,8 +46,8 @@ RESPONSE_FORMAT: Final = {
                 "json_schema": {
                     "type": "object",
                     "properties": {
-                        "name": {"type": "string"},
-                        "description": {"type": "string"},
+                        "name": {"type": ["string", "null"]},
+                        "description": {"type": ["string", "null"]},
                         "schema": {"anyOf": [{"type": "object"}, {"type": "boolean"}]},
                         "strict": {"type": ["boolean", "null"]},
                     },
