@@ -105,16 +105,21 @@ class RequestBody(BaseModel):
                 raise InvalidRequest(
                     f"unknown parameter {name[:80]!r}{close}", param=name[:80], code="unknown_parameter"
                 )
-            if value is None or value in self.no_effect.get(name, ()):
+            if value is None or _is_one_of(value, self.no_effect.get(name, ())):
                 continue
             if name in self.unsupported:
-                if value in self.unsupported[name]:
+                if _is_one_of(value, self.unsupported[name]):
                     continue
                 raise InvalidRequest(
                     f"{name} is not supported yet, leave it out", param=name, code="unsupported_parameter"
                 )
             found.append(ParameterWarning(name, f"{name} was accepted and has no effect"))
         return found
+
+
+def _is_one_of(value: object, values: tuple[object, ...]) -> bool:
+    """Whether it is one of them as JSON: 0 is not false."""
+    return any(type(value) is type(one) and value == one for one in values)
 
 
 class GenerationBody(RequestBody):
