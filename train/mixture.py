@@ -1,7 +1,7 @@
 """Mixes conversations and running text into packed windows with a weight for every token."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +11,8 @@ from numpy.random import Generator
 from stream import BEGIN_ID, Stream
 
 SAMPLED = 200  # conversations that tell how long those of a part are
+
+Piece = tuple[np.ndarray, np.ndarray]  # of one text: token ids, how much predicting each counts
 
 
 class Part(Protocol):
@@ -47,7 +49,7 @@ class Text:
 
 
 class Mixture:
-    """Draws batches. What room conversations leave at the end of a window, the first text fills."""
+    """Draws batches. What little room the conversations leave in a window, the first text fills."""
 
     def __init__(self, writer: Writer, parts: Sequence[tuple[Part, float]], texts: Sequence[Text]) -> None:
         """`parts` come with their share of the conversations' tokens."""
@@ -65,35 +67,59 @@ class Mixture:
     def batch(self, key: Sequence[int], windows: int, length: int) -> Batch:
         """`windows` of `length` tokens: a function of `key` alone."""
         random = np.random.default_rng(list(key))
-        rows = [self._window(random, length) for _ in range(windows)]
+        running = [text for text in map(self._text, random.random(windows)) if text is not None]
+        rows = [_joined([_passage(text, length, random)]) for text in running]
+        rows += [
+            _joined([*window.pieces, *self._rest(window.room, random)])
+            for window in self._packed(windows - len(running), length, random)
+        ]
         tokens, documents, weights = (np.stack(column) for column in zip(*rows, strict=True))
         return Batch(torch.from_numpy(tokens), torch.from_numpy(documents), torch.from_numpy(weights))
 
-    def _window(self, random: Generator, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        chance = random.random()
+    def _text(self, chance: float) -> Text | None:
+        """The running text of a window, None for conversations; `chance` is uniform in [0, 1)."""
         for text in self._texts:
             if chance < text.share:
-                return _joined([_passage(text, length, random)])
+                return text
             chance -= text.share
-        pieces: list[tuple[np.ndarray, np.ndarray]] = []
-        room = length
-        while room > 0:
+        return None
+
+    def _packed(self, windows: int, length: int, random: Generator) -> list["_Window"]:
+        """As many conversations as fill the windows, the longest first, each where least room is left."""
+        drawn: list[Piece] = []
+        while sum(len(ids) for ids, _ in drawn) < windows * length:
             part = self._parts[int(np.searchsorted(self._chances, random.random()))]
             tokens = self._writer.tokens(part.draw(random))
-            if len(tokens.ids) > room:
-                pieces.append(_passage(self._texts[0], room, random))
-                break
-            pieces.append((tokens.ids, tokens.learned.astype(np.float32)))
-            room -= len(tokens.ids)
-        return _joined(pieces)
+            drawn.append((tokens.ids, tokens.learned.astype(np.float32)))
+        found = [_Window(length) for _ in range(windows)]
+        for piece in sorted(drawn, key=lambda piece: -len(piece[0])):
+            fitting = [window for window in found if window.room >= len(piece[0])]
+            if fitting:
+                min(fitting, key=lambda window: window.room).add(piece)
+        return found
+
+    def _rest(self, room: int, random: Generator) -> list[Piece]:
+        return [_passage(self._texts[0], room, random)] if room else []
 
 
-def _passage(text: Text, length: int, random: Generator) -> tuple[np.ndarray, np.ndarray]:
+@dataclass(slots=True)
+class _Window:
+    """Pieces and the tokens that there still is room for."""
+
+    room: int
+    pieces: list[Piece] = field(default_factory=list)
+
+    def add(self, piece: Piece) -> None:
+        self.pieces.append(piece)
+        self.room -= len(piece[0])
+
+
+def _passage(text: Text, length: int, random: Generator) -> Piece:
     ids = text.stream.windows(1, length, random)[0].numpy()
     return ids, np.where(ids == BEGIN_ID, 0.0, text.weight).astype(np.float32)
 
 
-def _joined(pieces: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _joined(pieces: list[Piece]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     ids = np.concatenate([ids for ids, _ in pieces]).astype(np.int64)
     weights = np.concatenate([weights for _, weights in pieces])
     documents = np.repeat(np.arange(len(pieces)), [len(ids) for ids, _ in pieces])

@@ -15,14 +15,12 @@ Objective = Callable[[Batch], Tensor]
 
 def likelihood(decoder: Decoder) -> Objective:
     """Mean nats per learned token, by weight. Logits are taken only where something is learned."""
-    states = _states(decoder)
+    states, nats = _states(decoder), _compiled(_nats, dynamic=True)
 
     def loss(batch: Batch) -> Tensor:
         learned, weights = _learned(batch)
         targets = batch.tokens[:, 1:][learned]
-        return _mean(
-            F.cross_entropy(_logits(decoder, states(batch)[learned]), targets, reduction="none"), weights
-        )
+        return _mean(nats(_logits(decoder, states(batch)[learned]), targets), weights)
 
     return loss
 
@@ -36,8 +34,8 @@ def distillation(student: Decoder, teacher: Decoder, temperature: float = 1.0) -
     def loss(batch: Batch) -> Tensor:
         learned, weights = _learned(batch)
         with torch.no_grad():
-            wanted = F.log_softmax(_logits(teacher, teacher_states(batch)[learned]) / temperature, -1)
-        said = F.log_softmax(_logits(student, student_states(batch)[learned]) / temperature, -1)
+            wanted = F.log_softmax(_logits(teacher, teacher_states(batch)[learned]).float() / temperature, -1)
+        said = F.log_softmax(_logits(student, student_states(batch)[learned]).float() / temperature, -1)
         divergence = F.kl_div(said, wanted, reduction="none", log_target=True).sum(-1)
         return _mean(divergence, weights) * temperature**2
 
@@ -55,16 +53,26 @@ def _mean(values: Tensor, weights: Tensor) -> Tensor:
 
 def _logits(decoder: Decoder, states: Tensor) -> Tensor:
     with torch.autocast(states.device.type, torch.bfloat16):
-        return decoder.logits(states).float()
+        return decoder.logits(states)
+
+
+def _nats(logits: Tensor, targets: Tensor) -> Tensor:
+    # In float32; where it is compiled no such copy of the logits is written.
+    return F.cross_entropy(logits.float(), targets, reduction="none")
 
 
 def _states(decoder: Decoder) -> Callable[[Batch], Tensor]:
-    """The decoder's hidden states of a batch, compiled where a C++ compiler is at hand."""
-    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    states = torch.compile(decoder.states, dynamic=False) if compiler else decoder.states
+    """The decoder's hidden states of a batch."""
+    states = _compiled(decoder.states, dynamic=False)
 
     def run(batch: Batch) -> Tensor:
         with torch.autocast(batch.tokens.device.type, torch.bfloat16):
             return states(batch.tokens[:, :-1], sees(batch.documents[:, :-1]))
 
     return run
+
+
+def _compiled(function: Callable[..., Tensor], *, dynamic: bool) -> Callable[..., Tensor]:
+    """The function, compiled where a C++ compiler is at hand."""
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    return torch.compile(function, dynamic=dynamic) if compiler else function

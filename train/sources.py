@@ -18,10 +18,10 @@ from tokenizers import Tokenizer
 VOCABULARY = 8192
 
 # Of the windows, and how much each of their tokens counts beside a token of an answer.
-PROSE_SHARE, PROSE_WEIGHT = 0.16, 0.5
+PROSE_SHARE, PROSE_WEIGHT = 0.12, 0.5
 DOCUMENTS_SHARE, DOCUMENTS_WEIGHT = 0.02, 0.5
 # Of the conversations' tokens.
-SHELL_SHARE, SQL_SHARE, TOOLS_SHARE, TALK_SHARE, STORIES_SHARE = 0.43, 0.40, 0.11, 0.02, 0.04
+SHELL_SHARE, SQL_SHARE, TOOLS_SHARE, TALK_SHARE, STORIES_SHARE = 0.38, 0.46, 0.09, 0.02, 0.05
 
 _DRAWN_FOR_TOKENIZER = 12_000
 
