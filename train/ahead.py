@@ -10,23 +10,23 @@ from mixture import Batch, Draw
 
 AHEAD_PER_WORKER = 4
 
+Wanted = tuple[tuple[int, int], int, int]  # what a Draw takes: a key, how many windows, how long
+
 # What forked processes draw from: they have it without its being sent to them.
 _source: Draw | None = None
 
 
-def drawn_ahead(
-    draw: Draw, keys: Sequence[tuple[int, int]], windows: int, length: int, workers: int
-) -> Iterator[Batch]:
-    """`draw(key, windows, length)` of every key in order."""
+def drawn_ahead(draw: Draw, wanted: Sequence[Wanted], workers: int) -> Iterator[Batch]:
+    """`draw(key, windows, length)` of all that are wanted, in order."""
     global _source
     _source = draw
     with ProcessPoolExecutor(workers, get_context("fork")) as pool:
         ahead = AHEAD_PER_WORKER * workers
-        pending = [pool.submit(_drawn, key, windows, length) for key in keys[:ahead]]
-        for key in [*keys[ahead:], *[None] * len(pending)]:
+        pending = [pool.submit(_drawn, *one) for one in wanted[:ahead]]
+        for one in [*wanted[ahead:], *[None] * len(pending)]:
             yield Batch(*(torch.from_numpy(part) for part in pending.pop(0).result()))
-            if key is not None:
-                pending.append(pool.submit(_drawn, key, windows, length))
+            if one is not None:
+                pending.append(pool.submit(_drawn, *one))
 
 
 def _drawn(key: tuple[int, int], windows: int, length: int) -> tuple[np.ndarray, ...]:

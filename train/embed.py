@@ -43,7 +43,7 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
             decay_steps=options.decay,
             tokens_per_step=2 * PAIRS_PER_STEP * LONGEST,
             length=LONGEST,
-            decay_length=LONGEST,
+            long_length=LONGEST,
             matrix_rate=0.01,
             other_rate=3e-3,
             measure_every_steps=100,

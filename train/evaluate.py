@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from corpus import MissingData
 from data.shell import Example
-from data.sql import Question
+from data.sql import Question, grammar
 from decoder import Decoder
 from dialogue import Conversation, Writer, up_to_turn
 from export import read_model
@@ -69,26 +69,33 @@ def _shell_rows(what: str, examples: list[Example], said: list[str]) -> Rows:
 
 
 def sql_rows(llm: LLM, writer: Writer, sources: Sources) -> Rows:
-    """Statements for questions of WikiSQL's test split."""
+    """Statements for questions of WikiSQL's test split: free, and held to the grammar of their tables."""
     asked = sources.sql.held_out(SQL_COUNT, SEED, split="test")
-    said = answers(llm, writer, [conversation for _, conversation in asked])
-    ran: list[bool] = []
-    formed: list[bool] = []
-    for (question, conversation), statement in zip(asked, said, strict=True):
-        ran.append(runs(statement, _table(conversation), question.columns))
-        formed.append(_form_is_right(question, statement))
+    free = answers(llm, writer, [conversation for _, conversation in asked])
+    held = [
+        llm.generate(
+            writer.prompt_ids(conversation),
+            max_tokens=LONGEST_ANSWER,
+            temperature=0.0,
+            grammar=grammar(_table(conversation), question.columns),
+        ).text
+        for question, conversation in asked
+    ]
+    return _sql_rows("", asked, free) + _sql_rows(" under a grammar of its names", asked, held)
+
+
+def _sql_rows(how: str, asked: list[tuple[Question, Conversation]], said: list[str]) -> Rows:
+    pairs = list(zip(asked, said, strict=True))
+    ran = [runs(statement, _table(talk), question.columns) for (question, talk), statement in pairs]
+    formed = [logical_form(statement) == wanted_form(question) for (question, _), statement in pairs]
     return [
-        ("SQL, WikiSQL test: executable, without a grammar", _share(ran)),
-        ("SQL, WikiSQL test: right logical form", _share(formed)),
+        (f"SQL, WikiSQL test: executable{how}", _share(ran)),
+        (f"SQL, WikiSQL test: right logical form{how}", _share(formed)),
     ]
 
 
 def _table(conversation: Conversation) -> str:
     return conversation.messages[0]["content"].split(" ", 2)[1]
-
-
-def _form_is_right(question: Question, statement: str) -> bool:
-    return logical_form(statement) == wanted_form(question)
 
 
 def tool_rows(llm: LLM, writer: Writer, sources: Sources) -> Rows:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from ahead import drawn_ahead
+from ahead import Wanted, drawn_ahead
 from curve import note_measures
 from decoder import Decoder
 from mixture import Batch, Draw
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 CHECKPOINT_EVERY_S = 45.0
 WARM_UP_STEPS = 100
 NO_DECAY = -1
+LONG_EVERY = 8
 
 
 class OtherRun(Exception):
@@ -25,14 +26,15 @@ class OtherRun(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a run goes; windows are of `length` tokens, in the decay of `decay_length`."""
+    """How a run goes. Windows are of `length` tokens, but in the decay each eighth step has windows of
+    `long_length`, in which running text teaches far distances, at a price for attention."""
 
     seed: int
     steps: int  # before the decay
     decay_steps: int  # none: the run stays on its plateau
     tokens_per_step: int
     length: int
-    decay_length: int
+    long_length: int
     matrix_rate: float
     other_rate: float
     measure_every_steps: int
@@ -123,14 +125,17 @@ def train(run: Run) -> None:
 
 def _batches(run: Run) -> Iterator[Batch]:
     """The batches of the phase that the run is in."""
-    decaying = run.decay_from != NO_DECAY
-    length = run.plan.decay_length if decaying else run.plan.length
-    end = run.last_step if decaying else run.plan.steps
-    windows = run.plan.tokens_per_step // length
-    keys = [(run.plan.seed, step) for step in range(run.step, end)]
+    end = run.last_step if run.decay_from != NO_DECAY else run.plan.steps
+    wanted = [_wanted(run, step) for step in range(run.step, end)]
     if run.workers == 0:
-        return (run.draw(key, windows, length + 1) for key in keys)
-    return drawn_ahead(run.draw, keys, windows, length + 1, run.workers)
+        return (run.draw(*one) for one in wanted)
+    return drawn_ahead(run.draw, wanted, run.workers)
+
+
+def _wanted(run: Run, step: int) -> Wanted:
+    long = run.decay_from != NO_DECAY and step % LONG_EVERY == 0
+    length = run.plan.long_length if long else run.plan.length
+    return (run.plan.seed, step), run.plan.tokens_per_step // length, length + 1
 
 
 def _step(run: Run, batch: Batch) -> float:

@@ -84,7 +84,7 @@ def chat_plan(options: Options, *, context: int, other_rate: float) -> Plan:
         decay_steps=options.decay,
         tokens_per_step=4096,
         length=256,
-        decay_length=context,
+        long_length=context,
         matrix_rate=0.02,
         other_rate=other_rate,
         measure_every_steps=500,

@@ -51,7 +51,7 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
             decay_steps=options.decay,
             tokens_per_step=ROWS_PER_STEP * LENGTH,
             length=LENGTH,
-            decay_length=LENGTH,
+            long_length=LENGTH,
             matrix_rate=0.01,
             other_rate=1e-3,
             measure_every_steps=100,

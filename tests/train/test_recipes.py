@@ -66,7 +66,7 @@ def test_batches_that_other_processes_draw_are_the_same() -> None:
         return batch(*(torch.full((windows, length), key[1] + part) for part in range(3)))
 
     keys = [(1, step) for step in range(11)]
-    ahead = list(importlib.import_module("ahead").drawn_ahead(draw, keys, 2, 3, 2))
+    ahead = list(importlib.import_module("ahead").drawn_ahead(draw, [(key, 2, 3) for key in keys], 2))
     assert [int(one.tokens[0, 0]) for one in ahead] == list(range(11))
     assert [int(one.weights[1, 2]) for one in ahead] == list(range(2, 13))
 

@@ -7,7 +7,7 @@ each table is given some columns of other tables too, always the same ones.
 import bz2
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,20 @@ def statement(question: Question, table: str, write: Callable[[str], str] = str)
     ]
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     return f'SELECT {selected} FROM "{table}"{where}'
+
+
+def grammar(table: str, columns: Sequence[str]) -> str:
+    """The statements that `statement` can write about this table, as a Lark grammar."""
+    names = " | ".join(json.dumps(f'"{column}"') for column in columns)
+    return f"""
+        start: "SELECT " (column | aggregate) " FROM {json.dumps(f'"{table}"')[1:-1]}" (" WHERE " conditions)?
+        aggregate: ("COUNT" | "MAX" | "MIN" | "AVG" | "SUM") "(" column ")"
+        conditions: condition (" AND " condition)*
+        condition: column (" = " | " < " | " > ") (NUMBER | TEXT)
+        column: {names}
+        NUMBER: /-?[0-9]+(\\.[0-9]+)?/
+        TEXT: /'([^'\\n]|'')*'/
+    """
 
 
 def _literal(value: str) -> str:

@@ -12,7 +12,11 @@ from headrace.cli.flags import MODEL_SETTINGS, takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, print_table, size
 from headrace.config import Settings
 from headrace.engine.describe import ModelFacts, describe
+from headrace.engine.model_card import about, card
 from headrace.engine.options import engine_options
+from headrace.errors import UsageError
+from headrace.weights.hub import resolve
+from headrace.weights.shipped import SHIPPED_DEFAULT
 
 HELP = """Show what a model is: architecture, parameters, types, context, template, licence.
 
@@ -23,6 +27,7 @@ machine's measured limits allow.
 Examples:
   headrace show
   headrace show ./my-model --weights int4 --context 4096
+  headrace show mini --card
 """
 
 
@@ -30,6 +35,7 @@ Examples:
 def command(
     model: Annotated[str | None, typer.Argument(help="Folder, x.gguf, OWNER/NAME or shipped model.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure the machine's limits again.")] = False,
+    whole_card: Annotated[bool, typer.Option("--card", help="Print the model's card instead.")] = False,
     json: JsonFlag = False,
     *,
     settings: Settings,
@@ -37,6 +43,9 @@ def command(
     """Show it."""
     if model is not None:
         fetch(model, settings)
+    if whole_card:
+        _print_card(model, settings)
+        return
     facts = describe(model, engine_options(settings), measure=measure)
     if json:
         print_json(_as_json(facts))
@@ -54,6 +63,14 @@ def command(
     _print_speed(facts)
 
 
+def _print_card(model: str | None, settings: Settings) -> None:
+    path = resolve(SHIPPED_DEFAULT if model is None else model, offline=settings.offline)
+    text = card(path)
+    if text is None:
+        raise UsageError(f"{path} has no README.md: this model comes without a card")
+    print(text)
+
+
 def _as_json(facts: ModelFacts) -> dict[str, Any]:
     plan = None if facts.plan is None else asdict(facts.plan) | {"total_bytes": facts.plan.total_bytes}
     return asdict(facts) | {"path": str(facts.path), "plan": plan}
@@ -66,6 +83,7 @@ def _about(facts: ModelFacts) -> list[tuple[str, str]]:
     template = "no" if not facts.chat_template else "yes, with tools" if facts.reads_tools else "yes"
     return [
         ("name", facts.name),
+        ("about", about(facts.path) or "it has no card that says it"),
         ("architecture", facts.architecture),
         ("parameters", f"{facts.parameters:,}{active}"),
         ("layers", f"{facts.layers:,} of {facts.hidden:,}, {facts.heads:,} heads over {facts.kv_heads:,}"),

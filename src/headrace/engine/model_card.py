@@ -1,7 +1,8 @@
-"""Whose a model is: the licence that its files name."""
+"""What a model's files say of it in words: its licence, its card."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,10 +25,30 @@ def licence(path: Path, metadata: Mapping[str, object] | None) -> str | None:
     return _front_matter(path / "README.md") or _licence_text(path)
 
 
-def _front_matter(card: Path) -> str | None:
-    if not card.is_file():
+def card(path: Path) -> str | None:
+    """The text of a folder's README.md without its front matter; None where it has none."""
+    file = path / "README.md"
+    if not file.is_file():
         return None
-    with card.open(encoding="utf-8", errors="replace") as lines:
+    text = file.read_text(encoding="utf-8", errors="replace")
+    if text.startswith("---\n"):
+        text = text[4:].partition("\n---\n")[2]
+    return text.strip() or None
+
+
+def about(path: Path) -> str | None:
+    """The first sentence of a folder's card; None where it has no card, or one that begins with markup."""
+    paragraphs = (card(path) or "").split("\n\n")
+    prose = [text for text in paragraphs if text[:1].isalpha()]
+    if not prose or not all(text.startswith("#") for text in paragraphs[: paragraphs.index(prose[0])]):
+        return None
+    return re.split(r"(?<=[.!?])\s", " ".join(prose[0].split()))[0]
+
+
+def _front_matter(file: Path) -> str | None:
+    if not file.is_file():
+        return None
+    with file.open(encoding="utf-8", errors="replace") as lines:
         if next(lines, "").strip() != "---":
             return None
         for line in lines:

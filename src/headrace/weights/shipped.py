@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-SHIPPED_DEFAULT = "novelette"
+SHIPPED_DEFAULT = "mini"
 SHIPPED_FOLDER = Path(__file__).resolve().parent.parent / "shipped"
 
 
