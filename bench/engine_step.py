@@ -25,7 +25,7 @@ from headrace.run.executor import Capacity
 from headrace.sample.params import SamplingParams
 from headrace.sample.sampler import Sampler
 from headrace.text.tokenizer import load_tokenizer
-from headrace.weights.shipped import SHIPPED_DEFAULT, list_shipped
+from headrace.weights.shipped import list_shipped
 
 
 class NullExecutor:
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=1000, help="prompt tokens of each sequence")
     parser.add_argument("--steps", type=int, default=500)
     asked = parser.parse_args()
-    tokenizer = load_tokenizer(list_shipped()[SHIPPED_DEFAULT])
+    tokenizer = load_tokenizer(list_shipped()["novelette"])
     total = asked.length + asked.steps
     pages = asked.sequences * -(-total // PAGE_TOKENS) + 8
     capacity = Capacity(max_tokens=512, max_rows=asked.sequences, page_count=pages, page_tokens=PAGE_TOKENS)

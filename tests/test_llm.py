@@ -32,7 +32,7 @@ OPENING = "It was a cold evening, and the old house"
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM(max_sequences=8) as loaded:
+    with LLM("novelette", max_sequences=8) as loaded:
         yield loaded
 
 
@@ -182,7 +182,7 @@ def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
 def test_quantised_weights_continue_a_story(llm: LLM, weights: str) -> None:
-    with LLM(weights=weights) as quantised:
+    with LLM("novelette", weights=weights) as quantised:
         text = quantised.generate(OPENING, max_tokens=60, temperature=0.0).text
     assert len(text.split()) > 20
     if weights == "bf16":  # the shipped weights' own type

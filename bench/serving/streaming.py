@@ -65,7 +65,7 @@ class Lockstep:
 
 def make_model(kind: str, streams: int, tokens: int, after_step: Round) -> LoadedModel:
     """The shipped model's text side with an engine that computes nothing."""
-    loaded = load_model(None, EngineOptions(max_sequences=1, threads=1))
+    loaded = load_model("novelette", EngineOptions(max_sequences=1, threads=1))
     loaded.close()
     if kind == "events":
         engine: object = StepEngine(loaded.tokenizer.decode([TOKEN]), streams, after_step)

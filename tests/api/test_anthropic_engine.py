@@ -26,7 +26,7 @@ TEMPLATE = """{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}{% for m 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    loaded = load_model(None, EngineOptions(max_sequences=8, token_budget=64, context=CONTEXT_LENGTH))
+    loaded = load_model("novelette", EngineOptions(max_sequences=8, token_budget=64, context=CONTEXT_LENGTH))
     with running_server(dataclasses.replace(loaded, template=ChatTemplate(TEMPLATE))) as running:
         yield running
     loaded.close()

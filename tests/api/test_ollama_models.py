@@ -49,7 +49,7 @@ def own(serve: Serve, tmp_path: Path) -> Running:
 @pytest.fixture(scope="module")
 def real() -> Iterator[Running]:
     """A server of the model that ships."""
-    loaded: LoadedModel = load_model(None, EngineOptions(max_sequences=4))
+    loaded: LoadedModel = load_model("novelette", EngineOptions(max_sequences=4))
     with running_server(loaded) as server:
         yield server
     loaded.close()
@@ -76,7 +76,7 @@ def test_a_sign_of_life(server: Running) -> None:
 
 def test_tags_list_what_is_here(real: Running) -> None:
     models = {model.model: model for model in real.ollama().list().models}
-    assert list(models) == ["novelette", "org/name"]
+    assert list(models) == ["novelette", "mini", "org/name"]
     shipped, cached = models["novelette"], models["org/name"]
     assert shipped.details.family == "llama" and shipped.details.quantization_level == "BF16"
     assert shipped.details.parameter_size.endswith("M")
@@ -93,7 +93,7 @@ def test_show_tells_what_a_model_is(real: Running) -> None:
     assert shown.capabilities == ["completion"] and shown.license
     assert "messages" in shown.template
     assert client.show("org/name:latest").details.family == "qwen3"
-    assert "novelette, org/name" in refused(404, lambda: client.show("./novelette"))
+    assert "mini, novelette, org/name" in refused(404, lambda: client.show("./novelette"))
     refused(404, lambda: client.show("/etc"))
 
 

@@ -22,7 +22,7 @@ PATTERN = {"extract": "regex", "pattern": "[a-z]* ([1-3])"}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    loaded = load_model(None, EngineOptions(max_sequences=8, token_budget=64))
+    loaded = load_model("novelette", EngineOptions(max_sequences=8, token_budget=64))
     with running_server(dataclasses.replace(loaded, template=ChatTemplate(TEMPLATE))) as running:
         yield running
     loaded.close()

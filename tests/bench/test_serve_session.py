@@ -36,7 +36,7 @@ from headrace.errors import EngineStopped, UsageError
 @pytest.fixture(scope="module")
 def real() -> Iterator[Running]:
     """The model that ships, behind the whole server."""
-    model = load_model(None, EngineOptions(max_sequences=16, token_budget=256))
+    model = load_model("novelette", EngineOptions(max_sequences=16, token_budget=256))
     try:
         with running_server(model) as running:
             yield running

@@ -15,7 +15,7 @@ import pytest
 from headrace.engine.load import prepare
 from headrace.engine.options import EngineOptions
 from headrace.weights.packed import predicted_bytes
-from headrace.weights.shipped import SHIPPED_DEFAULT, list_shipped
+from headrace.weights.shipped import list_shipped
 from tiny import tiny_model
 
 # Loads the model, fills every page of KV memory and runs full steps, then prints plan and resident bytes.
@@ -43,7 +43,7 @@ model.close()
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model of 50 million parameters, 100 MB in bf16, with the shipped tokenizer."""
     target = tmp_path_factory.mktemp("plan") / "model"
-    shutil.copytree(list_shipped()[SHIPPED_DEFAULT], target)
+    shutil.copytree(list_shipped()["novelette"], target)
     config = json.loads((target / "config.json").read_text())
     sizes = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 8, "head_dim": 64}
     sizes |= {"num_attention_heads": 12, "num_key_value_heads": 12, "max_position_embeddings": 1024}
@@ -86,7 +86,7 @@ def test_the_plan_is_within_five_percent_of_resident_memory(folder: Path, weight
 def test_quantised_plans_are_smaller() -> None:
     plans = {}
     for weights in ("keep", "int8", "int4"):
-        prepared = prepare(None, EngineOptions(weights=weights))
+        prepared = prepare("novelette", EngineOptions(weights=weights))
         prepared.checkpoint.close()
         plans[weights] = prepared.plan
     assert plans["int4"].weights_bytes < plans["int8"].weights_bytes < plans["keep"].weights_bytes
@@ -95,14 +95,14 @@ def test_quantised_plans_are_smaller() -> None:
 
 def test_memory_for_keys_and_values_follows_the_options() -> None:
     def pages(options: EngineOptions) -> int:
-        prepared = prepare(None, options)
+        prepared = prepare("novelette", options)
         prepared.checkpoint.close()
         return prepared.plan.page_count
 
     assert pages(EngineOptions(max_sequences=1)) == 32  # one context of 512 tokens
     assert pages(EngineOptions(max_sequences=4)) == 128
     assert pages(EngineOptions(max_sequences=4, context=64)) == 16
-    one = prepare(None, EngineOptions(max_sequences=1))
+    one = prepare("novelette", EngineOptions(max_sequences=1))
     one.checkpoint.close()
     assert pages(EngineOptions(kv_memory_bytes=one.plan.kv_bytes // 2)) == 16
 

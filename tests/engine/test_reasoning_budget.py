@@ -22,7 +22,7 @@ END = "</think>"
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LoadedModel]:
-    loaded = load_model(None, EngineOptions(max_sequences=8, token_budget=64, threads=2))
+    loaded = load_model("novelette", EngineOptions(max_sequences=8, token_budget=64, threads=2))
     yield loaded
     loaded.close()
 
@@ -157,7 +157,7 @@ def test_the_end_of_the_text_does_not_end_reasoning_early(model: LoadedModel) ->
 def test_a_least_is_the_same_however_it_runs(model: LoadedModel) -> None:
     asked = at_least(model, 60, n=4, max_tokens=120)
     alone = Running(model.engine, asked).finish().bits
-    small = load_model(None, EngineOptions(max_sequences=2, token_budget=16, threads=1))
+    small = load_model("novelette", EngineOptions(max_sequences=2, token_budget=16, threads=1))
     try:
         several = [Running(small.engine, asked) for _ in range(2)]
         assert [running.finish().bits for running in several] == [alone, alone]

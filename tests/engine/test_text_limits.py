@@ -18,7 +18,7 @@ PROMPT = "Once upon a time there was a"
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LoadedModel]:
-    loaded = load_model(None, EngineOptions(max_sequences=16, token_budget=64, threads=2))
+    loaded = load_model("novelette", EngineOptions(max_sequences=16, token_budget=64, threads=2))
     yield loaded
     loaded.close()
 

@@ -24,7 +24,7 @@ TEMPLATE = (
 @pytest.fixture(scope="session")
 def server() -> Iterator[Running]:
     """A server of the shipped model, whose grammars hold it to whatever a framework asks for."""
-    model = load_model(None, EngineOptions(max_sequences=4, token_budget=128))
+    model = load_model("novelette", EngineOptions(max_sequences=4, token_budget=128))
     with running_server(dataclasses.replace(model, template=ChatTemplate(TEMPLATE))) as running:
         yield running
     model.close()

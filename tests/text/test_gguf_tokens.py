@@ -12,7 +12,7 @@ from headrace.errors import UnsupportedModel
 from headrace.text.gguf_tokenizer import gguf_tokenizer
 from headrace.text.gguf_tokens import tokenizer_keys
 from headrace.text.tokenizer import Tokenizer, load_tokenizer
-from headrace.weights.shipped import SHIPPED_DEFAULT, SHIPPED_FOLDER
+from headrace.weights.shipped import SHIPPED_FOLDER
 from text.conftest import real_backend
 
 ALPHABETS = (
@@ -51,4 +51,4 @@ def test_what_gguf_cannot_say_is_refused(shared_data: Path) -> None:
     with pytest.raises(UnsupportedModel, match="its model is WordPiece"):
         tokenizer_keys(bert, 1)
     with pytest.raises(UnsupportedModel, match="how it cuts texts has no name in GGUF"):
-        tokenizer_keys(load_tokenizer(SHIPPED_FOLDER / SHIPPED_DEFAULT), 1)
+        tokenizer_keys(load_tokenizer(SHIPPED_FOLDER / "novelette"), 1)
