@@ -2,23 +2,20 @@
 
     python train/evaluate_encoders.py --model FOLDER --data FOLDER --card embed|tagger
 
-Vectors and states come from headrace, as a user gets them; the baselines are those of scikit-learn.
+Vectors and entities come from headrace, as a user gets them; the baselines are those of scikit-learn.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-import numpy as np
 from baselines import most_frequent, regression_tagger, seen_before, tfidf_regression, tfidf_vectors
 from corpus import MissingData
 from data.entities import Entity, Tagged, read_tagged
 from evaluate import CARDS, PLACE, SEED
 from nearness import Encode, centroid_accuracy, nearest_share
 from pairs import read_pair_sources, sql_pair
-from safetensors.numpy import load_file
-from spans import best_spans, encode, f1
-from tokenizers import Tokenizer
+from spans import f1
 
 from headrace import LLM
 
@@ -63,17 +60,15 @@ def embed_rows(model: Path, data: Path) -> Rows:
 def tagger_rows(model: Path, data: Path) -> Rows:
     """F1 of entities that are equal in place and label."""
     sources = read_tagged(data)
-    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    head = load_file(model / "head.safetensors")
     rows: Rows = []
     names = {
         "wnut": "entities, WNUT17 dev",
         "pii": "personal data, templates of Presidio's that were not seen",
     }
-    with LLM(model, cache_dir=None, pooling="none") as llm:
+    with LLM(model, cache_dir=None) as llm:
         for kind, what in names.items():
             texts, learned = sources.held_out[kind], sources.learned[kind]
-            mine = f1(tag(llm, tokenizer, head, texts), texts)
+            mine = f1(tag(llm, texts), texts)
             simple = f1(seen_before(learned, texts), texts)
             regression = f1(regression_tagger(learned, texts), texts)
             others = f"seen before {simple:.1%}, TF-IDF with logistic regression by word {regression:.1%}"
@@ -81,18 +76,10 @@ def tagger_rows(model: Path, data: Path) -> Rows:
     return rows
 
 
-def tag(
-    llm: LLM, tokenizer: Tokenizer, head: dict[str, np.ndarray], texts: list[Tagged]
-) -> list[list[Entity]]:
+def tag(llm: LLM, texts: list[Tagged]) -> list[list[Entity]]:
     """The entities that it finds, text by text."""
-    encoded = [encode(tokenizer, text.text, text.labels) for text in texts]
-    found: list[list[Entity]] = []
-    for one, states, text in zip(encoded, llm.token_vectors([e.ids for e in encoded]), texts, strict=True):
-        own = (states[one.begin :] @ head["token.weight"].T).reshape(len(one.characters), 3, -1)
-        theirs = (states[one.marks] @ head["label.weight"].T).reshape(len(one.marks), 3, -1)
-        scores = np.einsum("tkd,lkd->tlk", own, theirs) / np.sqrt(own.shape[2]) + head["bias"]
-        found.append(best_spans(1 / (1 + np.exp(-scores)), one, text.labels))
-    return found
+    found = [llm.entities(text.text, text.labels)[0] for text in texts]
+    return [[Entity(one.start, one.end, one.label) for one in entities] for entities in found]
 
 
 def main() -> int:

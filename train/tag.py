@@ -1,5 +1,6 @@
 """The tagger: an encoder of labels and text together, and how well each token goes with each label."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,14 @@ from decoder import Decoder, Shape
 from mixture import Batch
 from objective import Objective
 from safetensors.torch import load_file
-from spans import LABEL_MARK, Encoded, best_spans, encode, wanted_scores
+from spans import LABEL_MARK, LONGEST_SPAN, TEXT_MARK, wanted_scores
+from stream import BEGIN_ID
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from headrace.tasks.entities import THRESHOLD, Labelled, best_spans, write_labels
+from headrace.text import tokenizer as headrace_tokenizer
 
 SHARES = {"wnut": 0.4, "btc": 0.2, "pii": 0.4}
 KEPT_LABELS = 0.85  # each label is asked for with this chance, so that labels are read
@@ -62,6 +67,12 @@ class Tagger(nn.Module):
         return torch.einsum("btkd,blkd->btlk", own, theirs) / self.shape.head**0.5 + self.bias
 
 
+def labelled(tokenizer: Tokenizer, text: str, labels: Sequence[str]) -> Labelled:
+    """The text behind its labels, as headrace writes it."""
+    own = headrace_tokenizer.Tokenizer(tokenizer, bos_id=BEGIN_ID)
+    return write_labels(own, text, labels, LABEL_MARK, TEXT_MARK)
+
+
 class TagBatches:
     """Draws rows of labels and text."""
 
@@ -73,18 +84,18 @@ class TagBatches:
         """A function of `key`. Of a Batch, `documents` is 0 for what fills a row up, else PREFIX or TEXT, and
         `weights` [rows, tokens, labels * 3] what is wanted."""
         random = np.random.default_rng(key)
-        drawn: list[tuple[Encoded, np.ndarray]] = []
+        drawn: list[tuple[Labelled, np.ndarray]] = []
         for _ in range(rows):
             corpus = list(SHARES)[int(np.searchsorted(np.cumsum(list(SHARES.values())), random.random()))]
             text = pick(self._sources.learned[corpus], random)
             labels = [label for label in random.permutation(text.labels) if random.random() < KEPT_LABELS]
             labels = labels or [text.labels[0]]
-            encoded = encode(self._tokenizer, text.text, labels)
+            encoded = labelled(self._tokenizer, text.text, labels)
             drawn.append((encoded, wanted_scores(encoded, text.entities, labels)))
         return _batch(drawn)
 
 
-def _batch(drawn: list[tuple[Encoded, np.ndarray]]) -> Batch:
+def _batch(drawn: list[tuple[Labelled, np.ndarray]]) -> Batch:
     longest = min(max(len(encoded.ids) for encoded, _ in drawn), LONGEST)
     labels = max(len(encoded.marks) for encoded, _ in drawn)
     tokens = torch.zeros(len(drawn), longest, dtype=torch.long)
@@ -127,9 +138,16 @@ def tag_texts(
     """The entities that it finds, text by text."""
     found: list[list[Entity]] = []
     for text in texts:
-        encoded = encode(tokenizer, text.text, text.labels)
+        encoded = labelled(tokenizer, text.text, text.labels)
         tokens = torch.tensor([encoded.ids], device=device)
         scores = tagger(tokens, torch.ones_like(tokens), torch.tensor([encoded.marks], device=device))
         chances = scores[0, encoded.begin :].sigmoid().cpu().numpy()
-        found.append(best_spans(chances, encoded, text.labels))
+        found.append(entities(chances, encoded, text.labels))
     return found
+
+
+def entities(chances: np.ndarray, encoded: Labelled, labels: Sequence[str]) -> list[Entity]:
+    """What chances [tokens, labels, 3] of a text's tokens say."""
+    spans = best_spans(chances, THRESHOLD, LONGEST_SPAN)
+    places = [(encoded.characters[span.first][0], encoded.characters[span.last][1]) for span in spans]
+    return [Entity(*place, labels[span.label]) for place, span in zip(places, spans, strict=True)]

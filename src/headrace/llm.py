@@ -36,6 +36,7 @@ from headrace.sample.grammar import Constraint, choice_constraint, schema_constr
 from headrace.sample.params import SamplingParams, with_defaults
 from headrace.sample.thinking import ThinkingLimit
 from headrace.tasks import embed as embeddings
+from headrace.tasks.entities import THRESHOLD, Entity, EntityFinder
 from headrace.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -91,6 +92,7 @@ class LLM:
             options["cache_dir"] = Path(options["cache_dir"]).expanduser()
         name = None if model is None else str(model)
         self.model: LoadedModel = load_model(name, EngineOptions(**options), progress=progress)
+        self._finder: EntityFinder | None = None
         # The engine's thread would keep the model alive: stop it with the last reference, or at exit.
         self._closer = weakref.finalize(self, self.model.close)
 
@@ -166,6 +168,19 @@ class LLM:
         """Of each text the vectors [tokens, size] of its tokens, by an encoder loaded with
         `pooling="none"`."""
         return list(embeddings.token_vectors(self.model, self._text_ids(texts)))
+
+    def entities(
+        self, texts: str | Sequence[str], labels: Sequence[str], *, threshold: float = THRESHOLD
+    ) -> list[list[Entity]]:
+        """Of each text the entities of these labels, by a tagger such as the shipped one.
+
+        Labels are words of your own ("phone number"); `threshold` in (0, 1) is the least score.
+        InvalidRequest for labels that mean nothing, UnsupportedModel where the model is no tagger,
+        ContextLengthExceeded where a text with the labels is too long: texts are never cut.
+        """
+        if self._finder is None:
+            self._finder = EntityFinder(self.model)
+        return list(self._finder.find([texts] if isinstance(texts, str) else texts, labels, threshold))
 
     async def aembed(self, texts: str | Sequence[Prompt], *, dimensions: int | None = None) -> Array:
         """`embed` for asyncio."""

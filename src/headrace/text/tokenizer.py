@@ -57,6 +57,25 @@ class Tokenizer:
         it is plain text, so that what a user typed cannot pose as a template's marker.
         Raises InvalidRequest for text that is not valid Unicode (lone surrogates).
         """
+        [encoding] = self._encodings(
+            text,
+            parse_special,
+            lambda: self._backend.encode_batch_fast([text], add_special_tokens=add_special),
+        )
+        ids = encoding.ids
+        return self._prefix + ids if add_special else ids
+
+    def encode_with_places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of `text` and of each its characters [start, end). Nothing is added, and the spelling of a
+        special token is plain text. Raises InvalidRequest as `encode`."""
+        [encoding] = self._encodings(
+            text, False, lambda: self._backend.encode_batch([text], add_special_tokens=False)
+        )
+        return encoding.ids, encoding.offsets
+
+    def _encodings(
+        self, text: str, parse_special: bool, encode: Callable[[], list[tokenizers.Encoding]]
+    ) -> list[tokenizers.Encoding]:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -64,17 +83,13 @@ class Tokenizer:
                 f"the text is not valid Unicode: lone surrogate at character {error.start}; "
                 "replace it or encode the character whole"
             ) from None
-        # `encode_special_tokens` is state of the backend, so one encoding at a time. The batch call is the
-        # one that releases the interpreter lock.
+        # `encode_special_tokens` is state of the backend, so one encoding at a time. The batch calls are the
+        # ones that release the interpreter lock.
         with self._lock:
             self._backend.encode_special_tokens = not parse_special
-            [encoding] = guarded(
-                lambda: self._backend.encode_batch_fast([text], add_special_tokens=add_special),
-                InvalidRequest,
-                f"the tokenizer cannot encode this text of {len(text):,} characters",
+            return guarded(
+                encode, InvalidRequest, f"the tokenizer cannot encode this text of {len(text):,} characters"
             )
-        ids = encoding.ids
-        return self._prefix + ids if add_special else ids
 
     def encode_prompt(self, text: str, *, parse_special: bool = True) -> list[int]:
         """As `encode`, but never empty: an empty text is BOS alone.

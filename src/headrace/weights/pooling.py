@@ -11,6 +11,7 @@ import msgspec
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights import strict_json
 from headrace.weights.checkpoint import confined
+from headrace.weights.tagger_head import is_tagger
 
 PoolingKind = Literal["mean", "cls", "last", "none"]
 """The mean of all tokens' vectors, that of the first token, that of the last, or each token's own."""
@@ -42,13 +43,14 @@ _MODULES = msgspec.json.Decoder(list[_Module])
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """What modules.json and the config of its pooling module say; None for a folder without them.
+    """What modules.json and the config of its pooling module say; each token's vector for a tagger; None
+    for any other folder.
 
     UnsupportedModel for modules and kinds that are not known here, CorruptFile for files that are broken.
     """
     path = confined(folder, MODULES)
     if not path.is_file():
-        return None
+        return Pooling("none", normalise=False) if is_tagger(folder) else None
     if path.stat().st_size > _MAX_BYTES:
         raise CorruptFile(f"{MODULES} has more than {_MAX_BYTES:,} bytes, the limit for such a file")
     modules = strict_json.decode(_MODULES, path.read_bytes(), MODULES)
