@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headrace.tasks.entities import THRESHOLD, Labelled, best_spans, write_labels
-from headrace.text import tokenizer as headrace_tokenizer
+from headrace.text.tokenizer import Tokenizer as HeadraceTokenizer
 
 SHARES = {"wnut": 0.4, "btc": 0.2, "pii": 0.4}
 KEPT_LABELS = 0.85  # each label is asked for with this chance, so that labels are read
@@ -67,10 +67,9 @@ class Tagger(nn.Module):
         return torch.einsum("btkd,blkd->btlk", own, theirs) / self.shape.head**0.5 + self.bias
 
 
-def labelled(tokenizer: Tokenizer, text: str, labels: Sequence[str]) -> Labelled:
-    """The text behind its labels, as headrace writes it."""
-    own = headrace_tokenizer.Tokenizer(tokenizer, bos_id=BEGIN_ID)
-    return write_labels(own, text, labels, LABEL_MARK, TEXT_MARK)
+def labelled(tokenizer: HeadraceTokenizer, text: str, labels: Sequence[str]) -> Labelled:
+    """The text behind its labels."""
+    return write_labels(tokenizer, text, labels, LABEL_MARK, TEXT_MARK)
 
 
 class TagBatches:
@@ -78,7 +77,7 @@ class TagBatches:
 
     def __init__(self, sources: TaggedSources, tokenizer: Tokenizer) -> None:
         self._sources = sources
-        self._tokenizer = tokenizer
+        self._tokenizer = HeadraceTokenizer(tokenizer, bos_id=BEGIN_ID)
 
     def batch(self, key: tuple[int, int], rows: int, length: int) -> Batch:
         """A function of `key`. Of a Batch, `documents` is 0 for what fills a row up, else PREFIX or TEXT, and
@@ -137,8 +136,9 @@ def tag_texts(
 ) -> list[list[Entity]]:
     """The entities that it finds, text by text."""
     found: list[list[Entity]] = []
+    own = HeadraceTokenizer(tokenizer, bos_id=BEGIN_ID)
     for text in texts:
-        encoded = labelled(tokenizer, text.text, text.labels)
+        encoded = labelled(own, text.text, text.labels)
         tokens = torch.tensor([encoded.ids], device=device)
         scores = tagger(tokens, torch.ones_like(tokens), torch.tensor([encoded.marks], device=device))
         chances = scores[0, encoded.begin :].sigmoid().cpu().numpy()

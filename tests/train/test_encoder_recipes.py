@@ -161,7 +161,7 @@ def test_wanted_scores_give_the_entities_back() -> None:
         entities.Entity(12, 16, "place"),
         entities.Entity(21, 27, "place"),
     ]
-    encoded = tag.labelled(tokenizer, text, labels)
+    encoded = tag.labelled(tag.HeadraceTokenizer(tokenizer, bos_id=0), text, labels)
     assert [encoded.ids[mark] for mark in encoded.marks] == [tokenizer.token_to_id(spans.LABEL_MARK)] * 2
     scores = spans.wanted_scores(encoded, wanted, labels)
     assert tag.entities(scores, encoded, labels) == wanted
