@@ -5,8 +5,8 @@
 Leaf kernels are the functions that native/kernels marks with HEADRACE_LEAF or HEADRACE_TILE; without objects
 those of the newest build below build/ are read. A spill is a place of the stack that a vector register is
 stored to anywhere in the function and that an innermost loop stores to or loads from: what lies on the stack
-and was never a register, such as a struct that a callee fills, is none. What other compilers than GCC spill is
-shown and is no failure.
+and was never a register, such as a struct that a callee fills, is none. What other compilers than GCC spill
+is shown and is no failure.
 """
 
 from __future__ import annotations
