@@ -6,7 +6,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -107,7 +107,7 @@ class Inbox(Generic[AcceptedType]):
     # -- on the loop's thread -------------------------------------------------------------------------
 
     @contextmanager
-    def serving(self) -> Iterator[None]:
+    def serving(self) -> Generator[None]:
         """Around the loop: when it stops or fails, what has not ended fails with EngineStopped."""
         try:
             yield
