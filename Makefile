@@ -28,7 +28,8 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-# The C++ tests under ASan+UBSan and TSan, then, where qemu-user is, built for ARM and run there.
+# Spills of the built kernels; the C++ tests under ASan+UBSan and TSan, then, where qemu-user is, built for ARM and run
+# there.
 test-native: $(VENV)/.installed
 	scripts/test_native.sh $(BIN)
 

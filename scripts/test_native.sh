@@ -1,10 +1,14 @@
 #!/bin/sh
-# Builds and runs the C++ tests under ASan+UBSan and under TSan, then for ARM where qemu-user is installed.
+# Looks for spills in the kernels that were built, then builds and runs the C++ tests under ASan+UBSan and under TSan,
+# and for ARM where qemu-user is installed.
 # Usage: scripts/test_native.sh [folder of the environment's programs]
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$PWD/${1:-.venv/bin}:$PATH"
 python=$(command -v python)
+
+echo "== spills"
+"$python" scripts/check_spills.py
 
 for sanitizer in address thread; do
   echo "== $sanitizer sanitizer"

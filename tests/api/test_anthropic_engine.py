@@ -9,11 +9,9 @@ from typing import Any
 
 import anthropic
 import pytest
-from in_process import Running, running_server
+from in_process import Running, running_server, shipped_model_server
 
 from headrace.chat.template import ChatTemplate
-from headrace.engine.load import load_model
-from headrace.engine.options import EngineOptions
 
 CONTEXT_LENGTH = 256
 STORY: Any = [
@@ -26,10 +24,8 @@ TEMPLATE = """{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}{% for m 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    loaded = load_model("novelette", EngineOptions(max_sequences=8, token_budget=64, context=CONTEXT_LENGTH))
-    with running_server(dataclasses.replace(loaded, template=ChatTemplate(TEMPLATE))) as running:
+    with shipped_model_server(TEMPLATE, max_sequences=8, token_budget=64, context=CONTEXT_LENGTH) as running:
         yield running
-    loaded.close()
 
 
 def body(server: Running, **more: Any) -> dict[str, Any]:

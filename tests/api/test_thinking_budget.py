@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,14 +9,9 @@ from typing import Any
 import openai
 import pytest
 from fake import FakeEngine, FakeModel, FakeTemplate
-from in_process import Running, running_server
-
-from headrace.chat.template import ChatTemplate
-from headrace.engine.load import load_model
-from headrace.engine.options import EngineOptions
+from in_process import REASONING_TEMPLATE, Running, shipped_model_server
 
 MESSAGES: Any = [{"role": "user", "content": "Who came to the house?"}]
-TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}<think>\n{# </think> #}"
 HARMONY = "<|channel|>analysis"
 NAMES: list[dict[str, Any]] = [
     {"thinking_token_budget": 12},
@@ -29,10 +23,8 @@ NAMES: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    loaded = load_model("novelette", EngineOptions(max_sequences=8, token_budget=64))
-    with running_server(dataclasses.replace(loaded, template=ChatTemplate(TEMPLATE))) as running:
+    with shipped_model_server(REASONING_TEMPLATE, max_sequences=8, token_budget=64) as running:
         yield running
-    loaded.close()
 
 
 def ask(server: Running, extra: dict[str, Any], **more: Any) -> Any:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import openai
 import pytest
-from in_process import Running, running_server
-
-from headrace.chat.template import ChatTemplate
-from headrace.engine.load import load_model
-from headrace.engine.options import EngineOptions
+from in_process import REASONING_TEMPLATE, Running, shipped_model_server
 
 MESSAGES: Any = [{"role": "user", "content": "Who came to the house?"}]
-TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}<think>\n{# </think> #}"
 DIGIT = {"structured_outputs": {"regex": "[a-z]* [1-3]"}}
 PATTERN = {"extract": "regex", "pattern": "[a-z]* ([1-3])"}
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    loaded = load_model("novelette", EngineOptions(max_sequences=8, token_budget=64))
-    with running_server(dataclasses.replace(loaded, template=ChatTemplate(TEMPLATE))) as running:
+    with shipped_model_server(REASONING_TEMPLATE, max_sequences=8, token_budget=64) as running:
         yield running
-    loaded.close()
 
 
 def chat(server: Running, extra: dict[str, Any], **more: Any) -> Any:

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from blocks import block_model
-from headrace.engine.load import LoadedModel, load_model
+from headrace.engine.load import LoadedModel
 from headrace.engine.options import EngineOptions
 from headrace.engine.request import Request
-from random_requests import VOCABULARY, load_with_pages, random_request
-from tiny import Running, tiny_model
+from random_requests import VOCABULARY, answers_alone, load_with_pages, random_request, small_model
+from tiny import Running
 
 TRIALS = 2500
 CASES = [
@@ -49,15 +48,11 @@ class Engines:
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(case))
 def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     golden, weights = request.param
-    memory = tmp_path_factory.mktemp("model")
-    made = block_model(memory, golden[:-5]) if golden.endswith(".gguf") else tiny_model(memory, golden)
-    folder = str(made)
+    folder = small_model(tmp_path_factory.mktemp("model"), golden)
     rng = random.Random(golden)
     stems = [[rng.randrange(VOCABULARY) for _ in range(90)] for _ in range(4)]
     requests = [random_request(rng, stems) for _ in range(REQUESTS)]
-    plain = load_model(folder, EngineOptions(weights=weights, threads=1, max_sequences=1, token_budget=256))
-    alone = [Running(plain.engine, one).finish().bits for one in requests]
-    plain.close()
+    alone = answers_alone(folder, requests, weights=weights, token_budget=256)
     shaped = [
         load_with_pages(
             folder,
@@ -75,7 +70,7 @@ def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             (4, 6, 33, 18),
         ]
     ]
-    yield Engines(shaped, requests, alone)
+    yield Engines(shaped, requests, [outcome.bits for outcome in alone])
     for model in shaped:
         model.close()
 

@@ -193,7 +193,7 @@ def test_closing_ends_what_waits(folder: Path) -> None:
     model = load_model(str(folder), EngineOptions(threads=1))
     held = Held(model)
     events = submit(model, TEXTS[1])
-    model.engine._stopping = True  # type: ignore[attr-defined]  # as close sets it, which waits for the thread
+    model.engine._inbox.close()  # type: ignore[attr-defined]  # the engine's own waits for the thread
     held.release()
     model.close()
     [failed] = events.get(timeout=60)

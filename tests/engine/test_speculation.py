@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from blocks import block_model
 from headrace.engine import load, schedule
 from headrace.engine.generation import Choice
 from headrace.engine.load import LoadedModel, load_model
@@ -25,7 +24,7 @@ from headrace.engine.speculate.costs import LARGEST, StepCosts
 from headrace.engine.speculate.speculation import Speculation
 from headrace.errors import UsageError
 from headrace.sample.params import SamplingParams
-from random_requests import VOCABULARY, load_with_pages, random_request
+from random_requests import VOCABULARY, answers_alone, load_with_pages, random_request, small_model
 from tiny import Running, tiny_model
 
 TRIALS = int(os.environ.get("HEADRACE_SPECULATION_TRIALS", "10000"))
@@ -105,15 +104,11 @@ class Engines:
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(case))
 def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     golden, weights = request.param
-    memory = tmp_path_factory.mktemp("model")
-    made = block_model(memory, golden[:-5]) if golden.endswith(".gguf") else tiny_model(memory, golden)
-    folder = str(made)
+    folder = small_model(tmp_path_factory.mktemp("model"), golden)
     rng = random.Random(golden)
     stems = [[rng.randrange(VOCABULARY) for _ in range(45)] for _ in range(3)]
     requests = [random_request(rng, [*stems, stems[0] * 2]) for _ in range(REQUESTS)]
-    alone = load_model(folder, EngineOptions(weights=weights, threads=1, max_sequences=1, speculation="off"))
-    outcomes = [Running(alone.engine, one).finish() for one in requests]
-    alone.close()
+    outcomes = answers_alone(folder, requests, weights=weights, speculation="off")
     answers = {
         (one.prompt, one.params.seed, choice): tokens
         for one, outcome in zip(requests, outcomes, strict=True)

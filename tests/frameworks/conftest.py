@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 import pytest
-from in_process import Running, running_server
-
-from headrace.chat.template import ChatTemplate
-from headrace.engine.load import load_model
-from headrace.engine.options import EngineOptions
+from in_process import Running, shipped_model_server
 
 # As Qwen's: tools in the prompt, calls as JSON between marks.
 TEMPLATE = (
@@ -24,10 +19,8 @@ TEMPLATE = (
 @pytest.fixture(scope="session")
 def server() -> Iterator[Running]:
     """A server of the shipped model, whose grammars hold it to whatever a framework asks for."""
-    model = load_model("novelette", EngineOptions(max_sequences=4, token_budget=128))
-    with running_server(dataclasses.replace(model, template=ChatTemplate(TEMPLATE))) as running:
+    with shipped_model_server(TEMPLATE, max_sequences=4, token_budget=128) as running:
         yield running
-    model.close()
 
 
 @pytest.fixture(autouse=True)

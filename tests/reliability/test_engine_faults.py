@@ -60,7 +60,7 @@ def test_l4_aborts_in_every_phase(
             if phase in ("decode", "constrained") and rng.random() < 0.5:
                 running.next()
             at_s = time.perf_counter()
-            with engine._wake:  # no step begins between the look at the count and the word to the engine
+            with engine._inbox._wake:  # no step begins between the look at the count and the word
                 asked_at[running.ticket.request_id] = engine.status().steps
                 running.ticket.cancel()
             outcome = running.finish()

@@ -8,7 +8,6 @@ JSON is a `RunOrder`; the reply is a line of JSON on stdout: `RunFigures`, or an
 from __future__ import annotations
 
 import json
-import queue
 import resource
 import sys
 import time
@@ -16,11 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.bench.together import run_together
 from headrace.bench.workload import Workload, prepare_workload, random_prompts, workload_from_json
 from headrace.engine.contract import LoadedModel
 from headrace.engine.load import start
 from headrace.engine.options import EngineOptions
-from headrace.engine.request import Delta, Done, Event, Failed, Request
+from headrace.engine.request import Request
 from headrace.errors import HeadraceError
 from headrace.sample.params import SamplingParams
 
@@ -56,13 +56,6 @@ class RunFigures:
     peak_rss_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrivals:
-    """When the tokens of each sequence came, in seconds after submission."""
-
-    times_s: list[list[float]]
-
-
 def main() -> None:
     """Read the order, run it, print the figures."""
     found: dict[str, Any] = json.loads(sys.argv[1])
@@ -87,17 +80,17 @@ def measure(order: RunOrder) -> RunFigures:
     try:
         load_s = time.monotonic() - begin_s
         first = random_prompts(order.workload, vocabulary)[0][:_FIRST_PROMPT]
-        _arrivals(model, [first], 1)
+        _times_s(model, [first], 1)
         first_token_s = time.monotonic() - order.started_s
         prompts = random_prompts(order.workload, vocabulary)
-        arrivals = _arrivals(model, prompts, order.workload.generate)
+        times_s = _times_s(model, prompts, order.workload.generate)
     finally:
         model.close()
     return RunFigures(
         load_s=load_s,
         first_token_from_start_s=first_token_s,
         peak_rss_bytes=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-        **_speeds(order.workload, arrivals.times_s),
+        **_speeds(order.workload, times_s),
     )
 
 
@@ -117,28 +110,16 @@ def _speeds(workload: Workload, times_s: list[list[float]]) -> dict[str, float]:
     }
 
 
-def _arrivals(model: LoadedModel, prompts: list[tuple[int, ...]], generate: int) -> _Arrivals:
-    """Run the prompts together, greedily; nothing is taken from the prefix cache."""
-    arrived: queue.SimpleQueue[tuple[int, float, list[Event]]] = queue.SimpleQueue()
+def _times_s(model: LoadedModel, prompts: list[tuple[int, ...]], generate: int) -> list[list[float]]:
+    """When the tokens of each prompt came, in seconds after submission: the prompts run together, greedily,
+    and nothing is taken from the prefix cache."""
     params = SamplingParams(temperature=0, max_tokens=generate, ignore_eos=True)
+    requests = [Request(prompt=prompt, params=params, cache=False) for prompt in prompts]
     times_s: list[list[float]] = [[] for _ in prompts]
     submitted_s = time.monotonic()
-    for index, prompt in enumerate(prompts):
-
-        def sink(events: list[Event], index: int = index) -> None:
-            arrived.put((index, time.monotonic(), events))
-
-        model.engine.submit(Request(prompt=prompt, params=params, cache=False), sink)
-    open_requests = len(prompts)
-    while open_requests:
-        index, now_s, events = arrived.get()
-        for event in events:
-            if isinstance(event, Failed):
-                raise event.error
-            if isinstance(event, Delta):
-                times_s[index] += [now_s - submitted_s] * len(event.tokens)
-            open_requests -= isinstance(event, Done)
-    return _Arrivals(times_s)
+    for arrival in run_together(model.engine, requests):
+        times_s[arrival.index] += [arrival.at_s - submitted_s] * len(arrival.tokens)
+    return times_s
 
 
 if __name__ == "__main__":

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import queue
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 
 from headrace.bench.spread import Spread, spread
+from headrace.bench.together import run_together
 from headrace.chat.conversation import prepare as prepare_conversation
 from headrace.chat.messages import Message
 from headrace.engine.contract import EngineStatus, LoadedModel
 from headrace.engine.load import load_model
 from headrace.engine.options import EngineOptions
-from headrace.engine.request import Delta, Done, Event, Failed, Request
+from headrace.engine.request import Request
 from headrace.errors import HeadraceError, UsageError
 from headrace.sample.params import SamplingParams
 
@@ -194,25 +193,13 @@ def _encode(model: LoadedModel, prompt: str, *, raw: bool) -> tuple[int, ...]:
 
 def _run(model: LoadedModel, requests: Sequence[Request]) -> _Run:
     """Run them together; the time is from the last first token on, so that prefill does not count."""
-    arrived: queue.SimpleQueue[tuple[int, float, list[Event]]] = queue.SimpleQueue()
     before = model.engine.status()
-    for index, request in enumerate(requests):
-
-        def sink(events: list[Event], index: int = index) -> None:
-            arrived.put((index, time.monotonic(), events))
-
-        model.engine.submit(request, sink)
     tokens: list[list[int]] = [[] for _ in requests]
-    began_s, now_s, open_requests = 0.0, 0.0, len(requests)
-    while open_requests:
-        index, now_s, events = arrived.get()
-        for event in events:
-            if isinstance(event, Failed):
-                raise event.error
-            if isinstance(event, Delta):
-                began_s = began_s if tokens[index] else now_s
-                tokens[index] += event.tokens
-            open_requests -= isinstance(event, Done)
+    began_s, now_s = 0.0, 0.0
+    for arrival in run_together(model.engine, requests):
+        now_s = arrival.at_s
+        began_s = began_s if tokens[arrival.index] else now_s
+        tokens[arrival.index] += arrival.tokens
     return _finished(tokens, now_s - began_s, before, model.engine.status())
 
 

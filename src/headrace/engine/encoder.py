@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +14,7 @@ from numpy.typing import NDArray
 
 from headrace.engine.contract import EngineLimits, EngineStatus
 from headrace.engine.door import check_request
+from headrace.engine.inbox import Cancel, Hold, Inbox, send
 from headrace.engine.request import (
     ChoiceDone,
     Done,
@@ -28,14 +27,12 @@ from headrace.engine.request import (
     Timing,
     Usage,
 )
-from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
+from headrace.errors import HeadraceError
 from headrace.kv.pages import pages_for
 from headrace.ops.value import Array, Ints
 from headrace.program.step import Step
 from headrace.run.executor import Executor
 from headrace.weights.pooling import Pooling, PoolingKind
-
-log = logging.getLogger("headrace.engine")
 
 _SMALLEST_LENGTH = 1e-12  # of a vector: below it, it has no direction to keep
 
@@ -72,13 +69,9 @@ class Encoder:
         self.limits = limits
         self._pooling, self._vocabulary, self._clock = pooling, vocabulary, clock
         self._capacity = executor.capacity
-        self._accepted: dict[str, _Text] = {}  # not ended yet; this and the next three are guarded by _wake
-        self._queue: list[tuple[float, int, _Text]] = []  # a heap, by rank
-        self._cancelled: deque[str] = deque()
-        self._stopping = False
-        self._wake = threading.Condition()
-        self._numbers = itertools.count()
-        self._failure: HeadraceError | None = None
+        self._inbox: Inbox[_Text] = Inbox(limits)
+        self._queue: list[tuple[float, int, _Text]] = []  # a heap, by rank; this and the next: the loop's own
+        self._arrivals = itertools.count()
         self._running, self.steps, self._last_step_s = 0, 0, clock()
         self._thread = threading.Thread(
             target=self._run, args=(executor,), name="headrace-encoder", daemon=True
@@ -95,19 +88,8 @@ class Encoder:
             longest=self.limits.context_length,
             embedding_size=self.limits.embedding_size,
         )
-        with self._wake:
-            if self._failure is not None or self._stopping:
-                raise self._failure or EngineStopped("the engine is shutting down: start it again")
-            number = next(self._numbers)
-            request_id = request.request_id or f"r{number}"
-            if request_id in self._accepted:
-                raise InvalidRequest(f"request_id '{request_id}' is in use", param="request_id")
-            self.limits.check_room(len(self._accepted), 1)
-            text = _Text(request_id, request, sink, self._clock())
-            self._accepted[request_id] = text
-            rank = text.submitted_s + request.priority * self.limits.ageing_s
-            heapq.heappush(self._queue, (rank, number, text))
-            self._wake.notify()
+        request_id = self._inbox.name(request)
+        self._inbox.accept(_Text(request_id, request, sink, self._clock()))
         return Ticket(request_id, self.cancel, self.hold)
 
     def status(self) -> EngineStatus:
@@ -115,7 +97,7 @@ class Encoder:
         pages = self._capacity.page_count
         return EngineStatus(
             running=self._running,
-            waiting=len(self._accepted) - self._running,
+            waiting=self._inbox.pending_choices - self._running,
             free_pages=pages,
             available_pages=pages,
             page_count=pages,
@@ -126,16 +108,12 @@ class Encoder:
 
     def close(self) -> None:
         """Stop the loop; texts that have not ended fail with EngineStopped."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
+        self._inbox.close()
         self._thread.join()
 
     def cancel(self, request_id: str) -> None:
         """Stop a request, as its ticket does; nothing where it has ended."""
-        with self._wake:
-            self._cancelled.append(request_id)
-            self._wake.notify()
+        self._inbox.tell(Cancel(request_id))
 
     def hold(self, request_id: str, held: bool) -> None:
         """Without effect: all that comes of a text comes at once, so that no reader falls behind."""
@@ -143,56 +121,40 @@ class Encoder:
     # -- on the engine's thread -----------------------------------------------------------------------
 
     def _run(self, executor: Executor) -> None:
-        try:
-            while (texts := self._next()) is not None:
-                if texts:
+        with self._inbox.serving():
+            while self._take_inbox():
+                if texts := self._fitting():
                     self._step(executor, texts)
-        except BaseException as error:
-            log.exception("the encoder's loop failed")
-            self._failure = EngineStopped(f"the engine failed: {type(error).__name__}; see the log")
-        finally:
-            error = self._failure or EngineStopped("the engine was shut down")
-            with self._wake:
-                self._stopping = True
-                left = list(self._accepted.values())
-            for text in left:
-                self._end(text, [Failed(error)])
 
-    def _next(self) -> list[_Text] | None:
-        """The texts of the next step, waiting while there are none; None when it is time to stop."""
-        with self._wake:
-            while not (self._queue or self._cancelled or self._stopping):
-                self._wake.wait()
-            if self._stopping:
-                return None
-            cancelled = [self._accepted[name] for name in self._cancelled if name in self._accepted]
-            self._cancelled.clear()
-            late = [text for text in self._accepted.values() if self._is_late(text)]
-        for text in cancelled:
-            self._end(text, [ChoiceDone(0, "cancelled"), self._done(text, self._clock())])
-        for text in late:
-            after = text.request.deadline_s
-            error = DeadlineExceeded(f"the request's deadline of {after} s has passed: allow more time")
+    def _take_inbox(self) -> bool:
+        """Take what has arrived, waiting while there is nothing to do; False when it is time to stop."""
+        arrived = self._inbox.take(idle=not self._queue)
+        if arrived is None:
+            return False
+        for item in arrived:
+            if isinstance(item, Cancel):
+                text = self._inbox.active.get(item.request_id)
+                if text is not None:
+                    self._end(text, [ChoiceDone(0, "cancelled"), self._done(text, self._clock())])
+            elif not isinstance(item, Hold):
+                rank = item.submitted_s + item.request.priority * self.limits.ageing_s
+                heapq.heappush(self._queue, (rank, next(self._arrivals), item))
+        for text, error in self._inbox.late(self._clock()):
             self._end(text, [Failed(error)])
-        return self._fitting()
-
-    def _is_late(self, text: _Text) -> bool:
-        after = text.request.deadline_s
-        return after is not None and self._clock() > text.submitted_s + after
+        return True
 
     def _fitting(self) -> list[_Text]:
         """Take from the queue, in its order, what fits into one step."""
         texts: list[_Text] = []
         left = self._capacity.max_tokens
-        with self._wake:
-            while self._queue and len(texts) < self.limits.max_sequences:
-                text = self._queue[0][2]
-                if not text.ended:
-                    left -= len(text.request.prompt)
-                    if left < 0:
-                        break
-                    texts.append(text)
-                heapq.heappop(self._queue)
+        while self._queue and len(texts) < self.limits.max_sequences:
+            text = self._queue[0][2]
+            if not text.ended:
+                left -= len(text.request.prompt)
+                if left < 0:
+                    break
+                texts.append(text)
+            heapq.heappop(self._queue)
         return texts
 
     def _step(self, executor: Executor, texts: Sequence[_Text]) -> None:
@@ -233,16 +195,9 @@ class Encoder:
         return Done(Usage(len(text.request.prompt), 0, 0), timing, 0)
 
     def _end(self, text: _Text, events: list[Event]) -> None:
-        if text.ended:
-            return
         text.ended = True
-        with self._wake:
-            del self._accepted[text.request_id]
-        try:
-            text.sink(events)
-        except Exception:
-            # A sink belongs to one client; its failure must not end the others' requests.
-            log.exception("a sink failed")
+        self._inbox.end(text)
+        send(text, events)
 
 
 def whole_texts(texts: Sequence[Sequence[int]], pooling: Pooling, page_tokens: int) -> Step:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing
 
 from headrace.engine.arrivals import Arrivals
 from headrace.engine.chunk import Chunk
@@ -17,32 +14,17 @@ from headrace.engine.contract import EngineLimits, EngineStatus
 from headrace.engine.door import check_request
 from headrace.engine.drawing import Drawing, turns_of
 from headrace.engine.generation import Choice, Generation
+from headrace.engine.inbox import Cancel, Hold, Inbox, send
 from headrace.engine.request import ChoiceDone, Event, Failed, Request, Sink, Ticket
 from headrace.engine.schedule import Scheduler
 from headrace.engine.sequence import Sequence
 from headrace.engine.speculate.speculation import Speculation
 from headrace.engine.step_builder import StepBuilder
 from headrace.engine.turn import Turn
-from headrace.errors import (
-    DeadlineExceeded,
-    EngineStopped,
-    HeadraceError,
-    InvalidRequest,
-)
 from headrace.ops.value import Array
 from headrace.run.executor import Capacity, Executor
 from headrace.sample.sampler import Sampler
 from headrace.text.tokenizer import Tokenizer
-
-DEADLINE_LOOK_S = 0.25
-
-log = logging.getLogger("headrace.engine")
-
-
-@dataclass(frozen=True, slots=True)
-class _Hold:
-    request_id: str
-    held: bool
 
 
 class Engine:
@@ -70,16 +52,9 @@ class Engine:
         self._constraints = Constraints(tokenizer, sampler.vocabulary)
         self._drawing = Drawing(sampler, self._constraints)
         self._arrivals = Arrivals(tokenizer, sampler.vocabulary, self._constraints, self._longest)
-        self._accepted: dict[str, Generation] = {}  # not ended yet; guarded by _wake
-        self._pending_choices = 0  # of the accepted; guarded by _wake
-        self._active: dict[str, Generation] = {}  # taken from the inbox; this and below: the loop's own
-        self._choices: dict[int, Choice] = {}  # by sequence id
+        self._inbox: Inbox[Generation] = Inbox(limits)
+        self._choices: dict[int, Choice] = {}  # by sequence id; this and the next are the loop's own
         self._beams: dict[int, Generation] = {}  # by sequence id
-        self._request_ids = itertools.count()
-        self._inbox: deque[Generation | str | _Hold] = deque()  # requests, and ids to cancel
-        self._wake = threading.Condition()
-        self._stopping = False
-        self._failure: HeadraceError | None = None
         self._steps, self._last_step_s = 0, clock()
         # The thread alone holds the executor, so that its memory is free when the loop has ended.
         self._thread = threading.Thread(
@@ -97,19 +72,8 @@ class Engine:
             longest=self._longest,
             recurrent=self._recurrent,
         )
-        request_id = request.request_id or f"r{next(self._request_ids)}"
-        generation = self._arrivals.generation(request, request_id, sink, self._clock())
-        choices = request.params.n
-        with self._wake:
-            if self._failure is not None or self._stopping:
-                raise self._failure or EngineStopped("the engine is shutting down: start it again")
-            if request_id in self._accepted:
-                raise InvalidRequest(f"request_id '{request_id}' is in use", param="request_id")
-            self.limits.check_room(self._pending_choices, choices)
-            self._pending_choices += choices
-            self._accepted[request_id] = generation
-            self._inbox.append(generation)
-            self._wake.notify()
+        request_id = self._inbox.name(request)
+        self._inbox.accept(self._arrivals.generation(request, request_id, sink, self._clock()))
         return Ticket(request_id, self.cancel, self.hold)
 
     def status(self) -> EngineStatus:
@@ -138,52 +102,35 @@ class Engine:
 
     def close(self) -> None:
         """Stop the loop; requests that have not ended fail with EngineStopped."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
+        self._inbox.close()
         self._thread.join()
 
     def cancel(self, request_id: str) -> None:
         """Stop a request, as its ticket does; nothing where it has ended."""
-        with self._wake:
-            self._inbox.append(request_id)
-            self._wake.notify()
+        self._inbox.tell(Cancel(request_id))
 
     def hold(self, request_id: str, held: bool) -> None:
         """Compute no more of a request, as its ticket does, or go on; nothing where it has ended."""
-        with self._wake:
-            self._inbox.append(_Hold(request_id, held))
-            self._wake.notify()
+        self._inbox.tell(Hold(request_id, held))
 
     # -- on the engine's thread -----------------------------------------------------------------------
 
     def _run(self, executor: Executor) -> None:
-        try:
+        with self._inbox.serving(), closing(self._constraints):
             while self._take_inbox():
                 self._step(executor)
-        except BaseException as error:
-            log.exception("the engine's loop failed")
-            self._failure = EngineStopped(f"the engine failed: {type(error).__name__}; see the log")
-        finally:
-            self._constraints.close()
-            self._fail_all(self._failure or EngineStopped("the engine was shut down"))
 
     def _take_inbox(self) -> bool:
         """Take what has arrived, waiting while there is nothing to do; False when it is time to stop."""
-        with self._wake:
-            if self._scheduler.idle and not self._inbox and not self._stopping:
-                self._wake.wait(DEADLINE_LOOK_S if self._active else None)  # what is active is held
-            arrived = list(self._inbox)
-            self._inbox.clear()
-            if self._stopping:
-                return False
+        arrived = self._inbox.take(idle=self._scheduler.idle)
+        if arrived is None:
+            return False
         for item in arrived:
-            if isinstance(item, str):
-                self._end_early(item)
-            elif isinstance(item, _Hold):
+            if isinstance(item, Cancel):
+                self._end_early(item.request_id)
+            elif isinstance(item, Hold):
                 self._take_hold(item)
             else:
-                self._active[item.request_id] = item
                 for choice in item.choices:
                     self._choices[choice.sequence.id] = choice
                     self._scheduler.add(choice.sequence)
@@ -218,7 +165,7 @@ class Engine:
             self._speculation.learn(turns, len(step.tokens), self._last_step_s - start_s)
         self._hand_out(turns)
         for request_id in grown:
-            self._grow(self._active[request_id])
+            self._grow(self._inbox.active[request_id])
 
     def _generation(self, sequence: Sequence) -> Generation:
         choice = self._choices.get(sequence.id)
@@ -247,7 +194,7 @@ class Engine:
         generation.first_token_s = generation.first_token_s or self._last_step_s
         if beams.error is not None:
             self._drop(generation)
-            _send(generation, [Failed(beams.error)])
+            send(generation, [Failed(beams.error)])
             return
         change = beams.settle()
         for sequence in change.ended:
@@ -255,7 +202,7 @@ class Engine:
         self._begin(generation, change.begun)
         if change.events:
             self._drop(generation)
-            _send(generation, [*change.events, generation.finished(self._last_step_s)])
+            send(generation, [*change.events, generation.finished(self._last_step_s)])
 
     def _begin(self, generation: Generation, sequences: list[Sequence]) -> None:
         for sequence in sequences:
@@ -293,21 +240,21 @@ class Engine:
                 self._drop(generation)
             elif len(ready) > taken:
                 self._release_ended(generation)
-            _send(generation, ready)
+            send(generation, ready)
 
     def _end_early(self, request_id: str) -> None:
         """Cancel: every choice that has not ended ends now."""
-        generation = self._active.get(request_id)
+        generation = self._inbox.active.get(request_id)
         if generation is None:
             return  # it ended before the word arrived
         events: list[Event] = [choice.end("cancelled") for choice in generation.choices if not choice.done]
         if generation.beams is not None:
             events += [ChoiceDone(index, "cancelled") for index in range(generation.request.params.n)]
         self._drop(generation)
-        _send(generation, [*events, generation.finished(self._clock())])
+        send(generation, [*events, generation.finished(self._clock())])
 
-    def _take_hold(self, item: _Hold) -> None:
-        generation = self._active.get(item.request_id)
+    def _take_hold(self, item: Hold) -> None:
+        generation = self._inbox.active.get(item.request_id)
         for choice in generation.choices if generation is not None else ():
             if item.held:
                 self._scheduler.hold(choice.sequence)
@@ -316,16 +263,12 @@ class Engine:
 
     def _check_deadlines(self) -> None:
         now = self._clock()
-        for generation in list(self._active.values()):
-            deadline = generation.deadline_s
-            if deadline is not None and now > deadline:
-                after = generation.request.deadline_s
-                error = DeadlineExceeded(f"the request's deadline of {after} s has passed: allow more time")
-                events = generation.expired(error)
-                self._drop(generation)
-                if not isinstance(events[-1], Failed):
-                    events.append(generation.finished(now))
-                _send(generation, events)
+        for generation, error in self._inbox.late(now):
+            events = generation.expired(error)
+            self._drop(generation)
+            if not isinstance(events[-1], Failed):
+                events.append(generation.finished(now))
+            send(generation, events)
 
     def _release_ended(self, generation: Generation) -> None:
         for choice in generation.choices:
@@ -347,18 +290,7 @@ class Engine:
             self._release(choice)
         for sequence in generation.beams.sequences if generation.beams is not None else ():
             self._end(sequence)
-        del self._active[generation.request_id]
-        with self._wake:
-            del self._accepted[generation.request_id]
-            self._pending_choices -= generation.request.params.n
-
-    def _fail_all(self, error: HeadraceError) -> None:
-        with self._wake:
-            self._stopping = True
-            generations = list(self._accepted.values())
-            self._accepted.clear()
-        for generation in generations:
-            _send(generation, [Failed(error)])
+        self._inbox.end(generation)
 
 
 def _scheduler(capacity: Capacity, limits: EngineLimits) -> Scheduler:
@@ -371,11 +303,3 @@ def _scheduler(capacity: Capacity, limits: EngineLimits) -> Scheduler:
         recurrent=capacity.state_slots > 0,
         max_rows=capacity.max_rows,
     )
-
-
-def _send(generation: Generation, events: list[Event]) -> None:
-    try:
-        generation.sink(events)
-    except Exception:
-        # A sink belongs to one client; its failure must not end the others' requests.
-        log.exception("a sink failed")

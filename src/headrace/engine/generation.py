@@ -155,12 +155,6 @@ class Generation:
     def done(self) -> bool:
         return all(choice.done for choice in self.choices)
 
-    @property
-    def deadline_s(self) -> float | None:
-        """The absolute deadline, if there is one."""
-        after = self.request.deadline_s
-        return None if after is None else self.submitted_s + after
-
     def finished(self, now_s: float) -> Done:
         """The terminal event of a request whose choices have all ended."""
         timing = Timing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, cast
 
@@ -51,7 +52,7 @@ class UsingBody(ModelBody):
         return None if self.keep_alive is None else duration_s(self.keep_alive)
 
 
-class AnswerBody(UsingBody):
+class AnswerBody(UsingBody, ABC):
     """The fields that both generating endpoints take."""
 
     no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {"truncate": (False,), "shift": (False,)}
@@ -63,9 +64,9 @@ class AnswerBody(UsingBody):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
     @property
+    @abstractmethod
     def asks_nothing(self) -> bool:
         """Whether nothing is to be computed, only the model to be loaded or unloaded."""
-        raise NotImplementedError
 
     @property
     def unloads(self) -> bool:

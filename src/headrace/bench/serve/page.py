@@ -13,13 +13,12 @@ from headrace.bench.serve.series import Chart, charts
 from headrace.bench.serve.session import Report
 from headrace.bench.serve.wording import (
     DEFINITIONS,
-    LATENCIES,
     SPREAD,
     goals_text,
+    latency_rows,
     milliseconds,
     number,
     of_user,
-    spread_row,
 )
 
 _STYLE = Path(__file__).with_name("page.css")
@@ -133,7 +132,7 @@ def _latencies(figures: Sequence[Figures]) -> str:
     rows: list[str] = []
     for one in figures:
         rows.append(f'<tr><td class="group" colspan="{1 + len(SPREAD)}">{escape(str(one.point))}</td></tr>')
-        rows += [_row((name, *spread_row(getattr(one, field)))) for name, field, _ in LATENCIES]
+        rows += [_row(row) for row in latency_rows(one)]
     return _table(("", *SPREAD), rows)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from headrace.bench.serve.figures import Distribution, Figures, Goals
 
 LATENCIES = (
@@ -35,11 +37,11 @@ def number(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def spread_row(found: Distribution | None) -> list[str]:
-    """The figures of `SPREAD`, in milliseconds."""
-    if found is None:
-        return ["–"] * len(SPREAD)
-    return [milliseconds(getattr(found, name)) for name in SPREAD]
+def latency_rows(figures: Figures) -> Iterator[tuple[str, ...]]:
+    """A row for each latency: its name, then the figures of `SPREAD` in milliseconds."""
+    for name, field, _ in LATENCIES:
+        found: Distribution | None = getattr(figures, field)
+        yield name, *("–" if found is None else milliseconds(getattr(found, rank)) for rank in SPREAD)
 
 
 def of_user(figures: Figures) -> str:

@@ -10,13 +10,12 @@ from typing import Any
 from headrace.bench.serve.figures import Figures
 from headrace.bench.serve.session import Progress, Report
 from headrace.bench.serve.wording import (
-    LATENCIES,
     SPREAD,
     goals_text,
+    latency_rows,
     milliseconds,
     number,
     of_user,
-    spread_row,
 )
 from headrace.cli.terminal import note
 
@@ -62,8 +61,8 @@ def print_point(one: Figures) -> None:
         f"({of_user(one)} of each user), {one.good_share:.0%} good ({number(one.goodput_per_s)} per second)"
     )
     table = _table(("ms", *SPREAD))
-    for name, field, _ in LATENCIES:
-        table.add_row(name, *spread_row(getattr(one, field)))
+    for row in latency_rows(one):
+        table.add_row(*row)
     _print(table)
     for fault in one.faults:
         verb = "refused" if fault.refused else "failed"

@@ -1,0 +1,181 @@
+"""Fail where the inner loop of a leaf kernel of the AVX-512 build keeps a vector register on the stack.
+
+    python scripts/check_spills.py [OBJECT ...]
+
+Leaf kernels are the functions that native/kernels marks with HEADRACE_LEAF or HEADRACE_TILE; without objects
+those of the newest build below build/ are read. A spill is a place of the stack that a vector register is
+stored to anywhere in the function and that an innermost loop stores to or loads from: what lies on the stack
+and was never a register, such as a struct that a callee fills, is none. What other compilers than GCC spill
+is shown and is no failure.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OBJECTS = "*/CMakeFiles/kernels_avx512.dir/native/kernels/*.o"
+
+_LEAF = re.compile(r"HEADRACE_(?:LEAF|TILE)\s+(?:static\s+)?void\s+(\w+)\(")
+_FUNCTION = re.compile(r"[0-9a-f]+ <(.*)>:")
+_INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\t(\S+)\s*([^#]*)")
+_JUMP_TO = re.compile(r"([0-9a-f]+)\b")
+_VECTOR = re.compile(r"%[yz]mm\d+")
+_STORES_TO_MEMORY = re.compile(r"\)(\{%k\d\})?$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """Leaves whose demangled names match may touch the stack so often in their loops, because of `why`."""
+
+    leaves: str
+    accesses: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    address: int
+    operation: str
+    operands: str
+
+    def __str__(self) -> str:
+        return f"{self.address:x}: {self.operation} {self.operands}"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    name: str
+    loops: int
+    spills: tuple[Instruction, ...]
+
+
+# Counted in what GCC 12.2 makes. The tiles of int8, int4, bf16, f16 and f32 spill nothing, nor do those of
+# grouped weights from 11 rows on.
+ALLOWANCES = (
+    Allowance(
+        leaves=r"multiply_groups<Planes<4, 0, true>, true,",
+        accesses=2,
+        why="the table of values crosses the call of scales_of_group, once for 32 inputs",
+    ),
+    Allowance(
+        leaves=r"multiply_groups<Planes<[24], [12], false>, true,",
+        accesses=4,
+        why="masks of the planes of codes, no sums: they cross the same call, and do not all fit beside the "
+        "20 sums of 10 rows; 4 loads for 160 products at the most",
+    ),
+    Allowance(
+        leaves=r"out_tile<float, \d, 1, false>",
+        accesses=14,
+        why="the sums cross load_partial's call of memcpy, once for a key: the last columns of a head whose "
+        "size is no multiple of 16, with a float32 cache only",
+    ),
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    objects = [Path(argument) for argument in arguments] or newest_objects()
+    if not objects:
+        print("spills are not checked: there is no AVX-512 build (of x86-64) below build/")
+        return 0
+    if shutil.which("objdump") is None:
+        print("spills are not checked: there is no objdump (Debian: apt install binutils)")
+        return 0
+    names = leaf_names()
+    leaves = [leaf for path in objects for leaf in read_leaves(disassembly(path), names)]
+    bad = [leaf for leaf in leaves if len(leaf.spills) > allowed(leaf)]
+    loops = sum(leaf.loops for leaf in leaves)
+    for leaf in bad:
+        print(leaf.name, *(f"    {instruction}" for instruction in leaf.spills), sep="\n")
+    if not loops:
+        print(f"no loop of a leaf kernel ({', '.join(sorted(names))}) was found: nothing was checked")
+        return 1
+    excused = sum(bool(leaf.spills) for leaf in leaves) - len(bad)
+    print(
+        f"{len(leaves)} leaf kernels with {loops} inner loops: {len(bad)} spill, {excused} as far as allowed"
+    )
+    if bad and not all(b"GCC: (" in path.read_bytes() for path in objects):
+        print("that is no failure here: the kernels are written to GCC, another compiler made these")
+        return 0
+    return 1 if bad else 0
+
+
+def newest_objects() -> list[Path]:
+    """The kernels' objects of the newest build."""
+    objects = sorted((ROOT / "build").glob(OBJECTS), key=lambda path: path.stat().st_mtime)
+    return [path for path in objects if path.parent == objects[-1].parent]
+
+
+def leaf_names() -> set[str]:
+    """What the sources mark as leaves."""
+    sources = [path.read_text() for path in (ROOT / "native" / "kernels").glob("*.?pp")]
+    return {name for text in sources for name in _LEAF.findall(text)}
+
+
+def disassembly(path: Path) -> str:
+    command = ["objdump", "--disassemble", "--demangle", "--no-show-raw-insn", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def read_leaves(text: str, names: set[str]) -> Iterator[Leaf]:
+    """The leaves of a disassembly, with their spills."""
+    for name, body in functions(text):
+        found = re.search(r"(\w+)[<(]", name)
+        if found and found[1] in names:
+            loops = inner_loops(body)
+            yield Leaf(name, len(loops), tuple(spills(body, loops)))
+
+
+def functions(text: str) -> Iterator[tuple[str, list[Instruction]]]:
+    """Demangled names without namespaces, and bodies."""
+    name, body = "", list[Instruction]()
+    for line in text.splitlines():
+        if begins := _FUNCTION.fullmatch(line):
+            yield name, body
+            name, body = re.sub(r"\(anonymous namespace\)::|\bheadrace::", "", begins[1]), []
+        elif found := _INSTRUCTION.match(line):
+            body.append(Instruction(int(found[1], 16), found[2], found[3].strip()))
+    yield name, body
+
+
+def inner_loops(body: Sequence[Instruction]) -> list[tuple[int, int]]:
+    """First and last address of each loop that has none inside: a jump back, from its target on."""
+    ends: dict[int, int] = {}
+    for one in body:
+        target = _JUMP_TO.match(one.operands) if one.operation.startswith("j") else None
+        if target and body[0].address <= int(target[1], 16) <= one.address:
+            ends[int(target[1], 16)] = one.address
+    loops = list(ends.items())
+    return [
+        (first, last)
+        for first, last in loops
+        if not any(first <= a and b <= last and (a, b) != (first, last) for a, b in loops)
+    ]
+
+
+def spills(body: Sequence[Instruction], loops: Sequence[tuple[int, int]]) -> Iterator[Instruction]:
+    """What in the loops stores a vector register to the stack or takes it from there."""
+    framed = any(one.operation == "mov" and one.operands == "%rsp,%rbp" for one in body)
+    place = re.compile(r"(-?\w*)\((%rsp|%rbp)\)" if framed else r"(-?\w*)\((%rsp)\)")
+    touching = [
+        (one, at[0]) for one in body if _VECTOR.search(one.operands) and (at := place.search(one.operands))
+    ]
+    stored = {at for one, at in touching if _STORES_TO_MEMORY.search(one.operands)}
+    for one, at in touching:
+        if at in stored and any(first <= one.address <= last for first, last in loops):
+            yield one
+
+
+def allowed(leaf: Leaf) -> int:
+    """How often its loops may touch the stack."""
+    return max((one.accesses for one in ALLOWANCES if re.search(one.leaves, leaf.name)), default=0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
