@@ -29,15 +29,15 @@ def distillation(student: Decoder, teacher: Decoder, temperature: float = 1.0) -
     """Mean KL divergence of the student's next-token distribution from the teacher's, both divided by
     `temperature`, by weight (Hinton et al. 2015). Student and teacher share the tokenizer."""
     student_states, teacher_states = _states(student), _states(teacher)
+    divergences = _compiled(_divergences, dynamic=True)
     teacher.requires_grad_(False)
 
     def loss(batch: Batch) -> Tensor:
         learned, weights = _learned(batch)
         with torch.no_grad():
-            wanted = F.log_softmax(_logits(teacher, teacher_states(batch)[learned]).float() / temperature, -1)
-        said = F.log_softmax(_logits(student, student_states(batch)[learned]).float() / temperature, -1)
-        divergence = F.kl_div(said, wanted, reduction="none", log_target=True).sum(-1)
-        return _mean(divergence, weights) * temperature**2
+            wanted = _logits(teacher, teacher_states(batch)[learned])
+        said = _logits(student, student_states(batch)[learned])
+        return _mean(divergences(said, wanted, temperature), weights) * temperature**2
 
     return loss
 
@@ -59,6 +59,12 @@ def _logits(decoder: Decoder, states: Tensor) -> Tensor:
 def _nats(logits: Tensor, targets: Tensor) -> Tensor:
     # In float32; where it is compiled no such copy of the logits is written.
     return F.cross_entropy(logits.float(), targets, reduction="none")
+
+
+def _divergences(said: Tensor, wanted: Tensor, temperature: float) -> Tensor:
+    said_nats = F.log_softmax(said.float() / temperature, -1)
+    wanted_nats = F.log_softmax(wanted.float() / temperature, -1)
+    return F.kl_div(said_nats, wanted_nats, reduction="none", log_target=True).sum(-1)
 
 
 def _states(decoder: Decoder) -> Callable[[Batch], Tensor]:
