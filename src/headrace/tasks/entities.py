@@ -57,8 +57,6 @@ class EntityFinder:
     """Finds entities with a loaded tagger. Raises UnsupportedModel, CorruptFile."""
 
     def __init__(self, model: LoadedModel) -> None:
-        if model.folder is None:
-            raise UnsupportedModel(f"{model.name} has no folder with the head of a tagger")
         self._model = model
         self._head: TaggerHead = read_tagger_head(model.folder)
 
