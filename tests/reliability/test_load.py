@@ -13,6 +13,8 @@ import pytest
 from load_client import Exchange, begin, fetch, finish, jain, percentile, post
 from served import served
 
+from headrace.weights.shipped import SHIPPED_DEFAULT
+
 COMPLETIONS = "/v1/completions"
 DONE = b"data: [DONE]\n\n"
 Show = Callable[[str], None]
@@ -136,7 +138,7 @@ def test_l2_more_than_can_be_served(show: Show, wall_s: float) -> None:
         return capacity, [await open_loop(port, capacity * times, wall_s) for times in (1, 2, 10)]
 
     limits = ("--max-sequences", str(AT_A_TIME), "--max-requests", str(UNDER_WAY), "--threads", "1")
-    with served("novelette", *limits) as server:
+    with served(SHIPPED_DEFAULT, *limits) as server:
         capacity, found = asyncio.run(phases(server.port))
         health = server.get("/health")
     for phase in found:
