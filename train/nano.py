@@ -39,7 +39,7 @@ SHAPE = Shape(
     vocabulary=VOCABULARY, hidden=128, intermediate=320, layers=4, heads=4, kv_heads=2, context=1024
 )
 STEPS, DECAY_STEPS = 6_000, 2_000
-ANSWERS = 24_000  # of each of the jobs; of stories an eighth of it
+ANSWERS = 12_000  # of each of the jobs; of stories an eighth of it
 STORY_TEMPERATURE = 0.7
 
 
