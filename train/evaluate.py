@@ -108,6 +108,16 @@ def tool_rows(llm: LLM, writer: Writer, sources: Sources) -> Rows:
     return [("tool calls: right calls with right arguments, or rightly none", _share(right))]
 
 
+def edit_rows(llm: LLM, writer: Writer, sources: Sources) -> Rows:
+    """Texts of held-out novels to be repeated, with a word changed or without."""
+    random = np.random.default_rng([SEED, 7])
+    edits = sources.held_out_edits()
+    asked = [edits.draw(random) for _ in range(TOOLS_COUNT)]
+    said = answers(llm, writer, asked)
+    right = [a == talk.messages[-1]["content"] for a, talk in zip(said, asked, strict=True)]
+    return [("a text with one word changed: every character right", _share(right))]
+
+
 def _wanted(conversation: Conversation) -> object:
     calls = conversation.messages[-1].get("tool_calls", [])
     return [call["function"] for call in calls]
@@ -192,7 +202,7 @@ def main() -> int:
             rows = draft_rows(llm, writer, decoder, sources)
         else:
             rows = shell_rows(llm, writer, sources) + sql_rows(llm, writer, sources)
-            rows += tool_rows(llm, writer, sources)
+            rows += tool_rows(llm, writer, sources) + edit_rows(llm, writer, sources)
     table = _table_text(rows + prose_rows(decoder, tokenizer, sources))
     print(table)
     if options.card:

@@ -32,6 +32,7 @@ class Measure:
             "everyday": [talk for _, talk in sources.shell.held_out(MEASURED, 0, everyday=True)],
             "sql": [talk for _, talk in sources.sql.held_out(MEASURED, 0)],
             "tools": [sources.tools.draw(random) for _ in range(MEASURED // 2)],
+            "edits": [sources.held_out_edits().draw(random) for _ in range(MEASURED // 2)],
         }
         self._batches = {name: pack(writer, talks) for name, talks in held_out.items()}
         self._lengths = byte_lengths(tokenizer)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from data.documents import read_documents
+from data.edits import Edits
 from data.prose import Novels, Stories, read_novels
 from data.shell import Shell
 from data.sql import Sql
@@ -21,7 +22,8 @@ VOCABULARY = 8192
 PROSE_SHARE, PROSE_WEIGHT = 0.12, 0.5
 DOCUMENTS_SHARE, DOCUMENTS_WEIGHT = 0.02, 0.5
 # Of the conversations' tokens.
-SHELL_SHARE, SQL_SHARE, TOOLS_SHARE, TALK_SHARE, STORIES_SHARE = 0.38, 0.46, 0.09, 0.02, 0.05
+SHELL_SHARE, SQL_SHARE, TOOLS_SHARE, EDITS_SHARE = 0.35, 0.43, 0.08, 0.08
+TALK_SHARE, STORIES_SHARE = 0.02, 0.04
 
 _DRAWN_FOR_TOKENIZER = 12_000
 
@@ -36,11 +38,18 @@ class Sources:
     sql: Sql
     talk: Talk
     tools: ToolCalls
+    edits: Edits
+
+    def held_out_edits(self) -> Edits:
+        """Those of the held-out novels."""
+        return Edits([chapter for chapters in self.novels.held_out.values() for chapter in chapters])
 
 
 def read_sources(data: Path) -> Sources:
     """Raises MissingData naming the first thing that is not there."""
-    return Sources(read_novels(data), read_documents(data), Shell(data), Sql(data), Talk(data), ToolCalls())
+    novels, documents = read_novels(data), read_documents(data)
+    edits = Edits(novels.plain + novels.other + documents)
+    return Sources(novels, documents, Shell(data), Sql(data), Talk(data), ToolCalls(), edits)
 
 
 def tokenizer_texts(sources: Sources) -> list[str]:
@@ -71,6 +80,7 @@ def make_mixture(sources: Sources, tokenizer: Tokenizer, work: Path) -> Mixture:
         (sources.shell, SHELL_SHARE),
         (sources.sql, SQL_SHARE),
         (sources.tools, TOOLS_SHARE),
+        (sources.edits, EDITS_SHARE),
         (sources.talk, TALK_SHARE),
         (Stories(sources.novels), STORIES_SHARE),
     )

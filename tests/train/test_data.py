@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,23 @@ def test_questions_of_a_split_are_about_its_tables(made_up_data: Path) -> None:
         f"Which city has river number {at}?" for at in (11, 12, 13)
     }
     assert all({"city", "river"} <= {*question.columns} for question in sql.tests["dev"])
+
+
+def test_a_text_is_repeated_with_one_word_changed(made_up_data: Path) -> None:
+    edits = importlib.import_module("sources").read_sources(made_up_data).edits
+    random = np.random.default_rng(0)
+    changed = 0
+    for _ in range(40):
+        asked, answer = (str(message["content"]) for message in edits.draw(random).messages)
+        order, _, text = asked.partition("\n")
+        if found := re.search(r"(?:write|with|to|instead of) (\w+)(?: for (\w+))?", order):
+            pairs = [(before, after) for before, after in zip(text.split(), answer.split(), strict=True)]
+            different = {pair for pair in pairs if pair[0] != pair[1]}
+            assert all(found[1] in "".join(pair) for pair in different)
+            changed += bool(different)
+        else:
+            assert answer == text
+    assert changed > 10
 
 
 def test_speculation_counts_as_the_engine_does() -> None:
