@@ -6,13 +6,16 @@ import json
 import re
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
 from headrace import LLM
+from headrace.engine.load import prepare
 from headrace.engine.model_card import about, card
+from headrace.engine.options import EngineOptions
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.shipped import SHIPPED_DEFAULT, SHIPPED_FOLDER, list_shipped
 
@@ -78,3 +81,20 @@ def test_the_default_model_does_its_jobs(tmp_path: Path) -> None:
         database.execute('CREATE TABLE players (name, team, "home city", points)')
         database.execute("INSERT INTO players VALUES ('Ada Byron', 'Engines', 'London', 7)")
         assert database.execute(statement).fetchall() == [("London",)]
+
+
+@pytest.mark.skipif("nano" not in MODELS, reason="no draft model ships")
+@pytest.mark.parametrize(
+    ("options", "draft"),
+    [
+        ({}, "nano"),
+        ({"speculation": "off"}, None),
+        ({"draft_layers": 2}, "mini"),
+        ({"executor": "reference"}, None),
+    ],
+)
+def test_the_default_model_comes_with_its_draft(options: dict[str, Any], draft: str | None) -> None:
+    with prepare(None, EngineOptions(**options)) as prepared:
+        assert (prepared.draft.name if prepared.draft is not None else None) == draft
+    with prepare("novelette", EngineOptions()) as prepared:
+        assert prepared.draft is None
