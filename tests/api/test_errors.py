@@ -14,7 +14,7 @@ from headrace.api.app import create_app
 from headrace.api.call import Call
 from headrace.api.errors import ClientGone
 from headrace.api.limits import Account
-from headrace.api.service import read_body
+from headrace.api.request_body import read_body
 from headrace.config import load_settings
 from headrace.errors import (
     ContextLengthExceeded,

@@ -19,7 +19,8 @@ from headrace.api.errors import NotFound, json_response
 from headrace.api.files import EXPIRES_AFTER_S, no_such_file, query_number, query_schema
 from headrace.api.openapi import replies, request_body
 from headrace.api.parameters import parse_body
-from headrace.api.service import get_service, read_body
+from headrace.api.request_body import read_body
+from headrace.api.service import get_service
 from headrace.api.wire import BatchList, BatchObject, BatchUsage, RequestCounts
 from headrace.errors import InvalidRequest
 from headrace.store.batches import Batches, StoredBatch

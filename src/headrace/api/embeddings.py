@@ -17,7 +17,8 @@ from headrace.api.call import call_of
 from headrace.api.errors import json_response
 from headrace.api.openapi import replies
 from headrace.api.parameters import RequestBody, check_characters, json_schema, read_parameters
-from headrace.api.service import CLIENT_GONE, Service, get_service, new_id, wait_for_end
+from headrace.api.service import CLIENT_GONE, Service, get_service, new_id
+from headrace.api.waiting import wait_for_end
 from headrace.api.wire import EmbeddingList, EmbeddingObject, EmbeddingUsage
 from headrace.engine.request import Done, Embed, Embedded, Event, Request
 from headrace.errors import InvalidRequest

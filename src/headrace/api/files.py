@@ -14,7 +14,8 @@ from headrace.api.call import call_of
 from headrace.api.errors import NotFound, json_response
 from headrace.api.multipart import FormField, parse_form
 from headrace.api.openapi import replies
-from headrace.api.service import Service, get_service, read_body
+from headrace.api.request_body import read_body
+from headrace.api.service import Service, get_service
 from headrace.api.wire import FileDeleted, FileList, FileObject
 from headrace.errors import InvalidRequest
 from headrace.store.files import PART_BYTES, Files, StoredFile

@@ -18,7 +18,8 @@ from headrace.api.formats import (
     constraint_of,
 )
 from headrace.api.openapi import request_body
-from headrace.api.service import get_service, read_body
+from headrace.api.request_body import read_body
+from headrace.api.service import get_service
 from headrace.api.wire import ParameterWarning
 from headrace.chat.conversation import Conversation
 from headrace.config import nearest

@@ -14,9 +14,10 @@ from starlette.responses import Response
 from headrace.api.call import call_of
 from headrace.api.errors import error_body, json_response
 from headrace.api.scaling import scaling_note
-from headrace.api.service import CLIENT_GONE, get_service, now_s, wait_for_end
+from headrace.api.service import CLIENT_GONE, get_service, now_s
 from headrace.api.sse import DONE, MEDIA_TYPE, sse_event
 from headrace.api.stream import StreamedReply
+from headrace.api.waiting import wait_for_end
 from headrace.api.wire import (
     ChatChoice,
     ChatChunkChoice,

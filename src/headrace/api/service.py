@@ -13,13 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.types import Receive
 
 from headrace.api.bridge import Mailbox
 from headrace.api.call import Call, call_of
-from headrace.api.errors import BodyTooLarge, BodyTooSlow, ClientGone
 from headrace.api.keys import KeyRing
 from headrace.api.request_log import RequestLog
 from headrace.config import Settings
@@ -36,9 +33,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("headrace.api")
 
 CLIENT_GONE = 499  # never sent, only counted and logged
-BODY_LIMIT_BYTES = 32 * 2**20
 BODIES_LIMIT_BYTES = 256 * 2**20  # of all bodies that are being read or parsed
-BODY_DEADLINE_S = 60.0
 QUICK_BODY_BYTES = 4 * 1024
 QUICK_TOKENS = 4 * 1024
 """What is not larger is worked on at once. A thread takes longer to begin than this takes, and while requests
@@ -357,57 +352,3 @@ def new_id(prefix: str) -> str:
 def now_s() -> int:
     """Wall-clock seconds, for the `created` field only."""
     return int(time.time())
-
-
-async def read_body(request: HttpRequest) -> bytes:
-    """The body, refused above 32 MB or when it takes longer than a minute."""
-    limit = BODY_LIMIT_BYTES
-    refusal = f"the body is larger than {limit:,} bytes: send less in one request"
-    declared = request.headers.get("content-length", "0")
-    if not declared.isdecimal() or int(declared) > limit:
-        raise BodyTooLarge(refusal)
-    service, call = get_service(request), call_of(request)
-    service.hold_body(call, int(declared))
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_DEADLINE_S):
-            async for part in request.stream():
-                body += part
-                if len(body) > limit:
-                    raise BodyTooLarge(refusal)
-                if len(body) > call.body_bytes:
-                    service.hold_body(call, len(body) - call.body_bytes)
-    except ClientDisconnect:
-        raise ClientGone("the client left before its body had arrived") from None
-    except TimeoutError:
-        raise BodyTooSlow(
-            f"the body did not arrive within {BODY_DEADLINE_S:g} s ({len(body):,} bytes came): send it again"
-        ) from None
-    if service.settings.log_content:
-        call.body = bytes(body)
-    return bytes(body)
-
-
-async def wait_for_disconnect(receive: Receive) -> None:
-    """Return when the client has closed the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def wait_for_end(request: HttpRequest, generation: Generation) -> bool:
-    """Wait for all events of a reply that is not streamed; False when the client left first.
-
-    Raises the error that ended the generation. Whatever ends the wait, nothing is left running.
-    """
-    gone = asyncio.ensure_future(wait_for_disconnect(request.receive))
-    try:
-        await asyncio.wait((gone, generation.ended), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        gone.cancel()
-        generation.cancel()
-    if not generation.ended.done():
-        return False
-    error = generation.ended.result()
-    if error is not None:
-        raise error
-    return True

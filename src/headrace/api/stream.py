@@ -11,7 +11,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headrace.api.call import Call
-from headrace.api.service import Generation, Service, wait_for_disconnect
+from headrace.api.service import Generation, Service
+from headrace.api.waiting import wait_for_disconnect
 from headrace.engine.request import Event, Failed, Request
 from headrace.errors import HeadraceError
 

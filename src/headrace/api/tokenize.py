@@ -14,7 +14,8 @@ from headrace.api.chat_completions import ChatBody
 from headrace.api.errors import json_response
 from headrace.api.openapi import replies, request_body
 from headrace.api.parameters import check_characters, parse_body
-from headrace.api.service import get_service, read_body
+from headrace.api.request_body import read_body
+from headrace.api.service import get_service
 from headrace.api.wire import PromptText, Tokenized
 from headrace.errors import InvalidRequest
 

@@ -30,7 +30,8 @@ from headrace.api.errors import NotFound, json_response
 from headrace.api.files import query_number, query_schema
 from headrace.api.openapi import replies, request_body
 from headrace.api.parameters import parse_body
-from headrace.api.service import Service, get_service, read_body
+from headrace.api.request_body import read_body
+from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest
 from headrace.store.batches import Batches, Line, StoredBatch
 from headrace.store.files import Files

@@ -19,8 +19,9 @@ from headrace.api.ollama.answer import Part, PartReader
 from headrace.api.ollama.errors import OllamaError
 from headrace.api.ollama.wire import OllamaGenerate, OllamaLine
 from headrace.api.openapi import replies
-from headrace.api.service import CLIENT_GONE, get_service, wait_for_end
+from headrace.api.service import CLIENT_GONE, get_service
 from headrace.api.stream import StreamedReply
+from headrace.api.waiting import wait_for_end
 from headrace.api.wire import ParameterWarning
 from headrace.chat.answer import AnswerParser
 from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request

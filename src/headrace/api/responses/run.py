@@ -19,9 +19,10 @@ from headrace.api.responses.desk import Desk, Making, get_desk
 from headrace.api.responses.items import Item
 from headrace.api.responses.tail import Tail
 from headrace.api.responses.wire import ResponseEvent
-from headrace.api.service import CLIENT_GONE, Generation, get_service, wait_for_end
+from headrace.api.service import CLIENT_GONE, Generation, get_service
 from headrace.api.sse import MEDIA_TYPE, sse_event
 from headrace.api.stream import StreamedReply
+from headrace.api.waiting import wait_for_end
 from headrace.api.wire import ContentLogprob
 from headrace.chat.conversation import Conversation
 from headrace.engine.request import Event, Request, TokenLogprob

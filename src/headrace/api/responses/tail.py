@@ -8,9 +8,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headrace.api.responses.desk import Making
-from headrace.api.service import wait_for_disconnect
 from headrace.api.sse import MEDIA_TYPE
 from headrace.api.stream import SLICE_BYTES, STALL_S
+from headrace.api.waiting import wait_for_disconnect
 
 
 class Tail(Response):
