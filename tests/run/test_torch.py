@@ -30,7 +30,8 @@ from headrace.ops.value import Array
 from headrace.program.program import Instruction
 from headrace.program.step import Step
 from headrace.run.reference import ReferenceExecutor
-from headrace.run.torch import OPERATIONS, TorchExecutor
+from headrace.run.torch import TorchExecutor
+from headrace.run.torch_ops import OPERATIONS
 
 
 @pytest.fixture
