@@ -172,7 +172,7 @@ class LLM:
     def entities(
         self, texts: str | Sequence[str], labels: Sequence[str], *, threshold: float = THRESHOLD
     ) -> list[list[Entity]]:
-        """Of each text the entities of these labels, by a tagger such as the shipped one.
+        """Of each text the entities of these labels, by a tagger as `train/tagger.py` makes one.
 
         Labels are words of your own ("phone number"); `threshold` in (0, 1) is the least score.
         InvalidRequest for labels that mean nothing, UnsupportedModel where the model is no tagger,

@@ -345,7 +345,15 @@ def test_a_chat_in_the_terminal(environment: dict[str, str]) -> None:
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(environment: dict[str, str]) -> None:
     terminal = Terminal(
-        environment, "run", "--ignore-eos", "--executor", "reference", "--max-tokens", "400", "--no-stats"
+        environment,
+        "run",
+        "novelette",
+        "--ignore-eos",
+        "--executor",
+        "reference",
+        "--max-tokens",
+        "400",
+        "--no-stats",
     )
     terminal.expect(b"/help for help")
     terminal.say(b"Hello\r", b"the")

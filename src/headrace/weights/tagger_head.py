@@ -54,7 +54,8 @@ def read_tagger_head(folder: Path) -> TaggerHead:
     """Raises UnsupportedModel for a folder that is no tagger's, CorruptFile where its files are broken."""
     if not is_tagger(folder):
         raise UnsupportedModel(
-            f"{folder.name} has no {SETTINGS} and so finds no entities: load one that does, such as 'tagger'"
+            f"{folder.name} has no {SETTINGS} and so finds no entities: load a tagger, such as"
+            " train/tagger.py makes"
         )
     settings = strict_json.read_object(confined(folder, SETTINGS), _MAX_BYTES)
     with SafetensorsFile(confined(folder, TENSORS)) as file:
