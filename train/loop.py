@@ -17,6 +17,10 @@ from torch import Tensor, nn
 CHECKPOINT_EVERY_S = 45.0
 WARM_UP_STEPS = 100
 NO_DECAY = -1
+# Updates of Muon have the same norm however small the gradient is, so a matrix grows to 1 / its decay. Without a
+# bound the products of queries and keys came to 1,300 within 18 million tokens: each query saw one key, and
+# nothing was learned through attention any more (Kimi K2, 2025, clips them for the same reason).
+SCORING_DECAY, MATRIX_DECAY = 0.4, 0.05
 LONG_EVERY = 8
 
 
@@ -65,9 +69,16 @@ class Run:
         named = dict(self.decoder.named_parameters())
         self.matrices = [p for name, p in named.items() if p.dim() == 2 and "embed" not in name]
         others = [p for name, p in named.items() if p.dim() != 2 or "embed" in name]
+        scoring = [p for name, p in named.items() if "q_proj" in name or "k_proj" in name]
+        rest = [p for p in self.matrices if not any(p is one for one in scoring)]
         self.optimizers = [
             torch.optim.Muon(
-                self.matrices, lr=self.plan.matrix_rate, weight_decay=0.005, adjust_lr_fn="original"
+                [
+                    {"params": scoring, "weight_decay": SCORING_DECAY},
+                    {"params": rest, "weight_decay": MATRIX_DECAY},
+                ],
+                lr=self.plan.matrix_rate,
+                adjust_lr_fn="original",
             ),
             torch.optim.AdamW(
                 others, lr=self.plan.other_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
