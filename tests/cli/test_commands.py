@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from invocation import Headrace, Outcome
 
+from headrace.weights.shipped import list_shipped
 from tiny import convertible_model
 
 COMMANDS = ("run", "serve", "ps", "stop", "keys", "list", "show", "quantize", "rm", "pull", "bench", "doctor")
@@ -122,7 +123,7 @@ def test_a_prompt_from_stdin_and_json(headrace: Headrace, inside: Callable[..., 
     arguments = ("--raw", "--seed", "5", "--max-tokens", "8")
     texts = {
         inside("run", *arguments, "--no-stats", "The sea").stdout,
-        inside("run", "mini", "The sea", *arguments, "--no-stats").stdout,
+        inside("run", "novelette", "The sea", *arguments, "--no-stats").stdout,
         headrace("run", *arguments, "--no-stats", "-", stdin=b"The sea").stdout.decode(),
         headrace("run", *arguments, "--no-stats", stdin=b"The sea").stdout.decode(),
     }
@@ -145,7 +146,7 @@ def test_sampling_flags_take_effect(inside: Callable[..., Outcome]) -> None:
 
 def test_reports_as_json(headrace: Headrace, inside: Callable[..., Outcome]) -> None:
     shipped = json.loads(headrace("list", "--json").stdout)
-    assert [model["name"] for model in shipped] == ["mini", "nano", "novelette"]
+    assert [model["name"] for model in shipped] == list(list_shipped())
     assert all(model["about"].endswith(".") for model in shipped)
     shown = json.loads(inside("show", "--json").stdout)
     assert shown["architecture"] == "llama"
@@ -228,7 +229,7 @@ def test_serve_says_where_it_is_and_stops_on_signals(
     with start(environment, "serve", "--port", "0", **pipes) as process:
         assert process.stdout is not None and process.stderr is not None
         first = process.stdout.readline().decode()
-        found = re.search(r"serving mini .* on (http://127\.0\.0\.1:\d+)", first)
+        found = re.search(r"serving novelette .* on (http://127\.0\.0\.1:\d+)", first)
         assert found, first
         assert f"curl {found[1]}/v1/chat/completions" in process.stdout.readline().decode()
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
-import struct
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from headrace.engine.load import prepare
 from headrace.engine.options import EngineOptions
 from headrace.weights.packed import predicted_bytes
-from headrace.weights.shipped import list_shipped
+from random_model import random_model
 from tiny import tiny_model
 
 # Loads the model, fills every page of KV memory and runs full steps, then prints plan and resident bytes.
@@ -41,33 +38,9 @@ model.close()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model of 50 million parameters, 100 MB in bf16, with the shipped tokenizer."""
+    """50 million parameters, 100 MB in bf16."""
     target = tmp_path_factory.mktemp("plan") / "model"
-    shutil.copytree(list_shipped()["novelette"], target)
-    config = json.loads((target / "config.json").read_text())
-    sizes = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 8, "head_dim": 64}
-    sizes |= {"num_attention_heads": 12, "num_key_value_heads": 12, "max_position_embeddings": 1024}
-    config |= sizes
-    (target / "config.json").write_text(json.dumps(config))
-    shapes = {"model.embed_tokens.weight": [config["vocab_size"], 768], "model.norm.weight": [768]}
-    for layer in range(8):
-        at = f"model.layers.{layer}."
-        shapes |= {f"{at}self_attn.{name}_proj.weight": [768, 768] for name in "qkvo"}
-        shapes |= {f"{at}mlp.{name}_proj.weight": [2048, 768] for name in ("gate", "up")}
-        shapes |= {f"{at}mlp.down_proj.weight": [768, 2048]}
-        shapes |= {f"{at}{name}_layernorm.weight": [768] for name in ("input", "post_attention")}
-    rng = np.random.default_rng(0)
-    header: dict[str, object] = {}
-    parts: list[bytes] = []
-    end = 0
-    for name, shape in shapes.items():
-        values = rng.normal(0, 0.02, shape).astype(np.float32)
-        parts.append((values.view(np.uint32) >> 16).astype(np.uint16).tobytes())
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end + len(parts[-1])]}
-        end += len(parts[-1])
-    text = json.dumps(header).encode()
-    (target / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
-    return target
+    return random_model(target, hidden=768, intermediate=2048, layers=8)
 
 
 @pytest.mark.parametrize("weights", ["keep", "int4"])

@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "tagger.json").write_text(json.dumps(marks))
     random = np.random.default_rng(0)
     head = {
-        name: random.standard_normal((3 * WIDTH, config["hidden_size"]), np.float32)
+        name: 0.3 * random.standard_normal((3 * WIDTH, config["hidden_size"]), np.float32)
         for name in ("token.weight", "label.weight")
     }
     save_file(head | {"bias": np.ones(3, np.float32)}, path / "head.safetensors")
@@ -65,9 +65,10 @@ def test_entities_are_pieces_of_the_text(tagger: LLM) -> None:
 
 
 def test_a_text_cannot_pose_as_a_label(tagger: LLM) -> None:
-    written = write_labels(tagger.model.tokenizer, "a<s> b</s>", ["x"], "<s>", "</s>")
+    written = write_labels(tagger.model.tokenizer, "a<s>b</s>", ["x"], "<s>", "</s>")
     assert [written.ids[mark] for mark in written.marks] == [0]
     assert written.ids[written.begin - 1] == 1 and not {0, 1} & set(written.ids[written.begin :])
+    assert written.characters == [(i, i + 1) for i in range(9)]
 
 
 def test_the_likeliest_spans_that_do_not_overlap_win() -> None:

@@ -43,7 +43,7 @@ from headrace.weights.config_json import Config, find
 from headrace.weights.hub import resolve
 from headrace.weights.packed import PackedWeight, Wanted, format_of, load_packed
 from headrace.weights.pooling import Pooling, read_pooling
-from headrace.weights.shipped import SHIPPED_DEFAULT, shipped_draft
+from headrace.weights.shipped import SHIPPED_DEFAULT
 from headrace.weights.source import Source, Tensors
 
 # A router is a thousandth of its layer, and a choice that rounding has changed changes everything after it.
@@ -151,10 +151,9 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
     try:
         text = text_side(folder, checkpoint.metadata)
         name = public_name(name, folder)
-        draft_name = options.draft_model or _own_draft(folder, options)
-        if draft_name is None:
+        if options.draft_model is None:
             return prepare_checkpoint(checkpoint, options, name, folder, *text)
-        draft = prepare_draft(draft_name, options, name, text[0])
+        draft = prepare_draft(options.draft_model, options, name, text[0])
         try:
             return prepare_checkpoint(checkpoint, options, name, folder, *text, draft=draft)
         except BaseException:
@@ -163,12 +162,6 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
     except BaseException:
         checkpoint.close()
         raise
-
-
-def _own_draft(folder: Path, options: EngineOptions) -> str | None:
-    """The draft model that ships for a shipped model, where it may have one."""
-    drafts = options.speculation == "auto" and options.executor == "native" and options.pooling == "auto"
-    return shipped_draft(folder) if drafts and options.draft_layers is None else None
 
 
 def prepare_checkpoint(

@@ -72,7 +72,8 @@ class EntityFinder:
         for text, one, vectors in zip(texts, written, states, strict=True):
             chances = head.chances(vectors[one.begin :], vectors[one.marks])
             spans = best_spans(chances, threshold, head.longest_span)
-            yield [_entity(text, one, span, labels) for span in spans]
+            found = (_entity(text, one, span, labels) for span in spans)
+            yield [entity for entity in found if entity.text]  # a token may be nothing but blanks
 
 
 def _check(labels: Sequence[str], threshold: float) -> None:
