@@ -5,7 +5,7 @@ After GLiNER (Zaratiana et al. 2023); start, end and inside as in Stepanov and S
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,8 +72,19 @@ class EntityFinder:
         for text, one, vectors in zip(texts, written, states, strict=True):
             chances = head.chances(vectors[one.begin :], vectors[one.marks])
             spans = best_spans(chances, threshold, head.longest_span)
-            found = (_entity(text, one, span, labels) for span in spans)
-            yield [entity for entity in found if entity.text]  # a token may be nothing but blanks
+            yield _apart(_entity(text, one, span, labels) for span in spans)
+
+
+def _apart(entities: Iterable[Entity]) -> list[Entity]:
+    """Without those that are nothing but blanks; of two that share a character, as tokens of its bytes do,
+    the likelier."""
+    kept: list[Entity] = []
+    for entity in entities:
+        if kept and entity.start < kept[-1].end:
+            kept[-1] = max(kept[-1], entity, key=lambda one: one.score)
+        elif entity.text:
+            kept.append(entity)
+    return kept
 
 
 def _check(labels: Sequence[str], threshold: float) -> None:
