@@ -128,10 +128,3 @@ def test_a_broken_head_says_what_is_wrong(
     save_file(head, tmp_path / "head.safetensors")
     with pytest.raises(CorruptFile, match=said):
         read_tagger_head(tmp_path)
-
-
-@pytest.mark.skipif("tagger" not in list_shipped(), reason="no tagger ships")
-def test_the_shipped_tagger_finds_an_address() -> None:
-    with LLM("tagger", cache_dir=None) as llm:
-        [found] = llm.entities("My mail address is ann.lee@example.org, write soon.", ["email address"])
-    assert [entity.text for entity in found] == ["ann.lee@example.org"]
