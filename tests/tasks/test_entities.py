@@ -20,7 +20,6 @@ from headrace.errors import (
     UnsupportedModel,
 )
 from headrace.tasks.entities import END, INSIDE, START, Span, best_spans, write_labels
-from headrace.weights.shipped import list_shipped
 from headrace.weights.tagger_head import read_tagger_head
 from tiny import tiny_model
 
