@@ -33,7 +33,7 @@ CLIENTS = [
 
 
 def test_the_base_install_is_small() -> None:
-    """Every file that `pip install headrace` brings; models and pip's byte code are printed beside them."""
+    """Every file that `pip install headrace` brings; pip's byte code is printed beside it."""
     todo, seen, files = ["headrace"], set[str](), list[Path]()
     while todo:
         name = todo.pop().lower().replace("_", "-")
@@ -50,12 +50,10 @@ def test_the_base_install_is_small() -> None:
     sizes = {file: file.stat().st_size for file in {*files, *package.rglob("*")} if file.is_file()}
     byte_code = sum(size for file, size in sizes.items() if file.suffix == ".pyc")
     total = sum(sizes.values()) - byte_code
-    models = sum(size for file, size in sizes.items() if package / "shipped" in file.parents)
     print(
-        f"base install: {(total - models) / 1e6:.0f} MB in {len(seen)} packages, "
-        f"{models / 1e6:.0f} MB models, and {byte_code / 1e6:.0f} MB byte code"
+        f"base install: {total / 1e6:.0f} MB in {len(seen)} packages, and {byte_code / 1e6:.0f} MB byte code"
     )
-    assert total - models <= 150e6, sorted(seen)  # test_shipped.py bounds the models
+    assert total <= 150e6, sorted(seen)
     assert not seen & {"torch", "transformers", "scipy", "pandas"}
 
 

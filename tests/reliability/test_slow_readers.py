@@ -6,7 +6,7 @@ import asyncio
 import gc
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import in_process
@@ -74,11 +74,20 @@ class Buffers:
             self.most = max(self.most, transport.get_write_buffer_size() if transport else 0)
 
 
+@pytest.fixture
+def frozen_heap() -> Iterator[None]:
+    """As a server does at its start: looking through all of pytest takes the collector 0.3 s."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+
+@pytest.mark.usefixtures("frozen_heap")
 @pytest.mark.parametrize(("stall_s", "tokens"), [(8.0, 30), pytest.param(60.0, 400, marks=pytest.mark.soak)])
 def test_l3_stalled_readers(monkeypatch, show: Callable[[str], None], stall_s: float, tokens: int) -> None:
     """From when they have stalled to when they are cut; before that nobody can tell them from others."""
-    gc.collect()
-    gc.freeze()  # as a server does at its start; looking through all of pytest takes a third of a second
     monkeypatch.setattr(headrace.api.stream, "STALL_S", stall_s)
     monkeypatch.setattr(in_process, "bind", bind_with_small_buffers)
     engine = FakeEngine(pause_s=STEP_S)
@@ -111,7 +120,6 @@ def test_l3_stalled_readers(monkeypatch, show: Callable[[str], None], stall_s: f
             connection.close()
         alone += asyncio.run(live_gaps_ms(server.port, 100, tokens // 2))  # others use the machine as well
     model.close()
-    gc.unfreeze()
     assert buffers.pending + buffers.most <= LIMIT_BYTES
     assert cut_s > stall_s
     assert len(set(model.engine.cancelled)) >= 500

@@ -76,12 +76,16 @@ def test_headrace_finds_what_the_recipe_finds(
     tagger.load_state_dict({name: torch.from_numpy(value) for name, value in head.items()}, strict=False)
     tagger.decoder.float()
     with torch.no_grad():
+        encoded = tag.labelled(tag.HeadraceTokenizer(tokenizer, bos_id=0), texts[0].text, texts[0].labels)
+        states = tagger.decoder.states(torch.tensor([encoded.ids]), torch.ones(1, 1, 1, len(encoded.ids)) > 0)
         tagger.bias += 3.0  # after so few steps it finds nothing otherwise
     monkeypatch.setattr(torch, "autocast", lambda *given: nullcontext())  # bfloat16 would choose others
     theirs = tag.tag_texts(tagger, tokenizer, texts, torch.device("cpu"))
     _lift_bias(trained / "tagger/head.safetensors")
     with LLM(trained / "tagger", executor="reference", cache_dir=None) as llm:
+        [mine] = llm.token_vectors([encoded.ids])
         ours = [llm.entities(text.text, text.labels)[0] for text in texts]
+    assert np.allclose(mine, states[0].numpy(), atol=1e-4)
     assert any(theirs)
     assert [[(e.start, e.end, e.label) for e in found] for found in ours] == [
         [(e.start, e.end, e.label) for e in found] for found in theirs

@@ -1,8 +1,7 @@
-"""The files of the shipped models are those that `transformers` reads, with the same tokens and vectors."""
+"""The files of the shipped models are those that `transformers` reads, with the same greedy tokens."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from headrace import LLM
@@ -17,11 +16,7 @@ TEXTS = (
 TIE = 0.02
 
 
-GENERATING = [name for name, path in list_shipped().items() if (path / "generation_config.json").exists()]
-ENCODING = sorted(list_shipped().keys() - set(GENERATING))
-
-
-@pytest.mark.parametrize("name", GENERATING)
+@pytest.mark.parametrize("name", sorted(list_shipped()))
 @pytest.mark.parametrize(("executor", "gap"), [("reference", 0.0), ("native", TIE)])
 def test_transformers_says_the_same(name: str, executor: str, gap: float) -> None:
     transformers = pytest.importorskip("transformers", reason="needs headrace[train]")
@@ -39,19 +34,3 @@ def test_transformers_says_the_same(name: str, executor: str, gap: float) -> Non
                 logits = model(torch.tensor([[*ids, *ours]])).logits[0, len(ids) - 1 : -1]
             chosen = logits.gather(1, torch.tensor(ours)[:, None])[:, 0]
             assert (logits.amax(1) - chosen).max() <= gap
-
-
-@pytest.mark.parametrize("name", ENCODING)
-def test_transformers_computes_the_same_vectors(name: str) -> None:
-    transformers = pytest.importorskip("transformers", reason="needs headrace[train]")
-    torch = pytest.importorskip("torch", reason="needs headrace[train]")
-    folder = list_shipped()[name]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32)
-    with LLM(folder, executor="reference", cache_dir=None, pooling="none") as llm:
-        for text, ours in zip(TEXTS, llm.token_vectors(TEXTS), strict=True):
-            ids = tokenizer(text)["input_ids"]
-            assert ids == llm.model.tokenizer.encode_prompt(text)
-            with torch.no_grad():
-                states = model(torch.tensor([ids])).last_hidden_state[0]
-            assert np.abs(ours - states.numpy()).max() < 1e-4
