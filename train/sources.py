@@ -19,10 +19,10 @@ from tokenizers import Tokenizer
 VOCABULARY = 8192
 
 # Of the windows, and how much each of their tokens counts beside a token of an answer.
-PROSE_SHARE, PROSE_WEIGHT = 0.12, 0.5
+PROSE_SHARE, PROSE_WEIGHT = 0.10, 0.5
 DOCUMENTS_SHARE, DOCUMENTS_WEIGHT = 0.02, 0.5
 # Of the conversations' tokens.
-SHELL_SHARE, SQL_SHARE, TOOLS_SHARE, EDITS_SHARE = 0.35, 0.43, 0.08, 0.08
+SHELL_SHARE, SQL_SHARE, TOOLS_SHARE, EDITS_SHARE = 0.44, 0.36, 0.08, 0.06
 TALK_SHARE, STORIES_SHARE = 0.02, 0.04
 
 _DRAWN_FOR_TOKENIZER = 12_000

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 TRAIN = Path(__file__).resolve().parents[2] / "train"
-PAGES = ("tar", "other", "third")  # the first is a page of everyday use
+# The first is a page of everyday use, the next two name each other, the last is left out: no page names it.
+PAGES = ("tar", "other", "third", "unknown")
 VERBS = ("List", "Remove", "Create", "Show", "Open", "Copy")
 NOUNS = ("file", "user", "branch", "package", "image", "port")
 
@@ -87,9 +88,9 @@ def _novel(number: int) -> str:
 
 
 def _page(at: int) -> str:
-    tool = f"tool{at}"
+    tool, other = f"tool{at}", f"tool{2 if at == 1 else 1}"
     examples = (
-        f"- {verb} a {noun} of kind {at}:\n\n`{tool} {verb.lower()} {{{{path/to/{noun}}}}}`\n"
+        f"- {verb} a {noun} of kind {at}:\n\n`{tool} {verb.lower()} {{{{path/to/{noun}}}}} | {other}`\n"
         for verb, noun in zip(VERBS, NOUNS, strict=True)
     )
     return f"# {tool}\n\n> A tool.\n\n" + "\n".join(examples)

@@ -1,7 +1,7 @@
 """Task → shell command, from the tldr pages."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +15,10 @@ from data.words import pick, words
 
 ARCHIVE = "text/tldr_pages_en.tar.xz"
 
-# How often an example of a page is drawn: by its platform, and more for what is used every day.
-PLATFORM_WEIGHTS = {"common": 1.0, "linux": 1.0, "osx": 0.5, "windows": 0.3}
-OTHER_PLATFORM_WEIGHT = 0.15
-EVERYDAY_WEIGHT = 4.0
+# Of the archive's 30,000 examples a small model learns few well, so it is given those of commands that people
+# meet: on these platforms, used on the page of another command too. More often what is used every day.
+PLATFORMS = ("common", "linux")
+EVERYDAY_WEIGHT = 2.0
 EVERYDAY = words(
     """
     apt awk base64 basename bash bc bzip2 cal cargo cat cd chmod chown cmp comm cp cron crontab curl cut date
@@ -37,6 +37,7 @@ NAMED_SHARE = 0.3
 FILLED_SHARE = 0.3
 
 _EXAMPLE = re.compile(r"^- (.+?):?\n\n`(.+)`$", re.MULTILINE)
+_WORD = re.compile(r"[\w.+-]+")
 _STEMS = words(
     """
     notes report data backup photo letter budget draft song index results archive config main test log
@@ -101,22 +102,49 @@ def held_out_question(example: Example, manner: Manner, random: Generator) -> Co
     return ask(rephrase(example.task, tool, manner, random, plain_share=0.0), example.command)
 
 
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A page of the archive: `family` is the command's first word, which its sub-commands share."""
+
+    tool: str
+    family: str
+    weight: float
+    examples: list[tuple[str, str]]
+
+
 def _read_pages(path: Path) -> list[Example]:
-    found: list[tuple[str, str, str, float]] = []
-    for name, text in sorted(read_archive(path).items()):
-        *_, platform, file = name.split("/")
-        tool = text.partition("\n")[0].removeprefix("#").strip()
-        weight = PLATFORM_WEIGHTS.get(platform, OTHER_PLATFORM_WEIGHT)
-        if platform in ("common", "linux") and file.removesuffix(".md").partition("-")[0] in EVERYDAY:
-            weight = EVERYDAY_WEIGHT
-        for task, command in _EXAMPLE.findall(text):
-            # Keys pressed inside a program, and pointers to other pages, are no commands.
-            if not task.startswith("[Interactive]") and not command.startswith(("tldr ", "<")):
-                found.append((tool, clean_task(task), clean_command(command), weight))
-    tools = Counter(task for _, task in {(tool, task.lower()) for tool, task, _, _ in found})
+    pages = _known([_page(name, text) for name, text in sorted(read_archive(path).items())])
+    tasks = {(page.tool, task.lower()) for page in pages for task, _ in page.examples}
+    tools = Counter(task for _, task in tasks)
     return [
-        Example(tool, task, command, weight, tools[task.lower()] > 1) for tool, task, command, weight in found
+        Example(page.tool, task, command, page.weight, tools[task.lower()] > 1)
+        for page in pages
+        for task, command in page.examples
     ]
+
+
+def _page(name: str, text: str) -> _Page:
+    """The page, without examples when it is of another platform."""
+    *_, platform, file = name.split("/")
+    tool = text.partition("\n")[0].removeprefix("#").strip()
+    weight = EVERYDAY_WEIGHT if file.removesuffix(".md").partition("-")[0] in EVERYDAY else 1.0
+    examples = [
+        (clean_task(task), clean_command(command))
+        for task, command in _EXAMPLE.findall(text)
+        # Keys pressed inside a program, and pointers to other pages, are no commands.
+        if not task.startswith("[Interactive]") and not command.startswith(("tldr ", "<"))
+    ]
+    return _Page(tool, tool.partition(" ")[0], weight, examples if platform in PLATFORMS else [])
+
+
+def _known(pages: list[_Page]) -> list[_Page]:
+    """The pages of commands that are used every day or by the page of another command."""
+    users: defaultdict[str, set[str]] = defaultdict(set)
+    for page in pages:
+        for _, command in page.examples:
+            for word in _WORD.findall(command):
+                users[word].add(page.family)
+    return [page for page in pages if page.weight > 1 or users[page.family] - {page.family}]
 
 
 def clean_task(task: str) -> str:
