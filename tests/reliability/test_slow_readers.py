@@ -83,7 +83,6 @@ def frozen_heap() -> Iterator[None]:
     gc.unfreeze()
 
 
-
 @pytest.mark.usefixtures("frozen_heap")
 @pytest.mark.parametrize(("stall_s", "tokens"), [(8.0, 30), pytest.param(60.0, 400, marks=pytest.mark.soak)])
 def test_l3_stalled_readers(monkeypatch, show: Callable[[str], None], stall_s: float, tokens: int) -> None:
