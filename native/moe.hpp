@@ -2,7 +2,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "kernels.hpp"
 #include "kernels/linear.hpp"
@@ -63,9 +62,5 @@ class Moe {
   const RowsKernels& rows_;
   const MoeKernels& moe_;
 };
-
-// What is wrong with an instruction whose ids are in range, or nothing.
-std::string fault_of_route(const Program& program, const Instruction& instruction);
-std::string fault_of_moe(const Program& program, const Instruction& instruction);
 
 }  // namespace headrace

@@ -1,5 +1,5 @@
 // A program for the executor: values in an arena, weights, constants, KV layers and a list of
-// instructions. check_program refuses everything that could read or write out of bounds.
+// instructions. check_program (check/) refuses everything that could read or write out of bounds.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,20 +1,16 @@
-#include "program.hpp"
+#include "instruction.hpp"
 
 #include <algorithm>
-#include <stdexcept>
 
-#include "kernels.hpp"
-#include "kernels/attend.hpp"
-#include "kernels/linear.hpp"
-#include "moe.hpp"
-#include "recurrence_check.hpp"
+#include "../kernels.hpp"
+#include "../kernels/attend.hpp"
+#include "../kernels/linear.hpp"
+#include "mixture.hpp"
+#include "recurrence.hpp"
+#include "say.hpp"
 
 namespace headrace {
 namespace {
-
-[[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
-
-std::string text(int64_t number) { return std::to_string(number); }
 
 struct Form {
   const char* name;
@@ -351,137 +347,10 @@ class Checker {
   std::string where_;
 };
 
-void check_values(const Program& program) {
-  for (size_t i = 0; i < program.values.size(); ++i) {
-    const Value& value = program.values[i];
-    const std::string name = "value " + text(static_cast<int64_t>(i));
-    if (value.columns < 1 || value.columns > (int64_t{1} << 32)) refuse(name + " has " + text(value.columns) + " columns");
-    if (value.offset < 0 || value.offset % 4 != 0) refuse(name + " has offset " + text(value.offset));
-    if (value.offset > program.arena_bytes || program.end_of(value) > program.arena_bytes) {
-      refuse(name + " ends at byte " + text(program.end_of(value)) + " of an arena of " + text(program.arena_bytes));
-    }
-  }
-}
-
-void check_weights(const Program& program) {
-  for (size_t i = 0; i < program.weights.size(); ++i) {
-    const Weight& weight = program.weights[i];
-    const std::string name = "weight " + text(static_cast<int64_t>(i));
-    constexpr int64_t kMost = int64_t{1} << 31;
-    if (weight.n < 1 || weight.k < 1 || weight.n > kMost || weight.k > kMost ||
-        weight.k % block_inputs(weight.format) != 0) {
-      refuse(name + " has shape [" + text(weight.n) + ", " + text(weight.k) + "]");
-    }
-    const int64_t needed = static_cast<int64_t>(packed_bytes(weight.format, weight.n, weight.k));
-    if (program.weight_bytes[i] < needed) {
-      refuse(name + " has " + text(program.weight_bytes[i]) + " bytes where its format needs " + text(needed));
-    }
-    if (reinterpret_cast<uintptr_t>(weight.data) % 64 != 0) refuse(name + " is not aligned to 64 bytes");
-  }
-}
-
-void check_kv(Program& program) {
-  for (size_t i = 0; i < program.kv.size(); ++i) {
-    const KvLayer& layer = program.kv[i];
-    const std::string name = "KV layer " + text(static_cast<int64_t>(i));
-    if (layer.kv_heads < 1 || layer.head_dim < 2 || layer.head_dim > kMaxHeadDim || layer.head_dim % 2 != 0) {
-      refuse(name + " has " + text(layer.kv_heads) + " heads of dimension " + text(layer.head_dim) +
-             "; dimensions are even, 2 to " + text(kMaxHeadDim));
-    }
-    const int64_t number_bytes = layer.type == KvType::f32 ? 4 : 2;
-    const int64_t page_bytes = number_bytes * layer.kv_heads * kPageTokens * layer.head_dim;
-    const auto [k_bytes, v_bytes] = program.kv_bytes[i];
-    if ((layer.v != nullptr && k_bytes != v_bytes) || k_bytes % page_bytes != 0 || k_bytes == 0) {
-      refuse(name + ": k has " + text(k_bytes) + " and v " + text(v_bytes) + " bytes; both must be the same number of pages of " +
-             text(page_bytes) + " bytes, or v absent");
-    }
-    if (i > 0 && k_bytes / page_bytes != program.pages) {
-      refuse(name + " has " + text(k_bytes / page_bytes) + " pages, those before it " + text(program.pages));
-    }
-    program.pages = k_bytes / page_bytes;
-  }
-}
-
-void check_order(const Program& program) {
-  std::vector<bool> made(program.values.size(), false);
-  for (const Instruction& instruction : program.instructions) {
-    for (const int v : instruction.inputs) {
-      if (v >= 0 && !made[static_cast<size_t>(v)]) refuse("value " + text(v) + " is read before it is made");
-    }
-    for (const int v : instruction.outputs) {
-      if (made[static_cast<size_t>(v)]) refuse("value " + text(v) + " is made twice");
-      made[static_cast<size_t>(v)] = true;
-    }
-  }
-}
-
-void check_range(const char* what, int64_t value, int64_t low, int64_t high) {
-  if (value < low || value > high) {
-    refuse(std::string("step: ") + what + " " + text(value) + " is not in " + text(low) + " .. " + text(high));
-  }
-}
-
-// Which ids of a step an instruction looks up in a table; none where it is no embedding.
-struct Embedded {
-  const char* name;  // null: none
-  const int32_t* ids;
-};
-Embedded embedded_by(Op op, const Step& step) {
-  if (op == Op::embed) return {"token", step.tokens};
-  if (op == Op::embed_positions) return {"position", step.positions};
-  if (op == Op::embed_token_types) return {"token type", step.token_types};
-  return {nullptr, nullptr};
-}
-
-void check_sequences(const Program& program, const Step& step) {
-  check_range("first query start", step.query_starts[0], 0, 0);
-  check_range("last query start", step.query_starts[step.B], step.T, step.T);
-  for (int b = 0; b < step.B; ++b) {
-    check_range("query start", step.query_starts[b + 1], step.query_starts[b], step.T);
-    if (program.kv.empty()) continue;
-    check_range("length", step.lengths[b], 1, static_cast<int64_t>(step.max_pages) * kPageTokens);
-    const int used = (step.lengths[b] + kPageTokens - 1) / kPageTokens;
-    for (int page = 0; page < used; ++page) {
-      check_range("page id", step.block_tables[static_cast<int64_t>(b) * step.max_pages + page], 0, program.pages - 1);
-    }
-    for (int t = step.query_starts[b]; t < step.query_starts[b + 1]; ++t) {
-      check_range("position", step.positions[t], 0, step.lengths[b] - 1);
-    }
-  }
-}
-
 }  // namespace
 
-void check_program(Program& program) {
-  if (program.max_tokens < 1 || program.max_rows < 1) refuse("max_tokens and max_rows must be positive");
-  check_values(program);
-  check_weights(program);
-  check_kv(program);
-  const std::string fault = fault_of_states(program);
-  if (!fault.empty()) refuse(fault);
-  for (size_t i = 0; i < program.instructions.size(); ++i) Checker(program, program.instructions[i], i).check();
-  check_order(program);
-}
-
-void check_step(const Program& program, const Step& step) {
-  check_range("number of tokens", step.T, 1, program.max_tokens);
-  check_range("number of output rows", step.R, 0, program.max_rows);
-  for (const Instruction& instruction : program.instructions) {
-    const Embedded embedded = embedded_by(instruction.op, step);
-    if (embedded.name == nullptr) continue;
-    if (embedded.ids == nullptr) refuse("step: it has no token types, which the program looks up");
-    const int64_t rows = program.weights[static_cast<size_t>(instruction.weights[0])].n;
-    for (int t = 0; t < step.T; ++t) check_range(embedded.name, embedded.ids[t], 0, rows - 1);
-  }
-  for (int r = 0; r < step.R; ++r) check_range("output row", step.rows[r], 0, step.T - 1);
-  if (program.kv.empty() && program.states.empty()) return;
-  check_sequences(program, step);
-  if (!program.states.empty()) {
-    const std::string fault = fault_of_state_slots(program, step);
-    if (!fault.empty()) refuse("step: " + fault);
-  }
-  if (program.kv.empty()) return;
-  for (int t = 0; t < step.T; ++t) check_range("slot", step.slots[t], 0, program.pages * kPageTokens - 1);
+void check_instruction(const Program& program, Instruction& instruction, size_t index) {
+  Checker(program, instruction, index).check();
 }
 
 }  // namespace headrace

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "program.hpp"
+#include "../program.hpp"
 
 namespace headrace {
 

@@ -1,13 +1,12 @@
-#include "recurrence_check.hpp"
+#include "recurrence.hpp"
 
 #include <vector>
 
-#include "kernels.hpp"
+#include "../kernels.hpp"
+#include "say.hpp"
 
 namespace headrace {
 namespace {
-
-std::string text(int64_t number) { return std::to_string(number); }
 
 int64_t columns(const Program& program, int value) { return program.values[static_cast<size_t>(value)].columns; }
 
