@@ -22,63 +22,8 @@ Executor::Executor(Pool& pool, Program program, bool poison)
   if (poison) dead_ = dead_ranges(program_);
   plan_scratch();
   plan_rope_tables();
-  plan_stages();
-}
-
-void Executor::plan_scratch() {
-  size_t linear = 0, head = 0, attend = 0, moe = 0;
-  for (const Instruction& it : program_.instructions) {
-    if (it.op == Op::fused_linear) {
-      const Value& x = program_.values[static_cast<size_t>(it.inputs[0])];
-      linear = std::max(linear, linear_.scratch_bytes(program_.most_rows(x), x.columns));
-    } else if (it.op == Op::head_linear) {
-      const Weight& w = program_.weights[static_cast<size_t>(it.weights[0])];
-      const int64_t rows = program_.most_rows(program_.values[static_cast<size_t>(it.inputs[0])]);
-      head = std::max(head, head_linear_scratch_bytes(linear_, w, it.ints[0], rows) * static_cast<size_t>(pool_.threads()));
-    } else if (it.op == Op::attend) {
-      const KvLayer& kv = program_.kv[static_cast<size_t>(it.ints[0])];
-      attend = std::max(attend, attend_.scratch_bytes(pool_.threads(), it.ints[1], kv.kv_heads, kv.head_dim));
-    } else if (it.op == Op::moe) {
-      moe = std::max(moe, moe_.scratch_bytes(moe_shape(it)));
-    }
-  }
-  linear_scratch_ = Buffer(linear);
-  head_scratch_ = Buffer(head);
-  attend_scratch_ = Buffer(attend);
-  moe_scratch_ = Buffer(moe);
-}
-
-Executor::RopeTable Executor::rotation_of(const Instruction& it) {
-  const bool alone = it.op == Op::rope;
-  if (!alone && it.op != Op::rope_kv_write) return {};
-  return {it.constants[0], alone ? it.ints[1] : it.ints[2], alone ? it.floats[0] : it.floats[1], nullptr, nullptr};
-}
-
-const Executor::RopeTable& Executor::rope_table(const Instruction& it) const {
-  const RopeTable wanted = rotation_of(it);
-  const auto found = std::find_if(rope_tables_.begin(), rope_tables_.end(), [&](const RopeTable& table) {
-    return table.constant == wanted.constant && table.rotary_dim == wanted.rotary_dim && table.rope_scale == wanted.rope_scale;
-  });
-  static const RopeTable none;
-  return found == rope_tables_.end() ? none : *found;
-}
-
-void Executor::plan_rope_tables() {
-  int64_t floats = 0;
-  for (const Instruction& it : program_.instructions) {
-    const RopeTable wanted = rotation_of(it);
-    if (wanted.rotary_dim == 0 || rope_table(it).constant >= 0) continue;
-    rope_tables_.push_back(wanted);
-    floats += static_cast<int64_t>(wanted.rotary_dim) * program_.max_tokens;
-  }
-  rope_memory_ = Buffer(static_cast<size_t>(floats) * sizeof(float));
-  float* at = reinterpret_cast<float*>(rope_memory_.data());
-  for (RopeTable& table : rope_tables_) {
-    const int64_t size = static_cast<int64_t>(table.rotary_dim / 2) * program_.max_tokens;
-    table.cos = at;
-    table.sin = at + size;
-    at += 2 * size;
-  }
+  stages_ = stages_of(false);
+  lone_stages_ = stages_of(true);
 }
 
 float* Executor::value(int id) const {
@@ -92,8 +37,9 @@ float* Executor::value(int id) const {
 void Executor::run(const Step& step) {
   check_step(program_, step);
   const std::lock_guard<std::mutex> turn(turn_);
-  pool_.run_phases(static_cast<int>(stages_.size()), [&](int i, int part, int parts) {
-    run_stage(stages_[static_cast<size_t>(i)], step, part, parts);
+  const std::vector<Stage>& stages = stages_for(step);
+  pool_.run_phases(static_cast<int>(stages.size()), [&](int i, int part, int parts) {
+    run_stage(stages[static_cast<size_t>(i)], step, part, parts);
   });
 }
 
@@ -101,23 +47,13 @@ std::vector<double> Executor::run_timed(const Step& step) {
   check_step(program_, step);
   const std::lock_guard<std::mutex> turn(turn_);
   std::vector<double> seconds(program_.instructions.size() + 1);
-  for (const Stage& stage : stages_) {
+  for (const Stage& stage : stages_for(step)) {
     const auto begin = std::chrono::steady_clock::now();
     pool_.run_phases(1, [&](int, int part, int parts) { run_stage(stage, step, part, parts); });
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     seconds[stage.kind == Stage::Kind::start ? 0 : stage.instruction + 1] += took.count();
   }
   return seconds;
-}
-
-void Executor::plan_stages() {
-  stages_.push_back({Stage::Kind::start});
-  for (size_t i = 0; i < program_.instructions.size(); ++i) {
-    const Op op = program_.instructions[i].op;
-    const int phases = op == Op::moe ? Moe::kPhases : (op == Op::fused_linear ? 2 : 1);
-    for (int phase = 0; phase < phases; ++phase) stages_.push_back({Stage::Kind::execute, i, phase});
-    if (!dead_.empty()) stages_.push_back({Stage::Kind::poison, i});
-  }
 }
 
 void Executor::run_stage(const Stage& stage, const Step& step, int part, int parts) {
@@ -232,6 +168,10 @@ void Executor::fused_linear(const Instruction& it, int phase, int64_t rows, int 
   args.act = static_cast<Act>(it.ints[0]);
   args.residual = it.inputs[1] < 0 ? nullptr : value(it.inputs[1]);
   args.scratch = linear_scratch_.data();
+  if (phase == kWhole) {
+    args.scratch += static_cast<size_t>(part) * lone_scratch_bytes_;
+    linear_.prepare(args, 0, 1);
+  }
   (phase == 0 ? linear_.prepare : linear_.product)(args, part, parts);
 }
 

@@ -88,15 +88,13 @@ inline int64_t strip_bytes_of(Format format, int64_t k) {
 }
 
 struct Tiles {
-  int64_t rows = 0, count = 0;
-  Tiles(int64_t rows_, int64_t most) : rows(rows_), count((rows_ + most - 1) / most) {}
-  int64_t begin(int64_t tile) const {
-    const int64_t extra = rows % count;
-    return tile * (rows / count) + (tile < extra ? tile : extra);
-  }
-  int64_t size(int64_t tile) const { return begin(tile + 1) - begin(tile); }
+  int64_t rows, count;
+  int64_t base, extra;  // rows of a tile, and how many tiles at the front have one more: divided once, as it is asked for with every strip
+  Tiles(int64_t rows_, int64_t most)
+      : rows(rows_), count((rows_ + most - 1) / most), base(count > 0 ? rows / count : 0), extra(rows - base * count) {}
+  int64_t begin(int64_t tile) const { return tile * base + (tile < extra ? tile : extra); }
+  int64_t size(int64_t tile) const { return base + (tile < extra ? 1 : 0); }
   int64_t of_row(int64_t row) const {
-    const int64_t base = rows / count, extra = rows % count;
     return row < extra * (base + 1) ? row / (base + 1) : extra + (row - extra * (base + 1)) / base;
   }
 };
