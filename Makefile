@@ -12,7 +12,7 @@ run: $(VENV)/.installed
 	  "It was a cold evening, and the old house at the end of the lane"
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest tests/kv tests/engine/test_schedule.py \
+	$(BIN)/python -m pytest tests/kv $(filter-out %_states.py,$(wildcard tests/engine/test_schedule*.py)) \
 	  --cov=headrace.kv --cov=headrace.engine.schedule --cov-branch --cov-fail-under=100
 	$(BIN)/python -m pytest
 
