@@ -60,7 +60,8 @@ models: $(VENV)/.train
 	mkdir -p $(WORK)/embed $(WORK)/tagger
 	cp $(SHIPPED)/mini/tokenizer.json $(WORK)/embed/
 	cp $(SHIPPED)/mini/tokenizer.json $(WORK)/tagger/
-	$(BIN)/python train/embed.py --data $(DATA) --work $(WORK)/embed --out $(SHIPPED)/embed
+	$(BIN)/python train/embed.py --data $(DATA) --work $(WORK)/embed --out $(SHIPPED)/embed \
+	  --start $(SHIPPED)/mini/model.safetensors
 	$(BIN)/python train/tagger.py --data $(DATA) --work $(WORK)/tagger --out $(SHIPPED)/tagger \
 	  --start $(SHIPPED)/mini/model.safetensors
 	$(BIN)/python train/evaluate_encoders.py --data $(DATA) --model $(SHIPPED)/embed --card embed

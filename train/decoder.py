@@ -1,8 +1,10 @@
 """The Llama-architecture decoder that the recipe trains; its parameters are named as in checkpoints."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -112,6 +114,16 @@ class Decoder(nn.Module):
             if parameter.dim() == 2:
                 deviation = residual if "o_proj" in name or "down_proj" in name else 0.02
                 nn.init.normal_(parameter, 0.0, deviation, generator=generator)
+
+    @torch.no_grad()
+    def start_from(self, path: Path) -> None:
+        """Take embeddings and the first layers of a decoder of the same widths: a model folder's weights, or
+        a checkpoint of its training."""
+        tensors = load_file(path)
+        for name, parameter in self.named_parameters():
+            there = next((tensors[p + name] for p in ("model.", "weight.") if p + name in tensors), None)
+            if there is not None:
+                parameter.copy_(there)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits [batch, length, vocabulary] of tokens [batch, length]."""

@@ -1,10 +1,10 @@
 """Trains `embed`, the sentence encoder inside the package, on texts that belong together.
 
-    python train/embed.py --data FOLDER --work FOLDER --out FOLDER
+    python train/embed.py --data FOLDER --work FOLDER --out FOLDER --start FILE
 
-The tokenizer is that of `mini`: put `tokenizer.json` of its work folder into this one, or it is made anew
-from the same data. Needs the packages of `headrace[train]`. Same data, seed and steps give the same model on
-one machine.
+It starts from the embeddings and first layers of `mini` (`--start`: its model.safetensors) and uses its
+tokenizer: put `tokenizer.json` of mini's folder into the work folder, or it is made anew from the same data.
+Needs the packages of `headrace[train]`. Same data, seed and steps give the same model on one machine.
 """
 
 import sys
@@ -21,7 +21,9 @@ from recipe import Options, read_options, run_recipe
 from sources import VOCABULARY, prepare_tokenizer, read_sources
 from tokenizers import Tokenizer
 
-SHAPE = Shape(vocabulary=VOCABULARY, hidden=384, intermediate=512, layers=2, heads=6, kv_heads=2, context=512)
+SHAPE = Shape(
+    vocabulary=VOCABULARY, hidden=384, intermediate=1024, layers=2, heads=6, kv_heads=2, context=512
+)
 STEPS, DECAY_STEPS = 270, 210
 PAIRS_PER_STEP = 96
 MEASURED = 500  # held-out questions of each kind
@@ -35,6 +37,8 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
     sources = read_pair_sources(options.data)
     decoder = Decoder(SHAPE)
     decoder.initialise(torch.Generator().manual_seed(options.seed))
+    if options.start is not None:
+        decoder.start_from(options.start)
     decoder.to(options.device)
     run = Run(
         plan=Plan(
@@ -81,7 +85,7 @@ def main() -> int:
     """Trains, exports."""
     description = "Trains the sentence encoder that ships inside the package."
     return run_recipe(
-        lambda: read_options(description, steps=STEPS, decay=DECAY_STEPS), prepare, write_encoder
+        lambda: read_options(description, steps=STEPS, decay=DECAY_STEPS, start=True), prepare, write_encoder
     )
 
 

@@ -49,7 +49,7 @@ def answers(llm: LLM, writer: Writer, conversations: list[Conversation]) -> list
 def shell_rows(llm: LLM, writer: Writer, sources: Sources) -> Rows:
     """Commands for tasks in words that were never trained on."""
     rows: Rows = []
-    for what, everyday in (("all pages", False), ("everyday commands", True)):
+    for what, everyday in (("all its pages", False), ("everyday commands", True)):
         asked = sources.shell.held_out(SHELL_COUNT, SEED, everyday=everyday)
         said = answers(llm, writer, [conversation for _, conversation in asked])
         examples = [example for example, _ in asked]

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from data.sql import Question
 
+_NAME = r'"(?:[^"]|"")*"|[a-z_][a-z0-9_]*'
 _STATEMENT = re.compile(
-    r'SELECT (?:(?P<aggregate>[A-Z]+)\()?"(?P<selected>(?:[^"]|"")*)"\)? FROM "(?P<table>(?:[^"]|"")*)"'
-    r"(?: WHERE (?P<where>.*))?",
+    rf"SELECT (?:(?P<aggregate>[A-Z]+)\()?(?P<selected>{_NAME})\)? FROM (?:{_NAME})(?: WHERE (?P<where>.*))?",
     re.DOTALL,
 )
-_CONDITION = re.compile(r'"((?:[^"]|"")*)" ([=<>]) (\'(?:[^\']|\'\')*\'|-?\d+(?:\.\d+)?)(?: AND |$)')
+_CONDITION = re.compile(rf"({_NAME}) ([=<>]) ('(?:[^']|'')*'|-?\d+(?:\.\d+)?)(?: AND |$)")
 _BEFORE_NAME = re.compile(r"^(?:sudo |\w+=\S* )+")
 
 
@@ -39,8 +39,12 @@ def logical_form(statement: str) -> Form | None:
     found = _CONDITION.findall(where)
     if len(_CONDITION.sub("", where)):
         return None
-    conditions = ((column, operator, _value(literal)) for column, operator, literal in found)
-    return Form(match["aggregate"] or "", match["selected"], frozenset(conditions))
+    conditions = ((_bare(column), operator, _value(literal)) for column, operator, literal in found)
+    return Form(match["aggregate"] or "", _bare(match["selected"]), frozenset(conditions))
+
+
+def _bare(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
 def _value(literal: str) -> str:

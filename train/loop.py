@@ -20,7 +20,7 @@ NO_DECAY = -1
 # Updates of Muon have the same norm however small the gradient is, so a matrix grows to 1 / its decay.
 # Without a bound the products of queries and keys came to 1,300 within 18 million tokens: each query saw one
 # key, and nothing was learned through attention any more (Kimi K2, 2025, clips them for the same reason).
-SCORING_DECAY, MATRIX_DECAY = 0.4, 0.05
+SCORING_DECAY, MATRIX_DECAY = 0.2, 0.05
 LONG_EVERY = 8
 
 

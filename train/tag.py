@@ -1,7 +1,6 @@
 """The tagger: an encoder of labels and text together, and how well each token goes with each label."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,7 +9,6 @@ from data.words import pick
 from decoder import Decoder, Shape
 from mixture import Batch
 from objective import Objective
-from safetensors.torch import load_file
 from spans import LABEL_MARK, LONGEST_SPAN, TEXT_MARK, wanted_scores
 from stream import BEGIN_ID
 from tokenizers import Tokenizer
@@ -44,17 +42,6 @@ class Tagger(nn.Module):
         self.decoder.initialise(generator)
         for linear in (self.token, self.label):
             nn.init.normal_(linear.weight, 0.0, self.shape.hidden**-0.5, generator=generator)
-
-    def start_from(self, path: Path) -> None:
-        """Take embeddings and the first layers of a decoder of the same widths: a model folder's weights, or
-        a checkpoint of its training."""
-        tensors = load_file(path)
-        own = self.decoder.state_dict()
-        with torch.no_grad():
-            for name, parameter in own.items():
-                there = next((tensors[p + name] for p in ("model.", "weight.") if p + name in tensors), None)
-                if there is not None:
-                    parameter.copy_(there)
 
     def forward(self, tokens: Tensor, documents: Tensor, marks: Tensor) -> Tensor:
         """Scores [rows, tokens, labels, 3]; `marks` [rows, labels] are places of labels' marks."""

@@ -42,7 +42,7 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
     tagger = Tagger(SHAPE)
     tagger.initialise(torch.Generator().manual_seed(options.seed))
     if options.start is not None:
-        tagger.start_from(options.start)
+        tagger.decoder.start_from(options.start)
     tagger.to(options.device)
     run = Run(
         plan=Plan(

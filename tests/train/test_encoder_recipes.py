@@ -72,7 +72,7 @@ def test_headrace_finds_what_the_recipe_finds(
     texts = importlib.import_module("data.entities").read_tagged(made_up_data).held_out["pii"]
     head = load_file(trained / "tagger/head.safetensors")
     tagger = tag.Tagger(importlib.import_module("tagger").SHAPE)
-    tagger.start_from(trained / "tagger/model.safetensors")
+    tagger.decoder.start_from(trained / "tagger/model.safetensors")
     tagger.load_state_dict({name: torch.from_numpy(value) for name, value in head.items()}, strict=False)
     tagger.decoder.float()
     with torch.no_grad():

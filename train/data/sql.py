@@ -22,7 +22,7 @@ from data.words import pick, words
 FILE = "sql/text2sql/wikisql.json.bz2"
 
 FEWEST_COLUMNS, MOST_COLUMNS = 4, 8
-SPACED_SHARE, TITLED_SHARE = 0.12, 0.08  # of prompts whose columns are written `home team` or `Home Team`
+SPACED_SHARE, TITLED_SHARE = 0.25, 0.08  # of prompts whose columns are written `home team` or `Home Team`
 
 _TABLE_NAMES = words(
     """
@@ -37,6 +37,20 @@ _SELECT = re.compile(
 )
 _CONDITION = re.compile(r'TABLEalias0\.(\S+?)_FIELD ([=<>]) "?(var\d+)"?')
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_BARE = re.compile(r"[a-z_][a-z0-9_]*")
+_KEYWORDS = frozenset(
+    words(
+        """
+        add all alter analyze and any as asc between both by case cast check collate column commit
+        constraint create cross current default delete desc distinct drop else end escape except exists
+        false fetch filter first following for foreign from full glob grant group having if in index inner
+        insert intersect into is isnull join key last left like limit match natural not nothing notnull
+        null of offset on or order outer over partition plan pragma primary range references replace
+        returning right row rows select set some table then to transaction trigger true union unique
+        update user using values view when where window with
+        """
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +104,29 @@ def prompt(table: str, columns: list[str], question: str) -> str:
 
 
 def statement(question: Question, table: str, write: Callable[[str], str] = str) -> str:
-    """The SQL, all names quoted; numbers stand bare, texts in single quotes."""
-    selected = f'"{write(question.selected)}"'
+    """The SQL; numbers stand bare, texts in single quotes. Names are quoted only where SQL wants it: as they
+    stand in the prompt they are the same tokens, and so easily copied."""
+    selected = named(write(question.selected))
     if question.aggregate:
         selected = f"{question.aggregate}({selected})"
     conditions = [
-        f'"{write(column)}" {operator} {_literal(value)}' for column, operator, value in question.conditions
+        f"{named(write(column))} {operator} {_literal(value)}"
+        for column, operator, value in question.conditions
     ]
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    return f'SELECT {selected} FROM "{table}"{where}'
+    return f"SELECT {selected} FROM {named(table)}{where}"
+
+
+def named(name: str) -> str:
+    """A name as SQL wants it."""
+    return name if _BARE.fullmatch(name) and name not in _KEYWORDS else f'"{name}"'
 
 
 def grammar(table: str, columns: Sequence[str]) -> str:
     """The statements that `statement` can write about this table, as a Lark grammar."""
-    names = " | ".join(json.dumps(f'"{column}"') for column in columns)
+    names = " | ".join(json.dumps(named(column)) for column in columns)
     return f"""
-        start: "SELECT " (column | aggregate) " FROM {json.dumps(f'"{table}"')[1:-1]}" (" WHERE " conditions)?
+        start: "SELECT " (column | aggregate) " FROM {json.dumps(named(table))[1:-1]}" (" WHERE " conditions)?
         aggregate: ("COUNT" | "MAX" | "MIN" | "AVG" | "SUM") "(" column ")"
         conditions: condition (" AND " condition)*
         condition: column (" = " | " < " | " > ") (NUMBER | TEXT)
@@ -161,8 +182,8 @@ def _question(sql: str, sentence: dict[str, Any], columns: tuple[str, ...]) -> Q
 
 
 def _column(field: str) -> str:
-    """Lower case; brackets, commas and quotes, which a list of columns could not hold, go."""
-    return re.sub(r"[\s_]+", "_", re.sub(r"[()\[\],\"'`|]", " ", field.lower())).strip("_ ") or "no"
+    """Lower case; what is between letters and digits becomes an underscore: most names need no quotes."""
+    return re.sub(r"[\W_]+", "_", field.lower()).strip("_") or "no"
 
 
 def _fill_tables(used: dict[str, set[str]]) -> dict[str, tuple[str, ...]]:
