@@ -54,7 +54,19 @@ def shell_rows(llm: LLM, writer: Writer, sources: Sources) -> Rows:
         said = answers(llm, writer, [conversation for _, conversation in asked])
         examples = [example for example, _ in asked]
         rows += _shell_rows(what, examples, said)
-    return rows
+    return rows + _own_rows(llm, writer, sources)
+
+
+def _own_rows(llm: LLM, writer: Writer, sources: Sources) -> Rows:
+    """Our own everyday tasks, each in a wording that was kept back."""
+    asked = sources.everyday.held_out()
+    said = answers(llm, writer, asked)
+    pairs = [(str(talk.messages[-1]["content"]), a.strip()) for talk, a in zip(asked, said, strict=True)]
+    names = [command_name(a) == command_name(command) for command, a in pairs]
+    return [
+        ("shell, own tasks in new wordings: right command name", _share(names)),
+        ("shell, own tasks in new wordings: exact command", _share([command == a for command, a in pairs])),
+    ]
 
 
 def _shell_rows(what: str, examples: list[Example], said: list[str]) -> Rows:

@@ -30,6 +30,7 @@ class Measure:
         held_out: dict[str, list[Conversation]] = {
             "shell": [talk for _, talk in sources.shell.held_out(MEASURED, 0)],
             "everyday": [talk for _, talk in sources.shell.held_out(MEASURED, 0, everyday=True)],
+            "own tasks": sources.everyday.held_out()[:MEASURED],
             "sql": [talk for _, talk in sources.sql.held_out(MEASURED, 0)],
             "tools": [sources.tools.draw(random) for _ in range(MEASURED // 2)],
             "edits": [sources.held_out_edits().draw(random) for _ in range(MEASURED // 2)],

@@ -21,6 +21,8 @@ from mixture import Mixture, Text
 from objective import distillation
 from recipe import Options, chat_plan, read_options, run_recipe
 from sources import (
+    EDITS_SHARE,
+    EVERYDAY_SHARE,
     PROSE_SHARE,
     SHELL_SHARE,
     SQL_SHARE,
@@ -48,7 +50,13 @@ STORY_TEMPERATURE = 0.7
 def make_mixture(sources: Sources, tokenizer: Tokenizer, options: Options) -> Mixture:
     """The prompts of the jobs with the teacher's answers, and prose."""
     writer, seed = Writer(tokenizer), options.seed
-    jobs = ((sources.shell, SHELL_SHARE), (sources.sql, SQL_SHARE), (sources.tools, TOOLS_SHARE))
+    jobs = (
+        (sources.shell, SHELL_SHARE),
+        (sources.everyday, EVERYDAY_SHARE),
+        (sources.sql, SQL_SHARE),
+        (sources.tools, TOOLS_SHARE),
+        (sources.edits, EDITS_SHARE),
+    )
     stories = Stories(sources.novels)
     with LLM(options.teacher, cache_dir=None) as llm:
         parts = [

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from data.documents import read_documents
 from data.edits import Edits
+from data.everyday import Everyday
 from data.prose import Novels, Stories, read_novels
 from data.shell import Shell
 from data.sql import Sql
@@ -22,8 +23,8 @@ VOCABULARY = 8192
 PROSE_SHARE, PROSE_WEIGHT = 0.10, 0.5
 DOCUMENTS_SHARE, DOCUMENTS_WEIGHT = 0.02, 0.5
 # Of the conversations' tokens.
-SHELL_SHARE, SQL_SHARE, TOOLS_SHARE, EDITS_SHARE = 0.42, 0.34, 0.08, 0.10
-TALK_SHARE, STORIES_SHARE = 0.02, 0.04
+SHELL_SHARE, EVERYDAY_SHARE, SQL_SHARE = 0.38, 0.06, 0.34
+TOOLS_SHARE, EDITS_SHARE, TALK_SHARE, STORIES_SHARE = 0.08, 0.08, 0.02, 0.04
 
 _DRAWN_FOR_TOKENIZER = 12_000
 
@@ -35,6 +36,7 @@ class Sources:
     novels: Novels
     documents: list[str]
     shell: Shell
+    everyday: Everyday
     sql: Sql
     talk: Talk
     tools: ToolCalls
@@ -49,7 +51,7 @@ def read_sources(data: Path) -> Sources:
     """Raises MissingData naming the first thing that is not there."""
     novels, documents = read_novels(data), read_documents(data)
     edits = Edits(novels.plain + novels.other + documents)
-    return Sources(novels, documents, Shell(data), Sql(data), Talk(data), ToolCalls(), edits)
+    return Sources(novels, documents, Shell(data), Everyday(), Sql(data), Talk(data), ToolCalls(), edits)
 
 
 def tokenizer_texts(sources: Sources) -> list[str]:
@@ -57,7 +59,7 @@ def tokenizer_texts(sources: Sources) -> list[str]:
     random = np.random.default_rng(0)
     drawn = [
         part.draw(random)
-        for part in (sources.shell, sources.sql, sources.tools)
+        for part in (sources.shell, sources.everyday, sources.sql, sources.tools)
         for _ in range(_DRAWN_FOR_TOKENIZER)
     ]
     said = [str(message["content"]) for conversation in drawn for message in conversation.messages]
@@ -78,6 +80,7 @@ def make_mixture(sources: Sources, tokenizer: Tokenizer, work: Path) -> Mixture:
     """The mixture that `mini` learns from; its encoded text is kept in the work folder."""
     parts = (
         (sources.shell, SHELL_SHARE),
+        (sources.everyday, EVERYDAY_SHARE),
         (sources.sql, SQL_SHARE),
         (sources.tools, TOOLS_SHARE),
         (sources.edits, EDITS_SHARE),

@@ -71,6 +71,23 @@ def test_names_of_files_are_put_into_task_and_command_alike(made_up_data: Path) 
     assert all(command.partition(" | ")[0].rpartition(" ")[2] in task for task, command in filled)
 
 
+def test_everyday_tasks_say_what_their_commands_say() -> None:
+    everyday = importlib.import_module("data.everyday").Everyday()
+    random = np.random.default_rng(0)
+    kept_back = [talk.messages[0]["content"] for talk in everyday.held_out()]
+    drawn = [everyday.draw(random) for _ in range(3000)]
+    asked = {talk.messages[0]["content"].rstrip("?.") for talk in drawn}
+    assert len(kept_back) > 190 and not asked & set(kept_back)
+    assert not any({"{", "}"} & set(question) for question in asked)
+    for talk in drawn:
+        question, command = (message["content"] for message in talk.messages)
+        if command.startswith("kill ") and "-9" not in command:
+            assert command.split()[1] in question.rstrip("?.").split()
+    assert ("extract a gzipped tar archive", "tar -xzf path/to/file.tar.gz") in [
+        tuple(message["content"] for message in talk.messages) for talk in everyday.held_out()
+    ]
+
+
 def test_sql_is_written_with_names_quoted_where_they_must_be_and_read_again() -> None:
     sql, figures = importlib.import_module("data.sql"), importlib.import_module("figures")
     conditions = (("home/team", "=", "O'Brien AND co"), ("points", ">", "12.5"))
