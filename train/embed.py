@@ -3,7 +3,7 @@
     python train/embed.py --data FOLDER --work FOLDER --out FOLDER --start FILE
 
 It starts from the embeddings and first layers of `mini` (`--start`: its model.safetensors) and uses its
-tokenizer: put `tokenizer.json` of mini's folder into the work folder, or it is made anew from the same data.
+tokenizer: put `tokenizer.json` of mini's folder into the work folder. Without a start it may be made anew.
 Needs the packages of `headrace[train]`. Same data, seed and steps give the same model on one machine.
 """
 
@@ -18,7 +18,7 @@ from loop import Plan, Run
 from nearness import centroid_accuracy, nearest_share
 from pairs import LONGEST, Pairs, PairSources, read_pair_sources, sql_pair
 from recipe import Options, read_options, run_recipe
-from sources import VOCABULARY, prepare_tokenizer, read_sources
+from sources import VOCABULARY, prepare_tokenizer, read_sources, tokenizer_of_mini
 from tokenizers import Tokenizer
 
 SHAPE = Shape(
@@ -31,9 +31,9 @@ MEASURED = 500  # held-out questions of each kind
 
 def prepare(options: Options) -> tuple[Run, Tokenizer]:
     """Reads the data and builds the run. Raises MissingData."""
-    if not (options.work / "tokenizer.json").is_file():
+    if options.start is None and not (options.work / "tokenizer.json").is_file():
         prepare_tokenizer(read_sources(options.data), options.work)
-    tokenizer = Tokenizer.from_file(str(options.work / "tokenizer.json"))
+    tokenizer = tokenizer_of_mini(options.work)
     sources = read_pair_sources(options.data)
     decoder = Decoder(SHAPE)
     decoder.initialise(torch.Generator().manual_seed(options.seed))

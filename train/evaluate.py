@@ -61,23 +61,28 @@ def _own_rows(llm: LLM, writer: Writer, sources: Sources) -> Rows:
     """Our own everyday tasks, each in a wording that was kept back."""
     asked = sources.everyday.held_out()
     said = answers(llm, writer, asked)
-    pairs = [(str(talk.messages[-1]["content"]), a.strip()) for talk, a in zip(asked, said, strict=True)]
-    names = [command_name(a) == command_name(command) for command, a in pairs]
+    names, exact = _right_commands([str(talk.messages[-1]["content"]) for talk in asked], said)
     return [
         ("shell, own tasks in new wordings: right command name", _share(names)),
-        ("shell, own tasks in new wordings: exact command", _share([command == a for command, a in pairs])),
+        ("shell, own tasks in new wordings: exact command", _share(exact)),
     ]
 
 
 def _shell_rows(what: str, examples: list[Example], said: list[str]) -> Rows:
-    names = [command_name(a) == command_name(e.command) for e, a in zip(examples, said, strict=True)]
-    exact = [a.strip() == e.command for e, a in zip(examples, said, strict=True)]
+    names, exact = _right_commands([example.command for example in examples], said)
     unnamed = [right for right, example in zip(names, examples, strict=True) if not example.ambiguous]
     return [
         (f"shell, {what}: right command name", _share(names)),
         (f"shell, {what}: right name where the task does not give it", _share(unnamed)),
         (f"shell, {what}: exact command", _share(exact)),
     ]
+
+
+def _right_commands(wanted: list[str], said: list[str]) -> tuple[list[bool], list[bool]]:
+    """Of each answer whether its command's name is right, and whether all of it is."""
+    pairs = list(zip(wanted, said, strict=True))
+    names = [command_name(command) == command_name(answer) for command, answer in pairs]
+    return names, [command == answer.strip() for command, answer in pairs]
 
 
 def sql_rows(llm: LLM, writer: Writer, sources: Sources) -> Rows:

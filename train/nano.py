@@ -20,18 +20,7 @@ from measure import Measure
 from mixture import Mixture, Text
 from objective import distillation
 from recipe import Options, chat_plan, read_options, run_recipe
-from sources import (
-    EDITS_SHARE,
-    EVERYDAY_SHARE,
-    PROSE_SHARE,
-    SHELL_SHARE,
-    SQL_SHARE,
-    STORIES_SHARE,
-    TOOLS_SHARE,
-    VOCABULARY,
-    Sources,
-    read_sources,
-)
+from sources import PROSE_SHARE, STORIES_SHARE, VOCABULARY, Sources, jobs, read_sources
 from stream import load_stream
 from tokenizers import Tokenizer
 
@@ -50,18 +39,11 @@ STORY_TEMPERATURE = 0.7
 def make_mixture(sources: Sources, tokenizer: Tokenizer, options: Options) -> Mixture:
     """The prompts of the jobs with the teacher's answers, and prose."""
     writer, seed = Writer(tokenizer), options.seed
-    jobs = (
-        (sources.shell, SHELL_SHARE),
-        (sources.everyday, EVERYDAY_SHARE),
-        (sources.sql, SQL_SHARE),
-        (sources.tools, TOOLS_SHARE),
-        (sources.edits, EDITS_SHARE),
-    )
     stories = Stories(sources.novels)
     with LLM(options.teacher, cache_dir=None) as llm:
         parts = [
             (record_answers(llm, writer, job, ANSWERS, options.work / f"{job.name}.jsonl", seed=seed), share)
-            for job, share in jobs
+            for job, share in jobs(sources)
         ]
         path = options.work / "stories.jsonl"
         told = record_answers(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from corpus import MissingData
 from data.documents import read_documents
 from data.edits import Edits
 from data.everyday import Everyday
@@ -13,7 +14,7 @@ from data.sql import Sql
 from data.talk import Talk
 from data.tool_calls import ToolCalls
 from dialogue import Writer, make_tokenizer
-from mixture import Mixture, Text
+from mixture import Mixture, Part, Text
 from stream import load_stream
 from tokenizers import Tokenizer
 
@@ -76,14 +77,29 @@ def prepare_tokenizer(sources: Sources, work: Path) -> Tokenizer:
     return Tokenizer.from_file(str(path))
 
 
-def make_mixture(sources: Sources, tokenizer: Tokenizer, work: Path) -> Mixture:
-    """The mixture that `mini` learns from; its encoded text is kept in the work folder."""
-    parts = (
+def tokenizer_of_mini(work: Path) -> Tokenizer:
+    """The one that was put into the work folder. Raises MissingData."""
+    path = work / "tokenizer.json"
+    if not path.is_file():
+        raise MissingData(f"{path} is missing: put the one of mini's model folder there")
+    return Tokenizer.from_file(str(path))
+
+
+def jobs(sources: Sources) -> tuple[tuple[Part, float], ...]:
+    """The parts whose answers follow from what is asked, with their shares."""
+    return (
         (sources.shell, SHELL_SHARE),
         (sources.everyday, EVERYDAY_SHARE),
         (sources.sql, SQL_SHARE),
         (sources.tools, TOOLS_SHARE),
         (sources.edits, EDITS_SHARE),
+    )
+
+
+def make_mixture(sources: Sources, tokenizer: Tokenizer, work: Path) -> Mixture:
+    """The mixture that `mini` learns from; its encoded text is kept in the work folder."""
+    parts = (
+        *jobs(sources),
         (sources.talk, TALK_SHARE),
         (Stories(sources.novels), STORIES_SHARE),
     )

@@ -12,13 +12,12 @@ import sys
 
 import packages  # noqa: F401 - before what it looks for
 import torch
-from corpus import MissingData
 from data.entities import TaggedSources, read_tagged
 from decoder import Shape
 from export import write_tagger
 from loop import Plan, Run
 from recipe import Options, read_options, run_recipe
-from sources import VOCABULARY
+from sources import VOCABULARY, tokenizer_of_mini
 from spans import f1
 from tag import TagBatches, Tagger, tag_objective, tag_texts
 from tokenizers import Tokenizer
@@ -34,10 +33,7 @@ MEASURED = 150  # held-out texts of each kind
 
 def prepare(options: Options) -> tuple[Run, Tokenizer]:
     """Reads the data and builds the run. Raises MissingData."""
-    path = options.work / "tokenizer.json"
-    if not path.is_file():
-        raise MissingData(f"{path} is missing: put the one of mini's model folder there")
-    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer = tokenizer_of_mini(options.work)
     sources = read_tagged(options.data)
     tagger = Tagger(SHAPE)
     tagger.initialise(torch.Generator().manual_seed(options.seed))

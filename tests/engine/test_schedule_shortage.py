@@ -7,8 +7,8 @@ import random
 import pytest
 from scheduling import P, crowd, scheduler, sequence, step
 
-from headrace.engine.schedule import MAX_PREEMPTIONS
-from headrace.engine.sequence import State
+from headrace.engine.schedule import MAX_PREEMPTIONS, Scheduler
+from headrace.engine.sequence import Sequence, State
 
 
 def test_shortage_evicts_first():
@@ -54,12 +54,17 @@ def test_the_least_important_sits_out_where_no_page_is_left():
     assert [chunk[0] for chunk in step(engine)] == [1]
 
 
+def decode(engine: Scheduler, one: Sequence, length: int) -> None:
+    """Add it, and go on until it has so many tokens."""
+    engine.add(one)
+    while len(one.tokens) < length:
+        step(engine)
+
+
 def test_a_prefill_sits_out_where_no_page_is_left():
     engine = scheduler(pages=22, budget=2, slots=2)
     decoding = sequence(0, 2, room=80)
-    engine.add(decoding)
-    while len(decoding.tokens) < 14:
-        step(engine)
+    decode(engine, decoding, 14)
     prefilling = sequence(1, 40, room=30)
     engine.add(prefilling)
     chunks = step(engine)
@@ -109,9 +114,7 @@ def test_a_victim_that_was_planned_is_taken_out_of_the_step():
     """A decoder, planned first, loses its pages to the long prefill of a more important one."""
     engine = scheduler(pages=22, budget=2, slots=2)
     decoding = sequence(1, 2, room=80)
-    engine.add(decoding)
-    while len(decoding.tokens) < 14:
-        step(engine)
+    decode(engine, decoding, 14)
     needy = sequence(0, 40, room=30)
     engine.add(needy)
     chunks = [(1, 13, 1, True)]

@@ -5,8 +5,9 @@ for measuring. A word in braces is a name or a number, the same in task and comm
 place for it the command shows what belongs there, as the tldr pages do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from dialogue import Conversation, ask
 from numpy.random import Generator
 
 from data.rephrase import USUAL, rephrase
-from data.words import pick, words
+from data.words import EXTENSIONS, FOLDERS, PACKAGES, STEMS, pick, words
 
 FILE = Path(__file__).with_name("everyday.txt")
 FEWEST_TO_HOLD_OUT = 3
@@ -23,8 +24,6 @@ FEWEST_TO_HOLD_OUT = 3
 _NO_VERBS = frozenset(
     words("base64 case checksum diff files help how is long md5 number numeric what when where which who")
 )
-_STEMS = words("notes report data backup photo letter budget draft song index results config main test log")
-_FOLDERS = words("src docs photos music backup projects build downloads logs work assets")
 _NAMES = words("api app blog client demo server shop site tools web worker nginx redis firefox")
 _TEXTS = words("error warning TODO hello timeout admin version password color failed")
 
@@ -37,39 +36,36 @@ class _Slot:
     draw: Callable[[Generator], object]
 
 
-def _one_of(text: str) -> Callable[[Generator], str]:
-    return lambda random: pick(words(text), random)
+def _one_of(choices: Sequence[str]) -> Callable[[Generator], str]:
+    return partial(pick, choices)
 
 
 def _number(low: int, high: int) -> Callable[[Generator], int]:
     return lambda random: int(random.integers(low, high))
 
 
-_EXTENSIONS = "txt csv json log md pdf png py html xml"
 _SLOTS = {
-    "archive": _Slot("path/to/file", lambda random: pick(_STEMS, random)),
-    "branch": _Slot("branch_name", _one_of("main dev feature fix-login release test docs")),
+    "archive": _Slot("path/to/file", _one_of(STEMS)),
+    "branch": _Slot("branch_name", _one_of(words("main dev feature fix-login release test docs"))),
     "digit": _Slot("1", _number(1, 9)),
-    "ext": _Slot("ext", _one_of(_EXTENSIONS)),
-    "file": _Slot(
-        "path/to/file", lambda random: f"{pick(_STEMS, random)}.{pick(words(_EXTENSIONS), random)}"
-    ),
-    "folder": _Slot("path/to/directory", lambda random: pick(_FOLDERS, random)),
-    "host": _Slot("host", _one_of("example.com server1 10.0.0.5 192.168.1.20 db.local")),
-    "image": _Slot("image", _one_of("ubuntu alpine nginx postgres redis python node")),
-    "name": _Slot("name", lambda random: pick(_NAMES, random)),
+    "ext": _Slot("ext", _one_of(EXTENSIONS)),
+    "file": _Slot("path/to/file", lambda random: f"{pick(STEMS, random)}.{pick(EXTENSIONS, random)}"),
+    "folder": _Slot("path/to/directory", _one_of(FOLDERS)),
+    "host": _Slot("host", _one_of(words("example.com server1 10.0.0.5 192.168.1.20 db.local"))),
+    "image": _Slot("image", _one_of(words("ubuntu alpine nginx postgres redis python node"))),
+    "name": _Slot("name", _one_of(_NAMES)),
     "number": _Slot("10", _number(2, 300)),
-    "other": _Slot("replacement", lambda random: pick(_NAMES, random)),
-    "package": _Slot("package", _one_of("vim nginx htop curl ffmpeg redis numpy requests tree express")),
+    "other": _Slot("replacement", _one_of(_NAMES)),
+    "package": _Slot("package", _one_of(PACKAGES)),
     "pid": _Slot("process_id", _number(100, 40_000)),
     "port": _Slot("8000", _number(1000, 9999)),
-    "service": _Slot("unit", _one_of("nginx ssh docker postgresql cron bluetooth apache2")),
-    "text": _Slot("text", lambda random: pick(_TEXTS, random)),
+    "service": _Slot("unit", _one_of(words("nginx ssh docker postgresql cron bluetooth apache2"))),
+    "text": _Slot("text", _one_of(_TEXTS)),
     "url": _Slot(
-        "https://example.com", _one_of("https://example.com/file.zip https://github.com/org/app.git")
+        "https://example.com", _one_of(words("https://example.com/file.zip https://github.com/org/app.git"))
     ),
-    "user": _Slot("username", _one_of("alice bob carol dave www-data root")),
-    "variable": _Slot("VARIABLE", _one_of("PATH EDITOR LANG HOME DEBUG")),
+    "user": _Slot("username", _one_of(words("alice bob carol dave www-data root"))),
+    "variable": _Slot("VARIABLE", _one_of(words("PATH EDITOR LANG HOME DEBUG"))),
 }
 
 
@@ -113,6 +109,7 @@ def _task(line: str) -> _Task:
 
 
 def _filled(command: str, wording: str, random: Generator) -> Conversation:
-    values = {name: slot.draw(random) for name, slot in _SLOTS.items()}
-    shown = {name: values[name] if f"{{{name}}}" in wording else slot.shown for name, slot in _SLOTS.items()}
-    return ask(wording.format(**values), command.format(**shown))
+    values = {
+        name: slot.draw(random) if f"{{{name}}}" in wording else slot.shown for name, slot in _SLOTS.items()
+    }
+    return ask(wording.format(**values), command.format(**values))

@@ -11,7 +11,7 @@ from dialogue import Conversation, ask
 from numpy.random import Generator
 
 from data.rephrase import HELD_OUT, USUAL, Manner, rephrase
-from data.words import pick, words
+from data.words import EXTENSIONS, FOLDERS, PACKAGES, STEMS, pick, words
 
 ARCHIVE = "text/tldr_pages_en.tar.xz"
 
@@ -38,20 +38,12 @@ FILLED_SHARE = 0.3
 
 _EXAMPLE = re.compile(r"^- (.+?):?\n\n`(.+)`$", re.MULTILINE)
 _WORD = re.compile(r"[\w.+-]+")
-_STEMS = words(
-    """
-    notes report data backup photo letter budget draft song index results archive config main test log
-    """
-)
-_EXTENSIONS = words("txt csv json log md pdf png py html xml")
-_FOLDERS = words("src docs photos music backup projects build downloads logs work")
-_PACKAGES = words("vim nginx htop curl ffmpeg redis firefox numpy requests tree")
 # What a task calls a thing, where it stands in the command, what else it may be named.
 _FILLS = (
-    (r"file", r"path/to/(?:input_)?file(\.\w+)?(?![\w/.])", _STEMS),
-    (r"(?:\w+ )?(?:image|archive|script)", r"path/to/\w+(\.\w+)(?![\w/.])", _STEMS),
-    (r"directory|folder", r"path/to/directory(?![\w/.])", _FOLDERS),
-    (r"package", r"(?<![\w/.-])package(?:_name)?$", _PACKAGES),
+    (r"file", r"path/to/(?:input_)?file(\.\w+)?(?![\w/.])", STEMS),
+    (r"(?:\w+ )?(?:image|archive|script)", r"path/to/\w+(\.\w+)(?![\w/.])", STEMS),
+    (r"directory|folder", r"path/to/directory(?![\w/.])", FOLDERS),
+    (r"package", r"(?<![\w/.-])package(?:_name)?$", PACKAGES),
 )
 
 
@@ -144,7 +136,7 @@ def _known(pages: list[_Page]) -> list[_Page]:
         for _, command in page.examples:
             for word in _WORD.findall(command):
                 users[word].add(page.family)
-    return [page for page in pages if page.weight > 1 or users[page.family] - {page.family}]
+    return [page for page in pages if page.weight == EVERYDAY_WEIGHT or users[page.family] - {page.family}]
 
 
 def clean_task(task: str) -> str:
@@ -181,8 +173,8 @@ def _fill(task: str, command: str, random: Generator) -> tuple[str, str]:
         places = list(re.finditer(place, command))
         if said and len(places) == 1:
             name = pick(names, random)
-            if names is _STEMS:
-                name += places[0][1] or "." + pick(_EXTENSIONS, random)
+            if names is STEMS:
+                name += places[0][1] or "." + pick(EXTENSIONS, random)
             spoken = f"the {said[1]} {name}" if random.random() < 0.4 else name
             return task.replace(said[0], spoken, 1), command.replace(places[0][0], name, 1)
     return task, command

@@ -16,3 +16,14 @@ def words(text: str, separator: str | None = None) -> tuple[str, ...]:
 def pick(choices: Sequence[Item], random: Generator) -> Item:
     """One of them, all equally likely."""
     return choices[random.integers(len(choices))]
+
+
+# What files, folders and packages in made-up examples are called.
+STEMS = words(
+    """
+    notes report data backup photo letter budget draft song index results archive config main test log
+    """
+)
+EXTENSIONS = words("txt csv json log md pdf png py html xml")
+FOLDERS = words("src docs photos music backup projects build downloads logs work")
+PACKAGES = words("vim nginx htop curl ffmpeg redis firefox numpy requests tree")
