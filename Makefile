@@ -7,9 +7,16 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find native -name '*.cpp' -o -na
 
 .PHONY: run test lint soak bench bench-peers models setup test-native test-frameworks clean
 
+# What the models inside the package can do: a command, a statement, a story.
+TASK := extract a gzipped tar archive
+TABLE := Table players (name, team, home city, points)
+QUESTION := What is the home city of the Lions?
+OPENING := It was a cold evening, and the old house at the end of the lane
+
 run: $(VENV)/.installed
-	@$(BIN)/headrace run --raw --max-tokens 160 --seed 7 \
-	  "It was a cold evening, and the old house at the end of the lane"
+	@printf '\n> %s\n' "$(TASK)"; $(BIN)/headrace run "$(TASK)"
+	@printf '\n> %s\n> %s\n' "$(TABLE)" "$(QUESTION)"; printf '%s\n%s' "$(TABLE)" "$(QUESTION)" | $(BIN)/headrace run -
+	@printf '\n> %s\n' "$(OPENING)"; $(BIN)/headrace run novelette --raw --max-tokens 120 --seed 7 "$(OPENING)"
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest tests/kv $(filter-out %_states.py,$(wildcard tests/engine/test_schedule*.py)) \

@@ -33,7 +33,7 @@ CLIENTS = [
 
 
 def test_the_base_install_is_small() -> None:
-    """Every file that `pip install headrace` brings; pip's byte code is printed beside it."""
+    """Every file that `pip install headrace` brings; models and pip's byte code are printed beside them."""
     todo, seen, files = ["headrace"], set[str](), list[Path]()
     while todo:
         name = todo.pop().lower().replace("_", "-")
@@ -50,10 +50,12 @@ def test_the_base_install_is_small() -> None:
     sizes = {file: file.stat().st_size for file in {*files, *package.rglob("*")} if file.is_file()}
     byte_code = sum(size for file, size in sizes.items() if file.suffix == ".pyc")
     total = sum(sizes.values()) - byte_code
+    models = sum(size for file, size in sizes.items() if package / "shipped" in file.parents)
     print(
-        f"base install: {total / 1e6:.0f} MB in {len(seen)} packages, and {byte_code / 1e6:.0f} MB byte code"
+        f"base install: {(total - models) / 1e6:.0f} MB in {len(seen)} packages, "
+        f"{models / 1e6:.0f} MB models, and {byte_code / 1e6:.0f} MB byte code"
     )
-    assert total <= 150e6, sorted(seen)
+    assert total - models <= 150e6, sorted(seen)  # test_shipped.py bounds the models
     assert not seen & {"torch", "transformers", "scipy", "pandas"}
 
 
@@ -68,7 +70,7 @@ def test_the_python_example_runs(tmp_path: Path) -> None:
         timeout=120,
     )
     assert run.returncode == 0, run.stderr
-    assert len(run.stdout.split()) > 5
+    assert run.stdout.startswith("tar ")
 
 
 def test_quoted_code_is_the_packages() -> None:
@@ -98,7 +100,7 @@ def test_the_curl_example_runs(tmp_path: Path) -> None:
         command = example.replace("curl ", "curl -sf ").replace(":8080", f":{port}")
         run = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
         assert run.returncode == 0, run.stderr
-        assert '"text_completion"' in run.stdout
+        assert '"chat.completion"' in run.stdout
 
 
 def test_the_load_examples_run(tmp_path: Path) -> None:
@@ -158,7 +160,7 @@ def serving(folder: Path) -> Iterator[int]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     server = subprocess.Popen(
-        ["headrace", "serve", "--port", str(port)],
+        ["headrace", "serve", "mini", "novelette", "--port", str(port)],
         cwd=folder, env=with_headrace(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:

@@ -32,7 +32,7 @@ def note_measures(work: Path, step: int, measures: dict[str, float]) -> None:
 
 def draw_curve(rows: list[dict[str, str]], path: Path) -> None:
     """Losses on the left, shares of exactly right answers on the right."""
-    figure, left = pyplot.subplots(figsize=(8, 4.5))
+    figure, left = pyplot.subplots(figsize=(8, 5), layout="constrained")
     right = left.twinx()
     for name in rows[-1]:
         if name != "step":
@@ -43,6 +43,6 @@ def draw_curve(rows: list[dict[str, str]], path: Path) -> None:
     left.set_ylabel("loss, nats per token; bits per byte (solid)")
     right.set_ylabel("answers exactly right (dashed)")
     right.set_ylim(0, 1)
-    figure.legend(loc="upper center", ncol=4, fontsize="small")
+    figure.legend(loc="outside upper center", ncol=4, fontsize="small")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 SHAPE = Shape(
     vocabulary=VOCABULARY, hidden=384, intermediate=1024, layers=2, heads=6, kv_heads=2, context=512
 )
-STEPS, DECAY_STEPS = 270, 210
+STEPS, DECAY_STEPS = 500, 700
 PAIRS_PER_STEP = 96
 MEASURED = 500  # held-out questions of each kind
 

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 SHAPE = Shape(
     vocabulary=VOCABULARY, hidden=384, intermediate=1024, layers=6, heads=6, kv_heads=2, context=1024
 )
-STEPS, DECAY_STEPS = 36_000, 6_000
+STEPS, DECAY_STEPS = 4_100, 1_700
 
 
 def prepare(options: Options) -> tuple[Run, Tokenizer]:

@@ -31,7 +31,7 @@ from headrace import LLM
 SHAPE = Shape(
     vocabulary=VOCABULARY, hidden=128, intermediate=512, layers=2, heads=4, kv_heads=2, context=1024
 )
-STEPS, DECAY_STEPS = 6_000, 2_000
+STEPS, DECAY_STEPS = 2_000, 1_000
 ANSWERS = 12_000  # of each of the jobs; of stories an eighth of it
 STORY_TEMPERATURE = 0.7
 

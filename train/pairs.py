@@ -15,6 +15,7 @@ from numpy.random import Generator
 from tokenizers import Tokenizer
 
 SHELL_SHARE, SQL_SHARE = 0.4, 0.25  # of the batches; the others are remarks
+WORN = 0.12  # of the words of a remark are left out, so that no single one decides
 LONGEST = 64  # tokens of a text in training; what is beyond is left out
 
 Pair = tuple[str, str, str]
@@ -72,7 +73,14 @@ class Pairs:
         intent = self._intents[random.integers(len(self._intents))]
         remarks = self._by_intent[intent]
         first, second = random.permutation(len(remarks))[:2]
-        return remarks[first], remarks[second], intent
+        return worn(remarks[first], random), worn(remarks[second], random), intent
+
+
+def worn(text: str, random: Generator) -> str:
+    """The text without some of its words; one is left at least."""
+    words = text.split()
+    kept = [word for word in words if random.random() >= WORN]
+    return " ".join(kept or [pick(words, random)])
 
 
 def padded(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from data.entities import Entity, Tagged, TaggedSources
+from data.entities import Entity, Mentions, Tagged, TaggedSources
 from data.words import pick
 from decoder import Decoder, Shape
 from mixture import Batch
@@ -21,6 +21,7 @@ from headrace.text.tokenizer import Tokenizer as HeadraceTokenizer
 SHARES = {"wnut": 0.4, "btc": 0.2, "pii": 0.4}
 KEPT_LABELS = 0.85  # each label is asked for with this chance, so that labels are read
 LONGEST = 160  # tokens of a row in training; what is beyond is left out
+SWAPPED = 0.4  # of the entities are replaced by others of their label, so that not only names are learned
 POSITIVE_WEIGHT = 3.0
 PREFIX, TEXT = 1, 2  # in Batch.documents
 
@@ -65,6 +66,7 @@ class TagBatches:
     def __init__(self, sources: TaggedSources, tokenizer: Tokenizer) -> None:
         self._sources = sources
         self._tokenizer = HeadraceTokenizer(tokenizer, bos_id=BEGIN_ID)
+        self._mentions = {name: Mentions.of(texts) for name, texts in sources.learned.items()}
 
     def batch(self, key: tuple[int, int], rows: int, length: int) -> Batch:
         """A function of `key`. Of a Batch, `documents` is 0 for what fills a row up, else PREFIX or TEXT, and
@@ -73,7 +75,9 @@ class TagBatches:
         drawn: list[tuple[Labelled, np.ndarray]] = []
         for _ in range(rows):
             corpus = list(SHARES)[int(np.searchsorted(np.cumsum(list(SHARES.values())), random.random()))]
-            text = pick(self._sources.learned[corpus], random)
+            text = self._mentions[corpus].swapped(
+                pick(self._sources.learned[corpus], random), SWAPPED, random
+            )
             labels = [label for label in random.permutation(text.labels) if random.random() < KEPT_LABELS]
             labels = labels or [text.labels[0]]
             encoded = labelled(self._tokenizer, text.text, labels)

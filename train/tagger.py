@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 SHAPE = Shape(
     vocabulary=VOCABULARY, hidden=384, intermediate=1024, layers=2, heads=6, kv_heads=2, context=1024
 )
-STEPS, DECAY_STEPS = 140, 210
+STEPS, DECAY_STEPS = 500, 700
 ROWS_PER_STEP = 64
 LENGTH = 64  # of a row, nominally
 MEASURED = 150  # held-out texts of each kind

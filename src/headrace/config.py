@@ -92,7 +92,13 @@ class Settings:
     """Every setting, typed and checked. Make one with `load_settings`."""
 
     weights: str = _one_of(
-        "keep", "weight format to run in; other than keep quantises on load", "keep", "bf16", "int8", "int4"
+        "auto",
+        "weight format to run in; auto and keep: as stored (the shipped mini: int8); others quantise on load",
+        "auto",
+        "keep",
+        "bf16",
+        "int8",
+        "int4",
     )
     kv_dtype: str = _one_of("auto", "type of the keys and values kept in memory", "auto", "f32", "bf16")
     context: int | None = _setting(
@@ -127,8 +133,8 @@ class Settings:
         None,
         a_text,
         "model",
-        "small model with the same tokenizer that guesses tokens",
-        shown_default="none",
+        "small model with the same tokenizer that guesses tokens; none: not even the one that ships for mini",
+        shown_default="nano for mini",
     )
     draft_layers: int | None = _setting(
         None,

@@ -17,10 +17,13 @@ import headrace.api.ollama.pull
 from headrace.engine.load import LoadedModel, load_model
 from headrace.engine.options import EngineOptions
 from headrace.errors import ModelNotFound
+from headrace.weights.shipped import list_shipped
 from tiny import tiny_model
 
 MODEL = "fake/model"
 COMMIT = "c" * 40
+SHIPPED = sorted(list_shipped())
+OTHERS = [name for name in SHIPPED if name != "novelette"]
 HELLO: Any = [{"role": "user", "content": "hello"}]
 
 Serve = Callable[..., Running]
@@ -76,7 +79,7 @@ def test_a_sign_of_life(server: Running) -> None:
 
 def test_tags_list_what_is_here(real: Running) -> None:
     models = {model.model: model for model in real.ollama().list().models}
-    assert list(models) == ["novelette", "org/name"]
+    assert list(models) == ["novelette", *OTHERS, "org/name"]
     shipped, cached = models["novelette"], models["org/name"]
     assert shipped.details.family == "llama" and shipped.details.quantization_level == "BF16"
     assert shipped.details.parameter_size.endswith("M")
@@ -93,7 +96,7 @@ def test_show_tells_what_a_model_is(real: Running) -> None:
     assert shown.capabilities == ["completion"] and shown.license
     assert "messages" in shown.template
     assert client.show("org/name:latest").details.family == "qwen3"
-    assert "novelette, org/name" in refused(404, lambda: client.show("./novelette"))
+    assert ", ".join(["novelette", *OTHERS, "org/name"]) in refused(404, lambda: client.show("./novelette"))
     refused(404, lambda: client.show("/etc"))
 
 
@@ -150,7 +153,7 @@ def test_an_alias_has_a_system_prompt_and_options(own: Running) -> None:
     assert bytes(first.prompt) == bytes(second.prompt) == b"system: Be brief.\nuser: hello\nassistant:"
     assert bytes(third.prompt) == b"system: Be long.\nuser: hello\nassistant:"
     assert (first.params.top_k, second.params.top_k, second.params.max_tokens) == (3, 3, 1)
-    assert names(own) == [MODEL, "novelette", "org/name", "again", "brief"]
+    assert names(own) == [MODEL, *SHIPPED, "org/name", "again", "brief"]
 
 
 def test_aliases_outlive_the_server(tmp_path: Path) -> None:
@@ -191,7 +194,7 @@ def test_creations_that_are_refused(own: Running, more: dict[str, Any], status: 
     reply = own.http().post("/api/create", json={"model": "new", **more})
     assert reply.status_code == status
     assert said in reply.json()["error"]
-    assert names(own) == [MODEL, "novelette", "org/name"]
+    assert names(own) == [MODEL, *SHIPPED, "org/name"]
 
 
 def test_deleting(own: Running, hub: Path) -> None:

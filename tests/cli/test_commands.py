@@ -52,7 +52,7 @@ def test_every_command_teaches_with_an_example(command: str, inside: Callable[..
         (["frobnicate"], "frobnicate"),
         (["run", "--frobnicate"], "--frobnicate"),
         (["run", "--max-tokens", "many", "x"], "--max-tokens"),
-        (["run", "--weights", "int3", "x"], "one of keep, bf16, int8, int4"),
+        (["run", "--weights", "int3", "x"], "one of auto, keep, bf16, int8, int4"),
         (["run", "--raw", "--system", "be kind", "x"], "--system needs the chat template"),
         (["run"], "stdin is empty"),
         (["run", "--raw", "--logit-bias", "a=b", "x"], "ID=X"),
@@ -122,7 +122,7 @@ def test_a_prompt_from_stdin_and_json(headrace: Headrace, inside: Callable[..., 
     arguments = ("--raw", "--seed", "5", "--max-tokens", "8")
     texts = {
         inside("run", *arguments, "--no-stats", "The sea").stdout,
-        inside("run", "novelette", "The sea", *arguments, "--no-stats").stdout,
+        inside("run", "mini", "The sea", *arguments, "--no-stats").stdout,
         headrace("run", *arguments, "--no-stats", "-", stdin=b"The sea").stdout.decode(),
         headrace("run", *arguments, "--no-stats", stdin=b"The sea").stdout.decode(),
     }
@@ -144,8 +144,11 @@ def test_sampling_flags_take_effect(inside: Callable[..., Outcome]) -> None:
 
 
 def test_reports_as_json(headrace: Headrace, inside: Callable[..., Outcome]) -> None:
-    [shipped] = json.loads(headrace("list", "--json").stdout)
-    assert shipped["name"] == "novelette" and shipped["about"].startswith("A small story model")
+    about = {entry["name"]: entry["about"] for entry in json.loads(headrace("list", "--json").stdout)}
+    assert about["mini"].startswith("A small chat model")
+    assert about["nano"].startswith("The draft model")
+    assert about["novelette"].startswith("A small story model")
+    assert about["embed"].startswith("A small sentence encoder")
     shown = json.loads(inside("show", "--json").stdout)
     assert shown["architecture"] == "llama"
     assert shown["parameters"] == sum(entry["parameters"] for entry in shown["stored"])
@@ -227,7 +230,7 @@ def test_serve_says_where_it_is_and_stops_on_signals(
     with start(environment, "serve", "--port", "0", **pipes) as process:
         assert process.stdout is not None and process.stderr is not None
         first = process.stdout.readline().decode()
-        found = re.search(r"serving novelette .* on (http://127\.0\.0\.1:\d+)", first)
+        found = re.search(r"serving mini .* on (http://127\.0\.0\.1:\d+)", first)
         assert found, first
         assert f"curl {found[1]}/v1/chat/completions" in process.stdout.readline().decode()
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -352,6 +355,8 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(environment: dict[str, str]
         "reference",
         "--max-tokens",
         "400",
+        "--seed",  # another one may say nothing but empty lines
+        "1",
         "--no-stats",
     )
     terminal.expect(b"/help for help")

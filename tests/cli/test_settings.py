@@ -57,7 +57,7 @@ def test_every_setting_parses_from_text_as_from_toml(tmp_path: Path) -> None:
         ({"HEADRACE_PROT": "1"}, "unknown environment variable HEADRACE_PROT: did you mean 'HEADRACE_PORT'"),
         ({"HEADRACE_PORT": "x"}, "HEADRACE_PORT is 'x', which is not an integer from 0 to 65,535"),
         ({"HEADRACE_PORT": "70000"}, "HEADRACE_PORT is '70000'"),
-        ({"HEADRACE_WEIGHTS": "int3"}, "one of keep, bf16, int8, int4"),
+        ({"HEADRACE_WEIGHTS": "int3"}, "one of auto, keep, bf16, int8, int4"),
         ({"HEADRACE_OFFLINE": "maybe"}, "true or false"),
         ({"HEADRACE_KV_MEMORY": "lots"}, "a size such as 4GiB"),
         ({"HEADRACE_DRAIN_S": "nan"}, "a number of seconds"),

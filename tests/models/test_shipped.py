@@ -1,82 +1,196 @@
-"""The model inside the package: complete, small, readable by `transformers`, and the same there."""
+"""The models inside the package: complete, small, described, as in `transformers`, able to do their jobs."""
 
 from __future__ import annotations
 
 import json
 import re
+import sqlite3
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
 from golden import CAPACITY, Chunk, make_step, scattered_pages
+from headrace import LLM
+from headrace.engine.load import prepare
+from headrace.engine.model_card import about, card
+from headrace.engine.options import EngineOptions
 from headrace.models.registry import find_model
 from headrace.program.record import record
 from headrace.run.reference import ReferenceExecutor
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.shipped import SHIPPED_DEFAULT, list_shipped
+from headrace.weights.shipped import SHIPPED_DEFAULT, SHIPPED_DRAFTS, SHIPPED_FOLDER, list_shipped
 
-FOLDER = list_shipped()[SHIPPED_DEFAULT]
+MODELS = sorted(list_shipped())
+GENERATES = [name for name in MODELS if (SHIPPED_FOLDER / name / "generation_config.json").is_file()]
+MOST_BYTES = 60_000_000
+ENCODERS = {"embed", "tagger"}
+FILES = {
+    "README.md",
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+}
 OPENING = "The old captain looked at the boy and said,"
 GREEDY_TOKENS = 48
 COMMON_WORDS = re.compile(
-    r"\b(a|and|for|had|he|her|his|i|in|it|of|she|that|the|to|was|with|you)\b", re.IGNORECASE
+    r"\b(a|and|been|for|had|has|have|he|her|his|i|in|it|of|she|than|that|the|to|was|who|with|you)\b",
+    re.IGNORECASE,
 )
+TABLE = "Table players (name, team, home city, points)"
 
 
-def test_it_is_complete_and_small() -> None:
-    names = {path.name for path in FOLDER.iterdir()}
-    assert names == {
-        "README.md",
-        "chat_template.jinja",
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    }
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 4_000_000
+def test_all_together_are_small() -> None:
+    assert {SHIPPED_DEFAULT, *SHIPPED_DRAFTS.values(), "novelette"} <= set(GENERATES)
+    assert sum(path.stat().st_size for path in SHIPPED_FOLDER.rglob("*")) < MOST_BYTES
+    assert sum(path.stat().st_size for path in (SHIPPED_FOLDER / "novelette").iterdir()) < 4_000_000
 
 
-def test_the_card_states_the_facts() -> None:
-    card = (FOLDER / "README.md").read_text()
-    config = json.loads((FOLDER / "config.json").read_text())
-    with open_checkpoint(FOLDER) as checkpoint:
+@pytest.mark.parametrize("name", GENERATES)
+def test_it_is_complete(name: str) -> None:
+    assert {path.name for path in (SHIPPED_FOLDER / name).iterdir()} == FILES
+
+
+def test_the_encoders_are_there() -> None:
+    assert set(MODELS) - set(GENERATES) == ENCODERS
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_card_states_the_facts(name: str) -> None:
+    folder = SHIPPED_FOLDER / name
+    text = card(folder) or ""
+    config = json.loads((folder / "config.json").read_text())
+    with open_checkpoint(folder) as checkpoint:
         parameters = sum(int(np.prod(info.shape)) for info in checkpoint.tensors.values())
-    for fact in (f"{parameters:,} parameters", f"{config['vocab_size']:,} tokens", "bits per byte", "Limits"):
-        assert fact in card
+    for fact in (f"{parameters:,} parameters", f"{config['vocab_size']:,} tokens", "Limits"):
+        assert fact in text
+    assert "per byte" in text or name not in (SHIPPED_DEFAULT, "novelette")
+    assert about(folder) in " ".join(text.split())
 
 
-def test_the_tokenizer_returns_any_text() -> None:
-    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+@pytest.mark.parametrize("name", MODELS)
+def test_the_tokenizer_returns_any_text(name: str) -> None:
+    tokenizer = Tokenizer.from_file(str(SHIPPED_FOLDER / name / "tokenizer.json"))
     text = 'He said: "Well—42?"\n\n\tĳ 漢字 🙂  end '
     encoding = tokenizer.encode(text)
     assert encoding.tokens[0] == "<s>"
     assert tokenizer.decode(encoding.ids) == text
 
 
-def test_it_writes_words() -> None:
+@pytest.mark.parametrize("name", [SHIPPED_DEFAULT, "novelette"])
+def test_it_writes_words(name: str) -> None:
     """A guard against shipping an untrained or damaged file: greedy text is made of words it was taught."""
-    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
-    text = tokenizer.decode(_greedy(tokenizer.encode(OPENING).ids))
+    folder = SHIPPED_FOLDER / name
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    text = tokenizer.decode(_greedy(folder, tokenizer.encode(OPENING).ids))
     assert len(COMMON_WORDS.findall(text)) >= len(text.split()) / 4 > 0
 
 
-def test_transformers_computes_the_same_tokens() -> None:
+@pytest.mark.parametrize("name", GENERATES)
+def test_transformers_computes_the_same_tokens(name: str) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER)
-    model = transformers.AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32)
+    folder = SHIPPED_FOLDER / name
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     ids = tokenizer(OPENING)["input_ids"]
-    assert ids == Tokenizer.from_file(str(FOLDER / "tokenizer.json")).encode(OPENING).ids
+    assert ids == Tokenizer.from_file(str(folder / "tokenizer.json")).encode(OPENING).ids
     tokens = model.generate(
         torch.tensor([ids]), do_sample=False, repetition_penalty=1.0, max_new_tokens=GREEDY_TOKENS
     )
-    assert tokens[0, len(ids) :].tolist() == _greedy(ids)
+    assert tokens[0, len(ids) :].tolist() == _greedy(folder, ids)
 
 
-def _greedy(prompt: list[int]) -> list[int]:
-    with open_checkpoint(FOLDER) as checkpoint:
+def test_the_default_model_does_its_jobs() -> None:
+    with LLM(cache_dir=None) as llm:
+        command = llm.chat([{"role": "user", "content": "extract a gzipped tar archive"}]).text
+        asked = f"{TABLE}\nWhat is the home city of the Lions?"
+        statement = llm.chat([{"role": "user", "content": asked}]).text
+    assert re.match(r"tar (-?x|--extract)", command)
+    with sqlite3.connect(":memory:") as database:
+        database.execute('CREATE TABLE players (name, team, "home city", points)')
+        database.execute("INSERT INTO players VALUES ('Ada Byron', 'Lions', 'London', 7)")
+        assert database.execute(statement).fetchall() == [("London",)]
+
+
+def test_what_belongs_together_is_near() -> None:
+    tasks = ["extract a gzipped tar archive", "list all docker containers", "How many players are there?"]
+    answers = ["tar --extract --gzip --file a.tar.gz", "docker ps --all", "SELECT COUNT(name) FROM players"]
+    with LLM("embed", cache_dir=None) as llm:
+        nearness = llm.embed(tasks) @ llm.embed(answers).T
+    assert nearness.argmax(1).tolist() == [0, 1, 2]
+
+
+def test_entities_are_found_by_their_labels() -> None:
+    with LLM("tagger", cache_dir=None) as llm:
+        (found,) = llm.entities("My name is John Miller and I live in Berlin", ["person", "location"])
+    assert [(entity.text, entity.label) for entity in found] == [
+        ("John Miller", "person"),
+        ("Berlin", "location"),
+    ]
+
+
+def test_transformers_gives_the_same_vectors() -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    folder, text = SHIPPED_FOLDER / "embed", "list the files of a folder"
+    model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32)
+    ids = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
+    with torch.no_grad():
+        states = model(torch.tensor([ids])).last_hidden_state[0].mean(0)
+    expected = torch.nn.functional.normalize(states, dim=0).numpy()
+    for executor, error in (("reference", 1e-5), ("native", 0.02)):
+        with LLM(folder, executor=executor, cache_dir=None) as llm:
+            np.testing.assert_allclose(llm.embed(text)[0], expected, atol=error)
+
+
+@pytest.mark.parametrize(
+    ("options", "draft"),
+    [
+        ({}, "nano"),
+        ({"speculation": "off"}, None),
+        ({"draft_layers": 2}, "mini"),
+        ({"draft_model": "none"}, None),
+        ({"draft_model": "none", "speculation": "off"}, None),
+        ({"executor": "reference"}, None),
+    ],
+)
+def test_the_default_model_comes_with_its_draft(options: dict[str, Any], draft: str | None) -> None:
+    with prepare(None, EngineOptions(**options)) as prepared:
+        assert (prepared.draft.name if prepared.draft is not None else None) == draft
+    with prepare("novelette", EngineOptions()) as prepared:
+        assert prepared.draft is None
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "format"),
+    [
+        (None, "auto", "int8"),
+        (None, "keep", "bf16"),
+        (None, "int4", "int4"),
+        ("nano", "auto", "bf16"),
+        ("embed", "auto", "bf16"),
+        ("tagger", "auto", "bf16"),
+    ],
+)
+def test_the_default_model_runs_in_int8(name: str | None, weights: Any, format: str) -> None:
+    with prepare(name, EngineOptions(weights=weights)) as prepared:
+        assert {wanted.format for wanted in prepared.wanted} == {format}
+
+
+def test_it_is_known_by_any_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(SHIPPED_FOLDER)
+    with prepare("./mini", EngineOptions()) as prepared:
+        assert {wanted.format for wanted in prepared.wanted} == {"int8"} and prepared.draft is not None
+
+
+def _greedy(folder: Path, prompt: list[int]) -> list[int]:
+    with open_checkpoint(folder) as checkpoint:
         program = record(find_model(checkpoint.config).define)
         weights = {name: checkpoint.float32(name) for name in program.weights}
     executor = ReferenceExecutor(program, weights, CAPACITY)

@@ -173,6 +173,30 @@ def test_wanted_scores_give_the_entities_back() -> None:
     assert tag.entities(scores, encoded, labels) == wanted
 
 
+def test_entities_take_each_others_places() -> None:
+    entities = importlib.import_module("data.entities")
+    labels = ("person", "place")
+    marks = (entities.Entity(0, 7, "person"), entities.Entity(12, 16, "place"))
+    text = entities.Tagged("Ann Lee saw Rome.", marks, labels)
+    other = entities.Tagged("Bo left", (entities.Entity(0, 2, "person"),), labels)
+    mentions = entities.Mentions.of([text, other])
+    random = np.random.default_rng(1)
+    made = [mentions.swapped(text, 1.0, random) for _ in range(20)]
+    assert {one.text for one in made} == {"Ann Lee saw Rome.", "Bo saw Rome."}
+    for one in made:
+        assert [one.text[e.start : e.end] for e in one.entities] == one.text[:-1].split(" saw ")
+    assert mentions.swapped(text, 0.0, random) == text
+
+
+def test_a_worn_remark_has_words_left() -> None:
+    pairs = importlib.import_module("pairs")
+    random = np.random.default_rng(1)
+    made = {pairs.worn("what is the time", random) for _ in range(200)}
+    assert "what is the time" in made and len(made) > 4
+    assert all(one and set(one.split()) <= {"what", "is", "the", "time"} for one in made)
+    assert {pairs.worn("hi", random) for _ in range(50)} == {"hi"}
+
+
 def test_f1_and_what_has_been_seen(made_up_data: Path) -> None:
     pytest.importorskip("sklearn", reason="the baselines need headrace[train]")
     spans, baselines = importlib.import_module("spans"), importlib.import_module("baselines")

@@ -43,7 +43,7 @@ def open_model(path: Path) -> None:
     """What loading does, up to the packing of weights."""
     with open_checkpoint(path) as checkpoint:
         program = verify(record(find_model(checkpoint.config).define))
-        wanted_weights(program, PartsOf(checkpoint, program), EngineOptions())
+        wanted_weights(program, PartsOf(checkpoint, program), EngineOptions(), path)
         default_params(checkpoint.generation_config)
         text_side(path, checkpoint.metadata)
 

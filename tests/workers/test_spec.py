@@ -32,7 +32,7 @@ def specs(folder: Path, text: str, *models: str) -> list[ModelSpec]:
 
 def test_the_shipped_model_where_nothing_is_said(tmp_path: Path) -> None:
     [spec] = read_specs([], Settings(), folders=[tmp_path])
-    assert (spec.name, spec.model, spec.keep_alive_s) == ("novelette", "novelette", -1)
+    assert (spec.name, spec.model, spec.keep_alive_s) == ("mini", "mini", -1)
 
 
 def test_models_of_the_command_line_come_first_and_by_their_last_part(tmp_path: Path) -> None:

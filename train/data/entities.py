@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corpus import MissingData
+from numpy.random import Generator
+
+from data.words import pick
 
 WNUT, BTC, PII = "ner/wnut17", "ner/btc", "pii/generated_large.json.xz"
 HELD_OUT_OF = 3  # one template of so many is not learned from
@@ -65,6 +68,34 @@ class TaggedSources:
 
     learned: dict[str, list[Tagged]]
     held_out: dict[str, list[Tagged]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mentions:
+    """What a corpus names by each label, to be put in the place of each other (Dai and Adel 2020)."""
+
+    by_label: dict[str, list[str]]
+
+    @staticmethod
+    def of(texts: Sequence[Tagged]) -> "Mentions":
+        """Those of the texts, each as often as it is there."""
+        found: dict[str, list[str]] = {}
+        for text in texts:
+            for entity in text.entities:
+                found.setdefault(entity.label, []).append(text.text[entity.start : entity.end])
+        return Mentions(found)
+
+    def swapped(self, text: Tagged, share: float, random: Generator) -> Tagged:
+        """The text with about that share of its entities replaced; they must be in order and apart."""
+        made, entities, at = "", list[Entity](), 0
+        for entity in text.entities:
+            made += text.text[at : entity.start]
+            mention = text.text[entity.start : entity.end]
+            if random.random() < share:
+                mention = pick(self.by_label[entity.label], random)
+            entities.append(Entity(len(made), len(made) + len(mention), entity.label))
+            made, at = made + mention, entity.end
+        return Tagged(made + text.text[at:], tuple(entities), text.labels)
 
 
 def read_tagged(data: Path) -> TaggedSources:
