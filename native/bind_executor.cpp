@@ -17,11 +17,11 @@
 #include <utility>
 #include <vector>
 
-#include "draft/draft_loop.hpp"
 #include "executor.hpp"
 #include "limits.hpp"
 #include "memory.hpp"
 #include "pool.hpp"
+#include "several_steps.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -121,18 +121,19 @@ class BoundExecutor {
     return {};
   }
 
-  std::vector<int32_t> draft(int output, headrace::Sampler& sampler, const std::vector<headrace::SampleRow*>& sampling,
-                             int32_t depth, const Ints& tokens, const Ints& positions, const Ints& slots,
-                             const Ints& query_starts, const Ints& lengths, const IntTable& block_tables,
-                             const Ints& rows, const Ints& state_slots) {
+  std::vector<int32_t> run_several(int output, headrace::Sampler& sampler,
+                                   const std::vector<headrace::SampleRow*>& sampling, int32_t steps, const Ints& tokens,
+                                   const Ints& positions, const Ints& slots, const Ints& query_starts,
+                                   const Ints& lengths, const IntTable& block_tables, const Ints& rows,
+                                   const Ints& state_slots, headrace::Signal* signal) {
     const headrace::Step step = step_of(tokens, positions, slots, query_starts, lengths, block_tables, rows, state_slots);
     value(output, 0);  // refuses an unknown one
-    if (columns(output) != sampler.vocabulary()) throw std::invalid_argument("draft: the sampler has another vocabulary");
+    if (columns(output) != sampler.vocabulary()) throw std::invalid_argument("run_several: the sampler has another vocabulary");
     for (const headrace::SampleRow* row : sampling) {
-      if (row == nullptr) throw std::invalid_argument("draft: a row is None");
+      if (row == nullptr) throw std::invalid_argument("run_several: a row is None");
     }
     const nb::gil_scoped_release released;
-    return headrace::draft_tokens(*executor_, output, sampler, step, sampling, depth);
+    return headrace::run_several(*executor_, output, sampler, step, sampling, steps, signal);
   }
 
   float* value(int id, int64_t rows) const {
@@ -221,6 +222,11 @@ void bind_executor(nb::module_& m) {
       },
       "pool"_a, "rounds"_a = 1 << 16, "repeats"_a = 25,
       "Operations per second of all threads together in float32, bfloat16 and int8: the best of `repeats`.");
+  nb::class_<headrace::Signal>(m, "Signal", "Between a call of several steps and other threads.")
+      .def(nb::init<>())
+      .def("stop", &headrace::Signal::stop, "Ends calls after the step that is running, until it is reset.")
+      .def("reset", &headrace::Signal::reset)
+      .def_prop_ro("steps", &headrace::Signal::steps, "Steps of all calls so far.");
   nb::class_<BoundExecutor>(m, "Executor", "Runs a program; see native/program.hpp for the instructions.")
       .def(nb::init<Pool&, Bytes, const std::vector<ValueRow>&, std::vector<WeightRow>, std::vector<ConstFloats>,
                     std::vector<KvRow>, const std::string&, std::vector<StateRow>, int, int,
@@ -232,9 +238,10 @@ void bind_executor(nb::module_& m) {
            "query_starts"_a.noconvert(), "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert(),
            "state_slots"_a.noconvert(), "token_types"_a.noconvert().none() = nb::none(), "timed"_a = false,
            "Runs a step. `timed`: phase by phase, and returns the seconds of each instruction, the rotations' first.")
-      .def("draft", &BoundExecutor::draft, "output"_a, "sampler"_a, "sampling"_a, "depth"_a, "tokens"_a.noconvert(),
-           "positions"_a.noconvert(), "slots"_a.noconvert(), "query_starts"_a.noconvert(), "lengths"_a.noconvert(),
-           "block_tables"_a.noconvert(), "rows"_a.noconvert(), "state_slots"_a.noconvert(),
-           "Runs a step, draws, and goes on from what was drawn, `depth` times: the tokens [B, depth], flat.")
+      .def("run_several", &BoundExecutor::run_several, "output"_a, "sampler"_a, "sampling"_a, "steps"_a,
+           "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(), "query_starts"_a.noconvert(),
+           "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert(), "state_slots"_a.noconvert(),
+           "signal"_a.none() = nb::none(),
+           "Runs a step, draws, and goes on from what was drawn, `steps` times: the tokens [steps, B], flat.")
       .def("value", &view_of_value, "id"_a, "rows"_a, nb::rv_policy::reference);
 }

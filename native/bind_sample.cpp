@@ -191,6 +191,7 @@ void bind_sample(nb::module_& m) {
   nb::class_<SampleRow>(m, "SampleRow", "Parameters, position and token counts of one sequence.")
       .def("__init__", &init_row, "settings"_a, "prompt"_a, "history"_a)
       .def("append", &SampleRow::append, "token"_a, "breaks"_a = false)
+      .def("for_drafts", &SampleRow::for_drafts, "A copy that draws the same, without log-probabilities.")
       .def_prop_ro("mu", &SampleRow::mu)
       .def_prop_ro("position", &SampleRow::position);
   nb::class_<Sampler>(m, "Sampler", "Draws tokens from logits on the threads of a pool.")

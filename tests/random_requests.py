@@ -74,10 +74,12 @@ def small_model(folder: Path, golden: str) -> str:
 
 
 def answers_alone(folder: str, requests: list[Request], **options: Any) -> list[Outcome]:
-    """What each request gives alone, on one thread."""
-    model = load_model(folder, EngineOptions(threads=1, max_sequences=1, **options))
-    outcomes = [Running(model.engine, one).finish() for one in requests]
-    model.close()
+    """What each request gives alone, on one thread, token by token."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headrace.engine.multi_step.MOST_STEPS", 1)
+        model = load_model(folder, EngineOptions(threads=1, max_sequences=1, **options))
+        outcomes = [Running(model.engine, one).finish() for one in requests]
+        model.close()
     return outcomes
 
 

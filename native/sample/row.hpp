@@ -1,5 +1,6 @@
 // What sampling remembers of one sequence: its parameters, its position, the tokens that penalties count.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -34,7 +35,7 @@ struct SampleSettings {
   int64_t dry_penalty_last_n = -1;                    // below 0: everything
   std::vector<std::pair<int32_t, float>> logit_bias;  // ids >= 0, each once
   std::vector<std::vector<int32_t>> bad_words;        // none empty
-  std::vector<int32_t> ends;                          // not drawn before min_tokens
+  std::vector<int32_t> ends;                          // ascending; not drawn before min_tokens
   int64_t min_tokens = 0;
   int32_t logprobs = -1;  // -1: off; otherwise so many alternatives
   uint64_t seed = 0;
@@ -60,11 +61,16 @@ class SampleRow {
   // The bound of surprise that mirostat has if `token` is what is appended next.
   void expect(int32_t token, double mu);
 
-  // A copy for drawing drafts.
-  SampleRow without_logprobs() const {
+  // A copy for drawing drafts with the same random numbers.
+  SampleRow for_drafts() const {
     SampleRow copy = *this;
     copy.settings_.logprobs = -1;
     return copy;
+  }
+
+  // Whether the sequence is over with this token.
+  bool ends_with(int32_t token) const {
+    return std::binary_search(settings_.ends.begin(), settings_.ends.end(), token);
   }
 
   const SampleSettings& settings() const { return settings_; }

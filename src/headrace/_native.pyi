@@ -17,6 +17,13 @@ class Pool:
     @property
     def threads(self) -> int: ...
 
+class Signal:
+    def __init__(self) -> None: ...
+    def stop(self) -> None: ...
+    def reset(self) -> None: ...
+    @property
+    def steps(self) -> int: ...
+
 class Executor:
     def __init__(
         self,
@@ -48,12 +55,12 @@ class Executor:
         token_types: NDArray[np.int32] | None = None,
         timed: bool = False,
     ) -> list[float]: ...
-    def draft(
+    def run_several(
         self,
         output: int,
         sampler: Sampler,
         sampling: Sequence[SampleRow],
-        depth: int,
+        steps: int,
         tokens: NDArray[np.int32],
         positions: NDArray[np.int32],
         slots: NDArray[np.int32],
@@ -62,6 +69,7 @@ class Executor:
         block_tables: NDArray[np.int32],
         rows: NDArray[np.int32],
         state_slots: NDArray[np.int32],
+        signal: Signal | None = None,
     ) -> list[int]: ...
     def value(self, id: int, rows: int) -> NDArray[np.float32]: ...
 
@@ -111,6 +119,7 @@ class SampleRow:
         self, settings: SampleSettings, prompt: NDArray[np.int32], history: NDArray[np.int32]
     ) -> None: ...
     def append(self, token: int, breaks: bool = False) -> None: ...
+    def for_drafts(self) -> SampleRow: ...
     @property
     def mu(self) -> float: ...
     @property

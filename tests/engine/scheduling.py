@@ -51,6 +51,16 @@ def crowd(engine: Scheduler, lengths: list[int], room: int, **fields: object) ->
     return made
 
 
+def nearly_full() -> tuple[Scheduler, Sequence, Sequence]:
+    """Two sequences that decode, and three pages that nobody uses."""
+    engine = scheduler(pages=13)
+    first, second = crowd(engine, [5, 5], room=40)
+    step(engine)
+    while engine.available_pages > 3:
+        step(engine)
+    return engine, first, second
+
+
 def verify(engine: Scheduler, right: int) -> list[tuple[int, int, int]]:
     """One step in which so many drafted tokens turn out right, then a 7 comes: (id, tokens, drafted)."""
     chunks = engine.schedule()

@@ -7,9 +7,12 @@ from itertools import pairwise
 
 import pytest
 
+from free_tokens import FreeTokens
 from headrace.engine.speculate.acceptance import OwnRate, Rate
+from headrace.engine.speculate.account import MOST, MOST_LOST, SHARE, Account
 from headrace.engine.speculate.costs import LARGEST, PRIOR_SHARE, StepCosts
 from headrace.engine.speculate.lookup import LENGTH_CLASSES, Lookup
+from headrace.engine.speculate.speculation import LONGEST_REST, PATIENCE, PROBE_EVERY, Speculation, Spent
 
 
 def test_between_measured_steps_are_straight_lines_and_beyond_them_what_tokens_added():
@@ -28,6 +31,27 @@ def test_before_anything_larger_is_measured_a_token_costs_little():
     costs.note(4, 8e-3)
     assert costs.curve()[5] - costs.curve()[4] == pytest.approx(PRIOR_SHARE * 8e-3)
     assert costs.curve()[1] == 8e-3
+
+
+def test_a_prompt_says_what_many_tokens_cost():
+    costs = StepCosts()
+    costs.note_prompt(500, 10.0)  # the first, which waits for the weights
+    costs.note(1, 2e-3)
+    costs.note_prompt(500, 500 * 1e-3)
+    costs.note_prompt(2, 1.0)  # too few to say anything
+    assert costs.curve()[LARGEST] == pytest.approx(LARGEST * 1e-3)
+    assert costs.curve()[2] - costs.curve()[1] == pytest.approx((LARGEST - 2) * 1e-3 / (LARGEST - 1))
+    for _ in range(9):
+        costs.note(5, 2.1e-3)  # what is measured comes first
+    assert costs.curve()[3] < 2.11e-3 < costs.curve()[6]
+
+
+def test_larger_steps_than_are_compared_leave_it_unknown():
+    costs = StepCosts()
+    costs.note_plain(LARGEST + 1, 1, 1.0, 0.1)
+    assert not costs.known
+    costs.note_plain(LARGEST, 1, 1.0, 0.1)
+    assert costs.known and costs.curve()[1] == 1.0
 
 
 def test_costs_never_fall_with_tokens():
@@ -104,3 +128,79 @@ def test_a_prediction_is_followed_while_it_comes_true_and_looked_up_after():
     assert lookup.draft(text, 2) == (0, [7, 8])
     text += [7, 8]
     assert lookup.draft(text, 2) == (1, [])  # nothing goes on from the prediction into the prompt
+
+
+def test_repeated_steps_are_part_of_the_rest():
+    speculation = Speculation(max_rows=8)
+    speculation.costs = FreeTokens()
+    speculation._rest, speculation._empty = LONGEST_REST, 0
+    speculation.learn([], Spent(tokens=1, steps=4, looked_s=0.0, run_s=1e-3, loop_s=1e-4))
+    assert speculation.rest == LONGEST_REST - 3
+    speculation._empty = PATIENCE
+    assert speculation.rest > 1000
+
+
+def test_a_good_draft_is_checked_now_and_then_where_it_does_not_pay():
+    """Costs that were measured at a bad moment do not stay for ever."""
+    speculation = Speculation(max_rows=64)
+    good = [speculation._probes(0.9) for _ in range(2 * PROBE_EVERY)]
+    assert good.count(True) == 2 and good[-1]
+    assert not any(speculation._probes(0.1) for _ in range(5 * PROBE_EVERY))
+
+
+def test_drafts_that_never_pay_cost_a_bounded_share():
+    account, tried = Account(), 0
+    for _ in range(10_000):
+        account.earn(1)
+        if account.open:
+            tried += 1
+            account.note(-0.5)
+    assert tried * 0.5 <= MOST + 10_000 * SHARE + 0.5
+    assert tried > 100  # and they are tried again
+
+
+def test_what_was_saved_pays_for_few_losses():
+    account = Account()
+    for _ in range(1000):
+        account.note(3.0)
+    losses = 0
+    while account.open:
+        account.note(-1.0)
+        losses += 1
+    assert losses == MOST
+
+
+def test_one_disturbed_step_does_not_end_it():
+    account = Account()
+    account.note(-1000.0)
+    assert account.open
+
+
+def test_a_grant_opens_what_had_no_luck():
+    account = Account()
+    while account.open:
+        account.note(-MOST_LOST)
+    account.grant(1.0)
+    assert account.open
+    account.note(-1.0)
+    assert not account.open
+
+
+def test_what_was_invested_is_lost_little_by_little_and_in_the_end_all():
+    account = Account()
+    account.invest(3.0)
+    account.earn(1)
+    assert account.open
+    lost = account._invested
+    for _ in range(2000):
+        account.note(-SHARE)  # what is earned
+        account.earn(1)
+    assert lost > 2.9 and account._invested < 0.01
+    assert account._balance == pytest.approx(MOST + SHARE - 3.0, abs=0.1)
+
+
+def test_what_was_invested_in_a_request_is_lost_with_it():
+    account = Account()
+    account.invest(3.0)
+    account.write_off(1.0)
+    assert account._balance == MOST - 3.0 and account._invested == 0.0

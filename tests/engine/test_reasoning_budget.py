@@ -85,7 +85,8 @@ def test_a_grammar_starts_where_the_reasoning_was_ended(model: LoadedModel) -> N
 def test_preempted_or_beside_others_it_is_the_same(model: LoadedModel) -> None:
     alone = run(model, 11, n=4, max_tokens=200).bits
     small = load_model(
-        None, EngineOptions(max_sequences=8, token_budget=16, threads=1, kv_memory_bytes=small_cache(model))
+        "novelette",
+        EngineOptions(max_sequences=8, token_budget=16, threads=1, kv_memory_bytes=small_cache(model)),
     )
     try:
         several = [Running(small.engine, request(small, 11, n=4, max_tokens=200)) for _ in range(2)]

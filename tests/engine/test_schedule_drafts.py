@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduling import P, crowd, scheduler, sequence, step, verify
+from scheduling import P, nearly_full, scheduler, sequence, step, verify
 
 from headrace.engine.schedule import Scheduler
 
@@ -46,11 +46,7 @@ def test_drafts_get_the_tokens_rows_and_pages_that_are_left():
 
 
 def test_a_draft_takes_no_page_that_others_may_need():
-    engine = scheduler(pages=13)
-    first, second = crowd(engine, [5, 5], room=40)
-    step(engine)
-    while engine.available_pages > 3:
-        step(engine)
+    engine, first, second = nearly_full()
     first.draft = [8] * 12
     slots = len(first.pages) * P - first.computed - 1
     assert verify(engine, 0)[0] == (0, 1, slots + P)  # one page, so that each has one left

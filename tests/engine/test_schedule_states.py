@@ -44,6 +44,7 @@ class Machine(RuleBasedStateMachine):
     most_preemptions = 0
     drafted = 0
     rejected = 0
+    repeated = 0
 
     @initialize(
         pages=st.integers(8, 24),
@@ -154,10 +155,31 @@ class Machine(RuleBasedStateMachine):
             self.scheduler.finish(self.live.pop(id))
         self.ended.clear()
 
-    @rule(times=st.integers(2, 12), token=st.integers(0, 1))
-    def run(self, times: int, token: int) -> None:
-        for _ in range(times):
-            self.step(token, None)
+    @rule(times=st.integers(1, 9), token=st.integers(0, 1), drawn=st.integers(1, 9))
+    def repeat(self, times: int, token: int, drawn: int) -> None:
+        """One step, repeated where that may be, in which the first sequence ends after `drawn` tokens and
+        the model goes on."""
+        for sequence in self.scheduler.running:
+            sequence.draft = []
+        chunks = self.scheduler.schedule()
+        for chunk in chunks:
+            self.compute(chunk)
+        repeats = self.scheduler.repeatable(chunks, times)
+        for chunk in chunks:
+            if chunk.samples:
+                self.append(chunk, [], token)
+        for chunk in chunks if repeats else ():
+            self.compute_repeats(chunk, repeats, token, drawn if chunk is chunks[0] else times + 1)
+        Machine.repeated += repeats
+        self.scheduler.advance(chunks, repeats)
+        for id in self.ended:
+            self.scheduler.finish(self.live.pop(id))
+        self.ended.clear()
+
+    @rule(times=st.integers(2, 12), token=st.integers(0, 1), draft=st.lists(st.integers(0, 1), max_size=3))
+    def run(self, times: int, token: int, draft: Sequence_[int]) -> None:
+        for kept in range(times):
+            self.step(token, None, draft, kept % 3)
 
     @rule(which=st.integers(0, 100))
     def end(self, which: int) -> None:
@@ -213,6 +235,22 @@ class Machine(RuleBasedStateMachine):
             page = sequence.pages[position // PAGE_TOKENS]
             assert self.scheduler._pages.references(page) == 1, "a shared page is written"
             self.contents[page][position % PAGE_TOKENS] = prefixes[position]
+
+    def compute_repeats(self, chunk: Chunk, repeats: int, token: int, drawn: int) -> None:
+        """Single tokens after a chunk, of which only those belong to the text that come before its end."""
+        sequence = chunk.sequence
+        for at in range(1, repeats + 1):
+            position = chunk.start + at
+            assert position + 1 < sequence.max_length
+            page = sequence.pages[position // PAGE_TOKENS]
+            assert self.scheduler._pages.references(page) == 1, "a shared page is written"
+            prefix = self.extend_prefixes(sequence)[position] if at < drawn else -1
+            self.contents[page][position % PAGE_TOKENS] = prefix
+            self.recurrent_states[sequence.state_slot] = prefix
+            if at < drawn:
+                self.append(chunk, [], token)
+        if drawn <= repeats:
+            self.ended.add(sequence.id)
 
     # the model's part
 
@@ -332,7 +370,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_states(capsys) -> None:
-    Machine.steps_done = 0
+    Machine.steps_done = Machine.repeated = 0
     run_state_machine_as_test(
         Machine,
         settings=settings(
@@ -346,7 +384,8 @@ def test_states(capsys) -> None:
         print(
             f"\n{Machine.steps_done:,} steps over pages, prefix tree and scheduler, "
             f"up to {Machine.most_preemptions} preemptions, {Machine.drafted:,} drafted tokens of which "
-            f"{Machine.rejected:,} were rejected"
+            f"{Machine.rejected:,} were rejected, {Machine.repeated:,} steps at once with others"
         )
     assert STEPS // 50 < Machine.rejected < Machine.drafted
     assert Machine.steps_done >= STEPS
+    assert Machine.repeated > STEPS // 50

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from free_tokens import FreeTokens
 from headrace.engine import load, schedule
 from headrace.engine.generation import Choice
 from headrace.engine.load import LoadedModel, load_model
 from headrace.engine.options import EngineOptions
 from headrace.engine.request import Request
 from headrace.engine.sequence import State
-from headrace.engine.speculate.costs import LARGEST, StepCosts
 from headrace.engine.speculate.speculation import Speculation
 from headrace.errors import UsageError
 from headrace.sample.params import SamplingParams
@@ -41,15 +41,6 @@ CASES = [
 REQUESTS = 40
 Answers = dict[tuple[tuple[int, ...], int | None, int], list[int]]  # by prompt, seed, choice
 MIX = 5  # requests in a mix, on average
-
-
-class FreeTokens(StepCosts):
-    """Every token more costs nothing, so that everything that can be drafted is."""
-
-    known = True  # type: ignore[assignment]
-
-    def curve(self) -> list[float]:
-        return [1.0] * (LARGEST + 1)
 
 
 class Prompter(Speculation):

@@ -81,7 +81,8 @@ def test_neither_the_batch_nor_preemption_changes_a_token(
     common: dict[str, object] = {"temperature": 0.9, "max_tokens": 130} | sampling
     alone = [run(model, f"{i} {PROMPT}", seed=i, **common).tokens[0] for i in range(8)]
     small = load_model(
-        None, EngineOptions(max_sequences=8, token_budget=16, threads=1, kv_memory_bytes=_pages(model, 12))
+        "novelette",
+        EngineOptions(max_sequences=8, token_budget=16, threads=1, kv_memory_bytes=_pages(model, 12)),
     )
     try:
         params = [SamplingParams(**(common | {"seed": i, "ignore_eos": True})) for i in range(8)]  # type: ignore[arg-type]

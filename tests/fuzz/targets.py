@@ -42,7 +42,7 @@ def _whole_model(path: Path) -> None:
     """What loading does, up to the packing of weights."""
     with open_checkpoint(path) as checkpoint:
         program = verify(record(find_model(checkpoint.config).define))
-        wanted_weights(program, PartsOf(checkpoint, program), EngineOptions())
+        wanted_weights(program, PartsOf(checkpoint, program), EngineOptions(), path)
         tokenizer, _ = text_side(path, checkpoint.metadata)
         tokenizer.decode(tokenizer.encode("the mill 水", add_special=False))
         for name, info in checkpoint.tensors.items():

@@ -60,9 +60,9 @@ def test_l4_aborts_in_every_phase(
             if phase in ("decode", "constrained") and rng.random() < 0.5:
                 running.next()
             at_s = time.perf_counter()
-            with engine._inbox._wake:  # no step begins between the look at the count and the word
-                asked_at[running.ticket.request_id] = engine.status().steps
+            with engine._inbox._wake:  # the loop does not take the word before the look at the count
                 running.ticket.cancel()
+                asked_at[running.ticket.request_id] = engine.status().steps
             outcome = running.finish()
             waits_ms.append(1000 * (time.perf_counter() - at_s))
             ended[outcome.ends[0].reason] += 1

@@ -12,7 +12,7 @@ from headrace.chat.conversation import prepare as prepare_conversation
 from headrace.chat.messages import Message
 from headrace.engine.contract import EngineStatus, LoadedModel
 from headrace.engine.load import load_model
-from headrace.engine.options import EngineOptions
+from headrace.engine.options import NO_DRAFT, EngineOptions
 from headrace.engine.request import Request
 from headrace.errors import HeadraceError, UsageError
 from headrace.sample.params import SamplingParams
@@ -103,6 +103,10 @@ class _Run:
     def generated(self) -> int:
         return sum(map(len, self.tokens))
 
+    @property
+    def longest(self) -> int:
+        return max(map(len, self.tokens))
+
 
 def bench_speculate(
     order: SpeculateOrder, options: EngineOptions, *, progress: Progress = lambda text: None
@@ -126,9 +130,9 @@ def _engines(
     order: SpeculateOrder, options: EngineOptions
 ) -> Generator[tuple[LoadedModel, Mapping[str, LoadedModel]]]:
     """The plain engine and one for each drafter."""
-    alone = replace(options, draft_model=None, draft_layers=None)
+    alone = replace(options, draft_model=NO_DRAFT, draft_layers=None)
     shapes = {"lookup": alone}
-    if options.draft_model is not None:
+    if options.draft_model not in (None, NO_DRAFT):
         shapes["model"] = options
     if options.draft_layers is not None:
         shapes["layers"] = options
@@ -161,7 +165,10 @@ def _cells(
             for index in range(batch)
         ]
         for name, model in drafting.items():
-            one, other = _run(plain, requests), _run(model, requests)
+            if pair % 2:  # who runs second finds the caches of the other
+                other, one = _run(model, requests), _run(plain, requests)
+            else:
+                one, other = _run(plain, requests), _run(model, requests)
             if one.tokens != other.tokens:
                 raise HeadraceError(f"{name} changed the output of {job}: this is a bug, please report it")
             if pair >= 0:
@@ -177,8 +184,8 @@ def _cells(
             batch=batch,
             plain_tokens_per_s=spread([run.generated / run.seconds for run, _ in pairs]),
             speed_up=spread([one.seconds / other.seconds for one, other in pairs]),
-            # A plain engine takes as many steps as its longest answer has tokens.
-            tokens_per_step=sum(run.steps for run, _ in pairs) / sum(run.steps for run in with_drafts),
+            # As many steps as its longest answer has tokens are those without drafts.
+            tokens_per_step=sum(run.longest for run in with_drafts) / sum(run.steps for run in with_drafts),
             drafted_per_token=drafted / generated,
             accepted=sum(run.accepted for run in with_drafts) / drafted if drafted else 0.0,
         )

@@ -27,7 +27,7 @@ machine's measured limits allow.
 Examples:
   headrace show
   headrace show ./my-model --weights int4 --context 4096
-  headrace show novelette --card
+  headrace show mini --card
 """
 
 

@@ -82,7 +82,7 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
     with open_checkpoint(path) as checkpoint:
         model, _ = model_of(checkpoint.config, path, options)
         program = verify(record(model.define))
-        wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
+        wanted = wanted_weights(program, PartsOf(checkpoint, program), options, path)
         tokenizer, template = text_side(path, checkpoint.metadata)
         encodes = model.pooling is not None
         plan, problem = _plan(program, wanted, options, model.config.context, encodes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 from headrace.engine.arrivals import Arrivals
 from headrace.engine.chunk import Chunk
@@ -15,13 +15,15 @@ from headrace.engine.door import check_request
 from headrace.engine.drawing import Drawing, turns_of
 from headrace.engine.generation import Choice, Generation
 from headrace.engine.inbox import Cancel, Hold, Inbox, send
+from headrace.engine.multi_step import MultiStep
 from headrace.engine.request import ChoiceDone, Event, Failed, Request, Sink, Ticket
 from headrace.engine.schedule import Scheduler
 from headrace.engine.sequence import Sequence
-from headrace.engine.speculate.speculation import Speculation
+from headrace.engine.speculate.speculation import Speculation, Spent
 from headrace.engine.step_builder import StepBuilder
 from headrace.engine.turn import Turn
 from headrace.ops.value import Array
+from headrace.program.step import Step
 from headrace.run.executor import Capacity, Executor
 from headrace.sample.sampler import Sampler
 from headrace.text.tokenizer import Tokenizer
@@ -51,11 +53,14 @@ class Engine:
         self._builder = StepBuilder(context=self._longest, page_tokens=capacity.page_tokens)
         self._constraints = Constraints(tokenizer, sampler.vocabulary)
         self._drawing = Drawing(sampler, self._constraints)
+        self._multi_step = MultiStep(executor, sampler)
         self._arrivals = Arrivals(tokenizer, sampler.vocabulary, self._constraints, self._longest)
-        self._inbox: Inbox[Generation] = Inbox(limits)
+        self._inbox: Inbox[Generation] = Inbox(limits, self._multi_step.interrupt)
         self._choices: dict[int, Choice] = {}  # by sequence id; this and the next are the loop's own
         self._beams: dict[int, Generation] = {}  # by sequence id
-        self._steps, self._last_step_s = 0, clock()
+        self._ran_s = 0.0  # the executor, in this step
+        self._waited = True  # for something to do, before this step
+        self._steps, self._last_step_s = 0, clock()  # steps that were calls of their own
         # The thread alone holds the executor, so that its memory is free when the loop has ended.
         self._thread = threading.Thread(
             target=self._run, args=(executor,), name="headrace-engine", daemon=True
@@ -85,7 +90,7 @@ class Engine:
             free_pages=scheduler.free_pages,
             available_pages=scheduler.available_pages,
             page_count=self._page_count,
-            steps=self._steps,
+            steps=self.steps,
             last_step_s=self._last_step_s,
             alive=self._thread.is_alive(),
             preemptions=scheduler.preemptions,
@@ -98,7 +103,7 @@ class Engine:
     @property
     def steps(self) -> int:
         """Steps so far."""
-        return self._steps
+        return self._steps + self._multi_step.steps
 
     def close(self) -> None:
         """Stop the loop; requests that have not ended fail with EngineStopped."""
@@ -116,13 +121,19 @@ class Engine:
     # -- on the engine's thread -----------------------------------------------------------------------
 
     def _run(self, executor: Executor) -> None:
-        with self._inbox.serving(), closing(self._constraints):
+        with ExitStack() as stack:
+            stack.enter_context(self._inbox.serving())
+            stack.enter_context(closing(self._constraints))
+            if self._speculation is not None:
+                stack.enter_context(closing(self._speculation))
             while self._take_inbox():
                 self._step(executor)
 
     def _take_inbox(self) -> bool:
         """Take what has arrived, waiting while there is nothing to do; False when it is time to stop."""
-        arrived = self._inbox.take(idle=self._scheduler.idle)
+        self._multi_step.listen()
+        self._waited = self._scheduler.idle
+        arrived = self._inbox.take(idle=self._waited)
         if arrived is None:
             return False
         for item in arrived:
@@ -131,6 +142,8 @@ class Engine:
             elif isinstance(item, Hold):
                 self._take_hold(item)
             else:
+                if self._speculation is not None and item.request.prediction:
+                    self._speculation.wake()
                 for choice in item.choices:
                     self._choices[choice.sequence.id] = choice
                     self._scheduler.add(choice.sequence)
@@ -140,32 +153,63 @@ class Engine:
         return True
 
     def _step(self, executor: Executor) -> None:
+        began_s = start_s = self._clock()
+        since_s = 0.0 if self._waited else began_s - self._last_step_s  # handing out, and what takes it
         if self._speculation is not None:
             self._speculation.propose(self._choices.values())
-        start_s = self._clock()
+            start_s = self._clock()
         chunks = self._scheduler.schedule()
         if not chunks:
             return
-        step = self._builder.build(chunks)
+        turns = turns_of(chunks, self._choices)
+        most = self._multi_step.repeats(turns, len(chunks))
+        repeats = self._repeats(chunks, most)
+        step = self._builder.build(chunks, spare=repeats)
+        self._note_scheduled(chunks)
+        if repeats:
+            run_s, grown = self._clock(), set[str]()
+            tokens = self._multi_step.run(executor, step, turns, repeats)
+            self._ran_s = self._clock() - run_s
+            steps = self._multi_step.take(turns, tokens)
+        else:
+            steps, grown = 1, self._compute(executor, step, chunks, turns)
+            self._steps += 1
+        self._scheduler.advance(chunks, repeats)
+        self._last_step_s = self._clock()
+        seconds = self._last_step_s - start_s
+        self._multi_step.learn(turns, len(chunks), self._ran_s / steps)
+        if self._speculation is not None:
+            looked_s, loop_s = start_s - began_s, seconds + since_s - self._ran_s
+            spent = Spent(len(step.tokens), steps, looked_s, self._ran_s, loop_s)
+            self._speculation.learn(turns, spent)
+        self._hand_out(turns)
+        for request_id in grown:
+            self._grow(self._inbox.active[request_id])
+
+    def _repeats(self, chunks: list[Chunk], most: int) -> int:
+        """How often the step is repeated in one call, at most `most` times; what is drafted, or to be looked
+        for, comes first."""
+        if self._speculation is not None:
+            most = min(most, self._speculation.rest)
+        return self._scheduler.repeatable(chunks, most) if most > 0 else 0
+
+    def _note_scheduled(self, chunks: list[Chunk]) -> None:
         now = self._clock()
         for chunk in chunks:
             generation = self._generation(chunk.sequence)
             if generation.scheduled_s is None:
                 generation.scheduled_s = now
-        turns = turns_of(chunks, self._choices)
+
+    def _compute(self, executor: Executor, step: Step, chunks: list[Chunk], turns: list[Turn]) -> set[str]:
+        """Run the step and draw for the turns; the requests whose beams grow."""
         masks = self._constraints.start([turn.choice for turn in turns])
+        began_s = self._clock()
         logits = executor.run(step)
+        self._ran_s = self._clock() - began_s
         scored = any(chunk.scores for chunk in chunks)
         grown = self._read_rows(logits, chunks) if self._beams or scored else set[str]()
         self._drawing.draw(logits, turns, masks)
-        self._scheduler.advance(chunks)
-        self._steps += 1
-        self._last_step_s = self._clock()
-        if self._speculation is not None:
-            self._speculation.learn(turns, len(step.tokens), self._last_step_s - start_s)
-        self._hand_out(turns)
-        for request_id in grown:
-            self._grow(self._inbox.active[request_id])
+        return grown
 
     def _generation(self, sequence: Sequence) -> Generation:
         choice = self._choices.get(sequence.id)

@@ -55,16 +55,25 @@ class Choice:
         ends = self.thinking is not None and self.thinking.forced is not None
         return self.matcher is None and self.fixed_mask is None and self.banned is None and not ends
 
-    def accept(self, token: int, logprob: TokenLogprob | None) -> list[Event]:
-        """Take a sampled token, and those that are forced after it: the text that they make certain, and the
-        end of the choice if one of them is its end. GrammarError where the grammar gives up."""
+    @property
+    def simple(self) -> bool:
+        """Whether its tokens follow from logits and `row` alone: several may be drawn without the loop."""
+        params = self.generation.request.params
+        limited = self.matcher or self.fixed_mask is not None or self.banned or self.thinking
+        watched = self.generation.panel or params.logprobs is not None
+        return not (limited or watched or params.mirostat or params.dry_multiplier)
+
+    def accept(self, token: int, logprob: TokenLogprob | None, *, known: bool = False) -> list[Event]:
+        """Take a sampled token, which the row may know, and those that are forced after it: the text that
+        they make certain, and the end of the choice if one of them is its end. GrammarError where the grammar
+        gives up."""
         panel = self.generation.panel
         if panel is not None and not panel.narrow(self):
             return self.cut("length", TOTAL)
         if self.thinking is not None:
             token = self.thinking.instead_of(token, stops=token in self.stop_ids)
         tokens = [token]
-        text, reason, stop = self._take(token)
+        text, reason, stop = self._take(token, known=known)
         while reason is None and (forced := self._forced()) is not None:
             tokens.append(forced)
             more, reason, stop = self._take(forced)
@@ -89,10 +98,11 @@ class Choice:
         rest = self._rest()
         return [*([Delta(self.sequence.choice, rest, ())] if rest else []), self.end(reason, cause)]
 
-    def _take(self, token: int) -> tuple[str, FinishReason | None, str | int | None]:
+    def _take(self, token: int, *, known: bool = False) -> tuple[str, FinishReason | None, str | int | None]:
         """Append a token: its text, why the choice ends with it, and the stop string or token that did it."""
         self.sequence.tokens.append(token)
-        self.row.append(token)
+        if not known:
+            self.row.append(token)
         if self.banned is not None:
             self.banned.accept(token)
         if self.thinking is not None:

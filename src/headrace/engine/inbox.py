@@ -6,7 +6,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -53,8 +53,9 @@ class Inbox(Generic[AcceptedType]):
     Those that `take` has given out are `active` until `end`; that dictionary is for the loop's thread alone.
     """
 
-    def __init__(self, limits: EngineLimits) -> None:
-        self._limits = limits
+    def __init__(self, limits: EngineLimits, arrived: Callable[[], None] = lambda: None) -> None:
+        """`arrived` is called, from any thread, when there is something to take."""
+        self._limits, self._arrived = limits, arrived
         self.active: dict[str, AcceptedType] = {}
         self._accepted: dict[str, AcceptedType] = {}  # not ended yet; this and all below guarded by _wake
         self._pending_choices = 0  # of the accepted
@@ -96,12 +97,14 @@ class Inbox(Generic[AcceptedType]):
         """Put a word before the loop."""
         with self._wake:
             self._unread.append(word)
+            self._arrived()
             self._wake.notify()
 
     def close(self) -> None:
         """Take no more in, and have the loop stop."""
         with self._wake:
             self._stopping = True
+            self._arrived()
             self._wake.notify()
 
     # -- on the loop's thread -------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from headrace.engine.contract import EngineContract, EngineLimits, LoadedModel, 
 from headrace.engine.encoder import Encoder
 from headrace.engine.engine import Engine
 from headrace.engine.free_memory import free_memory_bytes
-from headrace.engine.options import EngineOptions
+from headrace.engine.options import NO_DRAFT, EngineOptions
 from headrace.engine.parts import PartsOf
 from headrace.engine.plan import capacity_of, plan_memory
 from headrace.engine.speculate.draft_model import DraftModel
@@ -43,7 +43,7 @@ from headrace.weights.config_json import Config, find
 from headrace.weights.hub import resolve
 from headrace.weights.packed import PackedWeight, Wanted, format_of, load_packed
 from headrace.weights.pooling import Pooling, read_pooling
-from headrace.weights.shipped import SHIPPED_DEFAULT
+from headrace.weights.shipped import SHIPPED_DEFAULT, shipped_draft, shipped_weights
 from headrace.weights.source import Source, Tensors
 
 # A router is a thousandth of its layer, and a choice that rounding has changed changes everything after it.
@@ -151,9 +151,10 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
     try:
         text = text_side(folder, checkpoint.metadata)
         name = public_name(name, folder)
-        if options.draft_model is None:
+        draft_name = _draft_name(folder, options)
+        if draft_name is None:
             return prepare_checkpoint(checkpoint, options, name, folder, *text)
-        draft = prepare_draft(options.draft_model, options, name, text[0])
+        draft = prepare_draft(draft_name, options, name, text[0])
         try:
             return prepare_checkpoint(checkpoint, options, name, folder, *text, draft=draft)
         except BaseException:
@@ -162,6 +163,14 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
     except BaseException:
         checkpoint.close()
         raise
+
+
+def _draft_name(folder: Path, options: EngineOptions) -> str | None:
+    """The draft model that is named, or else the one that ships for a shipped model where it may have one."""
+    if options.draft_model is not None:
+        return None if options.draft_model == NO_DRAFT else options.draft_model
+    drafts = options.speculation == "auto" and options.executor == "native" and options.pooling == "auto"
+    return shipped_draft(folder) if drafts and options.draft_layers is None else None
 
 
 def prepare_checkpoint(
@@ -184,7 +193,7 @@ def prepare_checkpoint(
     def plan(model: Model, options: EngineOptions, draft: Prepared | None = None) -> Prepared:
         program = verify(record(model.define))
         program = reorder_inputs(program, PartsOf(checkpoint, program).input_order)
-        wanted = wanted_weights(program, PartsOf(checkpoint, program), options)
+        wanted = wanted_weights(program, PartsOf(checkpoint, program), options, folder)
         drafts = 0 if draft is None else draft.draft_bytes(checkpoint)
         memory = plan_memory(
             program, wanted, options, context=model.config.context, encodes=encodes, draft_bytes=drafts
@@ -292,10 +301,13 @@ def model_of(config: Config, folder: Path, options: EngineOptions) -> tuple[Mode
     return model, pooling is None or pooling.normalise
 
 
-def wanted_weights(program: Program, checkpoint: Tensors, options: EngineOptions) -> tuple[Wanted, ...]:
+def wanted_weights(
+    program: Program, checkpoint: Tensors, options: EngineOptions, folder: Path
+) -> tuple[Wanted, ...]:
     """The matrices to pack, in the program's order; CorruptFile where a tensor has another shape,
-    UnsupportedModel where it has an element type that is none of weights."""
+    UnsupportedModel where it has an element type that is none of weights. `folder` is the model's."""
     wanted: list[Wanted] = []
+    choice = (shipped_weights(folder) or "keep") if options.weights == "auto" else options.weights
     routers = _routers(program)
     for name, value in program.weights.items():
         info = checkpoint.info(name)
@@ -307,7 +319,7 @@ def wanted_weights(program: Program, checkpoint: Tensors, options: EngineOptions
         if len(value.shape) == 2:
             n, k = int(value.shape[0]), int(value.shape[1])
             checkpoint.row_dtype(name)  # names a tensor that has no numbers
-            format = format_of(options.weights, info.dtype)
+            format = format_of(choice, info.dtype)
             wanted.append(Wanted(name, n, k, "bf16" if name in routers and format in COARSE else format))
     return tuple(wanted)
 

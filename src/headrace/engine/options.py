@@ -9,16 +9,17 @@ from typing import Literal
 from headrace.config import Settings
 from headrace.errors import UsageError
 
-Weights = Literal["keep", "bf16", "int8", "int4"]
+Weights = Literal["auto", "keep", "bf16", "int8", "int4"]
 KvDtype = Literal["auto", "f32", "bf16"]
 ExecutorName = Literal["native", "reference", "torch"]
 PoolingName = Literal["auto", "mean", "cls", "last", "none"]
 SpeculationMode = Literal["auto", "off"]
 
+NO_DRAFT = "none"  # instead of the name of a draft model, not even the one that ships with a model
 MAX_THREADS = 1024  # as the native pool
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "weights": ("keep", "bf16", "int8", "int4"),
+    "weights": ("auto", "keep", "bf16", "int8", "int4"),
     "kv_dtype": ("auto", "f32", "bf16"),
     "executor": ("native", "reference", "torch"),
     "pooling": ("auto", "mean", "cls", "last", "none"),
@@ -37,7 +38,8 @@ _COUNTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """`weights` "keep" stays with the checkpoint's type; `kv_dtype` "auto" is f32 for f32 weights, else bf16.
+    """`weights` "keep" stays with the checkpoint's type; so does "auto", but for a shipped model that runs in
+    another one. `kv_dtype` "auto" is f32 for f32 weights, else bf16.
 
     `context` None is the model's own; `threads` None is one per usable core; `token_budget` is the largest
     step in tokens; `kv_memory_bytes` None is what `max_sequences` full contexts need, at most half of the
@@ -46,10 +48,10 @@ class EngineOptions:
     else makes an encoder of a model that can be one. An encoder's largest step has at least `context` tokens.
     `speculation` "auto" checks guesses of the next tokens where that pays; `draft_model`, a name as the
     model's own, makes guesses beside those looked up, or so many `draft_layers` of the model itself do, the
-    first ones.
+    first ones; `draft_model` "none" leaves out the one that ships for `mini`.
     """
 
-    weights: Weights = "keep"
+    weights: Weights = "auto"
     kv_dtype: KvDtype = "auto"
     context: int | None = None
     threads: int | None = None
@@ -87,14 +89,13 @@ class EngineOptions:
             )
 
     def _check_drafts(self) -> None:
-        if self.draft_model is not None and self.draft_layers is not None:
+        model = None if self.draft_model == NO_DRAFT else self.draft_model
+        if model is not None and self.draft_layers is not None:
             raise UsageError(
-                f"draft_model '{self.draft_model}' and draft_layers {self.draft_layers} are both given: "
-                "name one",
+                f"draft_model '{model}' and draft_layers {self.draft_layers} are both given: name one",
                 param="draft_layers",
             )
-        name = "draft_model" if self.draft_model is not None else "draft_layers"
-        value = getattr(self, name)
+        name, value = ("draft_model", model) if model is not None else ("draft_layers", self.draft_layers)
         if value is not None and (self.speculation == "off" or self.executor != "native"):
             raise UsageError(
                 f"{name} is {value!r} with speculation {self.speculation} and executor {self.executor}: "

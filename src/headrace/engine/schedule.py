@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Iterable
 from dataclasses import replace
-from operator import attrgetter
 
 from headrace.engine.chunk import Chunk
-from headrace.engine.sequence import Sequence, State, agreeing
+from headrace.engine.sequence import RANK, Sequence, State, agreeing, take_out
 from headrace.errors import ProgramError
 from headrace.kv.pages import PAGE_TOKENS, Pages, pages_for
 from headrace.kv.prefix_tree import Match, PrefixTree
@@ -18,8 +17,6 @@ RESERVE_PAGES = 4
 
 MAX_PREEMPTIONS = 4
 """So often at most is a sequence preempted."""
-
-_RANK = attrgetter("rank")
 
 
 class Scheduler:
@@ -136,12 +133,12 @@ class Scheduler:
                 "refuse at the door what is empty, exceeds its own limit or can never fit"
             )
         sequence.rank = (sequence.arrival_s + sequence.priority * self._ageing_s, sequence.id)
-        insort(self._waiting, sequence, key=_RANK)
+        insort(self._waiting, sequence, key=RANK)
 
     def finish(self, sequence: Sequence) -> None:
         """The sequence has ended, wherever it stands: its pages are given back now."""
         if sequence.state is State.WAITING:
-            _take_out(self._waiting, sequence)
+            take_out(self._waiting, sequence)
         elif sequence.state is State.RUNNING:
             self._stop(sequence, keep=sequence.cache)
         sequence.state = State.FINISHED
@@ -149,7 +146,7 @@ class Scheduler:
     def hold(self, sequence: Sequence) -> None:
         """Compute no more of it until `resume`. Its full pages stay in the prefix tree until evicted."""
         if sequence.state is State.WAITING:
-            _take_out(self._waiting, sequence)
+            take_out(self._waiting, sequence)
         elif sequence.state is State.RUNNING:
             self._stop(sequence, keep=True)
             sequence.computed = 0
@@ -161,7 +158,7 @@ class Scheduler:
         """Back to its place in the queue, if it was held."""
         if sequence.state is State.HELD:
             sequence.state = State.WAITING
-            insort(self._waiting, sequence, key=_RANK)
+            insort(self._waiting, sequence, key=RANK)
 
     cancel = finish
     """Ended from outside; fine a second time, and between `schedule` and `advance` (which then skips it)."""
@@ -193,7 +190,21 @@ class Scheduler:
             self._lengthen(planned, budget)
         return list(planned.values())
 
-    def advance(self, chunks: Iterable[Chunk]) -> None:
+    def repeatable(self, chunks: list[Chunk], times: int) -> int:
+        """How often, at most `times`, the step may be repeated at once with the token that each sequence has
+        drawn, before `advance`; their pages are taken now. None where it is not one token of each."""
+        for chunk in chunks:
+            if chunk.length != 1 or not chunk.samples:
+                return 0
+            # The last token that there may be needs no keys and values.
+            times = min(times, chunk.sequence.max_length - chunk.start - 2)
+        for chunk in chunks:
+            if times > 0:
+                end = chunk.start + 1
+                times = min(times, self._room(chunk.sequence, end + times) - end)
+        return max(times, 0)
+
+    def advance(self, chunks: Iterable[Chunk], repeated: int = 0) -> None:
         """The chunks are computed and what was sampled is appended: count their tokens, of drafts those that
         agree, and put newly full pages into the prefix tree."""
         size = self._page_tokens
@@ -205,6 +216,8 @@ class Scheduler:
             if chunk.drafted:
                 # Not the last token: its logits are wanted yet, or the sequence is about to end.
                 computed += agreeing(sequence.draft[: chunk.drafted], sequence.tokens[computed:-1])
+            elif repeated:  # or interrupted before
+                computed = min(computed + repeated, len(sequence.tokens) - 1)
             sequence.computed = computed
             sequence.scores = sequence.scores and computed < sequence.prompt_length - 1
             first, last = start // size, computed // size
@@ -295,7 +308,7 @@ class Scheduler:
             self._blocked = sequence
             return False
         del self._waiting[place]
-        insort(self._running, sequence, key=_RANK)
+        insort(self._running, sequence, key=RANK)
         sequence.state = State.RUNNING
         sequence.state_slot = self._free_slots.pop()
         sequence.computed = match.tokens_matched
@@ -367,11 +380,11 @@ class Scheduler:
         sequence.computed = 0
         sequence.preemptions += 1
         self.preemptions += 1
-        insort(self._waiting, sequence, key=_RANK)
+        insort(self._waiting, sequence, key=RANK)
 
     def _stop(self, sequence: Sequence, *, keep: bool) -> None:
         """Out of the running ones, without pages and slot."""
-        _take_out(self._running, sequence)
+        take_out(self._running, sequence)
         self._free_slots.append(sequence.state_slot)
         sequence.state_slot = -1
         self._tree.release(sequence.pages, keep=keep)
@@ -379,10 +392,3 @@ class Scheduler:
         self._blocked = None
         if self._leaders.get(sequence.request_key) is sequence:
             del self._leaders[sequence.request_key]
-
-
-def _take_out(ranked: list[Sequence], sequence: Sequence) -> None:
-    place = bisect_left(ranked, sequence.rank, key=_RANK)
-    if place == len(ranked) or ranked[place] is not sequence:
-        raise ProgramError(f"sequence {sequence.id} was never added to this scheduler")
-    del ranked[place]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 
+from headrace.errors import ProgramError
 from headrace.kv.prefix_tree import MissReason
+
+RANK = attrgetter("rank")
 
 
 class State(Enum):
@@ -69,3 +74,11 @@ def agreeing(draft: list[int], tokens: list[int]) -> int:
             break
         count += 1
     return count
+
+
+def take_out(ranked: list[Sequence], sequence: Sequence) -> None:
+    """Out of a list by rank. ProgramError for one that is not in it."""
+    place = bisect_left(ranked, sequence.rank, key=RANK)
+    if place == len(ranked) or ranked[place] is not sequence:
+        raise ProgramError(f"sequence {sequence.id} was never added to this scheduler")
+    del ranked[place]

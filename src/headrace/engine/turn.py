@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.engine.chunk import Chunk
@@ -9,7 +10,7 @@ from headrace.engine.generation import Choice
 from headrace.engine.request import Delta, Event, TokenLogprob
 from headrace.errors import HeadraceError
 from headrace.sample.grammar import GrammarError
-from headrace.sample.sampler import Sampled
+from headrace.sample.sampler import Sampled, Sampler
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +51,16 @@ class Turn:
         came = len(sequence.tokens) - before
         self.row += came
         return not choice.done and self._agrees(before, came)
+
+    def take_all(self, tokens: Sequence[int], sampler: Sampler) -> None:
+        """Accept tokens that were drawn one after the other and that the choice's row knows, up to its end
+        or to the number of an error."""
+        for token in tokens:
+            if token < 0:
+                self.error = sampler.error(token)
+            if token < 0 or self.choice.done:
+                return
+            self.events += self.choice.accept(token, None, known=True)
 
     def _agrees(self, before: int, came: int) -> bool:
         start = before - self.chunk.start - self.chunk.count

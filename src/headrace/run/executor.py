@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from headrace._native import Signal
 from headrace.ops.value import Array
 from headrace.program.step import Step
+from headrace.sample.sampler import RowState, Sampler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,4 +31,22 @@ class Executor(Protocol):
 
     def run(self, step: Step) -> Array:
         """Logits [R, V] of the step's rows, float32; the array is valid (and writable) until the next run."""
+        ...
+
+
+@runtime_checkable
+class RunsSeveral(Executor, Protocol):
+    """An executor that also draws, and so can run several steps in one call."""
+
+    def run_several(
+        self,
+        step: Step,
+        sampler: Sampler,
+        rows: Sequence[RowState],
+        steps: int,
+        signal: Signal | None = None,
+    ) -> list[int]:
+        """A step with one row of logits for each sequence, and up to `steps - 1` more with the tokens drawn,
+        until all have ended or `signal` stops it: tokens [at most steps, B], flat, and negative numbers of
+        Sampler.error from where logits gave none. The tokens are appended to the rows."""
         ...

@@ -72,12 +72,22 @@ class NativeExecutor:
         self._run(step, timed=False)
         return self._executor.value(self._output, len(step.rows))
 
-    def draft(self, step: Step, sampler: Sampler, rows: Sequence[RowState], depth: int) -> list[int]:
-        """Run a step with one row of logits for each sequence, draw its token, run that one, and so on: the
-        tokens [B, depth], flat; -1 from where logits gave none. The rows stay as they are. The step's tables
-        must have the pages of depth - 1 tokens more."""
+    def run_several(
+        self,
+        step: Step,
+        sampler: Sampler,
+        rows: Sequence[RowState],
+        steps: int,
+        signal: _native.Signal | None = None,
+    ) -> list[int]:
+        """Run a step with one row of logits for each sequence, draw its token, run that one, and so on, until
+        all have ended or `signal` stops it: the tokens [at most steps, B], flat, and negative numbers of
+        Sampler.error from where logits gave none. The tokens are appended to the rows. The step's tables must
+        have the pages of steps - 1 tokens more."""
         native = [row.native for row in rows]
-        return self._executor.draft(self._output, sampler.native, native, depth, *_arrays(step))
+        return self._executor.run_several(
+            self._output, sampler.native, native, steps, *_arrays(step), signal=signal
+        )
 
     def run_timed(self, step: Step) -> tuple[float, list[float]]:
         """A step, instruction by instruction: seconds of preparing rotations, then of each of `program`."""

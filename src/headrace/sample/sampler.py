@@ -91,6 +91,12 @@ class RowState:
         """Mirostat's bound of surprise for the next token, in bits."""
         return self.native.mu
 
+    def for_drafts(self) -> RowState:
+        """A copy that draws what this one would, as long as both take note of the same tokens."""
+        copy = RowState.__new__(RowState)
+        copy._breakers, copy.native = None, self.native.for_drafts()
+        return copy
+
     def append(self, token: int) -> None:
         """Take note of a token that has been generated."""
         self.native.append(token, self._breaks(token))
@@ -152,7 +158,7 @@ class Sampler:
         tokens, logprobs, tops, faults = self.native.sample(logits, [row.native for row in rows], allowed)
         errors: list[HeadraceError | None] = [None] * len(rows)
         for row, fault in faults:
-            errors[row] = self._error(fault)
+            errors[row] = self.error(fault)
         return Sampled(tokens, logprobs, tops, tuple(errors))
 
     def score(
@@ -163,7 +169,7 @@ class Sampler:
         found = self.native.score(logits, np.array(rows, np.int32), np.array(tokens, np.int32), tops)
         for *_, fault in found:
             if fault:
-                raise self._error(fault)
+                raise self.error(fault)
         return [Score(logprob, rank, top) for logprob, rank, top, _ in found]
 
     def top(self, logits: NDArray[np.float32], row: int, count: int) -> list[tuple[int, float]]:
@@ -172,10 +178,12 @@ class Sampler:
         count = min(count, self.vocabulary)
         ids, logprobs = self.native.top(logits, np.array([row], np.int32), count)
         if ids[0] < 0:
-            raise self._error(1)
+            raise self.error(1)
         return [pair for pair in zip(ids.tolist(), logprobs.tolist(), strict=True) if pair[0] >= 0]
 
-    def _error(self, fault: int) -> HeadraceError:
+    def error(self, fault: int) -> HeadraceError:
+        """What native code means by the number of a fault, negated or not."""
+        fault = abs(fault)
         if fault == 1:
             return NumericalError(
                 f"the model gave logits that are not finite among its {self.vocabulary:,}:"

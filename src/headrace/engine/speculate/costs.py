@@ -4,44 +4,77 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-# Of a step's seconds, as long as nothing is measured: what another token adds. Decoding is bound by memory,
-# so it is little; too little rather than too much, because what seems not to pay is never measured.
+# Of a step's seconds: what another token adds at least, beyond all that is measured. Decoding is bound by
+# memory, so it is little; too little rather than too much, because what seems not to pay is never measured.
 PRIOR_SHARE = 0.03
+LEAST_PROMPT = 32  # tokens of a prompt that say what tokens cost
+ENOUGH_S = 4e-3  # of steps without drafts in a row: the first ones find cold caches and sleeping threads
 # Weight of the newest measurement. What disturbs a step makes it slower, never faster.
-SLOWER_WEIGHT, FASTER_WEIGHT = 0.1, 0.4
+FIRST_WEIGHT, SLOWER_WEIGHT, FASTER_WEIGHT = 0.2, 0.1, 0.7
 MOST_SLOWER = 2.0  # times what was expected: so much at most does one measurement count for
 LARGEST = 64  # tokens; larger steps are bound by arithmetic and grow in proportion
 
 
-class StepCosts:
-    """Seconds of steps by their number of tokens, 1 to LARGEST; between measured ones straight lines.
+def followed(expected: float, seconds: float, slower_weight: float = SLOWER_WEIGHT) -> float:
+    """What is expected after another measurement; one of something that was disturbed does not count for
+    much."""
+    change = min(seconds, MOST_SLOWER * expected) - expected
+    return expected + change * (FASTER_WEIGHT if change < 0 else slower_weight)
 
-    A step that was disturbed does not count for much, not even the first of its size; forgetting follows the
-    machine, whose speed changes, and the texts, whose growing lengths make attention slower.
+
+class StepCosts:
+    """Seconds that steps run by their number of tokens, 1 to LARGEST, with straight lines between measured
+    ones; and those of the loop around them: of a call of one step `loop_s`, and of each step where nothing is
+    drafted `plain_loop_s`, which is less where several steps are one call.
+
+    Forgetting follows the machine, whose speed changes, and the texts, whose growing lengths make attention
+    slower.
     """
 
-    __slots__ = ("_curve", "_measured", "_stale")
+    __slots__ = ("_curve", "_measured", "_prompt_s", "_seen_s", "_stale", "loop_s", "plain_loop_s")
 
     def __init__(self) -> None:
+        self.loop_s = self.plain_loop_s = 0.0
+        self._prompt_s = 0.0  # of a token among many
         self._measured: dict[int, float] = {}
+        self._seen_s = 0.0  # steps without drafts
         self._curve: list[float] = []
         self._stale = True
 
     @property
     def known(self) -> bool:
-        """Whether anything has been measured."""
-        return bool(self._measured)
+        """Whether enough has been measured."""
+        return bool(self._measured) and self._seen_s >= ENOUGH_S
 
     def note(self, tokens: int, seconds: float) -> None:
-        """A step took so long."""
+        """A step ran so long."""
         if not 1 <= tokens <= LARGEST or seconds <= 0:
             return
-        if self._measured:
-            expected = self._measured.get(tokens) or self.curve()[tokens]
-            change = min(seconds, MOST_SLOWER * expected) - expected
-            seconds = expected + change * (FASTER_WEIGHT if change < 0 else SLOWER_WEIGHT)
+        if tokens in self._measured:
+            seconds = followed(self._measured[tokens], seconds)
+        elif self._measured:
+            seconds = followed(self.curve()[tokens], seconds, FIRST_WEIGHT)
         self._measured[tokens] = seconds
         self._stale = True
+
+    def note_prompt(self, tokens: int, seconds: float) -> None:
+        """A step with prompts ran so long: where the model lies in the caches, and many tokens therefore
+        take much longer than one, it is known from there before drafts are checked. The first one says
+        nothing, since it waits for the weights."""
+        if tokens >= LEAST_PROMPT and seconds > 0 and self._measured:
+            self._prompt_s = followed(self._prompt_s or seconds / tokens, seconds / tokens)
+            self._stale = True
+
+    def note_loop(self, seconds: float) -> None:
+        """The loop took so long around a call with drafts, or with one step because they were looked for."""
+        self.loop_s = followed(self.loop_s or seconds, seconds)
+
+    def note_plain(self, tokens: int, steps: int, run_s: float, loop_s: float) -> None:
+        """A call of so many steps ran as if there were no drafts, and the loop took so long around it."""
+        self.note(tokens, run_s / steps)
+        self.plain_loop_s = followed(self.plain_loop_s or loop_s / steps, loop_s / steps)
+        self.loop_s = self.loop_s or loop_s
+        self._seen_s += run_s + loop_s
 
     def curve(self) -> list[float]:
         """Seconds by number of tokens: entry n is for n tokens, entry 0 has no meaning."""
@@ -57,8 +90,10 @@ class StepCosts:
             high = max(high, low, curve[-1])  # more tokens do not take less: that is noise
             low = curve[-1]
             curve += [low + (high - low) * (n - left) / (right - left) for n in range(left + 1, right + 1)]
-        slope = max(PRIOR_SHARE * seconds, _slope(curve, first))
-        return curve + [curve[-1] + slope * (n + 1) for n in range(LARGEST - len(curve) + 1)]
+        left = LARGEST + 1 - len(curve)  # not measured
+        by_prompts = (LARGEST * self._prompt_s - curve[-1]) / max(left, 1)
+        slope = max(PRIOR_SHARE * seconds, _slope(curve, first), by_prompts)
+        return curve + [curve[-1] + slope * (n + 1) for n in range(left)]
 
 
 def _slope(curve: list[float], first: int) -> float:

@@ -8,13 +8,14 @@ from collections.abc import Sequence as Sequence_
 from headrace.engine.chunk import Chunk
 from headrace.engine.generation import Choice
 from headrace.engine.sequence import Sequence, agreeing
+from headrace.engine.speculate.costs import followed
 from headrace.engine.step_builder import StepBuilder
 from headrace.kv.pages import Pages, pages_for
 from headrace.run.native import NativeExecutor
 from headrace.sample.sampler import Sampler
 
-PRIOR_SHARE = 0.2  # of a step of the large model with one token: a draft token, before one was measured
-FORGETTING = 0.15
+AT_ONCE = 4  # tokens of a text that are computed with its draft; more before it
+PRIOR_SHARE = 0.2  # of a step of the large model: one of the draft model, before any was measured
 
 
 class DraftModel:
@@ -37,40 +38,57 @@ class DraftModel:
         )
         self._shadows: dict[int, Sequence] = {}  # by the id of the sequence, whose list of tokens they share
         self._seconds: dict[int, float] = {}  # of a drafted token, by number of sequences
+        self.caught_up_s = 0.0
+        """Seconds that texts took which this model had not computed yet, of all its steps."""
 
-    def seconds(self, count: int, depth: int, step_s: float) -> float:
-        """What drafting `depth` tokens for `count` sequences is expected to take; `step_s` is what a step of
-        the large model with one token takes."""
-        return depth * self._seconds.get(count, PRIOR_SHARE * step_s)
+    def seconds(self, count: int, step_s: float) -> float:
+        """What drafting a token for each of `count` sequences is expected to take; `step_s` is what a step of
+        the large model takes with a token of each."""
+        if not self._seconds:
+            return PRIOR_SHARE * step_s
+        nearest = min(self._seconds, key=lambda known: abs(known - count))
+        return self._seconds[nearest]
 
     def draft(self, choices: Sequence_[Choice], depth: int) -> list[list[int]]:
         """Up to `depth` tokens for each choice; none where the text is not computed yet or has no pages."""
-        start_s = time.monotonic()
-        chunks: list[Chunk | None] = []
-        budget = self._max_tokens
-        for index, choice in enumerate(choices):
-            chunk = self._chunk(choice.sequence, depth, budget - (len(choices) - 1 - index))
-            chunks.append(chunk)
-            budget -= 0 if chunk is None else chunk.count
-        behind = [chunk for chunk in chunks if chunk is not None and not chunk.samples]
-        if behind:
-            self._executor.run(self._builder.build(behind))
-            self._count(behind)
+        shadows = [self._shadow(choice.sequence, depth) for choice in choices]
+        self._catch_up([shadow for shadow in shadows if shadow is not None])
         drafts: list[list[int]] = [[] for _ in choices]
-        ready = [(i, chunk) for i, chunk in enumerate(chunks) if chunk is not None and chunk.samples]
+        ready: list[int] = []
+        chunks: list[Chunk] = []
+        budget = self._max_tokens
+        for i, shadow in enumerate(shadows):
+            if shadow is not None and shadow.pending <= min(AT_ONCE, budget):
+                ready.append(i)
+                chunks.append(Chunk(shadow, shadow.computed, shadow.pending, True))
+                budget -= shadow.pending
         if not ready:
             return drafts
-        step = self._builder.build([chunk for _, chunk in ready], spare=depth - 1)
-        rows = [choices[i].row for i, _ in ready]
-        tokens = self._executor.draft(step, self._sampler, rows, depth)
-        for place, (i, chunk) in enumerate(ready):
-            drawn = tokens[place * depth : (place + 1) * depth]
-            wrong = next((at for at, token in enumerate(drawn) if not 0 <= token < self._drawn), depth)
-            drafts[i] = drawn[:wrong]
-            chunk.sequence.draft = drafts[i]
-        self._count([chunk for _, chunk in ready])
-        self._note(len(ready), (time.monotonic() - start_s) / depth)
+        start_s = time.monotonic()
+        step = self._builder.build(chunks, spare=depth - 1)
+        rows = [choices[i].row.for_drafts() for i in ready]
+        tokens = self._executor.run_several(step, self._sampler, rows, depth)
+        for place, (i, chunk) in enumerate(zip(ready, chunks, strict=True)):
+            drawn = tokens[place :: len(ready)]
+            wrong = next((at for at, token in enumerate(drawn) if not 0 <= token < self._drawn), len(drawn))
+            chunk.sequence.draft = drafts[i] = drawn[:wrong]
+        self._count(chunks)
+        self._note(len(ready), (time.monotonic() - start_s) * len(ready) / len(tokens))
         return drafts
+
+    def _catch_up(self, shadows: list[Sequence]) -> None:
+        """Compute what is missing of the texts but for their last token, as much as one step takes."""
+        start_s, budget = time.monotonic(), self._max_tokens
+        chunks: list[Chunk] = []
+        for shadow in shadows:
+            count = min(shadow.pending - 1, budget)
+            if shadow.pending > AT_ONCE and count > 0:
+                chunks.append(Chunk(shadow, shadow.computed, count, False))
+                budget -= count
+        if chunks:
+            self._executor.run(self._builder.build(chunks))
+            self._count(chunks)
+            self.caught_up_s += time.monotonic() - start_s
 
     def forget(self, sequence_id: int) -> None:
         """The sequence has ended."""
@@ -79,8 +97,8 @@ class DraftModel:
             self._pages.release(shadow.pages)
             self._builder.forget(shadow)
 
-    def _chunk(self, sequence: Sequence, depth: int, budget: int) -> Chunk | None:
-        """What is to be computed of the text, as far as `budget` tokens go; None where it has no pages."""
+    def _shadow(self, sequence: Sequence, depth: int) -> Sequence | None:
+        """Its sequence here, with pages for what is to be computed; None where it cannot be."""
         shadow = self._shadows.get(sequence.id)
         if shadow is None:
             shadow = self._shadows[sequence.id] = Sequence(
@@ -104,13 +122,11 @@ class DraftModel:
             if pages is None:
                 return None
             shadow.pages += pages
-        count = min(shadow.pending, budget)
-        return Chunk(shadow, shadow.computed, count, count == shadow.pending) if count > 0 else None
+        return shadow
 
     def _count(self, chunks: Sequence_[Chunk]) -> None:
         for chunk in chunks:
             chunk.sequence.computed += chunk.count
 
     def _note(self, count: int, seconds: float) -> None:
-        before = self._seconds.get(count, seconds)
-        self._seconds[count] = before + FORGETTING * (min(seconds, 2 * before) - before)
+        self._seconds[count] = followed(self._seconds.get(count, seconds), seconds)

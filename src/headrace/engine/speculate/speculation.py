@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.engine.generation import Choice
 from headrace.engine.sequence import State, agreeing
 from headrace.engine.speculate.acceptance import OwnRate, Rate
-from headrace.engine.speculate.costs import LARGEST, StepCosts
+from headrace.engine.speculate.account import Account
+from headrace.engine.speculate.costs import ENOUGH_S, LARGEST, StepCosts
 from headrace.engine.speculate.draft_model import DraftModel
 from headrace.engine.speculate.lookup import Lookup
 from headrace.engine.turn import Turn
@@ -20,10 +22,27 @@ MOST_DRAFTED = 31  # of one sequence
 MOST_BY_MODEL = 8
 MOST_PENDING = 16  # tokens of a sequence that is still decoding: the sampled one and forced ones
 LONGEST_PAUSE = 16  # steps
+PATIENCE = 2  # looks without any draft before steps are repeated without looking between them
 LONGEST_REST = 8  # steps without any draft before drafts are looked for again
-PROBE_EVERY = 16  # times that a draft model did not pay
-MEASURE_EVERY = 8  # steps without drafts
+PROBE_EVERY = 16  # times that a draft model, or a good draft, did not pay
+PROBED = 7  # tokens of such a draft
+PLAIN_EVERY, DRAFTS_S = 24, 16 * ENOUGH_S  # so much with drafts at least, between turns of steps without
+MEASURE_EVERY = 8  # steps until one without drafts is measured again
+PREDICTION_GRANT = 1.0  # steps that a client's prediction may cost
+_GOOD = 0.5  # probability of a first token
 _LEAST = 0.02  # probability of a token that is worth being looked at
+
+
+@dataclass(slots=True)  # frozen ones take four times as long to make, once for each call
+class Spent:
+    """What a call of `steps`, with `tokens` each, took: `looked_s` for drafts, `run_s` in the executor and
+    `loop_s` around it."""
+
+    tokens: int
+    steps: int
+    looked_s: float
+    run_s: float
+    loop_s: float
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +71,8 @@ class Speculation:
 
     A step's tokens cost what steps of that size took; a draft's token is right with the rate at which drafts
     of its kind were. What is checked is what makes most tokens a second by these two, which is nothing where
-    guessing does not pay. No token ever depends on it: see Turn.
+    guessing does not pay. Where it did not come out so, an Account says when to try again. No token ever
+    depends on it: see Turn.
     """
 
     def __init__(self, *, max_rows: int, lookup: bool = True, model: DraftModel | None = None) -> None:
@@ -64,20 +84,53 @@ class Speculation:
         self._states: dict[int, Drafting] = {}  # by sequence id
         self._set: list[Choice] = []
         self._unpaid = 0  # times in a row that a draft model did not pay
+        self._refused = 0  # good drafts that did not pay, since one was checked
         self._empty = 0  # times in a row that nothing was drafted
         self._rest = 0  # steps to go until drafts are looked for
-        self._unmeasured = 0  # steps in a row
+        self._unmeasured = 0  # calls without drafts
+        self._in_a_row, self._drafted_s = 0, 0.0  # calls with drafts, since those without had their turn
+        self._plain_s = 0.0  # of that turn
+        self._unearned = 0  # steps that the accounts were not told of yet
+        self._lookup_account, self._model_account = Account(), Account()
+        self._looked = False  # before this step
+        self._charged: Account | None = None  # for the last look
+        self._caught_up_s = 0.0  # of that look
+
+    @property
+    def _free(self) -> bool:
+        """Whether the next call is as if there were no speculation."""
+        return self._empty >= PATIENCE or self._plain_turn
+
+    @property
+    def _plain_turn(self) -> bool:
+        """Whether steps without drafts are to be measured, lest what drafts are compared with is of another
+        time: enough of them, since what follows a step with drafts finds cold caches."""
+        often = self._in_a_row >= PLAIN_EVERY and self._drafted_s >= DRAFTS_S
+        return often or not self.costs.known
+
+    @property
+    def rest(self) -> int:
+        """Steps after the next one for which nothing need be looked for."""
+        return sys.maxsize if self._free else self._rest
+
+    def wake(self) -> None:
+        """A prediction came in, in which the next step may find a draft."""
+        self._rest = self._empty = 0
 
     def propose(self, choices: Iterable[Choice]) -> None:
         """Set the drafts of the choices that are to be verified in the next step."""
+        self._looked = False
         if self._rest > 0:
             self._rest -= 1
             return
+        self._charged, self._caught_up_s = None, 0.0
         for choice in self._set:
             choice.sequence.draft = []
         self._set = []
-        if self.costs.known:
+        if not self._plain_turn:
+            self._earn()
             self._propose(choices)
+            self._looked = self._charged is not None
         # Looking takes its time too: where nothing comes of it, it is done less often.
         self._empty = 0 if self._set else self._empty + 1
         self._rest = min(self._empty // 2, LONGEST_REST)
@@ -90,20 +143,58 @@ class Speculation:
             if sequence.state is State.RUNNING and sequence.pending <= MOST_PENDING and not sequence.scores:
                 decoding.append(choice)
                 tokens += sequence.pending
+                if choice.generation.request.prediction and sequence.id not in self._states:
+                    self._lookup_account.grant(PREDICTION_GRANT)
         room = min(self._max_rows - len(decoding), LARGEST - tokens)
         if not decoding or room < 1:
             return
+        self._charged = self._lookup_account if self._lookup_account.open else None
         candidates = [found for choice in decoding if (found := self._look_up(choice)) is not None]
-        if self._model is not None:
-            candidates += self._drafts_of_model(self._model, decoding, candidates, tokens, room)
+        if self._model is not None and self._model_account.open:
+            candidates = self._with_model(self._model, decoding, candidates, tokens, room)
         if candidates:
             self._choose(candidates, len(decoding), tokens, room)
+        if any(candidate.count and candidate.rate is None for candidate in candidates):
+            self._charged = None  # what is forced is sure, and nobody's merit
 
-    def learn(self, turns: Sequence[Turn], tokens: int, seconds: float) -> None:
-        """What became of the step: its turns, how many tokens it computed, and how long it took in all."""
-        self._measure(turns, tokens, seconds)
-        if not self._set:
+    def learn(self, turns: Sequence[Turn], spent: Spent) -> None:
+        """What became of the step's turns; its repeats belong to the rest. Cheap where nothing was drafted:
+        steps may be shorter than this."""
+        self._rest = max(self._rest - spent.steps + 1, 0)
+        self._unearned += spent.steps
+        if self._set:
+            self._in_a_row += 1
+            self._drafted_s += spent.looked_s + spent.run_s + spent.loop_s
+            right = self._count(turns)
+            if _only_decodes(turns, spent):
+                self.costs.note(spent.tokens, spent.run_s)
+                self.costs.note_loop(spent.loop_s)
+            self._settle(turns, spent, right)
+        elif spent.tokens == len(turns) or _only_decodes(turns, spent):
+            if self._free:
+                self._note_plain(spent)
+            if self._looked or not self._free:
+                self._settle(turns, spent, 0)
+        else:
+            if self._plain_turn:  # but this one says nothing
+                self._in_a_row = (self._in_a_row + 1) % (2 * PLAIN_EVERY)
+            self.costs.note_prompt(spent.tokens, spent.run_s)
+
+    def _note_plain(self, spent: Spent) -> None:
+        """Measure a call that was as if there were no speculation: all of them when it is their turn, or else
+        some."""
+        self._unmeasured += 1
+        if not (self._plain_turn or self._unmeasured >= MEASURE_EVERY):
             return
+        self._unmeasured = 0
+        self.costs.note_plain(spent.tokens, spent.steps, spent.run_s, spent.loop_s)
+        self._plain_s += spent.run_s + spent.loop_s
+        if self._plain_s >= ENOUGH_S:
+            self._in_a_row, self._drafted_s, self._plain_s = 0, 0.0, 0.0
+
+    def _count(self, turns: Sequence[Turn]) -> int:
+        """Learn rates from the drafts that were checked; how many tokens of them were right."""
+        before = self.accepted
         for turn in turns:
             drafted = turn.chunk.drafted
             if not drafted:
@@ -123,24 +214,45 @@ class Speculation:
             if state.rate is not state.model_rate:
                 state.failures = 0 if right else state.failures + 1
                 self._pause(state)
+        return self.accepted - before
 
-    def _measure(self, turns: Sequence[Turn], tokens: int, seconds: float) -> None:
-        """Take note of a step that only decoded; of those without drafts now and then."""
-        self._unmeasured += 1
-        if not self._set and self._unmeasured < MEASURE_EVERY and self.costs.known:
+    def _settle(self, turns: Sequence[Turn], spent: Spent, right: int) -> None:
+        """Put on account what looking and drafting saved or cost, by what such steps take: a single one is
+        disturbed too easily."""
+        account = self._charged
+        if account is None or not self.costs.known:
             return
-        chunks = [turn.chunk for turn in turns]
-        if sum(chunk.length for chunk in chunks) == tokens and all(
-            chunk.start >= chunk.sequence.prompt_length for chunk in chunks
-        ):
-            self.costs.note(tokens, seconds)
-            self._unmeasured = 0
+        decoding = [turn.chunk for turn in turns if turn.chunk.start >= turn.chunk.sequence.prompt_length]
+        drafted = sum(chunk.drafted for chunk in decoding)
+        tokens = min(sum(chunk.length for chunk in decoding), LARGEST)
+        if tokens <= drafted:
+            return
+        curve, costs = self.costs.curve(), self.costs
+        plain_s = curve[tokens - drafted] + costs.plain_loop_s
+        lost_s = spent.looked_s - self._caught_up_s if self._looked else 0.0
+        if drafted:
+            lost_s += curve[tokens] - curve[tokens - drafted]
+        if not self._free:  # or else steps would have been one call
+            lost_s += max(costs.loop_s - spent.steps * costs.plain_loop_s, 0.0)
+        account.note(right / len(decoding) - lost_s / plain_s)
+        if self._looked:
+            self._model_account.invest(self._caught_up_s / plain_s)
+
+    def _earn(self) -> None:
+        for account in (self._lookup_account, self._model_account):
+            account.earn(self._unearned)
+        self._unearned = 0
 
     def forget(self, choice: Choice) -> None:
         """The choice has ended."""
-        self._states.pop(choice.sequence.id, None)
+        if self._states.pop(choice.sequence.id, None) is not None:
+            self._model_account.write_off(1 / (1 + len(self._states)))
         if self._model is not None:
             self._model.forget(choice.sequence.id)
+
+    def close(self) -> None:
+        """The loop has ended: let go of the draft model and its memory."""
+        self._model = None
 
     def _state(self, choice: Choice) -> Drafting:
         sequence = choice.sequence
@@ -159,6 +271,8 @@ class Speculation:
         matcher = choice.matcher
         if matcher is not None and (forced := matcher.forced_run):
             return _Candidate(choice, forced[:MOST_DRAFTED], None, 1.0)
+        if not self._lookup_account.open:
+            return None
         state = self._state(choice)
         if state.lookup is None:
             return None
@@ -173,45 +287,45 @@ class Speculation:
         rate = state.lookup_rates[kind]
         return _Candidate(choice, draft, rate, rate.value)
 
-    def _drafts_of_model(
+    def _with_model(
         self, model: DraftModel, decoding: list[Choice], found: list[_Candidate], tokens: int, room: int
     ) -> list[_Candidate]:
-        """Let the model draft for the choices for which nothing better was found, if that pays; candidates
-        that it does better are taken out of `found`."""
-        chances = {candidate.choice: candidate.chance for candidate in found}
+        """Let the model draft for the choices for which nothing better was found, if that pays: what was
+        found, or its draft instead."""
+        best = {candidate.choice: candidate for candidate in found}
         asked: list[Choice] = []
         for choice in decoding:
-            if chances.get(choice, 0.0) < self._state(choice).model_rate.value:
+            chance = best[choice].chance if choice in best else 0.0
+            if chance < self._state(choice).model_rate.value:
                 asked.append(choice)
         depth = self._depth(model, asked, len(decoding), tokens, room)
         if depth == 0:
-            return []
-        better = set(asked)
-        found[:] = [candidate for candidate in found if candidate.choice not in better]
-        drafts = model.draft(asked, depth)
-        made: list[_Candidate] = []
-        for choice, draft in zip(asked, drafts, strict=True):
+            return found
+        self._charged, before_s = self._model_account, model.caught_up_s
+        for choice, draft in zip(asked, model.draft(asked, depth), strict=True):
             if choice.matcher is not None and draft:
                 draft = draft[: choice.matcher.fitting(draft)]
             if draft:
                 rate = self._state(choice).model_rate
-                made.append(_Candidate(choice, draft, rate, rate.value))
-        return made
+                best[choice] = _Candidate(choice, draft, rate, rate.value)
+        self._caught_up_s = model.caught_up_s - before_s
+        return list(best.values())
 
     def _depth(self, model: DraftModel, asked: list[Choice], base: int, tokens: int, room: int) -> int:
         """How many tokens the model should draft for each choice: those that make most tokens a second."""
         if not asked:
             return 0
-        curve = self.costs.curve()
+        curve, loop_s = self.costs.curve(), self.costs.loop_s
+        each_s = model.seconds(len(asked), curve[len(asked)])  # for a token of each
         chances = [self._state(choice).model_rate.value for choice in asked]
         powers = list(chances)
-        best, best_rate, gained = 0, base / curve[tokens], float(base)
+        best, best_rate, gained = 0, base / (curve[tokens] + self.costs.plain_loop_s), float(base)
         for depth in range(1, min(MOST_BY_MODEL, room // len(asked)) + 1):
             gained += sum(powers)
             powers = [power * chance for power, chance in zip(powers, chances, strict=True)]
-            seconds = curve[tokens + depth * len(asked)] + model.seconds(len(asked), depth, curve[1])
-            if gained / seconds > best_rate:
-                best, best_rate = depth, gained / seconds
+            seconds = curve[tokens + depth * len(asked)] + depth * each_s
+            if gained / (seconds + loop_s) > best_rate:
+                best, best_rate = depth, gained / (seconds + loop_s)
         self._unpaid = 0 if best else self._unpaid + 1
         if self._unpaid >= PROBE_EVERY and room >= len(asked):
             self._unpaid = 0
@@ -220,11 +334,11 @@ class Speculation:
 
     def _choose(self, candidates: Sequence[_Candidate], base: int, tokens: int, room: int) -> None:
         """Set of all drafts' tokens, likeliest first, so many as make most tokens a second."""
-        curve = self.costs.curve()
+        curve, loop_s = self.costs.curve(), self.costs.loop_s
         queue = [(-candidate.chance, index) for index, candidate in enumerate(candidates)]
         heapq.heapify(queue)
         taken: list[int] = []
-        gained, best, best_rate = float(base), 0, base / curve[tokens]
+        gained, best, best_rate = float(base), 0, base / (curve[tokens] + self.costs.plain_loop_s)
         while queue and len(taken) < room:
             chance, index = heapq.heappop(queue)
             candidate = candidates[index]
@@ -233,13 +347,24 @@ class Speculation:
             candidate.count += 1
             if candidate.count < len(candidate.draft) and chance * candidate.chance < -_LEAST:
                 heapq.heappush(queue, (chance * candidate.chance, index))
-            rate = gained / curve[tokens + len(taken)]
+            rate = gained / (curve[tokens + len(taken)] + loop_s)
             if rate > best_rate:
                 best, best_rate = len(taken), rate
+        if taken and not best and self._probes(candidates[taken[0]].chance):
+            best = min(len(taken), PROBED)
         for index in taken[best:]:
             candidates[index].count -= 1
         for candidate in candidates:
             self._set_draft(candidate)
+
+    def _probes(self, chance: float) -> bool:
+        """Whether a draft that does not seem to pay is checked all the same, because it is good and what
+        steps cost may have been measured at a bad moment."""
+        self._refused += chance > _GOOD
+        if self._refused < PROBE_EVERY:
+            return False
+        self._refused = 0
+        return True
 
     def _set_draft(self, candidate: _Candidate) -> None:
         choice = candidate.choice
@@ -255,3 +380,11 @@ class Speculation:
 
     def _pause(self, state: Drafting) -> None:
         state.pause = min(LONGEST_PAUSE, (1 << state.failures) >> 2)
+
+
+def _only_decodes(turns: Sequence[Turn], spent: Spent) -> bool:
+    """Whether a step had nothing but turns, and none of them a prompt."""
+    chunks = [turn.chunk for turn in turns]
+    return sum(chunk.length for chunk in chunks) == spent.tokens and all(
+        chunk.start >= chunk.sequence.prompt_length for chunk in chunks
+    )

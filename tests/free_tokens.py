@@ -1,0 +1,14 @@
+"""Costs of steps for tests in which what is drafted must not depend on a clock."""
+
+from __future__ import annotations
+
+from headrace.engine.speculate.costs import LARGEST, StepCosts
+
+
+class FreeTokens(StepCosts):
+    """Every token more costs nothing, so that everything that can be drafted is."""
+
+    known = True  # type: ignore[assignment]
+
+    def curve(self) -> list[float]:
+        return [1.0] * (LARGEST + 1)
