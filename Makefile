@@ -75,7 +75,7 @@ models: $(VENV)/.train
 	$(BIN)/python train/evaluate_encoders.py --data $(DATA) --model $(SHIPPED)/tagger --card tagger
 
 soak: $(VENV)/.test
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m soak -o faulthandler_timeout=0
 
 setup: $(VENV)/.test $(VENV)/.lint
 

@@ -71,8 +71,11 @@ void Pool::run_job(Job job, void* context, int phases) {
 }
 
 void Pool::work(int thread) {
-  while (!stopping_.load(std::memory_order_relaxed)) {
+  for (;;) {
+    // In this order: `stopping_` was set before the last change of phase_. Asked the other way round, a thread that the
+    // destructor overtook between the two would wait for a change after that one, for ever.
     const uint32_t phase = phase_.load(std::memory_order_acquire);
+    if (stopping_.load(std::memory_order_relaxed)) return;
     if (!(phase & 1) || !take_parts(thread, phase)) wait_for_change(phase);
   }
 }
