@@ -125,7 +125,8 @@ class BoundExecutor {
                                    const std::vector<headrace::SampleRow*>& sampling, int32_t steps, const Ints& tokens,
                                    const Ints& positions, const Ints& slots, const Ints& query_starts,
                                    const Ints& lengths, const IntTable& block_tables, const Ints& rows,
-                                   const Ints& state_slots, headrace::Signal* signal) {
+                                   const Ints& state_slots, const std::vector<headrace::SuffixAutomaton*>& texts,
+                                   int32_t least, headrace::Signal* signal) {
     const headrace::Step step = step_of(tokens, positions, slots, query_starts, lengths, block_tables, rows, state_slots);
     value(output, 0);  // refuses an unknown one
     if (columns(output) != sampler.vocabulary()) throw std::invalid_argument("run_several: the sampler has another vocabulary");
@@ -133,7 +134,7 @@ class BoundExecutor {
       if (row == nullptr) throw std::invalid_argument("run_several: a row is None");
     }
     const nb::gil_scoped_release released;
-    return headrace::run_several(*executor_, output, sampler, step, sampling, steps, signal);
+    return headrace::run_several(*executor_, output, sampler, step, sampling, steps, {texts, least}, signal);
   }
 
   float* value(int id, int64_t rows) const {
@@ -241,7 +242,8 @@ void bind_executor(nb::module_& m) {
       .def("run_several", &BoundExecutor::run_several, "output"_a, "sampler"_a, "sampling"_a, "steps"_a,
            "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(), "query_starts"_a.noconvert(),
            "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert(), "state_slots"_a.noconvert(),
-           "signal"_a.none() = nb::none(),
-           "Runs a step, draws, and goes on from what was drawn, `steps` times: the tokens [steps, B], flat.")
+           "texts"_a = nb::list(), "least"_a = 0, "signal"_a.none() = nb::none(),
+           "Runs a step, draws, and goes on from what was drawn, `steps` times or until one of the texts, which grow with "
+           "it, ends with `least` tokens that stood in it before: the tokens [steps, B], flat.")
       .def("value", &view_of_value, "id"_a, "rows"_a, nb::rv_policy::reference);
 }

@@ -61,9 +61,14 @@ void check(const Step& first, size_t rows, int32_t steps, bool kept) {
 }  // namespace
 
 std::vector<int32_t> run_several(Executor& executor, int output, Sampler& sampler, const Step& first,
-                                 const std::vector<SampleRow*>& rows, int32_t steps, Signal* signal) {
+                                 const std::vector<SampleRow*>& rows, int32_t steps, const Watch& watch,
+                                 Signal* signal) {
   const bool kept = !executor.program().kv.empty();
   check(first, rows.size(), steps, kept);
+  if (!watch.texts.empty() && watch.texts.size() != rows.size()) {
+    throw std::invalid_argument(std::to_string(watch.texts.size()) + " texts are watched for " +
+                                std::to_string(rows.size()) + " sequences");
+  }
   const std::vector<const uint32_t*> masks(rows.size(), nullptr);
   std::vector<SampleResult> results(rows.size());
   std::vector<int32_t> drawn, last(rows.size(), 0);
@@ -72,15 +77,22 @@ std::vector<int32_t> run_several(Executor& executor, int output, Sampler& sample
   for (int32_t at = 0; at < steps; ++at) {
     executor.run(at == 0 ? first : singles.next(last));
     sampler.sample(executor.value(output), first.B, rows.data(), masks.data(), results.data());
+    bool found = false;
     for (size_t b = 0; b < rows.size(); ++b) {
       if (last[b] < 0) continue;
       const int32_t fault = static_cast<int32_t>(results[b].fault);
       last[b] = fault > 0 ? -fault : results[b].token;
       ended[b] = ended[b] || fault > 0 || rows[b]->ends_with(last[b]);
-      if (fault == 0) rows[b]->append(last[b]);
+      if (fault > 0) continue;
+      rows[b]->append(last[b]);
+      SuffixAutomaton* text = watch.texts.empty() ? nullptr : watch.texts[b];
+      if (text == nullptr) continue;
+      text->push(last[b]);
+      found = found || (!ended[b] && text->match_length() >= watch.least);
     }
     drawn.insert(drawn.end(), last.begin(), last.end());
     if (signal != nullptr && signal->stops_after_step()) break;
+    if (found) break;
     if (std::find(ended.begin(), ended.end(), false) == ended.end()) break;
   }
   return drawn;

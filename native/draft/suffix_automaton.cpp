@@ -3,25 +3,43 @@
 namespace headrace {
 namespace {
 
-uint64_t key_of(int32_t state, int32_t token) {
-  return static_cast<uint64_t>(static_cast<uint32_t>(state)) << 32 | static_cast<uint32_t>(token);
+constexpr size_t kFirstPlaces = 64;
+
+size_t hash_of(int32_t state, int32_t token) {
+  const uint64_t key = static_cast<uint64_t>(static_cast<uint32_t>(state)) << 32 | static_cast<uint32_t>(token);
+  return static_cast<size_t>(key * 0x9e3779b97f4a7c15ull >> 20);  // by the golden ratio (Knuth, vol. 3, 6.4)
 }
 
 }  // namespace
 
-SuffixAutomaton::SuffixAutomaton() : states_(1) {}
+SuffixAutomaton::SuffixAutomaton() : states_(1), index_(kFirstPlaces, 0) {}
 
-int32_t SuffixAutomaton::find(int32_t state, int32_t token) const {
-  const auto entry = index_.find(key_of(state, token));
-  return entry == index_.end() ? -1 : entry->second;
+size_t SuffixAutomaton::place_of(int32_t state, int32_t token) const {
+  const size_t mask = index_.size() - 1;
+  size_t place = hash_of(state, token) & mask;
+  for (; index_[place] != 0; place = (place + 1) & mask) {
+    const Edge& edge = edges_[static_cast<size_t>(index_[place] - 1)];
+    if (edge.state == state && edge.token == token) break;
+  }
+  return place;
+}
+
+int32_t SuffixAutomaton::find(int32_t state, int32_t token) const { return index_[place_of(state, token)] - 1; }
+
+void SuffixAutomaton::enlarge_index() {
+  index_.assign(2 * index_.size(), 0);
+  for (size_t edge = 0; edge < edges_.size(); ++edge) {
+    index_[place_of(edges_[edge].state, edges_[edge].token)] = static_cast<int32_t>(edge) + 1;
+  }
 }
 
 void SuffixAutomaton::add_edge(int32_t state, int32_t token, int32_t target) {
+  if (2 * (edges_.size() + 1) > index_.size()) enlarge_index();
   const auto edge = static_cast<int32_t>(edges_.size());
   int32_t& first = states_[static_cast<size_t>(state)].first_edge;
-  edges_.push_back({token, target, first});
+  edges_.push_back({state, token, target, first});
   first = edge;
-  index_.emplace(key_of(state, token), edge);
+  index_[place_of(state, token)] = edge + 1;
 }
 
 void SuffixAutomaton::push(int32_t token) {

@@ -2,7 +2,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
 namespace headrace {
@@ -30,19 +29,24 @@ class SuffixAutomaton {
     int32_t first_edge = -1;
   };
   struct Edge {
+    int32_t state;  // from which it leads
     int32_t token;
     int32_t target;
     int32_t next;  // of the same state
   };
 
   int32_t find(int32_t state, int32_t token) const;  // edge, or -1
+  size_t place_of(int32_t state, int32_t token) const;  // in index_: that of the edge, or where it belongs
+  void enlarge_index();
   void add_edge(int32_t state, int32_t token, int32_t target);
   int32_t clone_for(int32_t from, int32_t edge, int32_t token);
 
   std::vector<int32_t> text_;
   std::vector<State> states_;
   std::vector<Edge> edges_;
-  std::unordered_map<uint64_t, int32_t> index_;  // (state, token) -> edge
+  // (state, token) -> edge + 1, 0 where there is none: a power of two of places, probed one after the other. Nothing is
+  // ever removed, and the edge itself says which key it has.
+  std::vector<int32_t> index_;
   int32_t last_ = 0;
   int32_t match_length_ = 0;
   int32_t match_end_ = -1;

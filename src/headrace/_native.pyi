@@ -69,6 +69,8 @@ class Executor:
         block_tables: NDArray[np.int32],
         rows: NDArray[np.int32],
         state_slots: NDArray[np.int32],
+        texts: Sequence[SuffixAutomaton | None] = (),
+        least: int = 0,
         signal: Signal | None = None,
     ) -> list[int]: ...
     def value(self, id: int, rows: int) -> NDArray[np.float32]: ...
@@ -138,6 +140,13 @@ class Sampler:
         tuple[tuple[tuple[int, float], ...], ...],
         list[tuple[int, int]],
     ]: ...
+    def draw_drafted(
+        self,
+        logits: NDArray[np.float32],
+        rows: Sequence[SampleRow],
+        firsts: Sequence[int],
+        drafts: Sequence[Sequence[int]],
+    ) -> list[list[int]]: ...
     def top(
         self, logits: NDArray[np.float32], rows: NDArray[np.int32], tops: int
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]: ...

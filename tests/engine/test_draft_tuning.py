@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from free_tokens import FreeTokens
 from headrace.engine.speculate.acceptance import OwnRate, Rate
 from headrace.engine.speculate.account import MOST, MOST_LOST, SHARE, Account
-from headrace.engine.speculate.costs import LARGEST, PRIOR_SHARE, StepCosts
+from headrace.engine.speculate.costs import ENOUGH_S, LARGEST, PRIOR_SHARE, StepCosts
 from headrace.engine.speculate.lookup import LENGTH_CLASSES, Lookup
-from headrace.engine.speculate.speculation import LONGEST_REST, PATIENCE, PROBE_EVERY, Speculation, Spent
+from headrace.engine.speculate.pace import DRAFTS_S, LONGEST_REST, PLAIN_EVERY, Looks, PlainTurns
+from headrace.engine.speculate.speculation import PROBE_EVERY, TRIED_KIND, Speculation
 
 
 def test_between_measured_steps_are_straight_lines_and_beyond_them_what_tokens_added():
@@ -107,37 +107,93 @@ def test_a_text_starts_with_the_common_rate_and_goes_its_own_way():
     assert one.value < other.value == common.value < 0.5
 
 
+def found(lookup: Lookup, text: list[int], count: int) -> tuple[int, list[int]]:
+    return lookup.follow(text), lookup.draft(text, count)
+
+
 def test_the_longest_end_that_stands_before_is_prolonged():
     lookup = Lookup(6)
     text = [1, 2, 3, 9, 1, 2]
-    assert lookup.draft(text, 3) == (1, [3, 9, 1])
+    assert found(lookup, text, 3) == (1, [3, 9, 1])
     text += [3, 9]
-    assert lookup.draft(text, 8) == (2, [1, 2, 3, 9, 1, 2, 3, 9])
+    assert found(lookup, text, 8) == (2, [1, 2, 3, 9, 1, 2, 3, 9])
     text += [5]
-    assert lookup.draft(text, 8) == (0, [])
+    assert found(lookup, text, 8) == (-1, [])
 
 
 def test_a_prediction_is_followed_while_it_comes_true_and_looked_up_after():
     lookup = Lookup(2, prediction=[4, 5, 6, 7, 8])
     text = [1, 2]
     best = LENGTH_CLASSES - 1
-    assert lookup.draft(text, 3) == (best, [4, 5, 6])
+    assert found(lookup, text, 3) == (best, [4, 5, 6])
     text += [4, 5]
-    assert lookup.draft(text, 9) == (best, [6, 7, 8])
+    assert found(lookup, text, 9) == (best, [6, 7, 8])
     text += [9, 6]
-    assert lookup.draft(text, 2) == (0, [7, 8])
+    assert found(lookup, text, 2) == (0, [7, 8])
     text += [7, 8]
-    assert lookup.draft(text, 2) == (1, [])  # nothing goes on from the prediction into the prompt
+    assert found(lookup, text, 2) == (1, [])  # nothing goes on from the prediction into the prompt
 
 
-def test_repeated_steps_are_part_of_the_rest():
-    speculation = Speculation(max_rows=8)
-    speculation.costs = FreeTokens()
-    speculation._rest, speculation._empty = LONGEST_REST, 0
-    speculation.learn([], Spent(tokens=1, steps=4, looked_s=0.0, run_s=1e-3, loop_s=1e-4))
-    assert speculation.rest == LONGEST_REST - 3
-    speculation._empty = PATIENCE
-    assert speculation.rest > 1000
+@pytest.mark.parametrize("prediction", [(), (4, 5, 6)])
+def test_what_a_watching_call_has_taken_is_not_taken_twice(prediction: tuple[int, ...]):
+    text = [1, 2, 3, 1]
+    one, other = Lookup(4, prediction), Lookup(4, prediction)
+    one.follow(text)
+    assert one.knows(text) and not other.knows(text)
+    for token in (4, 5, 1, 2):
+        one.text.extend([token])
+        text.append(token)
+    assert one.knows(text)
+    assert found(one, text, 3) == found(other, text, 3) == (1, [3, 1, 4])
+
+
+def test_looks_become_rarer_and_repeated_steps_are_part_of_the_rest():
+    looks, waited = Looks(), []
+    for _ in range(40):
+        waits = 0
+        while not looks.due(wanted=True):
+            waits += 1
+        looks.note(found=False)
+        waited.append(waits)
+    assert waited[:4] == [0, 0, 1, 1] and waited[-1] == LONGEST_REST
+    looks.ran(4)
+    assert looks.rest == LONGEST_REST - 3 and looks.rare
+    looks.note(found=True)
+    assert looks.rest == 0 and not looks.rare and looks.due(wanted=True)
+
+
+def test_nothing_is_looked_for_where_nothing_can_be_found():
+    looks = Looks()
+    assert not looks.due(wanted=False) and looks.rare
+    assert looks.due(wanted=True) and not looks.rare
+
+
+def test_steps_without_drafts_have_their_turn_and_it_ends():
+    plain = PlainTurns()
+    for _ in range(PLAIN_EVERY):
+        assert not plain.due
+        plain.note_drafts(DRAFTS_S)
+    assert plain.due
+    for _ in range(PLAIN_EVERY):
+        plain.put_off()  # nothing but prompts
+    assert not plain.due
+    for _ in range(PLAIN_EVERY):
+        plain.note_drafts(DRAFTS_S)
+    plain.note(ENOUGH_S / 2)
+    assert plain.due
+    plain.note(ENOUGH_S / 2)
+    assert not plain.due
+
+
+def test_what_has_to_be_found_follows_what_pays():
+    speculation = Speculation(max_rows=64)
+    for tokens in (1, *[64] * 100):
+        speculation.costs.note_plain(tokens, 1, tokens * 1e-3, 1e-4)
+    assert speculation._least_kind(1) == TRIED_KIND  # every token costs its millisecond
+    free = Speculation(max_rows=64)
+    free.costs.note_plain(1, 1, 1e-3, 1e-4)
+    free.costs.note_plain(64, 1, 1.05e-3, 1e-4)
+    assert free._least_kind(1) == 0
 
 
 def test_a_good_draft_is_checked_now_and_then_where_it_does_not_pay():

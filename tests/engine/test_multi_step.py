@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from free_tokens import FreeTokens
 from headrace.engine import multi_step, schedule
 from headrace.engine.load import LoadedModel, load_model
 from headrace.engine.options import EngineOptions
@@ -186,3 +187,27 @@ def test_a_call_ends_with_the_last_sequence(model: LoadedModel, calls: list[int]
     outcome = Running(model.engine, Request(prompt=PROMPT, params=ended)).finish()
     assert outcome.tokens[0] == tokens[: tokens.index(tokens[5]) + 1]
     assert model.engine.status().steps - before == len(outcome.tokens[0])
+
+
+def test_a_call_ends_where_a_watched_text_repeats_itself(
+    tmp_path: Any, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request(prompt=PROMPT, params=SamplingParams(**PLAIN | {"max_tokens": 100}))
+    folder = str(tiny_model(tmp_path))
+    [alone] = answers_alone(folder, [request], speculation="off")
+    loaded = load_model(folder, EngineOptions())
+    assert loaded.engine._speculation is not None
+    loaded.engine._speculation.costs = FreeTokens()
+    made: list[tuple[int, int]] = []  # steps that were asked for, and made
+    watching = NativeExecutor.run_several
+
+    def run_several(self: NativeExecutor, *given: Any) -> list[int]:
+        tokens = watching(self, *given)
+        made.append((given[3], len(tokens)))
+        return tokens
+
+    monkeypatch.setattr(NativeExecutor, "run_several", run_several)
+    assert Running(loaded.engine, request).finish().bits == alone.bits
+    loaded.close()
+    assert any(steps < asked for asked, steps in made[:-1])
+    assert any(steps == asked > 1 for asked, steps in made)

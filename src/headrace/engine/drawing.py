@@ -27,6 +27,10 @@ def turns_of(chunks: Iterable[Chunk], choices: Mapping[int, Choice]) -> list[Tur
     return turns
 
 
+def _at_once(choice: Choice) -> bool:
+    return choice.row.position > 0 and choice.simple
+
+
 class Drawing:
     """Draws the tokens of one engine's steps."""
 
@@ -36,6 +40,9 @@ class Drawing:
     def draw(self, logits: Array, turns: list[Turn], masks: Future[Masks] | None) -> None:
         """Draw for all turns: first one token each, then another where the draft agrees, and so on. `masks`
         are those of the first tokens; `logits` is scratch."""
+        if len(logits) > len(turns) > 0 and all(_at_once(turn.choice) for turn in turns):
+            self._draw_at_once(logits, turns)
+            return
         while turns:
             rows = [turn.row for turn in turns]
             if len(rows) == 1:
@@ -45,6 +52,14 @@ class Drawing:
             sampled = self._sample(drawn_from, [turn.choice.row for turn in turns], masks)
             turns = [turn for index, turn in enumerate(turns) if turn.take(sampled, index)]
             masks = self._constraints.start([turn.choice for turn in turns])
+
+    def _draw_at_once(self, logits: Array, turns: list[Turn]) -> None:
+        """The same in one call, where no token needs the loop."""
+        rows = [turn.choice.row for turn in turns]
+        drafts = [turn.chunk.sequence.draft[: turn.chunk.drafted] for turn in turns]
+        drawn = self._sampler.draw_drafted(logits, rows, [turn.row for turn in turns], drafts)
+        for turn, tokens in zip(turns, drawn, strict=True):
+            turn.take_all(tokens, self._sampler)
 
     def _sample(self, logits: Array, rows: list[RowState], masks: Future[Masks] | None) -> Sampled:
         """A token of each row; those without a mask have its error instead."""

@@ -19,7 +19,9 @@ from headrace.engine.multi_step import MultiStep
 from headrace.engine.request import ChoiceDone, Event, Failed, Request, Sink, Ticket
 from headrace.engine.schedule import Scheduler
 from headrace.engine.sequence import Sequence
-from headrace.engine.speculate.speculation import Speculation, Spent
+from headrace.engine.speculate.costs import Spent
+from headrace.engine.speculate.lookup import NOT_WATCHED
+from headrace.engine.speculate.speculation import Speculation
 from headrace.engine.step_builder import StepBuilder
 from headrace.engine.turn import Turn
 from headrace.ops.value import Array
@@ -142,8 +144,6 @@ class Engine:
             elif isinstance(item, Hold):
                 self._take_hold(item)
             else:
-                if self._speculation is not None and item.request.prediction:
-                    self._speculation.wake()
                 for choice in item.choices:
                     self._choices[choice.sequence.id] = choice
                     self._scheduler.add(choice.sequence)
@@ -167,8 +167,9 @@ class Engine:
         step = self._builder.build(chunks, spare=repeats)
         self._note_scheduled(chunks)
         if repeats:
+            watched = NOT_WATCHED if self._speculation is None else self._speculation.watched(turns)
             run_s, grown = self._clock(), set[str]()
-            tokens = self._multi_step.run(executor, step, turns, repeats)
+            tokens = self._multi_step.run(executor, step, turns, repeats, watched)
             self._ran_s = self._clock() - run_s
             steps = self._multi_step.take(turns, tokens)
         else:

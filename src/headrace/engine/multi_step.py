@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from headrace import _native
+from headrace.engine.speculate.lookup import Watched
 from headrace.engine.turn import Turn
 from headrace.program.step import Step
 from headrace.run.executor import Executor, RunsSeveral
@@ -49,11 +50,15 @@ class MultiStep:
         # Of the first token the time is of interest.
         return times if all(turn.choice.row.position and turn.choice.simple for turn in turns) else 0
 
-    def run(self, executor: Executor, step: Step, turns: Sequence[Turn], repeats: int) -> list[int]:
+    def run(
+        self, executor: Executor, step: Step, turns: Sequence[Turn], repeats: int, watched: Watched
+    ) -> list[int]:
         """Run the turns' step and its repeats: the tokens, as `run_several` gives them."""
         able = cast(RunsSeveral, executor)  # known since __init__; asking a protocol takes 20 us
         rows = [turn.choice.row for turn in turns]
-        return able.run_several(step, self._sampler, rows, repeats + 1, self._signal)
+        return able.run_several(
+            step, self._sampler, rows, repeats + 1, self._signal, watched.texts, watched.least
+        )
 
     def take(self, turns: Sequence[Turn], tokens: Sequence[int]) -> int:
         """The turns take their tokens; how many steps made them."""

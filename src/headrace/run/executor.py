@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from headrace._native import Signal
+from headrace._native import Signal, SuffixAutomaton
 from headrace.ops.value import Array
 from headrace.program.step import Step
 from headrace.sample.sampler import RowState, Sampler
@@ -45,8 +45,11 @@ class RunsSeveral(Executor, Protocol):
         rows: Sequence[RowState],
         steps: int,
         signal: Signal | None = None,
+        texts: Sequence[SuffixAutomaton | None] = (),
+        least: int = 0,
     ) -> list[int]:
         """A step with one row of logits for each sequence, and up to `steps - 1` more with the tokens drawn,
-        until all have ended or `signal` stops it: tokens [at most steps, B], flat, and negative numbers of
+        until all have ended, `signal` stops it or one of the `texts`, which take what is drawn, ends with
+        `least` tokens that stood in it before: tokens [at most steps, B], flat, and negative numbers of
         Sampler.error from where logits gave none. The tokens are appended to the rows."""
         ...

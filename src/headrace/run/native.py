@@ -79,14 +79,24 @@ class NativeExecutor:
         rows: Sequence[RowState],
         steps: int,
         signal: _native.Signal | None = None,
+        texts: Sequence[_native.SuffixAutomaton | None] = (),
+        least: int = 0,
     ) -> list[int]:
         """Run a step with one row of logits for each sequence, draw its token, run that one, and so on, until
-        all have ended or `signal` stops it: the tokens [at most steps, B], flat, and negative numbers of
+        all have ended, `signal` stops it or one of the `texts`, which take what is drawn, ends with `least`
+        tokens that stood in it before: the tokens [at most steps, B], flat, and negative numbers of
         Sampler.error from where logits gave none. The tokens are appended to the rows. The step's tables must
         have the pages of steps - 1 tokens more."""
         native = [row.native for row in rows]
         return self._executor.run_several(
-            self._output, sampler.native, native, steps, *_arrays(step), signal=signal
+            self._output,
+            sampler.native,
+            native,
+            steps,
+            *_arrays(step),
+            texts=texts,
+            least=least,
+            signal=signal,
         )
 
     def run_timed(self, step: Step) -> tuple[float, list[float]]:

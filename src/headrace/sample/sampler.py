@@ -161,6 +161,19 @@ class Sampler:
             errors[row] = self.error(fault)
         return Sampled(tokens, logprobs, tops, tuple(errors))
 
+    def draw_drafted(
+        self,
+        logits: NDArray[np.float32],
+        rows: Sequence[RowState],
+        firsts: Sequence[int],
+        drafts: Sequence[Sequence[int]],
+    ) -> list[list[int]]:
+        """For each row state a token from row firsts[i] of `logits`, and as long as drafts[i] said the same
+        another from the row after it: the tokens, which the states have taken note of, and the negative
+        number of an error from where logits gave none. `logits` is scratch. Not for states that need to be
+        told more than tokens: see Choice.simple."""
+        return self.native.draw_drafted(logits, [row.native for row in rows], firsts, drafts)
+
     def score(
         self, logits: NDArray[np.float32], rows: Sequence[int], tokens: Sequence[int], tops: int
     ) -> list[Score]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 # Of a step's seconds: what another token adds at least, beyond all that is measured. Decoding is bound by
@@ -13,6 +14,18 @@ ENOUGH_S = 4e-3  # of steps without drafts in a row: the first ones find cold ca
 FIRST_WEIGHT, SLOWER_WEIGHT, FASTER_WEIGHT = 0.2, 0.1, 0.7
 MOST_SLOWER = 2.0  # times what was expected: so much at most does one measurement count for
 LARGEST = 64  # tokens; larger steps are bound by arithmetic and grow in proportion
+
+
+@dataclass(slots=True)  # frozen ones take four times as long to make, once for each call
+class Spent:
+    """What a call of `steps`, with `tokens` each, took: `looked_s` for drafts, `run_s` in the executor and
+    `loop_s` around it."""
+
+    tokens: int
+    steps: int
+    looked_s: float
+    run_s: float
+    loop_s: float
 
 
 def followed(expected: float, seconds: float, slower_weight: float = SLOWER_WEIGHT) -> float:

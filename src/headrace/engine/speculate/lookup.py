@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from headrace import _native
 
 _APART = -1  # between the prediction and the prompt: nothing goes on across it
 LENGTH_CLASSES = 6
+
+
+@dataclass(slots=True)
+class Watched:
+    """The texts in which a call of several steps looks for `least` tokens that stood there before; None: not
+    this sequence's."""
+
+    texts: Sequence[_native.SuffixAutomaton | None] = ()
+    least: int = 0
+
+
+NOT_WATCHED = Watched()
 
 
 class Lookup:
@@ -18,29 +31,44 @@ class Lookup:
     followed without looking as long as it comes true from its beginning.
     """
 
-    __slots__ = ("_prediction", "_prompt_length", "_taken", "_text")
+    __slots__ = ("_before", "_followed", "_prediction", "_prompt_length", "text")
 
     def __init__(self, prompt_length: int, prediction: Sequence[int] = ()) -> None:
-        self._text = _native.SuffixAutomaton()
+        self.text = _native.SuffixAutomaton()
         self._prediction, self._prompt_length = list(prediction), prompt_length
         if prediction:
-            self._text.extend([*prediction, _APART])
-        self._taken = 0  # tokens of the text
+            self.text.extend([*prediction, _APART])
+        self._before = self.text.size
+        self._followed = 0  # tokens of the prediction that came true
 
-    def draft(self, tokens: list[int], count: int) -> tuple[int, list[int]]:
-        """Up to `count` tokens that may follow `tokens`, which has grown since the last call, and how good
-        they are: a class below LENGTH_CLASSES of the length of what was found."""
+    def knows(self, tokens: Sequence[int]) -> bool:
+        """Whether all of them have been taken."""
+        return self.text.size - self._before == len(tokens)
+
+    def follow(self, tokens: Sequence[int]) -> int:
+        """Take those of `tokens`, which has grown, that a call which watched the text has not told it of. How
+        good a draft would now be: a class below LENGTH_CLASSES of the length of what is found, or -1."""
+        taken = self.text.size - self._before
+        if taken < len(tokens):
+            self.text.extend(tokens[taken:])
+        if self._comes_true(tokens):
+            return LENGTH_CLASSES - 1
+        return min(self.text.match_length.bit_length(), LENGTH_CLASSES) - 1
+
+    def draft(self, tokens: Sequence[int], count: int) -> list[int]:
+        """Up to `count` tokens that may follow `tokens`, which have been followed."""
+        if self._comes_true(tokens):
+            at = len(tokens) - self._prompt_length
+            return self._prediction[at : at + count]
+        return self.text.draft(count)
+
+    def _comes_true(self, tokens: Sequence[int]) -> bool:
+        """Whether the prediction says what follows."""
+        if not self._prediction:
+            return False
         at = len(tokens) - self._prompt_length
-        if self._prediction:
-            generated = tokens[max(self._taken, self._prompt_length) :]
-            if self._prediction[at - len(generated) : at] != generated:
+        if at > self._followed:
+            if self._prediction[self._followed : at] != list(tokens[self._prompt_length + self._followed :]):
                 self._prediction = []
-        if self._taken < len(tokens):
-            self._text.extend(tokens[self._taken :])
-            self._taken = len(tokens)
-        if at < len(self._prediction):
-            return LENGTH_CLASSES - 1, self._prediction[at : at + count]
-        length = self._text.match_length
-        if length == 0:
-            return 0, []
-        return min(length.bit_length() - 1, LENGTH_CLASSES - 1), self._text.draft(count)
+            self._followed = at
+        return at < len(self._prediction)

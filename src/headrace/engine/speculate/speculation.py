@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from headrace._native import SuffixAutomaton
 from headrace.engine.generation import Choice
 from headrace.engine.sequence import State, agreeing
 from headrace.engine.speculate.acceptance import OwnRate, Rate
 from headrace.engine.speculate.account import Account
-from headrace.engine.speculate.costs import ENOUGH_S, LARGEST, StepCosts
+from headrace.engine.speculate.costs import LARGEST, Spent, StepCosts
 from headrace.engine.speculate.draft_model import DraftModel
-from headrace.engine.speculate.lookup import Lookup
+from headrace.engine.speculate.lookup import NOT_WATCHED, Lookup, Watched
+from headrace.engine.speculate.pace import Looks, PlainTurns
 from headrace.engine.turn import Turn
 
 LOOKUP_PRIORS = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95)  # by the class of the length that was found
@@ -22,27 +24,13 @@ MOST_DRAFTED = 31  # of one sequence
 MOST_BY_MODEL = 8
 MOST_PENDING = 16  # tokens of a sequence that is still decoding: the sampled one and forced ones
 LONGEST_PAUSE = 16  # steps
-PATIENCE = 2  # looks without any draft before steps are repeated without looking between them
-LONGEST_REST = 8  # steps without any draft before drafts are looked for again
 PROBE_EVERY = 16  # times that a draft model, or a good draft, did not pay
 PROBED = 7  # tokens of such a draft
-PLAIN_EVERY, DRAFTS_S = 24, 16 * ENOUGH_S  # so much with drafts at least, between turns of steps without
-MEASURE_EVERY = 8  # steps until one without drafts is measured again
+LEAST_EVERY = 32  # steps until what has to be found is worked out again
+TRIED_KIND = 3  # of what is found: so good a draft is tried even where none seems to pay
 PREDICTION_GRANT = 1.0  # steps that a client's prediction may cost
 _GOOD = 0.5  # probability of a first token
 _LEAST = 0.02  # probability of a token that is worth being looked at
-
-
-@dataclass(slots=True)  # frozen ones take four times as long to make, once for each call
-class Spent:
-    """What a call of `steps`, with `tokens` each, took: `looked_s` for drafts, `run_s` in the executor and
-    `loop_s` around it."""
-
-    tokens: int
-    steps: int
-    looked_s: float
-    run_s: float
-    loop_s: float
 
 
 @dataclass(slots=True, eq=False)
@@ -85,112 +73,98 @@ class Speculation:
         self._set: list[Choice] = []
         self._unpaid = 0  # times in a row that a draft model did not pay
         self._refused = 0  # good drafts that did not pay, since one was checked
-        self._empty = 0  # times in a row that nothing was drafted
-        self._rest = 0  # steps to go until drafts are looked for
-        self._unmeasured = 0  # calls without drafts
-        self._in_a_row, self._drafted_s = 0, 0.0  # calls with drafts, since those without had their turn
-        self._plain_s = 0.0  # of that turn
+        self._looks, self._plain = Looks(), PlainTurns()
+        self._least: int = 0  # kind of what has to be found, beside so many tokens:
+        self._least_for: int = 0
+        self._least_age = 0  # times that it was asked for
         self._unearned = 0  # steps that the accounts were not told of yet
         self._lookup_account, self._model_account = Account(), Account()
-        self._looked = False  # before this step
         self._charged: Account | None = None  # for the last look
         self._caught_up_s = 0.0  # of that look
 
     @property
-    def _free(self) -> bool:
-        """Whether the next call is as if there were no speculation."""
-        return self._empty >= PATIENCE or self._plain_turn
+    def _plain_turn(self) -> bool:
+        return self._plain.due or not self.costs.known
 
     @property
-    def _plain_turn(self) -> bool:
-        """Whether steps without drafts are to be measured, lest what drafts are compared with is of another
-        time: enough of them, since what follows a step with drafts finds cold caches."""
-        often = self._in_a_row >= PLAIN_EVERY and self._drafted_s >= DRAFTS_S
-        return often or not self.costs.known
+    def _free(self) -> bool:
+        """Whether the next call is as if there were no speculation, but for texts that are watched."""
+        return self._looks.rare or self._plain_turn
 
     @property
     def rest(self) -> int:
-        """Steps after the next one for which nothing need be looked for."""
-        return sys.maxsize if self._free else self._rest
-
-    def wake(self) -> None:
-        """A prediction came in, in which the next step may find a draft."""
-        self._rest = self._empty = 0
+        """Steps after the next one for which nothing need be looked for, but in texts that are watched."""
+        return sys.maxsize if self._free else self._looks.rest
 
     def propose(self, choices: Iterable[Choice]) -> None:
         """Set the drafts of the choices that are to be verified in the next step."""
-        self._looked = False
-        if self._rest > 0:
-            self._rest -= 1
-            return
         self._charged, self._caught_up_s = None, 0.0
         for choice in self._set:
             choice.sequence.draft = []
         self._set = []
-        if not self._plain_turn:
-            self._earn()
-            self._propose(choices)
-            self._looked = self._charged is not None
-        # Looking takes its time too: where nothing comes of it, it is done less often.
-        self._empty = 0 if self._set else self._empty + 1
-        self._rest = min(self._empty // 2, LONGEST_REST)
-
-    def _propose(self, choices: Iterable[Choice]) -> None:
-        decoding: list[Choice] = []
-        tokens = 0
-        for choice in choices:
-            sequence = choice.sequence
-            if sequence.state is State.RUNNING and sequence.pending <= MOST_PENDING and not sequence.scores:
-                decoding.append(choice)
-                tokens += sequence.pending
-                if choice.generation.request.prediction and sequence.id not in self._states:
-                    self._lookup_account.grant(PREDICTION_GRANT)
+        if self._plain_turn:
+            return
+        self._earn()
+        decoding = self._decoding(choices)
+        tokens = sum(choice.sequence.pending for choice in decoding)
         room = min(self._max_rows - len(decoding), LARGEST - tokens)
         if not decoding or room < 1:
             return
-        self._charged = self._lookup_account if self._lookup_account.open else None
-        candidates = [found for choice in decoding if (found := self._look_up(choice)) is not None]
-        if self._model is not None and self._model_account.open:
+        with_model = self._model is not None and self._model_account.open
+        due = self._looks.due(with_model or any(choice.matcher is not None for choice in decoding))
+        candidates = self._candidates(decoding, due)
+        if due and with_model and self._model is not None:
             candidates = self._with_model(self._model, decoding, candidates, tokens, room)
         if candidates:
             self._choose(candidates, len(decoding), tokens, room)
         if any(candidate.count and candidate.rate is None for candidate in candidates):
             self._charged = None  # what is forced is sure, and nobody's merit
+        if due:
+            self._looks.note(found=bool(self._set))
+
+    def _decoding(self, choices: Iterable[Choice]) -> list[Choice]:
+        decoding: list[Choice] = []
+        for choice in choices:
+            sequence = choice.sequence
+            if sequence.state is State.RUNNING and sequence.pending <= MOST_PENDING and not sequence.scores:
+                decoding.append(choice)
+                if choice.generation.request.prediction and sequence.id not in self._states:
+                    self._lookup_account.grant(PREDICTION_GRANT)
+        return decoding
+
+    def watched(self, turns: Sequence[Turn]) -> Watched:
+        """What the turns' step and its repeats should watch."""
+        if self._plain_turn or not self._lookup_account.open:
+            return NOT_WATCHED
+        texts: list[SuffixAutomaton | None] = []
+        for turn in turns:
+            sequence = turn.chunk.sequence
+            state = self._states.get(sequence.id)
+            lookup = None if state is None or state.pause else state.lookup
+            texts.append(lookup.text if lookup is not None and lookup.knows(sequence.tokens) else None)
+        return Watched(texts, 1 << self._least)
 
     def learn(self, turns: Sequence[Turn], spent: Spent) -> None:
         """What became of the step's turns; its repeats belong to the rest. Cheap where nothing was drafted:
         steps may be shorter than this."""
-        self._rest = max(self._rest - spent.steps + 1, 0)
+        self._looks.ran(spent.steps)
         self._unearned += spent.steps
         if self._set:
-            self._in_a_row += 1
-            self._drafted_s += spent.looked_s + spent.run_s + spent.loop_s
+            self._plain.note_drafts(spent.looked_s + spent.run_s + spent.loop_s)
             right = self._count(turns)
             if _only_decodes(turns, spent):
                 self.costs.note(spent.tokens, spent.run_s)
                 self.costs.note_loop(spent.loop_s)
             self._settle(turns, spent, right)
         elif spent.tokens == len(turns) or _only_decodes(turns, spent):
-            if self._free:
-                self._note_plain(spent)
-            if self._looked or not self._free:
-                self._settle(turns, spent, 0)
+            if self._free and self._plain.measures(its_turn=self._plain_turn):
+                self.costs.note_plain(spent.tokens, spent.steps, spent.run_s, spent.loop_s)
+                self._plain.note(spent.run_s + spent.loop_s)
+            self._settle(turns, spent, 0)
         else:
             if self._plain_turn:  # but this one says nothing
-                self._in_a_row = (self._in_a_row + 1) % (2 * PLAIN_EVERY)
+                self._plain.put_off()
             self.costs.note_prompt(spent.tokens, spent.run_s)
-
-    def _note_plain(self, spent: Spent) -> None:
-        """Measure a call that was as if there were no speculation: all of them when it is their turn, or else
-        some."""
-        self._unmeasured += 1
-        if not (self._plain_turn or self._unmeasured >= MEASURE_EVERY):
-            return
-        self._unmeasured = 0
-        self.costs.note_plain(spent.tokens, spent.steps, spent.run_s, spent.loop_s)
-        self._plain_s += spent.run_s + spent.loop_s
-        if self._plain_s >= ENOUGH_S:
-            self._in_a_row, self._drafted_s, self._plain_s = 0, 0.0, 0.0
 
     def _count(self, turns: Sequence[Turn]) -> int:
         """Learn rates from the drafts that were checked; how many tokens of them were right."""
@@ -229,14 +203,13 @@ class Speculation:
             return
         curve, costs = self.costs.curve(), self.costs
         plain_s = curve[tokens - drafted] + costs.plain_loop_s
-        lost_s = spent.looked_s - self._caught_up_s if self._looked else 0.0
+        lost_s = spent.looked_s - self._caught_up_s
         if drafted:
             lost_s += curve[tokens] - curve[tokens - drafted]
-        if not self._free:  # or else steps would have been one call
+        if drafted or not self._free:  # or else steps would have been one call
             lost_s += max(costs.loop_s - spent.steps * costs.plain_loop_s, 0.0)
         account.note(right / len(decoding) - lost_s / plain_s)
-        if self._looked:
-            self._model_account.invest(self._caught_up_s / plain_s)
+        self._model_account.invest(self._caught_up_s / plain_s)
 
     def _earn(self) -> None:
         for account in (self._lookup_account, self._model_account):
@@ -266,26 +239,60 @@ class Speculation:
             )
         return state
 
-    def _look_up(self, choice: Choice) -> _Candidate | None:
-        """What is forced, or found in the text."""
-        matcher = choice.matcher
-        if matcher is not None and (forced := matcher.forced_run):
-            return _Candidate(choice, forced[:MOST_DRAFTED], None, 1.0)
-        if not self._lookup_account.open:
-            return None
+    def _candidates(self, decoding: Sequence[Choice], due: bool) -> list[_Candidate]:
+        """What is forced, where that is to be looked for, and what is found in the texts."""
+        found: list[_Candidate] = []
+        watching = self._lookup_account.open
+        least = self._least_kind(len(decoding)) if watching else 0
+        for choice in decoding:
+            forced = choice.matcher.forced_run if due and choice.matcher is not None else []
+            if forced:
+                found.append(_Candidate(choice, forced[:MOST_DRAFTED], None, 1.0))
+            elif watching and (candidate := self._look_up(choice, least)) is not None:
+                found.append(candidate)
+        return found
+
+    def _look_up(self, choice: Choice, least: int) -> _Candidate | None:
+        """What follows the end of the text where it stood before, if that is good enough."""
         state = self._state(choice)
         if state.lookup is None:
             return None
+        kind = state.lookup.follow(choice.sequence.tokens)
         if state.pause > 0:
             state.pause -= 1
             return None
-        kind, draft = state.lookup.draft(choice.sequence.tokens, MOST_DRAFTED)
-        if matcher is not None and draft:
-            draft = draft[: matcher.fitting(draft)]
+        if kind < least:
+            return None
+        self._charged = self._lookup_account
+        draft = state.lookup.draft(choice.sequence.tokens, MOST_DRAFTED)
+        if choice.matcher is not None and draft:
+            draft = draft[: choice.matcher.fitting(draft)]
         if not draft:
             return None
         rate = state.lookup_rates[kind]
         return _Candidate(choice, draft, rate, rate.value)
+
+    def _least_kind(self, base: int) -> int:
+        """The least kind of what may be found that pays beside `base` tokens, or one that is good enough to
+        be tried."""
+        self._least_age += 1
+        if base != self._least_for or self._least_age >= LEAST_EVERY:
+            self._least_for = base
+            self._least_age = 0
+            pays = (kind for kind in range(TRIED_KIND) if self._pays(self._lookup_rates[kind].value, base))
+            self._least = next(pays, TRIED_KIND)
+        return self._least
+
+    def _pays(self, chance: float, base: int) -> bool:
+        """Whether drafts whose tokens are right with this chance are worth checking beside `base` tokens."""
+        curve, loop_s = self.costs.curve(), self.costs.loop_s
+        base = min(base, LARGEST)
+        plain = base / (curve[base] + self.costs.plain_loop_s)
+        depths = (depth for depth in (1, 2, 4, 8, 16, MOST_DRAFTED) if base + depth <= LARGEST)
+        return any(
+            (base + sum(chance**k for k in range(1, depth + 1))) / (curve[base + depth] + loop_s) > plain
+            for depth in depths
+        )
 
     def _with_model(
         self, model: DraftModel, decoding: list[Choice], found: list[_Candidate], tokens: int, room: int
@@ -335,25 +342,18 @@ class Speculation:
     def _choose(self, candidates: Sequence[_Candidate], base: int, tokens: int, room: int) -> None:
         """Set of all drafts' tokens, likeliest first, so many as make most tokens a second."""
         curve, loop_s = self.costs.curve(), self.costs.loop_s
-        queue = [(-candidate.chance, index) for index, candidate in enumerate(candidates)]
-        heapq.heapify(queue)
         taken: list[int] = []
         gained, best, best_rate = float(base), 0, base / (curve[tokens] + self.costs.plain_loop_s)
-        while queue and len(taken) < room:
-            chance, index = heapq.heappop(queue)
-            candidate = candidates[index]
-            gained -= chance
+        for index, chance in _likeliest(candidates, room):
+            gained += chance
             taken.append(index)
-            candidate.count += 1
-            if candidate.count < len(candidate.draft) and chance * candidate.chance < -_LEAST:
-                heapq.heappush(queue, (chance * candidate.chance, index))
             rate = gained / (curve[tokens + len(taken)] + loop_s)
             if rate > best_rate:
                 best, best_rate = len(taken), rate
         if taken and not best and self._probes(candidates[taken[0]].chance):
             best = min(len(taken), PROBED)
-        for index in taken[best:]:
-            candidates[index].count -= 1
+        for index in taken[:best]:
+            candidates[index].count += 1
         for candidate in candidates:
             self._set_draft(candidate)
 
@@ -380,6 +380,21 @@ class Speculation:
 
     def _pause(self, state: Drafting) -> None:
         state.pause = min(LONGEST_PAUSE, (1 << state.failures) >> 2)
+
+
+def _likeliest(candidates: Sequence[_Candidate], most: int) -> Iterator[tuple[int, float]]:
+    """The drafted tokens, likeliest first: the number of their candidate, and their chance."""
+    queue = [(-candidate.chance, index, 1) for index, candidate in enumerate(candidates)]
+    heapq.heapify(queue)
+    while queue and most > 0:
+        most -= 1
+        chance, index, depth = queue[0]
+        yield index, -chance
+        candidate = candidates[index]
+        if depth < len(candidate.draft) and chance * candidate.chance < -_LEAST:
+            heapq.heapreplace(queue, (chance * candidate.chance, index, depth + 1))
+        else:
+            heapq.heappop(queue)
 
 
 def _only_decodes(turns: Sequence[Turn], spent: Spent) -> bool:

@@ -1,0 +1,84 @@
+"""When something is looked for that nothing announces, and when steps without drafts are measured."""
+
+from __future__ import annotations
+
+from headrace.engine.speculate.costs import ENOUGH_S
+
+PATIENCE = 2  # looks without any draft before steps are repeated without looking between them
+LONGEST_REST = 8  # steps without any draft before drafts are looked for again
+PLAIN_EVERY, DRAFTS_S = 24, 16 * ENOUGH_S  # so much with drafts at least, between turns of steps without
+MEASURE_EVERY = 8  # calls until one without drafts is measured again
+
+
+class Looks:
+    """How often forced tokens and those of a draft model are looked for: looking takes its time, so that it
+    is done less often where nothing comes of it."""
+
+    __slots__ = ("_empty", "_wanted", "rest")
+
+    def __init__(self) -> None:
+        self.rest = 0  # steps to go
+        self._empty = 0  # times in a row that nothing was drafted
+        self._wanted = False
+
+    @property
+    def rare(self) -> bool:
+        """Whether calls of several steps need not be shorter for it."""
+        return not self._wanted or self._empty >= PATIENCE
+
+    def due(self, wanted: bool) -> bool:
+        """Whether to look before the next step; `wanted`: whether there is anything that could be found."""
+        self._wanted = wanted
+        if self.rest > 0:
+            self.rest -= 1
+            return False
+        return wanted
+
+    def note(self, *, found: bool) -> None:
+        """Something was found, or not."""
+        self._empty = 0 if found else self._empty + 1
+        self.rest = min(self._empty // 2, LONGEST_REST)
+
+    def ran(self, steps: int) -> None:
+        """So many steps ran in one call."""
+        self.rest = max(self.rest - steps + 1, 0)
+
+
+class PlainTurns:
+    """When steps without drafts have their turn to be measured, lest what drafts are compared with is of
+    another time: enough of them, since what follows a step with drafts finds cold caches."""
+
+    __slots__ = ("_drafted_s", "_in_a_row", "_plain_s", "_unmeasured")
+
+    def __init__(self) -> None:
+        self._unmeasured = 0  # calls without drafts
+        self._in_a_row, self._drafted_s = 0, 0.0  # calls with drafts, since the last turn
+        self._plain_s = 0.0  # of this turn
+
+    @property
+    def due(self) -> bool:
+        """Whether the next call is to be without drafts."""
+        return self._in_a_row >= PLAIN_EVERY and self._drafted_s >= DRAFTS_S
+
+    def note_drafts(self, seconds: float) -> None:
+        """A call with drafts took so long."""
+        self._in_a_row += 1
+        self._drafted_s += seconds
+
+    def put_off(self) -> None:
+        """A call in its turn that says nothing; after many the turn is given up."""
+        self._in_a_row = (self._in_a_row + 1) % (2 * PLAIN_EVERY)
+
+    def measures(self, *, its_turn: bool) -> bool:
+        """Whether this call without drafts is to be measured: in its turn each, or else some."""
+        self._unmeasured += 1
+        if not its_turn and self._unmeasured < MEASURE_EVERY:
+            return False
+        self._unmeasured = 0
+        return True
+
+    def note(self, seconds: float) -> None:
+        """A call that was measured took so long."""
+        self._plain_s += seconds
+        if self._plain_s >= ENOUGH_S:
+            self._in_a_row, self._drafted_s, self._plain_s = 0, 0.0, 0.0
