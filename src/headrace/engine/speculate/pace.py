@@ -14,21 +14,21 @@ class Looks:
     """How often forced tokens and those of a draft model are looked for: looking takes its time, so that it
     is done less often where nothing comes of it."""
 
-    __slots__ = ("_empty", "_wanted", "rest")
+    __slots__ = ("_empty", "rest", "wanted")
 
     def __init__(self) -> None:
         self.rest = 0  # steps to go
         self._empty = 0  # times in a row that nothing was drafted
-        self._wanted = False
+        self.wanted = False  # whether there is anything that could be found
 
     @property
     def rare(self) -> bool:
         """Whether calls of several steps need not be shorter for it."""
-        return not self._wanted or self._empty >= PATIENCE
+        return not self.wanted or self._empty >= PATIENCE
 
     def due(self, wanted: bool) -> bool:
-        """Whether to look before the next step; `wanted`: whether there is anything that could be found."""
-        self._wanted = wanted
+        """Whether to look before the next step, and whether that is `wanted` at all."""
+        self.wanted = wanted
         if self.rest > 0:
             self.rest -= 1
             return False

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import heapq
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from headrace._native import SuffixAutomaton
 from headrace.engine.generation import Choice
+from headrace.engine.sequence import Sequence as TokenSequence
 from headrace.engine.sequence import State, agreeing
 from headrace.engine.speculate.acceptance import OwnRate, Rate
 from headrace.engine.speculate.account import Account
+from headrace.engine.speculate.choosing import MOST_DRAFTED, Candidate, most_paying, pays
 from headrace.engine.speculate.costs import LARGEST, Spent, StepCosts
 from headrace.engine.speculate.draft_model import DraftModel
 from headrace.engine.speculate.lookup import NOT_WATCHED, Lookup, Watched
 from headrace.engine.speculate.pace import Looks, PlainTurns
+from headrace.engine.speculate.quiet import Quiet
 from headrace.engine.turn import Turn
 
 LOOKUP_PRIORS = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95)  # by the class of the length that was found
 MODEL_PRIOR = 0.7
-MOST_DRAFTED = 31  # of one sequence
 MOST_BY_MODEL = 8
 MOST_PENDING = 16  # tokens of a sequence that is still decoding: the sampled one and forced ones
 LONGEST_PAUSE = 16  # steps
@@ -30,7 +31,6 @@ LEAST_EVERY = 32  # steps until what has to be found is worked out again
 TRIED_KIND = 3  # of what is found: so good a draft is tried even where none seems to pay
 PREDICTION_GRANT = 1.0  # steps that a client's prediction may cost
 _GOOD = 0.5  # probability of a first token
-_LEAST = 0.02  # probability of a token that is worth being looked at
 
 
 @dataclass(slots=True, eq=False)
@@ -38,20 +38,11 @@ class Drafting:
     """What is known of one choice's drafts. `rate` is that of the draft being checked."""
 
     lookup: Lookup | None
-    lookup_rates: list[OwnRate]
+    lookup_rates: dict[int, OwnRate]  # by kind
     model_rate: OwnRate
     rate: OwnRate | None = None
     pause: int = 0  # steps to go without a draft
     failures: int = 0  # drafts in a row of which nothing was right, or that did not pay
-
-
-@dataclass(slots=True, eq=False)
-class _Candidate:
-    choice: Choice
-    draft: list[int]
-    rate: OwnRate | None
-    chance: float
-    count: int = field(default=0)
 
 
 class Speculation:
@@ -79,6 +70,7 @@ class Speculation:
         self._least_age = 0  # times that it was asked for
         self._unearned = 0  # steps that the accounts were not told of yet
         self._lookup_account, self._model_account = Account(), Account()
+        self._quiet: Quiet | None = None
         self._charged: Account | None = None  # for the last look
         self._caught_up_s = 0.0  # of that look
 
@@ -96,9 +88,11 @@ class Speculation:
         """Steps after the next one for which nothing need be looked for, but in texts that are watched."""
         return sys.maxsize if self._free else self._looks.rest
 
-    def propose(self, choices: Iterable[Choice]) -> None:
+    def propose(self, choices: Collection[Choice]) -> None:
         """Set the drafts of the choices that are to be verified in the next step."""
-        self._charged, self._caught_up_s = None, 0.0
+        if self._quiet is not None and self._quiet.holds(len(choices)):
+            return
+        self._quiet, self._charged, self._caught_up_s = None, None, 0.0
         for choice in self._set:
             choice.sequence.draft = []
         self._set = []
@@ -121,6 +115,19 @@ class Speculation:
             self._charged = None  # what is forced is sure, and nobody's merit
         if due:
             self._looks.note(found=bool(self._set))
+        if len(decoding) == len(choices) and self._charged is None and not self._looks.wanted:
+            self._quiet = self._all_quiet(decoding)
+
+    def _all_quiet(self, decoding: Sequence[Choice]) -> Quiet | None:
+        """What to look at as long as nothing can be drafted."""
+        texts: dict[int, tuple[Lookup, TokenSequence]] = {}
+        if self._lookup_account.open:
+            for choice in decoding:
+                state = self._states[choice.sequence.id]
+                if state.lookup is None or state.pause > 0:
+                    return None
+                texts[choice.sequence.id] = state.lookup, choice.sequence
+        return Quiet(len(decoding), texts, 1 << self._least)
 
     def _decoding(self, choices: Iterable[Choice]) -> list[Choice]:
         decoding: list[Choice] = []
@@ -134,6 +141,8 @@ class Speculation:
 
     def watched(self, turns: Sequence[Turn]) -> Watched:
         """What the turns' step and its repeats should watch."""
+        if self._quiet is not None:
+            return self._quiet.watched(turns)
         if self._plain_turn or not self._lookup_account.open:
             return NOT_WATCHED
         texts: list[SuffixAutomaton | None] = []
@@ -160,7 +169,8 @@ class Speculation:
             if self._free and self._plain.measures(its_turn=self._plain_turn):
                 self.costs.note_plain(spent.tokens, spent.steps, spent.run_s, spent.loop_s)
                 self._plain.note(spent.run_s + spent.loop_s)
-            self._settle(turns, spent, 0)
+            if self._charged is not None:
+                self._settle(turns, spent, 0)
         else:
             if self._plain_turn:  # but this one says nothing
                 self._plain.put_off()
@@ -218,6 +228,7 @@ class Speculation:
 
     def forget(self, choice: Choice) -> None:
         """The choice has ended."""
+        self._quiet = None
         if self._states.pop(choice.sequence.id, None) is not None:
             self._model_account.write_off(1 / (1 + len(self._states)))
         if self._model is not None:
@@ -234,25 +245,25 @@ class Speculation:
             prediction = choice.generation.request.prediction
             state = self._states[sequence.id] = Drafting(
                 Lookup(sequence.prompt_length, prediction) if self._lookup or prediction else None,
-                [OwnRate(rate) for rate in self._lookup_rates],
+                {},
                 OwnRate(self._model_rate),
             )
         return state
 
-    def _candidates(self, decoding: Sequence[Choice], due: bool) -> list[_Candidate]:
+    def _candidates(self, decoding: Sequence[Choice], due: bool) -> list[Candidate]:
         """What is forced, where that is to be looked for, and what is found in the texts."""
-        found: list[_Candidate] = []
+        found: list[Candidate] = []
         watching = self._lookup_account.open
         least = self._least_kind(len(decoding)) if watching else 0
         for choice in decoding:
             forced = choice.matcher.forced_run if due and choice.matcher is not None else []
             if forced:
-                found.append(_Candidate(choice, forced[:MOST_DRAFTED], None, 1.0))
+                found.append(Candidate(choice, forced[:MOST_DRAFTED], None, 1.0))
             elif watching and (candidate := self._look_up(choice, least)) is not None:
                 found.append(candidate)
         return found
 
-    def _look_up(self, choice: Choice, least: int) -> _Candidate | None:
+    def _look_up(self, choice: Choice, least: int) -> Candidate | None:
         """What follows the end of the text where it stood before, if that is good enough."""
         state = self._state(choice)
         if state.lookup is None:
@@ -269,8 +280,10 @@ class Speculation:
             draft = draft[: choice.matcher.fitting(draft)]
         if not draft:
             return None
-        rate = state.lookup_rates[kind]
-        return _Candidate(choice, draft, rate, rate.value)
+        rate = state.lookup_rates.get(kind)
+        if rate is None:
+            rate = state.lookup_rates[kind] = OwnRate(self._lookup_rates[kind])
+        return Candidate(choice, draft, rate, rate.value)
 
     def _least_kind(self, base: int) -> int:
         """The least kind of what may be found that pays beside `base` tokens, or one that is good enough to
@@ -279,24 +292,15 @@ class Speculation:
         if base != self._least_for or self._least_age >= LEAST_EVERY:
             self._least_for = base
             self._least_age = 0
-            pays = (kind for kind in range(TRIED_KIND) if self._pays(self._lookup_rates[kind].value, base))
-            self._least = next(pays, TRIED_KIND)
+            paying = (
+                kind for kind in range(TRIED_KIND) if pays(self._lookup_rates[kind].value, base, self.costs)
+            )
+            self._least = next(paying, TRIED_KIND)
         return self._least
 
-    def _pays(self, chance: float, base: int) -> bool:
-        """Whether drafts whose tokens are right with this chance are worth checking beside `base` tokens."""
-        curve, loop_s = self.costs.curve(), self.costs.loop_s
-        base = min(base, LARGEST)
-        plain = base / (curve[base] + self.costs.plain_loop_s)
-        depths = (depth for depth in (1, 2, 4, 8, 16, MOST_DRAFTED) if base + depth <= LARGEST)
-        return any(
-            (base + sum(chance**k for k in range(1, depth + 1))) / (curve[base + depth] + loop_s) > plain
-            for depth in depths
-        )
-
     def _with_model(
-        self, model: DraftModel, decoding: list[Choice], found: list[_Candidate], tokens: int, room: int
-    ) -> list[_Candidate]:
+        self, model: DraftModel, decoding: list[Choice], found: list[Candidate], tokens: int, room: int
+    ) -> list[Candidate]:
         """Let the model draft for the choices for which nothing better was found, if that pays: what was
         found, or its draft instead."""
         best = {candidate.choice: candidate for candidate in found}
@@ -314,7 +318,7 @@ class Speculation:
                 draft = draft[: choice.matcher.fitting(draft)]
             if draft:
                 rate = self._state(choice).model_rate
-                best[choice] = _Candidate(choice, draft, rate, rate.value)
+                best[choice] = Candidate(choice, draft, rate, rate.value)
         self._caught_up_s = model.caught_up_s - before_s
         return list(best.values())
 
@@ -339,17 +343,9 @@ class Speculation:
             return 1
         return best
 
-    def _choose(self, candidates: Sequence[_Candidate], base: int, tokens: int, room: int) -> None:
+    def _choose(self, candidates: Sequence[Candidate], base: int, tokens: int, room: int) -> None:
         """Set of all drafts' tokens, likeliest first, so many as make most tokens a second."""
-        curve, loop_s = self.costs.curve(), self.costs.loop_s
-        taken: list[int] = []
-        gained, best, best_rate = float(base), 0, base / (curve[tokens] + self.costs.plain_loop_s)
-        for index, chance in _likeliest(candidates, room):
-            gained += chance
-            taken.append(index)
-            rate = gained / (curve[tokens + len(taken)] + loop_s)
-            if rate > best_rate:
-                best, best_rate = len(taken), rate
+        taken, best = most_paying(candidates, base, tokens, room, self.costs)
         if taken and not best and self._probes(candidates[taken[0]].chance):
             best = min(len(taken), PROBED)
         for index in taken[:best]:
@@ -366,7 +362,7 @@ class Speculation:
         self._refused = 0
         return True
 
-    def _set_draft(self, candidate: _Candidate) -> None:
+    def _set_draft(self, candidate: Candidate) -> None:
         choice = candidate.choice
         state = self._states.get(choice.sequence.id)
         if candidate.count:
@@ -380,21 +376,6 @@ class Speculation:
 
     def _pause(self, state: Drafting) -> None:
         state.pause = min(LONGEST_PAUSE, (1 << state.failures) >> 2)
-
-
-def _likeliest(candidates: Sequence[_Candidate], most: int) -> Iterator[tuple[int, float]]:
-    """The drafted tokens, likeliest first: the number of their candidate, and their chance."""
-    queue = [(-candidate.chance, index, 1) for index, candidate in enumerate(candidates)]
-    heapq.heapify(queue)
-    while queue and most > 0:
-        most -= 1
-        chance, index, depth = queue[0]
-        yield index, -chance
-        candidate = candidates[index]
-        if depth < len(candidate.draft) and chance * candidate.chance < -_LEAST:
-            heapq.heapreplace(queue, (chance * candidate.chance, index, depth + 1))
-        else:
-            heapq.heappop(queue)
 
 
 def _only_decodes(turns: Sequence[Turn], spent: Spent) -> bool:
