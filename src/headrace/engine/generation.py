@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as PySequence
 from dataclasses import dataclass, field, replace
 
 from headrace.engine.beam_group import BeamGroup
@@ -63,17 +64,16 @@ class Choice:
         watched = self.generation.panel or params.logprobs is not None
         return not (limited or watched or params.mirostat or params.dry_multiplier)
 
-    def accept(self, token: int, logprob: TokenLogprob | None, *, known: bool = False) -> list[Event]:
-        """Take a sampled token, which the row may know, and those that are forced after it: the text that
-        they make certain, and the end of the choice if one of them is its end. GrammarError where the grammar
-        gives up."""
+    def accept(self, token: int, logprob: TokenLogprob | None) -> list[Event]:
+        """Take a sampled token and those that are forced after it: the text that they make certain, and the
+        end of the choice if one of them is its end. GrammarError where the grammar gives up."""
         panel = self.generation.panel
         if panel is not None and not panel.narrow(self):
             return self.cut("length", TOTAL)
         if self.thinking is not None:
             token = self.thinking.instead_of(token, stops=token in self.stop_ids)
         tokens = [token]
-        text, reason, stop = self._take(token, known=known)
+        text, reason, stop = self._take(token)
         while reason is None and (forced := self._forced()) is not None:
             tokens.append(forced)
             more, reason, stop = self._take(forced)
@@ -85,6 +85,22 @@ class Choice:
         if reason is not None:
             events.append(self.end(reason, stop))
         return events
+
+    def accept_drawn(self, drawn: PySequence[int]) -> list[Event]:
+        """Take tokens that were drawn one after the other for a simple choice, and that its row knows: as
+        `accept` of each, up to its end, with the text of all in one event."""
+        texts: list[str] = []
+        for count, token in enumerate(drawn, 1):
+            text, reason, stop = self._take(token, known=True)
+            texts.append(text)
+            if reason is not None:
+                if not isinstance(stop, str):
+                    texts.append(self._rest())
+                return [self._delta(texts, drawn[:count]), self.end(reason, stop)]
+        return [self._delta(texts, drawn)]
+
+    def _delta(self, texts: list[str], tokens: PySequence[int]) -> Delta:
+        return Delta(self.sequence.choice, "".join(texts), tuple(tokens))
 
     def end(self, reason: FinishReason, stop: str | int | None = None) -> ChoiceDone:
         """Mark the choice as ended."""

@@ -55,12 +55,11 @@ class Turn:
     def take_all(self, tokens: Sequence[int], sampler: Sampler) -> None:
         """Accept tokens that were drawn one after the other and that the choice's row knows, up to its end
         or to the number of an error."""
-        for token in tokens:
-            if token < 0:
-                self.error = sampler.error(token)
-            if token < 0 or self.choice.done:
-                return
-            self.events += self.choice.accept(token, None, known=True)
+        drawn = [token for token in tokens if token >= 0]
+        if drawn and not self.choice.done:
+            self.events += self.choice.accept_drawn(drawn)
+        if len(drawn) < len(tokens) and not self.choice.done:
+            self.error = sampler.error(tokens[len(drawn)])
 
     def _agrees(self, before: int, came: int) -> bool:
         start = before - self.chunk.start - self.chunk.count

@@ -28,6 +28,8 @@ class StopMatcher:
 
     def push(self, text: str) -> tuple[str, str | None]:
         """Text that may go out, and the stop string if one is complete; after a match all else is dropped."""
+        if not self._next[0]:  # without stops, as most texts are
+            return text, None
         if self._matched is not None:
             return "", self._matched
         pending = self._held + text

@@ -5,6 +5,7 @@ from __future__ import annotations
 SHARE = 0.005  # of all steps
 MOST = 4.0  # steps: so much is kept of what was saved, lest old luck pays for long losses
 LEAST = -64.0  # steps: so much is remembered of what was lost
+OVERDRAFT = 1.0  # steps: so much more may be lost where what was paid for already may still bring something
 MOST_LOST = 2.0  # steps: so much at most does one step with drafts count for, since it may be disturbed
 WRITTEN_OFF = 1 / 256  # of what was invested, in each step
 
@@ -26,6 +27,11 @@ class Account:
     def open(self) -> bool:
         """Whether something may be tried."""
         return self._balance > 0
+
+    @property
+    def tolerant(self) -> bool:
+        """Whether what costs nothing by itself may go on."""
+        return self._balance > -OVERDRAFT
 
     def earn(self, steps: int) -> None:
         """So many steps ran, with drafts or without."""

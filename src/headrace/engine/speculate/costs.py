@@ -44,10 +44,20 @@ class StepCosts:
     slower.
     """
 
-    __slots__ = ("_curve", "_measured", "_prompt_s", "_seen_s", "_stale", "loop_s", "plain_loop_s")
+    __slots__ = (
+        "_curve",
+        "_drafts_seen",
+        "_measured",
+        "_prompt_s",
+        "_seen_s",
+        "_stale",
+        "loop_s",
+        "plain_loop_s",
+    )
 
     def __init__(self) -> None:
         self.loop_s = self.plain_loop_s = 0.0
+        self._drafts_seen = False
         self._prompt_s = 0.0  # of a token among many
         self._measured: dict[int, float] = {}
         self._seen_s = 0.0  # steps without drafts
@@ -79,14 +89,16 @@ class StepCosts:
             self._stale = True
 
     def note_loop(self, seconds: float) -> None:
-        """The loop took so long around a call with drafts, or with one step because they were looked for."""
-        self.loop_s = followed(self.loop_s or seconds, seconds)
+        """The loop took so long around a call with drafts."""
+        self.loop_s = followed(self.loop_s, seconds) if self._drafts_seen else seconds
+        self._drafts_seen = True
 
     def note_plain(self, tokens: int, steps: int, run_s: float, loop_s: float) -> None:
         """A call of so many steps ran as if there were no drafts, and the loop took so long around it."""
         self.note(tokens, run_s / steps)
         self.plain_loop_s = followed(self.plain_loop_s or loop_s / steps, loop_s / steps)
-        self.loop_s = self.loop_s or loop_s
+        if not self._drafts_seen:  # then it takes as long, as far as one can know
+            self.loop_s = followed(self.loop_s or loop_s, loop_s)
         self._seen_s += run_s + loop_s
 
     def curve(self) -> list[float]:

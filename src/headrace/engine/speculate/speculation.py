@@ -41,6 +41,7 @@ class Drafting:
     lookup_rates: dict[int, OwnRate]  # by kind
     model_rate: OwnRate
     rate: OwnRate | None = None
+    unchecked: tuple[int, list[int], OwnRate] | None = None  # where something did not seem to pay, and what
     pause: int = 0  # steps to go without a draft
     failures: int = 0  # drafts in a row of which nothing was right, or that did not pay
 
@@ -115,18 +116,19 @@ class Speculation:
             self._charged = None  # what is forced is sure, and nobody's merit
         if due:
             self._looks.note(found=bool(self._set))
-        if len(decoding) == len(choices) and self._charged is None and not self._looks.wanted:
+        if len(decoding) == len(choices) and not candidates and not self._looks.wanted:
             self._quiet = self._all_quiet(decoding)
 
     def _all_quiet(self, decoding: Sequence[Choice]) -> Quiet | None:
         """What to look at as long as nothing can be drafted."""
         texts: dict[int, tuple[Lookup, TokenSequence]] = {}
-        if self._lookup_account.open:
+        if self._lookup_account.tolerant:
             for choice in decoding:
-                state = self._states[choice.sequence.id]
-                if state.lookup is None or state.pause > 0:
+                state = self._states.get(choice.sequence.id)
+                if state is not None and state.pause > 0:
                     return None
-                texts[choice.sequence.id] = state.lookup, choice.sequence
+                if state is not None and state.lookup is not None:
+                    texts[choice.sequence.id] = state.lookup, choice.sequence
         return Quiet(len(decoding), texts, 1 << self._least)
 
     def _decoding(self, choices: Iterable[Choice]) -> list[Choice]:
@@ -143,7 +145,7 @@ class Speculation:
         """What the turns' step and its repeats should watch."""
         if self._quiet is not None:
             return self._quiet.watched(turns)
-        if self._plain_turn or not self._lookup_account.open:
+        if self._plain_turn or not self._lookup_account.tolerant:
             return NOT_WATCHED
         texts: list[SuffixAutomaton | None] = []
         for turn in turns:
@@ -229,7 +231,9 @@ class Speculation:
     def forget(self, choice: Choice) -> None:
         """The choice has ended."""
         self._quiet = None
-        if self._states.pop(choice.sequence.id, None) is not None:
+        state = self._states.pop(choice.sequence.id, None)
+        if state is not None:
+            self._learn_unchecked(state, choice.sequence.tokens)
             self._model_account.write_off(1 / (1 + len(self._states)))
         if self._model is not None:
             self._model.forget(choice.sequence.id)
@@ -242,6 +246,7 @@ class Speculation:
         sequence = choice.sequence
         state = self._states.get(sequence.id)
         if state is None:
+            self._charged = self._lookup_account  # for taking the prompt
             prediction = choice.generation.request.prediction
             state = self._states[sequence.id] = Drafting(
                 Lookup(sequence.prompt_length, prediction) if self._lookup or prediction else None,
@@ -253,7 +258,7 @@ class Speculation:
     def _candidates(self, decoding: Sequence[Choice], due: bool) -> list[Candidate]:
         """What is forced, where that is to be looked for, and what is found in the texts."""
         found: list[Candidate] = []
-        watching = self._lookup_account.open
+        watching = self._lookup_account.tolerant
         least = self._least_kind(len(decoding)) if watching else 0
         for choice in decoding:
             forced = choice.matcher.forced_run if due and choice.matcher is not None else []
@@ -265,10 +270,13 @@ class Speculation:
 
     def _look_up(self, choice: Choice, least: int) -> Candidate | None:
         """What follows the end of the text where it stood before, if that is good enough."""
+        if choice.sequence.id not in self._states and not self._lookup_account.open:
+            return None  # the prompt has to be taken first
         state = self._state(choice)
         if state.lookup is None:
             return None
         kind = state.lookup.follow(choice.sequence.tokens)
+        self._learn_unchecked(state, choice.sequence.tokens)
         if state.pause > 0:
             state.pause -= 1
             return None
@@ -370,9 +378,22 @@ class Speculation:
             self._set.append(choice)
             if state is not None:
                 state.rate = candidate.rate
-        elif state is not None and candidate.rate is not state.model_rate:
+        elif state is not None and candidate.rate is not None and candidate.rate is not state.model_rate:
+            state.unchecked = len(choice.sequence.tokens), candidate.draft, candidate.rate
             state.failures += 1
             self._pause(state)
+
+    def _learn_unchecked(self, state: Drafting, tokens: list[int]) -> None:
+        """Whether it would have been right costs nothing to see, and what never seems to pay is learned from
+        nothing else."""
+        if state.unchecked is None:
+            return
+        at, draft, rate = state.unchecked
+        came = tokens[at : at + len(draft)]
+        if came:
+            right = agreeing(draft, came)
+            rate.note(right, int(right < len(came)))
+        state.unchecked = None
 
     def _pause(self, state: Drafting) -> None:
         state.pause = min(LONGEST_PAUSE, (1 << state.failures) >> 2)
