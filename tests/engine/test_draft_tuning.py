@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from headrace.engine.speculate.acceptance import OwnRate, Rate
-from headrace.engine.speculate.account import MOST, MOST_LOST, SHARE, Account
+from headrace.engine.speculate.account import FIRST, MOST, MOST_LOST, OVERDRAFT, SHARE, Account
 from headrace.engine.speculate.costs import ENOUGH_S, LARGEST, PRIOR_SHARE, StepCosts
 from headrace.engine.speculate.lookup import LENGTH_CLASSES, Lookup
 from headrace.engine.speculate.pace import DRAFTS_S, LONGEST_REST, PLAIN_EVERY, Looks, PlainTurns
@@ -60,6 +60,17 @@ def test_costs_never_fall_with_tokens():
         costs.note(tokens, seconds)
     curve = costs.curve()
     assert all(after >= before for before, after in pairwise(curve))
+
+
+def test_the_loop_around_drafts_is_that_of_other_calls_until_it_is_measured():
+    costs = StepCosts()
+    costs.note_plain(1, 1, 1e-3, 500e-6)  # cold
+    for _ in range(3):
+        costs.note_plain(1, 8, 8e-3, 100e-6)
+    assert costs.loop_s == pytest.approx(100e-6, rel=0.2)
+    costs.note_loop(300e-6)
+    costs.note_plain(1, 8, 8e-3, 100e-6)
+    assert costs.loop_s == 300e-6
 
 
 def test_one_slow_step_counts_little_and_steady_ones_are_followed():
@@ -211,7 +222,7 @@ def test_drafts_that_never_pay_cost_a_bounded_share():
         if account.open:
             tried += 1
             account.note(-0.5)
-    assert tried * 0.5 <= MOST + 10_000 * SHARE + 0.5
+    assert tried * 0.5 <= FIRST + 10_000 * SHARE + 0.5
     assert tried > 100  # and they are tried again
 
 
@@ -228,8 +239,17 @@ def test_what_was_saved_pays_for_few_losses():
 
 def test_one_disturbed_step_does_not_end_it():
     account = Account()
+    account.note(MOST)
     account.note(-1000.0)
     assert account.open
+
+
+def test_what_is_paid_for_may_go_on_a_little_longer():
+    account = Account()
+    account.note(-FIRST)
+    assert account.tolerant and not account.open
+    account.note(-OVERDRAFT)
+    assert not account.tolerant
 
 
 def test_a_grant_opens_what_had_no_luck():
@@ -244,6 +264,7 @@ def test_a_grant_opens_what_had_no_luck():
 
 def test_what_was_invested_is_lost_little_by_little_and_in_the_end_all():
     account = Account()
+    account.note(MOST)
     account.invest(3.0)
     account.earn(1)
     assert account.open
@@ -259,4 +280,4 @@ def test_what_was_invested_in_a_request_is_lost_with_it():
     account = Account()
     account.invest(3.0)
     account.write_off(1.0)
-    assert account._balance == MOST - 3.0 and account._invested == 0.0
+    assert account._balance == FIRST - 3.0 and account._invested == 0.0

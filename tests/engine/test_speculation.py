@@ -21,6 +21,7 @@ from headrace.engine.load import LoadedModel, load_model
 from headrace.engine.options import EngineOptions
 from headrace.engine.request import Request
 from headrace.engine.sequence import State
+from headrace.engine.speculate.costs import LARGEST
 from headrace.engine.speculate.speculation import Speculation
 from headrace.errors import UsageError
 from headrace.sample.params import SamplingParams
@@ -192,6 +193,30 @@ def test_a_prediction_comes_in_few_steps(tmp_path: Path, monkeypatch: pytest.Mon
     assert Running(model.engine, again).finish().bits == plain.bits
     assert model.engine.status().steps - before < 6
     model.close()
+
+
+class DearTokens(FreeTokens):
+    """Nothing pays: another token takes as long as a step."""
+
+    def curve(self) -> list[float]:
+        return [float(tokens) for tokens in range(LARGEST + 1)]
+
+
+def test_what_is_refused_is_learned_from_too(tmp_path: Path) -> None:
+    """A text that repeats itself: its drafts do not pay, but are seen to be right."""
+    model = load_model(str(tiny_model(tmp_path, "llama3")), EngineOptions())
+    speculation = model.engine._speculation
+    assert speculation is not None
+    speculation.costs = DearTokens()
+    before = [rate.value for rate in speculation._lookup_rates]
+    bias = {9: 100.0}  # nothing else can come
+    params = SamplingParams(temperature=0, max_tokens=120, ignore_eos=True, logit_bias=bias)
+    outcome = Running(model.engine, Request(prompt=(5, 9, 9, 9), params=params)).finish()
+    assert set(outcome.tokens[0]) == {9}
+    model.close()
+    after = [rate.value for rate in speculation._lookup_rates]
+    assert speculation.drafted < 30  # now and then one is tried
+    assert max(now - then for now, then in zip(after, before, strict=True)) > 0.01
 
 
 def test_a_draft_model_with_another_tokenizer_is_refused(tmp_path: Path) -> None:

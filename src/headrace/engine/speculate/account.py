@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 SHARE = 0.005  # of all steps
+FIRST = 1.0  # steps that may be tried before anything has been saved
 MOST = 4.0  # steps: so much is kept of what was saved, lest old luck pays for long losses
 LEAST = -64.0  # steps: so much is remembered of what was lost
 OVERDRAFT = 1.0  # steps: so much more may be lost where what was paid for already may still bring something
@@ -21,7 +22,7 @@ class Account:
     __slots__ = ("_balance", "_invested")
 
     def __init__(self) -> None:
-        self._balance, self._invested = MOST, 0.0
+        self._balance, self._invested = FIRST, 0.0
 
     @property
     def open(self) -> bool:
