@@ -7,7 +7,8 @@ constexpr size_t kFirstPlaces = 64;
 
 size_t hash_of(int32_t state, int32_t token) {
   const uint64_t key = static_cast<uint64_t>(static_cast<uint32_t>(state)) << 32 | static_cast<uint32_t>(token);
-  return static_cast<size_t>(key * 0x9e3779b97f4a7c15ull >> 20);  // by the golden ratio (Knuth, vol. 3, 6.4)
+  // By the golden ratio (Knuth, vol. 3, 6.4): only the upper half of the product depends on both.
+  return static_cast<size_t>(key * 0x9e3779b97f4a7c15ull >> 32);
 }
 
 }  // namespace

@@ -181,7 +181,7 @@ class Engine:
         self._multi_step.learn(turns, len(chunks), self._ran_s / steps)
         if self._speculation is not None:
             looked_s, loop_s = start_s - began_s, seconds + since_s - self._ran_s
-            spent = Spent(len(step.tokens), steps, looked_s, self._ran_s, loop_s)
+            spent = Spent(len(step.tokens), steps, repeats + 1, looked_s, self._ran_s, loop_s)
             self._speculation.learn(turns, spent)
         self._hand_out(turns)
         for request_id in grown:

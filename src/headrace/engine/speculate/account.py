@@ -31,7 +31,8 @@ class Account:
 
     @property
     def tolerant(self) -> bool:
-        """Whether what costs nothing by itself may go on."""
+        """Whether texts that have been taken may be watched, which costs nothing before a draft is
+        checked."""
         return self._balance > -OVERDRAFT
 
     def earn(self, steps: int) -> None:

@@ -19,10 +19,11 @@ LARGEST = 64  # tokens; larger steps are bound by arithmetic and grow in proport
 @dataclass(slots=True)  # frozen ones take four times as long to make, once for each call
 class Spent:
     """What a call of `steps`, with `tokens` each, took: `looked_s` for drafts, `run_s` in the executor and
-    `loop_s` around it."""
+    `loop_s` around it. Where less than the `asked` steps ran, something ended it early."""
 
     tokens: int
     steps: int
+    asked: int
     looked_s: float
     run_s: float
     loop_s: float

@@ -41,6 +41,11 @@ class Lookup:
         self._before = self.text.size
         self._followed = 0  # tokens of the prediction that came true
 
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing has been taken yet: the prompt still has to be."""
+        return self.text.size == self._before
+
     def knows(self, tokens: Sequence[int]) -> bool:
         """Whether all of them have been taken."""
         return self.text.size - self._before == len(tokens)

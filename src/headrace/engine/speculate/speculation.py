@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from headrace.engine.generation import Choice
 from headrace.engine.sequence import Sequence as TokenSequence
 from headrace.engine.sequence import State, agreeing
 from headrace.engine.speculate.acceptance import OwnRate, Rate
-from headrace.engine.speculate.account import Account
+from headrace.engine.speculate.books import Books
 from headrace.engine.speculate.choosing import MOST_DRAFTED, Candidate, most_paying, pays
 from headrace.engine.speculate.costs import LARGEST, Spent, StepCosts
 from headrace.engine.speculate.draft_model import DraftModel
@@ -24,7 +25,7 @@ LOOKUP_PRIORS = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95)  # by the class of the length 
 MODEL_PRIOR = 0.7
 MOST_BY_MODEL = 8
 MOST_PENDING = 16  # tokens of a sequence that is still decoding: the sampled one and forced ones
-LONGEST_PAUSE = 16  # steps
+LONGEST_PAUSE = 16  # looks at a text
 PROBE_EVERY = 16  # times that a draft model, or a good draft, did not pay
 PROBED = 7  # tokens of such a draft
 LEAST_EVERY = 32  # steps until what has to be found is worked out again
@@ -42,7 +43,7 @@ class Drafting:
     model_rate: OwnRate
     rate: OwnRate | None = None
     unchecked: tuple[int, list[int], OwnRate] | None = None  # where something did not seem to pay, and what
-    pause: int = 0  # steps to go without a draft
+    pause: int = 0  # looks to go without a draft
     failures: int = 0  # drafts in a row of which nothing was right, or that did not pay
 
 
@@ -69,11 +70,8 @@ class Speculation:
         self._least: int = 0  # kind of what has to be found, beside so many tokens:
         self._least_for: int = 0
         self._least_age = 0  # times that it was asked for
-        self._unearned = 0  # steps that the accounts were not told of yet
-        self._lookup_account, self._model_account = Account(), Account()
+        self._books = Books()
         self._quiet: Quiet | None = None
-        self._charged: Account | None = None  # for the last look
-        self._caught_up_s = 0.0  # of that look
 
     @property
     def _plain_turn(self) -> bool:
@@ -91,29 +89,35 @@ class Speculation:
 
     def propose(self, choices: Collection[Choice]) -> None:
         """Set the drafts of the choices that are to be verified in the next step."""
+        self._books.open_look()
         if self._quiet is not None and self._quiet.holds(len(choices)):
             return
-        self._quiet, self._charged, self._caught_up_s = None, None, 0.0
+        self._quiet = None
         for choice in self._set:
             choice.sequence.draft = []
         self._set = []
         if self._plain_turn:
             return
-        self._earn()
+        self._books.earn()
         decoding = self._decoding(choices)
         tokens = sum(choice.sequence.pending for choice in decoding)
         room = min(self._max_rows - len(decoding), LARGEST - tokens)
-        if not decoding or room < 1:
+        if not decoding:
             return
-        with_model = self._model is not None and self._model_account.open
+        if room < 1:
+            self._quiet = Quiet(len(choices), {}, 0)
+            self._looks.wanted = False
+            return
+        with_model = self._model is not None and self._books.model.open
         due = self._looks.due(with_model or any(choice.matcher is not None for choice in decoding))
         candidates = self._candidates(decoding, due)
         if due and with_model and self._model is not None:
             candidates = self._with_model(self._model, decoding, candidates, tokens, room)
         if candidates:
             self._choose(candidates, len(decoding), tokens, room)
-        if any(candidate.count and candidate.rate is None for candidate in candidates):
-            self._charged = None  # what is forced is sure, and nobody's merit
+        checked = [candidate for candidate in candidates if candidate.count]
+        if checked and all(candidate.rate is None for candidate in checked):
+            self._books.charged = None  # what is forced is sure, and nobody's merit
         if due:
             self._looks.note(found=bool(self._set))
         if len(decoding) == len(choices) and not candidates and not self._looks.wanted:
@@ -122,12 +126,12 @@ class Speculation:
     def _all_quiet(self, decoding: Sequence[Choice]) -> Quiet | None:
         """What to look at as long as nothing can be drafted."""
         texts: dict[int, tuple[Lookup, TokenSequence]] = {}
-        if self._lookup_account.tolerant:
+        if self._books.lookup.tolerant:
             for choice in decoding:
                 state = self._states.get(choice.sequence.id)
                 if state is not None and state.pause > 0:
                     return None
-                if state is not None and state.lookup is not None:
+                if state is not None and state.lookup is not None and not state.lookup.fresh:
                     texts[choice.sequence.id] = state.lookup, choice.sequence
         return Quiet(len(decoding), texts, 1 << self._least)
 
@@ -137,15 +141,13 @@ class Speculation:
             sequence = choice.sequence
             if sequence.state is State.RUNNING and sequence.pending <= MOST_PENDING and not sequence.scores:
                 decoding.append(choice)
-                if choice.generation.request.prediction and sequence.id not in self._states:
-                    self._lookup_account.grant(PREDICTION_GRANT)
         return decoding
 
     def watched(self, turns: Sequence[Turn]) -> Watched:
         """What the turns' step and its repeats should watch."""
         if self._quiet is not None:
             return self._quiet.watched(turns)
-        if self._plain_turn or not self._lookup_account.tolerant:
+        if self._plain_turn or not self._books.lookup.tolerant:
             return NOT_WATCHED
         texts: list[SuffixAutomaton | None] = []
         for turn in turns:
@@ -159,24 +161,25 @@ class Speculation:
         """What became of the step's turns; its repeats belong to the rest. Cheap where nothing was drafted:
         steps may be shorter than this."""
         self._looks.ran(spent.steps)
-        self._unearned += spent.steps
-        if self._set:
+        self._books.ran(spent.steps)
+        right = 0
+        if any(turn.chunk.drafted for turn in turns):
             self._plain.note_drafts(spent.looked_s + spent.run_s + spent.loop_s)
             right = self._count(turns)
             if _only_decodes(turns, spent):
                 self.costs.note(spent.tokens, spent.run_s)
                 self.costs.note_loop(spent.loop_s)
-            self._settle(turns, spent, right)
         elif spent.tokens == len(turns) or _only_decodes(turns, spent):
-            if self._free and self._plain.measures(its_turn=self._plain_turn):
+            whole = spent.steps == spent.asked  # or else its steps bear more of the loop than others
+            if self._free and whole and self._plain.measures(its_turn=self._plain_turn):
                 self.costs.note_plain(spent.tokens, spent.steps, spent.run_s, spent.loop_s)
                 self._plain.note(spent.run_s + spent.loop_s)
-            if self._charged is not None:
-                self._settle(turns, spent, 0)
         else:
             if self._plain_turn:  # but this one says nothing
                 self._plain.put_off()
             self.costs.note_prompt(spent.tokens, spent.run_s)
+        if self._books.busy and self.costs.known:
+            self._books.settle(turns, spent, right, self.costs, free=self._free)
 
     def _count(self, turns: Sequence[Turn]) -> int:
         """Learn rates from the drafts that were checked; how many tokens of them were right."""
@@ -202,39 +205,13 @@ class Speculation:
                 self._pause(state)
         return self.accepted - before
 
-    def _settle(self, turns: Sequence[Turn], spent: Spent, right: int) -> None:
-        """Put on account what looking and drafting saved or cost, by what such steps take: a single one is
-        disturbed too easily."""
-        account = self._charged
-        if account is None or not self.costs.known:
-            return
-        decoding = [turn.chunk for turn in turns if turn.chunk.start >= turn.chunk.sequence.prompt_length]
-        drafted = sum(chunk.drafted for chunk in decoding)
-        tokens = min(sum(chunk.length for chunk in decoding), LARGEST)
-        if tokens <= drafted:
-            return
-        curve, costs = self.costs.curve(), self.costs
-        plain_s = curve[tokens - drafted] + costs.plain_loop_s
-        lost_s = spent.looked_s - self._caught_up_s
-        if drafted:
-            lost_s += curve[tokens] - curve[tokens - drafted]
-        if drafted or not self._free:  # or else steps would have been one call
-            lost_s += max(costs.loop_s - spent.steps * costs.plain_loop_s, 0.0)
-        account.note(right / len(decoding) - lost_s / plain_s)
-        self._model_account.invest(self._caught_up_s / plain_s)
-
-    def _earn(self) -> None:
-        for account in (self._lookup_account, self._model_account):
-            account.earn(self._unearned)
-        self._unearned = 0
-
     def forget(self, choice: Choice) -> None:
         """The choice has ended."""
         self._quiet = None
         state = self._states.pop(choice.sequence.id, None)
         if state is not None:
             self._learn_unchecked(state, choice.sequence.tokens)
-            self._model_account.write_off(1 / (1 + len(self._states)))
+            self._books.write_off(1 / (1 + len(self._states)))
         if self._model is not None:
             self._model.forget(choice.sequence.id)
 
@@ -246,7 +223,6 @@ class Speculation:
         sequence = choice.sequence
         state = self._states.get(sequence.id)
         if state is None:
-            self._charged = self._lookup_account  # for taking the prompt
             prediction = choice.generation.request.prediction
             state = self._states[sequence.id] = Drafting(
                 Lookup(sequence.prompt_length, prediction) if self._lookup or prediction else None,
@@ -258,7 +234,7 @@ class Speculation:
     def _candidates(self, decoding: Sequence[Choice], due: bool) -> list[Candidate]:
         """What is forced, where that is to be looked for, and what is found in the texts."""
         found: list[Candidate] = []
-        watching = self._lookup_account.tolerant
+        watching = self._books.lookup.tolerant
         least = self._least_kind(len(decoding)) if watching else 0
         for choice in decoding:
             forced = choice.matcher.forced_run if due and choice.matcher is not None else []
@@ -270,10 +246,15 @@ class Speculation:
 
     def _look_up(self, choice: Choice, least: int) -> Candidate | None:
         """What follows the end of the text where it stood before, if that is good enough."""
-        if choice.sequence.id not in self._states and not self._lookup_account.open:
-            return None  # the prompt has to be taken first
+        if choice.sequence.id not in self._states:
+            if choice.generation.request.prediction:
+                self._books.lookup.grant(PREDICTION_GRANT)
+            if not self._books.lookup.open:
+                return None
         state = self._state(choice)
         if state.lookup is None:
+            return None
+        if state.lookup.fresh and not self._take_prompt(state.lookup, choice.sequence.tokens):
             return None
         kind = state.lookup.follow(choice.sequence.tokens)
         self._learn_unchecked(state, choice.sequence.tokens)
@@ -282,7 +263,7 @@ class Speculation:
             return None
         if kind < least:
             return None
-        self._charged = self._lookup_account
+        self._books.charged = self._books.lookup
         draft = state.lookup.draft(choice.sequence.tokens, MOST_DRAFTED)
         if choice.matcher is not None and draft:
             draft = draft[: choice.matcher.fitting(draft)]
@@ -292,6 +273,15 @@ class Speculation:
         if rate is None:
             rate = state.lookup_rates[kind] = OwnRate(self._lookup_rates[kind])
         return Candidate(choice, draft, rate, rate.value)
+
+    def _take_prompt(self, lookup: Lookup, tokens: Sequence[int]) -> bool:
+        """Take the text so far, if the account allows for it."""
+        if not self._books.lookup.open:
+            return False
+        began_s = time.perf_counter()
+        lookup.follow(tokens)
+        self._books.taken_s += time.perf_counter() - began_s
+        return True
 
     def _least_kind(self, base: int) -> int:
         """The least kind of what may be found that pays beside `base` tokens, or one that is good enough to
@@ -320,14 +310,14 @@ class Speculation:
         depth = self._depth(model, asked, len(decoding), tokens, room)
         if depth == 0:
             return found
-        self._charged, before_s = self._model_account, model.caught_up_s
+        self._books.charged, before_s = self._books.model, model.caught_up_s
         for choice, draft in zip(asked, model.draft(asked, depth), strict=True):
             if choice.matcher is not None and draft:
                 draft = draft[: choice.matcher.fitting(draft)]
             if draft:
                 rate = self._state(choice).model_rate
                 best[choice] = Candidate(choice, draft, rate, rate.value)
-        self._caught_up_s = model.caught_up_s - before_s
+        self._books.caught_up_s = model.caught_up_s - before_s
         return list(best.values())
 
     def _depth(self, model: DraftModel, asked: list[Choice], base: int, tokens: int, room: int) -> int:

@@ -1,0 +1,68 @@
+"""What looking, drafting and checking cost and saved, on the accounts of those who drafted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.engine.speculate.account import Account
+from headrace.engine.speculate.costs import LARGEST, Spent, StepCosts
+from headrace.engine.turn import Turn
+
+
+class Books:
+    """The accounts of lookup and of the draft model, and what the last look will be booked as."""
+
+    __slots__ = ("_unearned", "caught_up_s", "charged", "lookup", "model", "taken_s")
+
+    def __init__(self) -> None:
+        self.lookup, self.model = Account(), Account()
+        self._unearned = 0  # steps that the accounts were not told of yet
+        self.open_look()
+
+    def open_look(self) -> None:
+        """Nobody has looked for drafts yet before this call."""
+        self.charged: Account | None = None  # that of the drafter that was asked last
+        self.taken_s = self.caught_up_s = 0.0  # for prompts, by lookup and by the draft model
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something to book for the last look."""
+        return self.charged is not None or self.taken_s > 0 or self.caught_up_s > 0
+
+    def ran(self, steps: int) -> None:
+        """So many steps ran, with drafts or without."""
+        self._unearned += steps
+
+    def earn(self) -> None:
+        """Credit the accounts with what ran."""
+        for account in (self.lookup, self.model):
+            account.earn(self._unearned)
+        self._unearned = 0
+
+    def write_off(self, share: float) -> None:
+        """A request has ended, one of so many: what was computed for its prompt is of no more use."""
+        for account in (self.lookup, self.model):
+            account.write_off(share)
+
+    def settle(
+        self, turns: Sequence[Turn], spent: Spent, right: int, costs: StepCosts, *, free: bool
+    ) -> None:
+        """Book the last look, of whose drafts `right` tokens came true, by what such steps take: a single one
+        is disturbed too easily. `free`: without it several steps would have been one call."""
+        decoding = [turn.chunk for turn in turns if turn.chunk.start >= turn.chunk.sequence.prompt_length]
+        drafted = sum(chunk.drafted for chunk in decoding)
+        tokens = min(sum(chunk.length for chunk in decoding), LARGEST)
+        if tokens <= drafted:
+            return
+        curve = costs.curve()
+        plain_s = curve[tokens - drafted] + costs.plain_loop_s
+        self.lookup.invest(self.taken_s / plain_s)
+        self.model.invest(self.caught_up_s / plain_s)
+        if self.charged is None:
+            return
+        lost_s = spent.looked_s - self.taken_s - self.caught_up_s
+        if drafted:
+            lost_s += curve[tokens] - curve[tokens - drafted]
+        if drafted or not free:
+            lost_s += max(costs.loop_s - spent.steps * costs.plain_loop_s, 0.0)
+        self.charged.note(right / len(decoding) - lost_s / plain_s)

@@ -1,0 +1,81 @@
+"""What looking, drafting and checking are booked as."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.engine.speculate.books import Books
+from headrace.engine.speculate.costs import Spent, StepCosts
+
+STEP_S, TOKEN_S, LOOP_S = 1e-3, 0.2e-3, 0.1e-3
+
+
+@pytest.fixture
+def costs() -> StepCosts:
+    """A token takes a millisecond, each one more a fifth of that."""
+    costs = StepCosts()
+    for _ in range(40):
+        costs.note_plain(1, 1, STEP_S, LOOP_S)
+        costs.note(5, STEP_S + 4 * TOKEN_S)
+        costs.note_loop(LOOP_S)
+    return costs
+
+
+def turn(drafted: int, prompt_length: int = 10, start: int = 20) -> Any:
+    sequence = SimpleNamespace(prompt_length=prompt_length)
+    return SimpleNamespace(
+        chunk=SimpleNamespace(sequence=sequence, start=start, drafted=drafted, length=1 + drafted)
+    )
+
+
+def spent(tokens: int, looked_s: float) -> Spent:
+    return Spent(tokens=tokens, steps=1, asked=1, looked_s=looked_s, run_s=STEP_S, loop_s=LOOP_S)
+
+
+def test_a_draft_is_worth_what_came_true_less_what_it_took(costs: StepCosts) -> None:
+    books = Books()
+    books.charged = books.lookup
+    before = books.lookup._balance
+    books.settle([turn(4)], spent(5, looked_s=0.1e-3), 3, costs, free=True)
+    lost = (0.1e-3 + 4 * TOKEN_S) / (STEP_S + LOOP_S)
+    assert books.lookup._balance - before == pytest.approx(3 - lost, rel=0.02)
+    assert books.model._balance == before
+
+
+def test_a_long_prompt_is_booked_whole_though_little_by_little(costs: StepCosts) -> None:
+    books = Books()
+    books.taken_s = 30 * (STEP_S + LOOP_S)
+    assert books.busy
+    books.settle([turn(0)], spent(1, looked_s=books.taken_s), 0, costs, free=True)
+    assert books.lookup._invested == pytest.approx(30, rel=0.02) and books.lookup.open
+    books.write_off(1.0)
+    assert books.lookup._balance < -28 and books.model.open
+
+
+def test_what_was_taken_beside_another_prompt_is_booked_too(costs: StepCosts) -> None:
+    books = Books()
+    books.taken_s = STEP_S
+    books.settle([turn(0), turn(0, prompt_length=500)], spent(300, looked_s=STEP_S), 0, costs, free=True)
+    assert books.lookup._invested > 0.5
+
+
+def test_nothing_is_booked_where_nobody_looked(costs: StepCosts) -> None:
+    books = Books()
+    assert not books.busy
+    books.charged = books.model
+    assert books.busy
+    books.open_look()
+    assert not books.busy and books.charged is None
+
+
+def test_shorter_calls_are_a_loss_of_their_own(costs: StepCosts) -> None:
+    free, bound = Books(), Books()
+    for _ in range(20):
+        costs.note_loop(4 * LOOP_S)
+    for books in (free, bound):
+        books.charged = books.model
+        books.settle([turn(0)], spent(1, looked_s=0.0), 0, costs, free=books is free)
+    assert free.model._balance - bound.model._balance > 0.1
