@@ -18,3 +18,21 @@ def test_the_command_prints_and_draws(inside: Callable[..., Outcome], tmp_path: 
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     [cell] = json.loads(inside(*flags, "--json").stdout)
     assert (cell["job"], cell["drafter"], cell["batch"]) == ("own", "lookup", 1)
+
+
+def test_each_file_of_prompts_is_a_job(inside: Callable[..., Outcome], tmp_path: Path) -> None:
+    lines, objects = tmp_path / "lines.txt", tmp_path / "objects.jsonl"
+    lines.write_text("The sea was calm.\n")
+    objects.write_text(json.dumps({"prompt": "The sea\nwas rough."}) + "\n")
+    files = ["--prompts", str(lines), "--prompts", str(objects)]
+    outcome = inside("bench", "speculate", *files, "--tokens", "4", "--pairs", "1", "--raw", "--json")
+    assert [cell["job"] for cell in json.loads(outcome.stdout)] == ["lines", "objects"]
+
+
+def test_a_file_without_prompts_is_refused_with_its_line(
+    inside: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong.jsonl"
+    wrong.write_text('{"prompt": "a"}\n{"text": "b"}\n')
+    outcome = inside("bench", "speculate", "--prompts", str(wrong), "--raw")
+    assert outcome.code == 2 and "wrong.jsonl, line 2" in outcome.stderr

@@ -57,6 +57,18 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     assert resumed == whole != half
 
 
+def test_prompts_of_the_jobs_are_files_that_the_bench_reads(
+    made_up_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = importlib.import_module("prompts")
+    flags = [f"--data={made_up_data}", f"--out={tmp_path / 'prompts'}", "--count=3"]
+    monkeypatch.setattr(sys, "argv", ["prompts.py", *flags])
+    assert prompts.main() == 0
+    for job, part in (("command", ""), ("sql", "Table "), ("edit", "\n")):
+        lines = (tmp_path / f"prompts/{job}.jsonl").read_text().splitlines()
+        assert len(lines) == 3 and all(part in json.loads(line)["prompt"] for line in lines)
+
+
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_batches_that_other_processes_draw_are_the_same() -> None:
     torch = importlib.import_module("torch")

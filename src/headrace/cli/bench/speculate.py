@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from headrace.bench.matplotlib_figure import check_matplotlib
+from headrace.bench.serve.workload import read_prompts
 from headrace.bench.speculate import JOBS, SpeculateFigures, SpeculateOrder, bench_speculate
 from headrace.bench.speculate_plot import plot_speed_ups
 from headrace.cli.flags import takes_settings
@@ -44,7 +45,11 @@ Examples:
 def command(
     model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or shipped model.")] = None,
     prompts: Annotated[
-        Path | None, typer.Option(help="A prompt on each line, instead of the own ones.")
+        list[Path] | None,
+        typer.Option(
+            help='Prompts instead of the own ones, one on each line; in a .jsonl file as {"prompt": "..."}.'
+            " Can be repeated: a job for each file."
+        ),
     ] = None,
     temperature: Annotated[list[float] | None, typer.Option(help="Can be repeated.")] = None,
     batch: Annotated[
@@ -68,7 +73,7 @@ def command(
     options = engine_options(settings)
     order = SpeculateOrder(
         model=model,
-        prompts=JOBS if prompts is None else {prompts.stem: _read_prompts(prompts)},
+        prompts={path.stem: _read_prompts(path) for path in prompts} if prompts else JOBS,
         temperatures=temperature or [0.0],
         batches=batch or [1],
         generate=tokens,
@@ -89,6 +94,8 @@ def command(
 
 
 def _read_prompts(path: Path) -> list[str]:
+    if path.suffix == ".jsonl":
+        return [str(ask.prompt) for ask in read_prompts(path, "completions", 1).prompts]
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except OSError as error:
