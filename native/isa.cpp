@@ -2,6 +2,7 @@
 // saves its registers (XCR0), and where every extension that its files are compiled with is there.
 #include "isa.hpp"
 
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +13,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -20,7 +25,7 @@
 namespace headrace {
 namespace {
 
-constexpr const char* kNames[kIsaCount] = {"portable", "avx2", "avx512", "neon"};
+constexpr const char* kNames[kIsaCount] = {"portable", "avx2", "avx512", "amx", "neon"};
 
 #if defined(__x86_64__)
 struct Leaf {
@@ -46,6 +51,16 @@ bool has(uint32_t word, std::initializer_list<int> bits) {
   return true;
 }
 
+// Linux lets a process use the matrix registers once it has asked for them, which holds for all of its threads.
+bool may_use_matrix_registers() {
+#ifdef __linux__
+  constexpr int kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 bool cpu_has(Isa isa) {
   if (isa == Isa::portable) return true;
   const Leaf one = read_leaf(1, 0);
@@ -54,7 +69,9 @@ bool cpu_has(Isa isa) {
   const Leaf seven = read_leaf(7, 0);
   if ((states & 0x6) != 0x6 || !has(seven.ebx, {5 /* AVX2 */})) return false;
   if (isa == Isa::avx2) return true;
-  if (isa != Isa::avx512 || (states & 0xE6) != 0xE6) return false;
+  if ((isa != Isa::avx512 && isa != Isa::amx) || (states & 0xE6) != 0xE6) return false;
+  const bool matrices = (states & 0x60000) == 0x60000 && has(seven.edx, {24 /* AMX-TILE */, 25 /* AMX-INT8 */});
+  if (isa == Isa::amx && !(matrices && may_use_matrix_registers())) return false;
   return has(seven.ebx, {16 /* F */, 17 /* DQ */, 30 /* BW */, 31 /* VL */}) &&
          has(seven.ecx, {1 /* VBMI */, 11 /* VNNI */}) && has(read_leaf(7, 1).eax, {5 /* BF16 */});
 }
@@ -85,6 +102,10 @@ bool compiled_in(Isa isa) {
     case Isa::avx512:
       return true;
 #endif
+#ifdef HEADRACE_HAVE_amx
+    case Isa::amx:
+      return true;
+#endif
 #ifdef HEADRACE_HAVE_neon
     case Isa::neon:
       return true;
@@ -97,7 +118,7 @@ bool compiled_in(Isa isa) {
 Isa choose_isa() {
   const char* forced = std::getenv("HEADRACE_ISA");
   if (forced == nullptr || *forced == '\0') {
-    for (const Isa isa : {Isa::avx512, Isa::avx2, Isa::neon}) {
+    for (const Isa isa : {Isa::amx, Isa::avx512, Isa::avx2, Isa::neon}) {
       if (isa_usable(isa)) return isa;
     }
     return Isa::portable;
@@ -117,10 +138,12 @@ Isa choose_isa() {
 const char* isa_name(Isa isa) { return kNames[static_cast<int>(isa)]; }
 
 bool isa_usable(Isa isa) {
-  static const bool usable[kIsaCount] = {
-      compiled_in(Isa::portable) && cpu_has(Isa::portable), compiled_in(Isa::avx2) && cpu_has(Isa::avx2),
-      compiled_in(Isa::avx512) && cpu_has(Isa::avx512), compiled_in(Isa::neon) && cpu_has(Isa::neon)};
-  return usable[static_cast<int>(isa)];
+  static const std::array<bool, kIsaCount> usable = [] {
+    std::array<bool, kIsaCount> found{};
+    for (int i = 0; i < kIsaCount; ++i) found[i] = compiled_in(static_cast<Isa>(i)) && cpu_has(static_cast<Isa>(i));
+    return found;
+  }();
+  return usable[static_cast<size_t>(isa)];
 }
 
 Isa active_isa() {

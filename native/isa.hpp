@@ -5,8 +5,9 @@
 
 namespace headrace {
 
-enum class Isa { portable = 0, avx2 = 1, avx512 = 2, neon = 3 };
-inline constexpr int kIsaCount = 4;
+// `amx` is avx512 with matrix units for products of int8; everything else is what avx512 has.
+enum class Isa { portable = 0, avx2 = 1, avx512 = 2, amx = 3, neon = 4 };
+inline constexpr int kIsaCount = 5;
 
 // The ISA in use: the best that is compiled in and that this CPU has, or what HEADRACE_ISA names.
 Isa active_isa();

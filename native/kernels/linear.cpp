@@ -8,7 +8,10 @@
 //
 // Determinism: an output is one chain of sums over its inputs in ascending order, in a register within a chunk
 // and in memory between chunks, whatever the tile, the block or the thread; integer sums are exact anyway.
-#if defined(HEADRACE_ISA_avx512)
+#if defined(HEADRACE_ISA_amx)
+#include "linear_amx.hpp"
+#include "linear_grouped_avx512.hpp"
+#elif defined(HEADRACE_ISA_avx512)
 #include "linear_avx512.hpp"
 #include "linear_grouped_avx512.hpp"
 #elif defined(HEADRACE_ISA_avx2)
@@ -23,6 +26,7 @@
 #endif
 
 #include <cstdlib>
+#include <optional>
 
 #include "linear_epilogue.hpp"
 #include "linear_prepare.hpp"
@@ -148,16 +152,52 @@ inline void run_strip(const Stream& stream, const uint32_t* words, const Tiles& 
 
 constexpr int64_t kGatedRun = 64;  // strips
 
+constexpr int64_t kRowsBehind = 15;  // that matrix registers write too many
+
 struct Sums {
-  alignas(64) float first[kBlockRows * kStrip];
-  alignas(64) float second[kBlockRows * kStrip];
+  alignas(64) float first[(kBlockRows + kRowsBehind) * kStrip];
+  alignas(64) float second[(kBlockRows + kRowsBehind) * kStrip];
 };
 
+// Rows whose sums are kept together: whole tiles [first, last), or whole matrix registers.
+struct Block {
+  int64_t first, last, row0, rows;
+};
+
+class Blocks {
+ public:
+  Blocks(const FusedLinearArgs& args, const Tiles& tiles)
+      : tiles_(tiles),
+        matrix_(in_matrix(args)),
+        split_(matrix_ ? (args.rows + kTwo - 1) / kTwo : tiles.count, kBlockRows / (matrix_ ? kTwo : kMaxRows)) {}
+  int64_t count() const { return split_.count; }
+  Block operator[](int64_t i) const {
+    const int64_t first = split_.begin(i), last = split_.begin(i + 1);
+    const int64_t row0 = matrix_ ? first * kTwo : tiles_.begin(first);
+    return {first, last, row0, (matrix_ ? std::min(last * kTwo, tiles_.rows) : tiles_.begin(last)) - row0};
+  }
+
+ private:
+  static constexpr int64_t kTwo = 2 * kMatrixGroup;
+  const Tiles& tiles_;
+  bool matrix_;
+  Tiles split_;
+};
+
+// Sums of one strip for the rows of a block, settled.
 inline void multiply(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, int which, int64_t strip,
-                     int64_t first, int64_t last, float* acc) {
+                     const Block& block, float* acc) {
   const Weight& w = args.w[which];
-  const int64_t row0 = tiles.begin(first);
-  const int64_t rows = tiles.begin(last) - row0;
+  const auto [first, last, row0, rows] = block;
+#if defined(HEADRACE_ISA_amx)
+  if (in_matrix(args)) {
+    const Stream stream = stream_of(w, strip);
+    const int64_t stride = matrix_stride(w.k);
+    const uint8_t* x = reinterpret_cast<const uint8_t*>(scratch.words[static_cast<int>(Form::int8)]) + row0 * stride;
+    run_matrix(w.format, stream.weights, stream.steps, x, stride, rows, kAheadBytes, reinterpret_cast<int32_t*>(acc));
+    return settle(args, scratch, which, strip, row0, rows, acc);
+  }
+#endif
   std::memset(acc, 0, static_cast<size_t>(rows) * kStrip * 4);
   if (w.format == Format::e4m3_g32) {
     run_fp8(w, strip, scratch, tiles, first, last, acc);
@@ -172,12 +212,11 @@ inline void multiply(const FusedLinearArgs& args, const Scratch& scratch, const 
 // All rows of one strip.
 inline void do_strip(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, int which, int64_t strip,
                      Sums& sums) {
-  const Tiles blocks(tiles.count, kBlockRows / kMaxRows);
-  for (int64_t block = 0; block < blocks.count; ++block) {
-    const int64_t first = blocks.begin(block), last = blocks.begin(block + 1);
-    const int64_t row0 = tiles.begin(first), rows = tiles.begin(last) - row0;
-    multiply(args, scratch, tiles, which, strip, first, last, sums.first);
-    write_out(args, which, strip, row0, rows, sums.first, nullptr);
+  const Blocks blocks(args, tiles);
+  for (int64_t i = 0; i < blocks.count(); ++i) {
+    const Block block = blocks[i];
+    multiply(args, scratch, tiles, which, strip, block, sums.first);
+    write_out(args, which, strip, block.row0, block.rows, sums.first, nullptr);
   }
 }
 
@@ -185,19 +224,18 @@ inline void do_strip(const FusedLinearArgs& args, const Scratch& scratch, const 
 // the two are streams of their own, and each change from one to the other makes the memory wait.
 inline void do_gated_strips(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, int64_t begin,
                             int64_t end, Sums& sums) {
-  const Tiles blocks(tiles.count, kBlockRows / kMaxRows);
-  const int64_t run = blocks.count > 1 ? 1 : std::min<int64_t>(kGatedRun, kBlockRows / tiles.begin(tiles.count));
+  const Blocks blocks(args, tiles);
+  const int64_t run = blocks.count() > 1 ? 1 : std::min<int64_t>(kGatedRun, kBlockRows / args.rows);
   for (int64_t strip = begin; strip < end; strip += run) {
     const int64_t strips = std::min(run, end - strip);
-    for (int64_t block = 0; block < blocks.count; ++block) {
-      const int64_t first = blocks.begin(block), last = blocks.begin(block + 1);
-      const int64_t row0 = tiles.begin(first), rows = tiles.begin(last) - row0;
+    for (int64_t b = 0; b < blocks.count(); ++b) {
+      const Block block = blocks[b];
       for (int64_t i = 0; i < strips; ++i) {
-        multiply(args, scratch, tiles, 0, strip + i, first, last, sums.first + i * rows * kStrip);
+        multiply(args, scratch, tiles, 0, strip + i, block, sums.first + i * block.rows * kStrip);
       }
       for (int64_t i = 0; i < strips; ++i) {
-        multiply(args, scratch, tiles, 1, strip + i, first, last, sums.second);
-        write_out(args, 1, strip + i, row0, rows, sums.second, sums.first + i * rows * kStrip);
+        multiply(args, scratch, tiles, 1, strip + i, block, sums.second);
+        write_out(args, 1, strip + i, block.row0, block.rows, sums.second, sums.first + i * block.rows * kStrip);
       }
     }
   }
@@ -216,6 +254,10 @@ void product(const FusedLinearArgs& args, int part, int parts) {
   int64_t total = 0;
   for (int i = 0; i < units; ++i) total += strip_count(args.w[i].n) * strip_cost(args, i);
   const Range mine = share(total, part, parts);  // of all strips' bytes in a row; a strip goes with its first byte
+#if defined(HEADRACE_ISA_amx)
+  std::optional<MatrixRegisters> registers;
+  if (in_matrix(args)) registers.emplace(std::min(args.rows, kSquare));
+#endif
   Sums sums;
   int64_t start = 0;
   for (int i = 0; i < units; ++i) {

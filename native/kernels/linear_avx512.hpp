@@ -192,9 +192,12 @@ HEADRACE_LEAF void direct_int4(const uint8_t* group, const uint32_t* x, int64_t 
   }
 }
 
-inline void unpack_groups(const uint8_t* from, int64_t groups, uint8_t* out) {
+inline void unpack_groups(const uint8_t* from, int64_t groups, uint8_t* out, int64_t ahead = 0) {
   for (int64_t g = 0; g < groups; ++g, from += kGroupBytes) {
     const GroupMeta meta = group_meta(from);
+    for (int64_t line = 0; ahead > 0 && line < kGroupBytes; line += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(from + ahead + line), _MM_HINT_T0);
+    }
     for (int pair = 0; pair < 4; ++pair, out += 256) {
       const __m512i codes0 = _mm512_loadu_si512(from + 64 + pair * 128);
       const __m512i codes1 = _mm512_loadu_si512(from + 128 + pair * 128);
@@ -204,6 +207,32 @@ inline void unpack_groups(const uint8_t* from, int64_t groups, uint8_t* out) {
       _mm512_storeu_si512(out + 192, weights_of(_mm512_srli_epi16(codes1, 4), meta, 1));
     }
   }
+}
+
+// Rounds a row as linear_prepare.hpp says, which is where NaN and infinities are met.
+#define HEADRACE_OWN_ROUNDING 1
+inline uint32_t largest_magnitude(const float* x, int64_t count) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  __m512i a = _mm512_setzero_si512(), b = a;
+  for (int64_t i = 0; i < count; i += 32) {
+    a = _mm512_max_epu32(a, _mm512_and_si512(_mm512_loadu_si512(x + i), magnitude));
+    b = _mm512_max_epu32(b, _mm512_and_si512(_mm512_loadu_si512(x + i + 16), magnitude));
+  }
+  return _mm512_reduce_max_epu32(_mm512_max_epu32(a, b));
+}
+
+inline int32_t round_all(const float* x, int64_t count, float factor, int8_t* out) {
+  const __m512 by = _mm512_set1_ps(factor);
+  __m512i a = _mm512_setzero_si512(), b = a;
+  for (int64_t i = 0; i < count; i += 32) {
+    const __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + i), by));  // ties to even
+    const __m512i high = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + i + 16), by));
+    a = _mm512_add_epi32(a, low);
+    b = _mm512_add_epi32(b, high);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm512_cvtepi32_epi8(low));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i + 16), _mm512_cvtepi32_epi8(high));
+  }
+  return _mm512_reduce_add_epi32(_mm512_add_epi32(a, b));
 }
 
 // a + b in the lanes whose bit is clear, a - b in the others, where a is the lower of each pair. The product with

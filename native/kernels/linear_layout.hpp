@@ -61,11 +61,27 @@ constexpr int kForms = 4;
 constexpr int64_t kRowBuffers = 64;  // more threads than this do not help to prepare
 constexpr int64_t kRowsTogether = 4;  // rounded rows that are spread in one go
 
+
 inline Form form_of(Format format) {
   if (format == Format::int8 || format == Format::int4) return Form::int8;
   if (is_grouped(format) && format != Format::e4m3_g32) return Form::grouped;
   return format == Format::bf16 ? Form::bf16 : Form::f32;
 }
+// From so many rows on products with int8 and int4 alone go through matrix registers (linear_amx.hpp). Their int8 form is not
+// cut into tiles: 16 rows, or the last few, lie together as [k / 64][rows][64 bytes], with zeros behind the inputs.
+#if defined(HEADRACE_ISA_amx)
+constexpr int64_t kMatrixRows = 4;
+#else
+constexpr int64_t kMatrixRows = INT64_MAX;
+#endif
+constexpr int64_t kMatrixGroup = 16, kMatrixDepth = 64;
+inline bool in_matrix(const FusedLinearArgs& args) {
+  bool wanted = args.rows >= kMatrixRows;
+  for (int i = 0; i < args.count; ++i) wanted = wanted && form_of(args.w[i].format) == Form::int8;
+  return wanted;
+}
+inline int64_t matrix_stride(int64_t k) { return round_up(k, kMatrixDepth); }
+
 inline int64_t form_steps(Form form, int64_t k) {
   if (form == Form::int8 || form == Form::grouped) return round_up(k, kGroup) / 4;
   return form == Form::bf16 ? (k + 1) / 2 : k;
@@ -118,7 +134,9 @@ inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k) {
     return at;
   };
   for (int form = 0; form < kForms; ++form) {
-    s.words[form] = reinterpret_cast<uint32_t*>(take(rows * form_steps(static_cast<Form>(form), k) * 4));
+    const int64_t bytes = form_steps(static_cast<Form>(form), k) * 4;
+    const bool padded = static_cast<Form>(form) == Form::int8 && kMatrixRows < INT64_MAX;
+    s.words[form] = reinterpret_cast<uint32_t*>(take(rows * (padded ? matrix_stride(k) : bytes)));
   }
   s.group_inputs = reinterpret_cast<uint32_t*>(take(rows * group_count(k) * kGroupInputs * 4));
   s.scales = reinterpret_cast<float*>(take(rows * 4));

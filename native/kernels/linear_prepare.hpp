@@ -30,32 +30,45 @@ inline void norm_row(const float* x, const float* weight, float eps, int64_t k, 
   for (int64_t i = 0; i < k; ++i) out[i] = x[i] * inverse * weight[i];
 }
 
-// Rounds a row: q = nearest(x * 127 / largest). A row with a NaN or an infinity gets scale NaN, so that its outputs are
-// NaN.
-inline void quantise_row(const float* x, int64_t count, int8_t* out, float* scale, int32_t* sum) {
-  uint32_t largest_bits = 0;
+#if !defined(HEADRACE_OWN_ROUNDING)
+// The bits of the largest magnitude; NaN is larger than any number. `count` is a multiple of 32.
+inline uint32_t largest_magnitude(const float* x, int64_t count) {
+  uint32_t largest = 0;
   for (int64_t i = 0; i < count; ++i) {
     const uint32_t magnitude = bits_of(x[i]) & 0x7fffffffu;
-    largest_bits = magnitude > largest_bits ? magnitude : largest_bits;
+    largest = magnitude > largest ? magnitude : largest;
   }
-  const float largest = float_of(largest_bits);
-  const bool usable = largest >= kTiny && largest_bits < 0x7f800000u;
-  const float inverse = usable ? 127.0f / largest : 0.0f;
-  *scale = largest_bits >= 0x7f800000u ? float_of(0x7fc00000u) : (usable ? largest / 127.0f : 0.0f);
-  *sum = 0;
-  if (!usable) {
-    std::memset(out, 0, static_cast<size_t>(count));
-    return;
-  }
-  int32_t totals[32] = {};
+  return largest;
+}
+
+// q = nearest(x * factor), which fits a byte, ties to even; returns the sum.
+inline int32_t round_all(const float* x, int64_t count, float factor, int8_t* out) {
+  int32_t totals[32] = {}, sum = 0;
   for (int64_t i = 0; i < count; i += 32) {
     for (int lane = 0; lane < 32; ++lane) {
-      const int32_t q = round_to_int(x[i + lane] * inverse);
+      const int32_t q = round_to_int(x[i + lane] * factor);
       totals[lane] += q;
       out[i + lane] = static_cast<int8_t>(q);
     }
   }
-  for (const int32_t total : totals) *sum += total;
+  for (const int32_t total : totals) sum += total;
+  return sum;
+}
+#endif
+
+// Rounds a row: q = nearest(x * 127 / largest). A row with a NaN or an infinity gets scale NaN, so that its outputs are
+// NaN.
+inline void quantise_row(const float* x, int64_t count, int8_t* out, float* scale, int32_t* sum) {
+  const uint32_t largest_bits = largest_magnitude(x, count);
+  const float largest = float_of(largest_bits);
+  const bool usable = largest >= kTiny && largest_bits < 0x7f800000u;
+  *scale = largest_bits >= 0x7f800000u ? float_of(0x7fc00000u) : (usable ? largest / 127.0f : 0.0f);
+  *sum = 0;
+  if (usable) {
+    *sum = round_all(x, count, 127.0f / largest, out);
+  } else {
+    std::memset(out, 0, static_cast<size_t>(count));
+  }
 }
 
 // Rounds 32 inputs to int8 by their own largest magnitude; the numbers of GroupInput are `stride` apart.
@@ -150,6 +163,21 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
   }
 }
 
+// Rounded rows for matrix registers.
+inline void lay_out(const FusedLinearArgs& args, const Scratch& scratch, int64_t row, int64_t count, const int8_t* by_row) {
+  const int64_t padded = rotated_k(args.k), stride = matrix_stride(args.k);
+  uint8_t* base = reinterpret_cast<uint8_t*>(scratch.words[static_cast<int>(Form::int8)]);
+  for (const int64_t end = row + count; row < end; ++row, by_row += padded) {
+    const int64_t first = row / kMatrixGroup * kMatrixGroup, together = std::min(kMatrixGroup, args.rows - first);
+    uint8_t* out = base + first * stride + (row - first) * kMatrixDepth;
+    for (int64_t i = 0; i < padded; i += kMatrixDepth, out += together * kMatrixDepth) {
+      const int64_t left = std::min(kMatrixDepth, padded - i);
+      std::memcpy(out, by_row + i, static_cast<size_t>(left));
+      std::memset(out + left, 0, static_cast<size_t>(kMatrixDepth - left));
+    }
+  }
+}
+
 // Up to kRowsTogether rows of a tile.
 inline void prepare_rows(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const bool* wanted,
                          int64_t row, int64_t count, float* buffer) {
@@ -159,6 +187,7 @@ inline void prepare_rows(const FusedLinearArgs& args, const Scratch& scratch, co
   for (int64_t i = 0; i < count; ++i) {
     prepare_row(args, scratch, tiles, wanted, row + i, buffer, by_row + i * padded, by_group + i * padded);
   }
+  if (in_matrix(args)) return lay_out(args, scratch, row, count, by_row);
   for (const Form form : {Form::int8, Form::grouped}) {
     if (!wanted[static_cast<int>(form)]) continue;
     const int8_t* rounded = form == Form::int8 ? by_row : by_group;

@@ -8,6 +8,7 @@
 #include "../formats/int4.hpp"
 #include "../formats/int8.hpp"
 #include "linear.hpp"
+#define HEADRACE_TABLE_AMX
 #include "table.hpp"
 
 HEADRACE_TABLE_LOOKUP(LinearKernels, linear)

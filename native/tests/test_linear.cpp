@@ -162,6 +162,55 @@ void test_fused(const LinearKernels& kernels) {
   }
 }
 
+// Gate and up of integers: many rows, of which no number is a whole one of registers or blocks, get what each gets alone.
+void test_gated_integers(const LinearKernels& kernels) {
+  const int64_t n = 200, k = 160;
+  Random random(11);
+  const Packed gate(kernels, Format::int4, n, k, normals(random, n * k));
+  const Packed up(kernels, Format::int8, n, k, normals(random, n * k));
+  const std::vector<float> x = normals(random, 300 * k);
+  const auto gated = [&](int64_t row, int64_t rows, int parts) {
+    std::vector<float> y(static_cast<size_t>(rows * n));
+    FusedLinearArgs args;
+    args.x = x.data() + row * k;
+    args.rows = rows;
+    args.k = k;
+    args.count = 2;
+    args.w[0] = gate.weight;
+    args.w[1] = up.weight;
+    args.y[0] = y.data();
+    args.act = Act::silu;
+    run(kernels, args, parts);
+    return y;
+  };
+  std::vector<float> alone;
+  for (int64_t row = 0; row < 300; ++row) {
+    const std::vector<float> y = gated(row, 1, 1);
+    alone.insert(alone.end(), y.begin(), y.end());
+  }
+  for (const int64_t rows : {2, 5, 15, 18, 21, 50, 225, 250, 300}) {
+    for (const int parts : {1, 3}) {
+      const std::vector<float> y = gated(0, rows, parts);
+      CHECK(test::same_bits(y.data(), alone.data(), y.size()));
+    }
+  }
+}
+
+// Matrix registers give the very bits that AVX-512 gives.
+void test_matrix_registers() {
+  if (!isa_usable(Isa::amx)) return;
+  const int64_t n = 70, k = 2240, rows = 45;
+  for (const Format format : {Format::int4, Format::int8}) {
+    Random random(12);
+    const std::vector<float> w = normals(random, n * k), x = normals(random, rows * k);
+    const LinearKernels &matrix = linear_kernels(Isa::amx), &vector = linear_kernels(Isa::avx512);
+    const Packed packed(vector, format, n, k, w);
+    const std::vector<float> y = multiply(matrix, packed.weight, x.data(), rows, 2);
+    const std::vector<float> wanted = multiply(vector, packed.weight, x.data(), rows, 2);
+    CHECK(test::same_bits(y.data(), wanted.data(), y.size()));
+  }
+}
+
 // Any bytes as blocks. What is refused as no number is multiplied nevertheless: no bit pattern may do harm.
 void test_any_blocks(const LinearKernels& kernels, Format format) {
   const int64_t n = 33, rows = 14;
@@ -235,7 +284,9 @@ int main() {
       test_any_blocks(kernels, static_cast<Format>(format));
     }
     test_fused(kernels);
+    test_gated_integers(kernels);
     test_refused_values(kernels);
   });
+  test_matrix_registers();
   return test::report();
 }

@@ -29,7 +29,7 @@ FILE_NAME = "headrace.toml"
 MODELS = "models"
 """The file's one table, of models to serve: no setting."""
 OTHER_VARIABLES: Mapping[str, str] = {
-    "HEADRACE_ISA": "instruction set of the kernels (portable, avx2, avx512, neon); for tests",
+    "HEADRACE_ISA": "instruction set of the kernels (portable, avx2, avx512, amx, neon); for tests",
     "HEADRACE_SHARED_DATA": "folder of real inputs that some tests read",
 }
 
