@@ -210,7 +210,9 @@ static inline void write_numbers(const KvLayer& kv, uint8_t* pages, int64_t slot
     for (int32_t d = 0; d < kv.head_dim; ++d) out[place(d)] = x[d];
   } else {
     uint16_t* out = reinterpret_cast<uint16_t*>(pages) + base;
-    for (int32_t d = 0; d < kv.head_dim; ++d) out[place(d)] = to_bf16(x[d]);
+    uint16_t halves[kMaxHeadDim];  // rounded side by side, which vectors can
+    for (int32_t d = 0; d < kv.head_dim; ++d) halves[d] = to_bf16(x[d]);
+    for (int32_t d = 0; d < kv.head_dim; ++d) out[place(d)] = halves[d];
   }
 }
 static inline void write_key(const KvLayer& kv, int64_t slot, int32_t head, const float* x) {

@@ -20,6 +20,7 @@ namespace headrace {
 namespace {
 
 constexpr float kNone = -__builtin_inff();  // the logit of a token that cannot be drawn
+constexpr int64_t kAlone = 8192;            // logits that one thread is done with before it has met another
 
 }  // namespace
 
@@ -52,7 +53,9 @@ void Sampler::sample(float* logits, int64_t count, SampleRow* const* rows, const
                                       rows[r]->banned().size() + settings.ends.size());
   }
   for (Work& work : works_) work.raw.reserve(adjusted);
-  if (count >= pool_.threads()) {
+  if (count * vocabulary_ <= kAlone) {
+    for (int64_t r = 0; r < count; ++r) sample_row(works_[0], logits + r * vocabulary_, *rows[r], allowed[r], results[r]);
+  } else if (count >= pool_.threads()) {
     sample_whole_rows(logits, count, rows, allowed, results);
   } else if (count > 0) {
     sample_split_rows(logits, count, rows, allowed, results);
@@ -120,13 +123,16 @@ void Sampler::sample_whole_rows(float* logits, int64_t count, SampleRow* const* 
   pool_.run([&](int part, int) {
     Work& work = works_[static_cast<size_t>(part)];
     for (int64_t r = next.fetch_add(1); r < count; r = next.fetch_add(1)) {
-      float* x = logits + r * vocabulary_;
-      work.finite = scan(work, x, 0, blocks_);
-      prepare(work, x, *rows[r], allowed[r], results[r]);
-      if (work.drawing) results[r].token = draw(work, x, 0, blocks_).id;
-      finish(work, x, *rows[r], results[r]);
+      sample_row(work, logits + r * vocabulary_, *rows[r], allowed[r], results[r]);
     }
   });
+}
+
+void Sampler::sample_row(Work& work, float* x, SampleRow& row, const uint32_t* allowed, SampleResult& result) const {
+  work.finite = scan(work, x, 0, blocks_);
+  prepare(work, x, row, allowed, result);
+  if (work.drawing) result.token = draw(work, x, 0, blocks_).id;
+  finish(work, x, row, result);
 }
 
 // Fewer rows than threads: all threads share the blocks of every row.

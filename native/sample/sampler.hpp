@@ -90,6 +90,7 @@ class Sampler {
     std::vector<double> buckets;
   };
 
+  void sample_row(Work& work, float* x, SampleRow& row, const uint32_t* allowed, SampleResult& result) const;
   void sample_whole_rows(float* logits, int64_t count, SampleRow* const* rows, const uint32_t* const* allowed,
                          SampleResult* results);
   void sample_split_rows(float* logits, int64_t count, SampleRow* const* rows, const uint32_t* const* allowed,

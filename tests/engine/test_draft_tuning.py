@@ -11,7 +11,15 @@ from headrace.engine.speculate.acceptance import OwnRate, Rate
 from headrace.engine.speculate.account import FIRST, MOST, MOST_LOST, OVERDRAFT, SHARE, Account
 from headrace.engine.speculate.costs import ENOUGH_S, LARGEST, PRIOR_SHARE, StepCosts
 from headrace.engine.speculate.lookup import LENGTH_CLASSES, Lookup
-from headrace.engine.speculate.pace import DRAFTS_S, LONGEST_REST, PLAIN_EVERY, Looks, PlainTurns
+from headrace.engine.speculate.pace import (
+    DRAFTS_S,
+    LONGEST_REST,
+    PLAIN_EVERY,
+    SEVERAL,
+    Looks,
+    PlainTurns,
+    Rests,
+)
 from headrace.engine.speculate.speculation import PROBE_EVERY, TRIED_KIND, Speculation
 
 
@@ -177,6 +185,33 @@ def test_nothing_is_looked_for_where_nothing_can_be_found():
     looks = Looks()
     assert not looks.due(wanted=False) and looks.rare
     assert looks.due(wanted=True) and not looks.rare
+
+
+def test_texts_of_several_are_looked_at_less_often_where_nothing_comes_of_it():
+    def looks(sequences: int, found: bool, steps: int) -> int:
+        count = 0
+        for _ in range(steps):
+            if rests.due(sequences):
+                rests.note(found=found)
+                count += 1
+        return count
+
+    rests = Rests()
+    assert looks(SEVERAL, found=True, steps=20) == 20
+    assert looks(SEVERAL, found=False, steps=400) < 400 // LONGEST_REST + 20
+    assert looks(SEVERAL - 1, found=False, steps=20) == 20
+    for _ in range(LONGEST_REST):
+        rests.due(SEVERAL)
+    assert looks(SEVERAL, found=True, steps=20) >= 19
+
+
+def test_small_changes_of_a_cost_add_up():
+    costs = StepCosts()
+    costs.note(1, 1e-3)
+    costs.note(9, 2e-3)
+    for _ in range(400):
+        costs.note(9, costs.curve()[9] * 1.02)
+    assert costs.curve()[9] > 2.5e-3
 
 
 def test_steps_without_drafts_have_their_turn_and_it_ends():

@@ -17,7 +17,7 @@ from headrace.sample.params import SamplingParams, with_defaults
 from headrace.sample.sampler import RowState, Sampler
 
 POOLS = {threads: _native.Pool(threads) for threads in (1, 2, 5)}
-VOCABULARIES = (1, 2, 31, 64, 255, 256, 257, 700, 5000)
+VOCABULARIES = (1, 2, 31, 64, 255, 256, 257, 700, 5000, 9000)
 
 
 def make_logits(kind: str, rng: np.random.Generator, vocabulary: int) -> np.ndarray:

@@ -13,6 +13,8 @@ from headrace.kv.pages import pages_for
 from headrace.ops.value import Ints
 from headrace.program.step import Step
 
+FEW = 64  # tokens that are quicker one by one than as arrays
+
 
 @dataclass(slots=True)
 class _PageRow:
@@ -50,6 +52,11 @@ class StepBuilder:
                 tokens.append(sequence.tokens[start])
                 positions.append(start)
                 slots.append(sequence.pages[start // size] * size + start % size)
+            elif length <= FEW:
+                where = range(start, start + length)
+                tokens += chunk.tokens
+                positions += where
+                slots += [sequence.pages[at // size] * size + at % size for at in where]
             else:
                 where = np.arange(start, start + length)
                 tokens += chunk.tokens

@@ -30,6 +30,14 @@ Examples:
   headrace bench speculate MODEL --prompts prompts.txt --png speed-up.png
 """
 
+PromptsFlag = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help='Prompts instead of the own ones, one on each line; in a .jsonl file as {"prompt": "..."}.'
+        " Can be repeated: a job for each file."
+    ),
+]
+
 
 @takes_settings(
     "weights",
@@ -44,13 +52,7 @@ Examples:
 )
 def command(
     model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or shipped model.")] = None,
-    prompts: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help='Prompts instead of the own ones, one on each line; in a .jsonl file as {"prompt": "..."}.'
-            " Can be repeated: a job for each file."
-        ),
-    ] = None,
+    prompts: PromptsFlag = None,
     temperature: Annotated[list[float] | None, typer.Option(help="Can be repeated.")] = None,
     batch: Annotated[
         list[int] | None, typer.Option(help="Sequences at the same time; can be repeated.")

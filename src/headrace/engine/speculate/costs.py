@@ -13,6 +13,7 @@ ENOUGH_S = 4e-3  # of steps without drafts in a row: the first ones find cold ca
 # Weight of the newest measurement. What disturbs a step makes it slower, never faster.
 FIRST_WEIGHT, SLOWER_WEIGHT, FASTER_WEIGHT = 0.2, 0.1, 0.7
 MOST_SLOWER = 2.0  # times what was expected: so much at most does one measurement count for
+NOTICED = 0.01  # of a measurement: less of a change can wait
 LARGEST = 64  # tokens; larger steps are bound by arithmetic and grow in proportion
 
 
@@ -78,8 +79,11 @@ class StepCosts:
             seconds = followed(self._measured[tokens], seconds)
         elif self._measured:
             seconds = followed(self.curve()[tokens], seconds, FIRST_WEIGHT)
+        known = tokens in self._measured
         self._measured[tokens] = seconds
-        self._stale = True
+        # Drawing the curve takes as long as a tenth of a short step.
+        moved = not known or self._stale or abs(seconds - self._curve[tokens]) > NOTICED * self._curve[tokens]
+        self._stale = moved
 
     def note_prompt(self, tokens: int, seconds: float) -> None:
         """A step with prompts ran so long: where the model lies in the caches, and many tokens therefore

@@ -6,6 +6,7 @@ from headrace.engine.speculate.costs import ENOUGH_S
 
 PATIENCE = 2  # looks without any draft before steps are repeated without looking between them
 LONGEST_REST = 8  # steps without any draft before drafts are looked for again
+SEVERAL = 4  # sequences: for fewer a look costs little
 PLAIN_EVERY, DRAFTS_S = 24, 16 * ENOUGH_S  # so much with drafts at least, between turns of steps without
 MEASURE_EVERY = 8  # calls until one without drafts is measured again
 
@@ -42,6 +43,29 @@ class Looks:
     def ran(self, steps: int) -> None:
         """So many steps ran in one call."""
         self.rest = max(self.rest - steps + 1, 0)
+
+
+class Rests:
+    """How often the texts of several sequences are looked at, one by one, between single steps: not after
+    each of them where nothing comes of it."""
+
+    __slots__ = ("_empty", "_left")
+
+    def __init__(self) -> None:
+        self._empty = 0  # looks in a row after which nothing was drafted
+        self._left = 0  # steps to go
+
+    def due(self, sequences: int) -> bool:
+        """Whether to look at so many before the next step."""
+        if self._left > 0 and sequences >= SEVERAL:
+            self._left -= 1
+            return False
+        return True
+
+    def note(self, *, found: bool) -> None:
+        """Something was drafted after a look, or not."""
+        self._empty = 0 if found else self._empty + 1
+        self._left = min(self._empty // 2, LONGEST_REST)
 
 
 class PlainTurns:

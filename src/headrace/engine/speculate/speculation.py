@@ -17,7 +17,7 @@ from headrace.engine.speculate.choosing import MOST_DRAFTED, Candidate, most_pay
 from headrace.engine.speculate.costs import LARGEST, Spent, StepCosts
 from headrace.engine.speculate.draft_model import DraftModel
 from headrace.engine.speculate.lookup import NOT_WATCHED, Lookup, Watched
-from headrace.engine.speculate.pace import Looks, PlainTurns
+from headrace.engine.speculate.pace import Looks, PlainTurns, Rests
 from headrace.engine.speculate.quiet import Quiet
 from headrace.engine.turn import Turn
 
@@ -66,7 +66,7 @@ class Speculation:
         self._set: list[Choice] = []
         self._unpaid = 0  # times in a row that a draft model did not pay
         self._refused = 0  # good drafts that did not pay, since one was checked
-        self._looks, self._plain = Looks(), PlainTurns()
+        self._looks, self._rests, self._plain = Looks(), Rests(), PlainTurns()
         self._least: int = 0  # kind of what has to be found, beside so many tokens:
         self._least_for: int = 0
         self._least_age = 0  # times that it was asked for
@@ -110,7 +110,8 @@ class Speculation:
             return
         with_model = self._model is not None and self._books.model.open
         due = self._looks.due(with_model or any(choice.matcher is not None for choice in decoding))
-        candidates = self._candidates(decoding, due)
+        watching = self._books.lookup.tolerant and self._rests.due(len(decoding))
+        candidates = self._candidates(decoding, due, watching)
         if due and with_model and self._model is not None:
             candidates = self._with_model(self._model, decoding, candidates, tokens, room)
         if candidates:
@@ -120,7 +121,9 @@ class Speculation:
             self._books.charged = None  # what is forced is sure, and nobody's merit
         if due:
             self._looks.note(found=bool(self._set))
-        if len(decoding) == len(choices) and not candidates and not self._looks.wanted:
+        if watching:
+            self._rests.note(found=bool(self._set))
+        if watching and len(decoding) == len(choices) and not candidates and not self._looks.wanted:
             self._quiet = self._all_quiet(decoding)
 
     def _all_quiet(self, decoding: Sequence[Choice]) -> Quiet | None:
@@ -231,10 +234,9 @@ class Speculation:
             )
         return state
 
-    def _candidates(self, decoding: Sequence[Choice], due: bool) -> list[Candidate]:
-        """What is forced, where that is to be looked for, and what is found in the texts."""
+    def _candidates(self, decoding: Sequence[Choice], due: bool, watching: bool) -> list[Candidate]:
+        """What is forced and what is found in the texts, where these are to be looked for."""
         found: list[Candidate] = []
-        watching = self._books.lookup.tolerant
         least = self._least_kind(len(decoding)) if watching else 0
         for choice in decoding:
             forced = choice.matcher.forced_run if due and choice.matcher is not None else []
