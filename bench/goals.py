@@ -1,6 +1,6 @@
 """The goals of speed, each beside what this machine does, and where the time goes of those it misses.
 
-    python bench/goals.py A=config.json [B=config.json] [--runs 3] [--only int4,int8] [--out goals.md]
+    python bench/goals.py A=config.json [B=config.json] [--runs 3] [--only int4 int8] [--out goals.md]
 
 A and B are the shapes that the goals are set for, Qwen2.5-0.5B and Llama-3.2-1B; weights are made up. Shares
 are of the limits measured just before and after each run (`headrace bench step`). Some 20 minutes a shape on
@@ -246,7 +246,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("shapes", nargs="+", type=_shape, metavar="A=config.json")
     parser.add_argument("--runs", type=int, default=3)
     groups = ("int4", "int8", "bf16", "long")
-    parser.add_argument("--only", type=lambda text: text.split(","), default=groups, help=",".join(groups))
+    parser.add_argument("--only", nargs="+", choices=groups, default=groups)
     parser.add_argument("--out", type=Path)
     return parser
 

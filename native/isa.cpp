@@ -70,10 +70,11 @@ bool cpu_has(Isa isa) {
   if ((states & 0x6) != 0x6 || !has(seven.ebx, {5 /* AVX2 */})) return false;
   if (isa == Isa::avx2) return true;
   if ((isa != Isa::avx512 && isa != Isa::amx) || (states & 0xE6) != 0xE6) return false;
-  const bool matrices = (states & 0x60000) == 0x60000 && has(seven.edx, {24 /* AMX-TILE */, 25 /* AMX-INT8 */});
-  if (isa == Isa::amx && !(matrices && may_use_matrix_registers())) return false;
-  return has(seven.ebx, {16 /* F */, 17 /* DQ */, 30 /* BW */, 31 /* VL */}) &&
-         has(seven.ecx, {1 /* VBMI */, 11 /* VNNI */}) && has(read_leaf(7, 1).eax, {5 /* BF16 */});
+  const bool vectors = has(seven.ebx, {16 /* F */, 17 /* DQ */, 30 /* BW */, 31 /* VL */}) &&
+                       has(seven.ecx, {1 /* VBMI */, 11 /* VNNI */}) && has(read_leaf(7, 1).eax, {5 /* BF16 */});
+  if (isa == Isa::avx512 || !vectors) return vectors;
+  return (states & 0x60000) == 0x60000 && has(seven.edx, {24 /* AMX-TILE */, 25 /* AMX-INT8 */}) &&
+         may_use_matrix_registers();
 }
 #elif defined(__aarch64__)
 bool cpu_has(Isa isa) {

@@ -62,7 +62,8 @@ Peaks compute_peaks(Pool& pool, int64_t rounds, int repeats) {
     return best;
   };
   return {measure(kernels.f32, kernels.f32_operations), measure(kernels.bf16, kernels.bf16_operations),
-          measure(kernels.int8, kernels.int8_operations)};
+          measure(kernels.int8, kernels.int8_operations),
+          kernels.matrix == nullptr ? 0.0 : measure(kernels.matrix, kernels.matrix_operations)};
 }
 
 }  // namespace headrace

@@ -51,7 +51,7 @@ def main() -> int:
         return 1
     asked.out.mkdir(parents=True, exist_ok=True)
     for name, talks in jobs.items():
-        lines = [json.dumps({"prompt": talk.messages[0]["content"]}, ensure_ascii=False) for talk in talks]
+        lines = [json.dumps({"prompt": talk.messages[0]["content"]}) for talk in talks]
         (asked.out / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"{', '.join(jobs)}: prompts in {asked.out}")
     return 0

@@ -25,6 +25,8 @@ class MatrixRegisters {
       shape.row_bytes[i] = kDepth;
       shape.rows[i] = static_cast<uint8_t>(i < 6 ? rows : kSquare);
     }
+    // GCC 12 takes the instruction for one that reads 8 bytes: the others must be written all the same.
+    asm volatile("" : : "r"(&shape) : "memory");
     _tile_loadconfig(&shape);
   }
   ~MatrixRegisters() { _tile_release(); }

@@ -53,31 +53,11 @@ static float bf16(int64_t rounds) {
   const __m512bh a = (__m512bh)_mm512_set1_epi16(0x3C00), b = (__m512bh)_mm512_set1_epi16(0x3C00);
   return run_rounds(rounds, _mm512_setzero_ps(), [&](__m512 sum) { return _mm512_dpbf16_ps(sum, a, b); });
 }
-#if defined(HEADRACE_ISA_amx)
-static float int8(int64_t rounds) {  // the matrix units: four products of 16 x 64 by 64 x 16 in each round
-  const MatrixRegisters registers(kSquare);
-  for (int64_t round = 0; round < rounds; ++round) {
-    _tile_dpbsud(0, 4, 6);
-    _tile_dpbsud(1, 4, 7);
-    _tile_dpbsud(2, 5, 6);
-    _tile_dpbsud(3, 5, 7);
-  }
-  int32_t sums[kSquare * kSquare];
-  _tile_stored(0, sums, kSquare * sizeof *sums);
-  return static_cast<float>(sums[0]);
-}
-#else
 static float int8(int64_t rounds) {
   const __m512i a = _mm512_set1_epi8(3), b = _mm512_set1_epi8(-2);
   return run_rounds(rounds, _mm512_setzero_si512(), [&](__m512i sum) { return _mm512_dpbusd_epi32(sum, a, b); });
 }
-#endif
-#if defined(HEADRACE_ISA_amx)
-inline constexpr int64_t kInt8Round = 4 * 2 * kSquare * kSquare * kDepth;
-#else
-inline constexpr int64_t kInt8Round = kSums * 128;
-#endif
-inline constexpr int64_t kBf16 = 64;
+inline constexpr int64_t kBf16 = 64, kInt8 = 128;
 #elif defined(HEADRACE_ISA_avx2)
 static float int8(int64_t rounds) {  // as without VNNI: to pairs of 16 bits, to 32, to the sum
   const __m256i a = _mm256_set1_epi8(3), b = _mm256_set1_epi8(-2), ones = _mm256_set1_epi16(1);
@@ -87,19 +67,19 @@ static float int8(int64_t rounds) {  // as without VNNI: to pairs of 16 bits, to
     return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(left, b), ones));
   });
 }
-inline constexpr int64_t kInt8Round = kSums * 64;
+inline constexpr int64_t kInt8 = 64;
 #elif defined(HEADRACE_ISA_neon)
 static float int8(int64_t rounds) {
   const int8x16_t a = vdupq_n_s8(3), b = vdupq_n_s8(-2);
   return run_rounds(rounds, vdupq_n_s32(0), [&](int32x4_t sum) { return vdotq_s32(sum, a, b); });
 }
-inline constexpr int64_t kInt8Round = kSums * 32;
+inline constexpr int64_t kInt8 = 32;
 #else
 static float int8(int64_t rounds) {  // four products into each sum, as the portable kernels add them
   const I a = splat_int(3), b = splat_int(-2);
   return run_rounds(rounds, splat_int(0), [&](I sum) { return sum + a * b; });
 }
-inline constexpr int64_t kInt8Round = kSums * 2 * kWidth;
+inline constexpr int64_t kInt8 = 2 * kWidth;
 #endif
 #if !defined(HEADRACE_ISA_avx512)
 // Two float32 multiplications, one for each half of a pair, which shifts and masks widen.
@@ -116,6 +96,26 @@ static float bf16(int64_t rounds) {
 inline constexpr int64_t kBf16 = 4 * kWidth;
 #endif
 
+#if defined(HEADRACE_ISA_amx)
+// Four products of 16 x 64 by 64 x 16 in each round.
+static float matrix(int64_t rounds) {
+  const MatrixRegisters registers(kSquare);
+  for (int64_t round = 0; round < rounds; ++round) {
+    _tile_dpbsud(0, 4, 6);
+    _tile_dpbsud(1, 4, 7);
+    _tile_dpbsud(2, 5, 6);
+    _tile_dpbsud(3, 5, 7);
+  }
+  int32_t sums[kSquare * kSquare];
+  _tile_stored(0, sums, kSquare * sizeof *sums);
+  return static_cast<float>(sums[0]);
+}
+inline constexpr int64_t kMatrixRound = 4 * 2 * kSquare * kSquare * kDepth;
+#else
+inline constexpr float (*matrix)(int64_t rounds) = nullptr;
+inline constexpr int64_t kMatrixRound = 0;
+#endif
+
 }  // namespace headrace::HEADRACE_NAMESPACE
 
 namespace headrace {
@@ -124,8 +124,10 @@ const PeaksKernels HEADRACE_TABLE(peaks) = {
     HEADRACE_NAMESPACE::f32,
     HEADRACE_NAMESPACE::bf16,
     HEADRACE_NAMESPACE::int8,
+    HEADRACE_NAMESPACE::matrix,
     HEADRACE_NAMESPACE::kSums * 2 * HEADRACE_NAMESPACE::kWidth,
     HEADRACE_NAMESPACE::kSums * HEADRACE_NAMESPACE::kBf16,
-    HEADRACE_NAMESPACE::kInt8Round,
+    HEADRACE_NAMESPACE::kSums * HEADRACE_NAMESPACE::kInt8,
+    HEADRACE_NAMESPACE::kMatrixRound,
 };
 }  // namespace headrace

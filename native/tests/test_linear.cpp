@@ -199,7 +199,7 @@ void test_gated_integers(const LinearKernels& kernels) {
 // Matrix registers give the very bits that AVX-512 gives.
 void test_matrix_registers() {
   if (!isa_usable(Isa::amx)) return;
-  const int64_t n = 70, k = 2240, rows = 45;
+  const int64_t n = 70, k = 2272, rows = 45;  // more than one chunk, and half a register behind
   for (const Format format : {Format::int4, Format::int8}) {
     Random random(12);
     const std::vector<float> w = normals(random, n * k), x = normals(random, rows * k);

@@ -36,3 +36,12 @@ def test_a_file_without_prompts_is_refused_with_its_line(
     wrong.write_text('{"prompt": "a"}\n{"text": "b"}\n')
     outcome = inside("bench", "speculate", "--prompts", str(wrong), "--raw")
     assert outcome.code == 2 and "wrong.jsonl, line 2" in outcome.stderr
+
+
+def test_two_files_of_one_name_are_refused(inside: Callable[..., Outcome], tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "job.txt").write_text("The sea was calm.\n")
+    files = [word for folder in ("a", "b") for word in ("--prompts", str(tmp_path / folder / "job.txt"))]
+    outcome = inside("bench", "speculate", *files, "--raw")
+    assert outcome.code == 2 and "two files 'job'" in outcome.stderr

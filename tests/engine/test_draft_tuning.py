@@ -194,15 +194,20 @@ def test_texts_of_several_are_looked_at_less_often_where_nothing_comes_of_it():
             if rests.due(sequences):
                 rests.note(found=found)
                 count += 1
+            rests.ran(1)
         return count
 
     rests = Rests()
     assert looks(SEVERAL, found=True, steps=20) == 20
     assert looks(SEVERAL, found=False, steps=400) < 400 // LONGEST_REST + 20
     assert looks(SEVERAL - 1, found=False, steps=20) == 20
-    for _ in range(LONGEST_REST):
-        rests.due(SEVERAL)
-    assert looks(SEVERAL, found=True, steps=20) >= 19
+    rests.note(found=False)
+    assert not rests.due(SEVERAL)
+    rests.ran(LONGEST_REST)  # one call
+    assert rests.due(SEVERAL)
+    rests.note(found=False)
+    rests.end()
+    assert rests.due(SEVERAL)
 
 
 def test_small_changes_of_a_cost_add_up():

@@ -14,7 +14,7 @@ from headrace.bench.workload import Workload, prepare_workload
 from headrace.engine.load import load_weights, make_executor, usable_cores
 from headrace.engine.options import EngineOptions
 from headrace.engine.plan import shares_per_token
-from headrace.engine.roofline import arithmetic_of
+from headrace.engine.roofline import arithmetic_of, peak_of
 from headrace.errors import UsageError
 from headrace.kv.pages import pages_for
 from headrace.program.program import Instruction, Program
@@ -54,7 +54,7 @@ class _Work:
 
     nbytes: float = 0.0
     operations: float = 0.0
-    arithmetic: str = ""
+    format: str = ""
 
 
 def bench_profile(
@@ -148,7 +148,7 @@ class _Counter:
         self._shares: Mapping[str, float] = shares_per_token(program)
         self._wanted = {weight.name: weight for weight in wanted}
         self._kv_bytes = KV_BYTES[kv_type]
-        self._kv_arithmetic = "bf16" if kv_type == "bf16" else "f32"
+        self._kv_format = "bf16" if kv_type == "bf16" else "f32"
 
     def label(self, instruction: Instruction) -> str:
         """The instruction with the sizes of its matrices."""
@@ -167,10 +167,10 @@ class _Counter:
         work = count(instruction, step)
         if not work.nbytes:
             return None, ""
-        peaks = {"int8": limits.int8_per_s, "bf16": limits.bf16_per_s, "f32": limits.f32_per_s}
         reading_s = work.nbytes / limits.read_bytes_per_s
-        computing_s = work.operations / peaks[work.arithmetic]
-        return max(reading_s, computing_s), "bandwidth" if reading_s > computing_s else work.arithmetic
+        computing_s = work.operations / peak_of(work.format, limits)
+        bound = "bandwidth" if reading_s > computing_s else arithmetic_of(work.format)
+        return max(reading_s, computing_s), bound
 
     def _weights(self, instruction: Instruction) -> list[Wanted]:
         names = {
@@ -192,7 +192,7 @@ class _Counter:
             share = self._shares[weight.name]
             nbytes += min(1.0, share * rows) * predicted_bytes([weight])
             operations += 2.0 * weight.n * weight.k * share * rows
-        return _Work(nbytes, operations, arithmetic_of(weights[0].format))
+        return _Work(nbytes, operations, weights[0].format)
 
     def _attention(self, attend: Instruction, step: Step) -> _Work:
         q, cache = attend.inputs[:2]
@@ -206,4 +206,4 @@ class _Counter:
         width = sum(int(size) for size in cache.shape[1:])
         heads = int(q.shape[1]) // attend.attr("head_dim")
         per_key = 2.0 * heads * (attend.attr("head_dim") + attend.attr("value_dim"))
-        return _Work(keys_read * width * self._kv_bytes, seen * per_key, self._kv_arithmetic)
+        return _Work(keys_read * width * self._kv_bytes, seen * per_key, self._kv_format)

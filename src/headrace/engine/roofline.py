@@ -11,6 +11,7 @@ from headrace.run.limits import Limits
 from headrace.weights.packed import Wanted
 
 _ARITHMETIC: Mapping[str, str] = {"f32": "f32", "f16": "f32", "bf16": "bf16"}
+_FOR_MATRIX_UNITS = ("int8", "int4")  # of many rows; formats with scales inside a row are not
 
 
 def arithmetic_of(format: str) -> str:
@@ -18,23 +19,34 @@ def arithmetic_of(format: str) -> str:
     return _ARITHMETIC.get(format, "int8")
 
 
+def peak_of(format: str, limits: Limits) -> float:
+    """Operations per second at best in products with weights of this format."""
+    if format in _FOR_MATRIX_UNITS:
+        return max(limits.int8_per_s, limits.matrix_int8_per_s)
+    peaks = {"f32": limits.f32_per_s, "bf16": limits.bf16_per_s, "int8": limits.int8_per_s}
+    return peaks[arithmetic_of(format)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """Operations (multiplications and additions) of one token; `arithmetic` is that of most weights.
+    """Operations (multiplications and additions) of one token; `format` is that of most weights.
 
     Of a prompt only the last token is multiplied with the output matrix, so its tokens cost less than those
     that are generated.
     """
 
-    arithmetic: str
+    format: str
     operations_per_prompt_token: float
     operations_per_generated_token: float
 
+    @property
+    def arithmetic(self) -> str:
+        """What most products are computed in."""
+        return arithmetic_of(self.format)
+
     def peak(self, limits: Limits) -> float:
         """Operations per second that the machine can do at best."""
-        return {"f32": limits.f32_per_s, "bf16": limits.bf16_per_s, "int8": limits.int8_per_s}[
-            self.arithmetic
-        ]
+        return peak_of(self.format, limits)
 
 
 def roofline(program: Program, wanted: Sequence[Wanted]) -> Roofline:
@@ -48,7 +60,7 @@ def roofline(program: Program, wanted: Sequence[Wanted]) -> Roofline:
         sizes[weight.format] = sizes.get(weight.format, 0) + weight.n * weight.k
     most = max(sizes, key=sizes.__getitem__)
     return Roofline(
-        arithmetic=arithmetic_of(most),
+        format=most,
         operations_per_prompt_token=inner,
         operations_per_generated_token=sum(work.values()),
     )

@@ -75,7 +75,7 @@ def command(
     options = engine_options(settings)
     order = SpeculateOrder(
         model=model,
-        prompts={path.stem: _read_prompts(path) for path in prompts} if prompts else JOBS,
+        prompts=_jobs(prompts) if prompts else JOBS,
         temperatures=temperature or [0.0],
         batches=batch or [1],
         generate=tokens,
@@ -95,13 +95,25 @@ def command(
         )
 
 
+def _jobs(paths: list[Path]) -> dict[str, list[str]]:
+    jobs: dict[str, list[str]] = {}
+    for path in paths:
+        if path.stem in jobs:
+            raise UsageError(
+                f"--prompts names two files {path.stem!r}, which would be one job: rename one",
+                param="prompts",
+            )
+        jobs[path.stem] = _read_prompts(path)
+    return jobs
+
+
 def _read_prompts(path: Path) -> list[str]:
     if path.suffix == ".jsonl":
         return [str(ask.prompt) for ask in read_prompts(path, "completions", 1).prompts]
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except OSError as error:
-        raise UsageError(f"--prompts {path}: {error.strerror}", param="prompts") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--prompts {path} cannot be read: {error}", param="prompts") from None
     if not lines:
         raise UsageError(f"--prompts {path} is empty: write a prompt on each line", param="prompts")
     return lines

@@ -57,15 +57,20 @@ class Rests:
 
     def due(self, sequences: int) -> bool:
         """Whether to look at so many before the next step."""
-        if self._left > 0 and sequences >= SEVERAL:
-            self._left -= 1
-            return False
-        return True
+        return self._left < 1 or sequences < SEVERAL
 
     def note(self, *, found: bool) -> None:
         """Something was drafted after a look, or not."""
         self._empty = 0 if found else self._empty + 1
         self._left = min(self._empty // 2, LONGEST_REST)
+
+    def ran(self, steps: int) -> None:
+        """So many steps ran in one call."""
+        self._left = max(self._left - steps, 0)
+
+    def end(self) -> None:
+        """Something else watches from here on."""
+        self._left = 0
 
 
 class PlainTurns:

@@ -67,9 +67,9 @@ class Speculation:
         self._unpaid = 0  # times in a row that a draft model did not pay
         self._refused = 0  # good drafts that did not pay, since one was checked
         self._looks, self._rests, self._plain = Looks(), Rests(), PlainTurns()
-        self._least: int = 0  # kind of what has to be found, beside so many tokens:
+        self._least: int = 0  # kind of what has to be found, beside so many tokens, and how often that was asked
         self._least_for: int = 0
-        self._least_age = 0  # times that it was asked for
+        self._least_age = 0
         self._books = Books()
         self._quiet: Quiet | None = None
 
@@ -123,11 +123,12 @@ class Speculation:
             self._looks.note(found=bool(self._set))
         if watching:
             self._rests.note(found=bool(self._set))
-        if watching and len(decoding) == len(choices) and not candidates and not self._looks.wanted:
-            self._quiet = self._all_quiet(decoding)
+            if len(decoding) == len(choices) and not candidates and not self._looks.wanted:
+                self._quiet = self._all_quiet(decoding)
 
     def _all_quiet(self, decoding: Sequence[Choice]) -> Quiet | None:
         """What to look at as long as nothing can be drafted."""
+        self._rests.end()
         texts: dict[int, tuple[Lookup, TokenSequence]] = {}
         if self._books.lookup.tolerant:
             for choice in decoding:
@@ -164,6 +165,7 @@ class Speculation:
         """What became of the step's turns; its repeats belong to the rest. Cheap where nothing was drafted:
         steps may be shorter than this."""
         self._looks.ran(spent.steps)
+        self._rests.ran(spent.steps)
         self._books.ran(spent.steps)
         right = 0
         if any(turn.chunk.drafted for turn in turns):
@@ -394,6 +396,5 @@ class Speculation:
 def _only_decodes(turns: Sequence[Turn], spent: Spent) -> bool:
     """Whether a step had nothing but turns, and none of them a prompt."""
     chunks = [turn.chunk for turn in turns]
-    return sum(chunk.length for chunk in chunks) == spent.tokens and all(
-        chunk.start >= chunk.sequence.prompt_length for chunk in chunks
-    )
+    decode = all(chunk.start >= chunk.sequence.prompt_length for chunk in chunks)
+    return decode and sum(chunk.length for chunk in chunks) == spent.tokens
