@@ -67,7 +67,7 @@ class Speculation:
         self._unpaid = 0  # times in a row that a draft model did not pay
         self._refused = 0  # good drafts that did not pay, since one was checked
         self._looks, self._rests, self._plain = Looks(), Rests(), PlainTurns()
-        self._least: int = 0  # kind of what has to be found, beside so many tokens, and how often that was asked
+        self._least: int = 0  # kind of what has to be found, beside so many tokens; how often it was asked
         self._least_for: int = 0
         self._least_age = 0
         self._books = Books()
