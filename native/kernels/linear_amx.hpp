@@ -13,6 +13,8 @@
 namespace headrace {
 namespace {
 
+static_assert(kSquare == kMatrixGroup && kDepth == kMatrixDepth, "inputs are laid out as registers want them");
+
 constexpr int64_t kMatrixChunk = 16 * kDepth;  // inputs whose weights are unpacked together: 32 KB, most of L1
 constexpr int64_t kStepBytes = kStrip * 4;
 constexpr int64_t kDepthBytes = kDepth / 4 * kStepBytes;  // of weights
@@ -82,7 +84,7 @@ inline void add_depth(const uint8_t* w, const uint8_t* upper, const uint8_t* low
 template <bool kTwo>
 inline void multiply_rows(const uint8_t* w, const Inputs& upper, const Inputs& lower, int64_t from, int64_t depths,
                           int32_t* acc) {
-  begin_sums<kTwo>();
+  if (from == 0) begin_sums<kTwo>();
   if (from > 0) load_sums<kTwo>(acc);
   for (int64_t d = from; d < from + depths; ++d, w += kDepthBytes) add_depth<kTwo>(w, upper.at(d), lower.at(d));
   store_sums<kTwo>(acc);
