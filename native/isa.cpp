@@ -73,7 +73,7 @@ bool cpu_has(Isa isa) {
   const bool vectors = has(seven.ebx, {16 /* F */, 17 /* DQ */, 30 /* BW */, 31 /* VL */}) &&
                        has(seven.ecx, {1 /* VBMI */, 11 /* VNNI */}) && has(read_leaf(7, 1).eax, {5 /* BF16 */});
   if (isa == Isa::avx512 || !vectors) return vectors;
-  return (states & 0x60000) == 0x60000 && has(seven.edx, {24 /* AMX-TILE */, 25 /* AMX-INT8 */}) &&
+  return (states & 0x60000) == 0x60000 && has(seven.edx, {22 /* AMX-BF16 */, 24 /* AMX-TILE */, 25 /* AMX-INT8 */}) &&
          may_use_matrix_registers();
 }
 #elif defined(__aarch64__)

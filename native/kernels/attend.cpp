@@ -14,194 +14,14 @@
 // zero that this may change is normalised at the end. So a row's result depends on its position and its
 // keys alone: not on the tile, the chunk, the batch or the thread count.
 #include <initializer_list>
+#include <optional>
 
-#include "attend_tiles.hpp"
+#include "attend_softmax.hpp"
+#if defined(HEADRACE_ISA_amx)
+#include "attend_amx.hpp"
+#endif
 
 namespace headrace::HEADRACE_NAMESPACE {
-
-// One thread's scratch. Rows of q (factors) and out are padded to whole vectors.
-struct Scratch {
-  float *q, *scores, *out, *top, *sum, *decay;
-  float* turned;  // a block of values that were keys
-};
-
-static inline int padded_dim(int head_dim) { return (head_dim + 15) / 16 * 16; }
-static inline int tile_tokens(int group) { return larger(1, kTileRows / group); }
-static inline int fewest_slices(int group) { return (group + kTileRows - 1) / kTileRows; }
-static inline int most_rows(int group) {
-  return tile_tokens(group) * ((group + fewest_slices(group) - 1) / fewest_slices(group));
-}
-static inline size_t scratch_floats(int rows, int head_dim) {
-  const size_t padded_rows = static_cast<size_t>((rows + 15) / 16 * 16);
-  return padded_rows * (2 * static_cast<size_t>(padded_dim(head_dim)) + kBlock + 3) +
-         kBlock * static_cast<size_t>(head_dim);
-}
-
-static size_t scratch_bytes(int parts, int32_t heads, int32_t kv_heads, int32_t head_dim) {
-  const int group = heads / kv_heads;
-  return static_cast<size_t>(parts) * scratch_floats(most_rows(group), head_dim) * sizeof(float);
-}
-
-static inline Scratch scratch_of(uint8_t* base, int part, int rows, int head_dim) {
-  const size_t padded_rows = static_cast<size_t>((rows + 15) / 16 * 16);
-  const size_t dim = static_cast<size_t>(padded_dim(head_dim));
-  Scratch s;
-  s.q = reinterpret_cast<float*>(base) + static_cast<size_t>(part) * scratch_floats(rows, head_dim);
-  s.out = s.q + padded_rows * dim;
-  s.scores = s.out + padded_rows * dim;
-  s.top = s.scores + padded_rows * kBlock;
-  s.sum = s.top + padded_rows;
-  s.decay = s.sum + padded_rows;
-  s.turned = s.decay + padded_rows;
-  return s;
-}
-
-// A tile of queries over one sequence: what all its blocks share.
-struct Tile {
-  const AttendArgs* args;
-  const int32_t* block_table;
-  const int32_t* positions;  // of the tile's tokens
-  int kv_head;
-  int first_head, heads, rows;    // query heads, of every token
-  int length;                     // keys of the sequence
-  int first_key, last_key;        // that some row sees, inclusive
-  int first_shared, last_shared;  // that all rows see
-};
-
-static inline int first_visible(const AttendArgs& args, int position) {
-  return args.window > 0 ? larger(0, position - args.window + 1) : 0;
-}
-
-static inline int last_visible(const AttendArgs& args, int position, int length) {
-  return smaller(position + args.ahead, length - 1);
-}
-
-static inline F cap(F x, float softcap) { return splat(softcap) * tanh(x / splat(softcap)); }
-
-// Caps one row of scores and hides keys beyond low .. high of the block (inclusive, may be none).
-static inline void mask_row(float* scores, int vectors, int low, int high, float softcap) {
-  const int first = softcap > 0 || low > 0 ? 0 : larger(high + 1, 0) / kWidth;  // before it nothing changes
-  I key;
-  for (int i = 0; i < kWidth; ++i) key[i] = first * kWidth + i;
-  for (int v = first; v < vectors; ++v, key += splat_int(kWidth)) {
-    F s = load(scores + v * kWidth);
-    if (softcap > 0) s = cap(s, softcap);
-    s = ((key < splat_int(low)) | (key > splat_int(high))) ? splat(-INFINITY) : s;
-    store(scores + v * kWidth, s);
-  }
-}
-
-// Caps and masks the scores of a block with some keys that not all rows see.
-template <typename T>
-static inline void mask_rows(const Tile& tile, const Scratch& s, int vectors, int begin) {
-  const AttendArgs& args = *tile.args;
-  for (int row = 0, token = 0; row < tile.rows; ++token) {
-    const int position = tile.positions[token];
-    for (int head = 0; head < tile.heads; ++head, ++row) {
-      mask_row(s.scores + row * kBlock, vectors, first_visible(args, position) - begin,
-               last_visible(args, position, tile.length) - begin,
-               args.softcap * Arithmetic<T>::kUnit);
-    }
-  }
-}
-
-// The highest score of each of kWidth rows.
-static inline F top_of_rows(const float* scores, int vectors) {
-  F top[kWidth];
-  for (int r = 0; r < kWidth; ++r) top[r] = load(scores + r * kBlock);
-  for (int v = 1; v < vectors; ++v) {
-    for (int r = 0; r < kWidth; ++r) top[r] = max(load(scores + r * kBlock + v * kWidth), top[r]);
-  }
-  return fold_rows(top, [](F a, F b) { return max(a, b); });
-}
-
-// Scores of `rows` rows become weights e^(score - shift), where they were; returns the sums of weights.
-template <typename T>
-static inline F weigh_rows(float* scores, int rows, int vectors, const float* shift) {
-  F totals[kWidth] = {};
-  for (int r = 0; r < rows; ++r) {
-    float* row = scores + r * kBlock;
-    auto* weights = weights_of<T>(row);  // at most as wide as scores: written behind them
-    const F from = splat(shift[r]);
-    F total = {};
-    for (int v = 0; v < vectors; ++v) {
-      const F w = Arithmetic<T>::exp(load(row + v * kWidth) - from);
-      to_factors(weights + v * kWidth, rounded<T>(w));
-      total += w;
-    }
-    totals[r] = total;
-  }
-  return fold_rows(totals, [](F a, F b) { return a + b; });
-}
-
-// Scores become weights e^(score - top of the row); decay is what the old output and sum are worth under the new
-// top. kWidth rows at a time: those behind the last row are computed with and mean nothing.
-template <typename T>
-static inline void soften(const Tile& tile, const Scratch& s, int page_count, int begin) {
-  const int vectors = page_count * kPageVectors;
-  if (tile.args->softcap > 0 || begin < tile.first_shared || begin + vectors * kWidth > tile.last_shared + 1) {
-    mask_rows<T>(tile, s, vectors, begin);
-  }
-  for (int row = 0; row < tile.rows; row += kWidth) {
-    const F old_top = load(s.top + row);
-    const F top = max(top_of_rows(s.scores + row * kBlock, vectors), old_top);
-    const F shift = top == splat(-INFINITY) ? F{} : top;  // nothing seen yet: every weight is e^-inf
-    const F decay = Arithmetic<T>::exp(old_top - shift);
-    float shifts[kWidth];
-    store(shifts, shift);
-    store(s.top + row, top);
-    store(s.decay + row, decay);
-    const F total = weigh_rows<T>(s.scores + row * kBlock, smaller(kWidth, tile.rows - row), vectors, shifts);
-    store(s.sum + row, load(s.sum + row) * decay + total);
-  }
-}
-
-// One block of keys: page_count pages of K and V, keys key0 .. key1 (exclusive) for some row visible.
-template <typename T>
-struct Block {
-  int begin, page_count, key0, key1;
-  const T *keys[kBlockPages] = {}, *values[kBlockPages] = {};  // values null where keys hold them
-};
-
-template <typename T>
-static inline Block<T> block_of(const Tile& tile, int index) {
-  const AttendArgs& args = *tile.args;
-  Block<T> block;
-  block.begin = index * kBlock;
-  block.key0 = larger(tile.first_key - block.begin, 0);
-  block.key1 = smaller(tile.last_key + 1 - block.begin, kBlock);
-  block.page_count = (block.key1 + kPageTokens - 1) / kPageTokens;
-  for (int p = 0; p < block.page_count; ++p) {
-    const int64_t page = tile.block_table[index * kBlockPages + p];
-    const int64_t at = (page * args.kv.kv_heads + tile.kv_head) * kPageTokens * args.kv.head_dim;
-    block.keys[p] = reinterpret_cast<const T*>(args.kv.k) + at;
-    block.values[p] = args.kv.v == nullptr ? nullptr : reinterpret_cast<const T*>(args.kv.v) + at;
-  }
-  return block;
-}
-
-// Values that no row sees may be anything, also what no finite weight makes zero: where one lies beside a visible
-// one and is multiplied with it, the page is replaced by a copy without it.
-template <typename T>
-static inline void show_visible(Block<T>& block, int value_dim, T* copies) {
-  for (const int key : {block.key0, block.key1}) {
-    if (key % 2 == 0) continue;
-    const int p = key / kPageTokens, begin = p * kPageTokens;
-    T* to = copies + begin * value_dim;
-    block.values[p] = visible_values(block.values[p], value_dim, block.key0 - begin, block.key1 - begin, to);
-  }
-}
-
-// What rows fetch while they read the pages of a block. Pages are small and lie anywhere, so the processor does not
-// foresee the next: while keys are read, the values are fetched, and while values are read, the next keys. Each row
-// tile, in turn, fetches some pages, since memory is slower than one of them; for the others it asks for what it has.
-template <typename T>
-struct Ahead {
-  const T* pages[kBlockPages];
-  Ahead(const T* const* read, const T* const* next, int turn, int turns) {
-    for (int p = 0; p < kBlockPages; ++p) pages[p] = p % turns == turn && next[p] != nullptr ? next[p] : read[p];
-  }
-};
 
 template <typename T>
 static void attend_block(const Tile& tile, const Scratch& s, Block<T> block, const Block<T>& next) {
@@ -221,7 +41,7 @@ static void attend_block(const Tile& tile, const Scratch& s, Block<T> block, con
     score_rows<T, Rows>(q + row * stride, stride, block.keys, ahead.pages, block.page_count, dim,
                         s.scores + row * kBlock);
   });
-  soften<T>(tile, s, block.page_count, block.begin);
+  soften<T>(tile, s, s.scores, 0, tile.rows, block.page_count * kPageVectors, block.begin);
   over_rows<kOutRows>(tile.rows, [&]<int Rows>(int row, int turn, int turns) {
     const Ahead<T> ahead(block.values, next.keys, turn, turns);
     out_rows<T, Rows>(weights_of<T>(s.scores + row * kBlock), s.decay + row, block.values, ahead.pages, block.key0,
@@ -260,6 +80,15 @@ static void attend_tile(const Tile& tile, const Scratch& s, const float* q, floa
   Block<T> block = block_of<T>(tile, first_block);
   for (int index = first_block; index <= last_block; ++index) {
     const Block<T> next = block_of<T>(tile, smaller(index + 1, last_block));
+#if defined(HEADRACE_ISA_amx)
+    if constexpr (sizeof(T) == sizeof(uint16_t)) {
+      if (in_matrix(args)) {
+        attend_matrix_block(tile, s, block, next);
+        block = next;
+        continue;
+      }
+    }
+#endif
     attend_block<T>(tile, s, block, next);
     block = next;
   }
@@ -329,6 +158,10 @@ static void attend(const AttendArgs& args, int part, int parts) {
   over_tiles(args, [&](int b, int token, int tokens) {
     total += items * cost_of(tile_of(args, b, token, tokens, most_heads));
   });
+#if defined(HEADRACE_ISA_amx)
+  std::optional<MatrixRegisters> registers;
+  if (in_matrix(args)) registers.emplace(kSquare);
+#endif
   const Scratch scratch = scratch_of(args.scratch, part, most_rows(group), args.kv.head_dim);
   int64_t done = 0;
   over_tiles(args, [&](int b, int token, int tokens) {

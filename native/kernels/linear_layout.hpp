@@ -67,20 +67,26 @@ inline Form form_of(Format format) {
   if (is_grouped(format) && format != Format::e4m3_g32) return Form::grouped;
   return format == Format::bf16 ? Form::bf16 : Form::f32;
 }
-// From so many rows on products with int8 and int4 alone go through matrix registers (linear_amx.hpp). Their int8 form is not
-// cut into tiles: 16 rows, or the last few, lie together as [k / 64][rows][64 bytes], with zeros behind the inputs.
+// Products that go through matrix registers (linear_amx.hpp): with int8 and int4 alone from so many rows on, with bf16 alone
+// always, so that a row's bits depend on the instruction and not on the step. Their inputs are not
+// cut into tiles: 16 rows, or the last few, lie together as [depths][rows][64 bytes], with zeros behind the inputs.
 #if defined(HEADRACE_ISA_amx)
-constexpr int64_t kMatrixRows = 4;
+constexpr bool kMatrix = true;
 #else
-constexpr int64_t kMatrixRows = INT64_MAX;
+constexpr bool kMatrix = false;
 #endif
-constexpr int64_t kMatrixGroup = 16, kMatrixDepth = 64;
+constexpr int64_t kMatrixRows = 4, kMatrixGroup = 16, kMatrixDepth = 64;
 inline bool in_matrix(const FusedLinearArgs& args) {
-  bool wanted = args.rows >= kMatrixRows;
-  for (int i = 0; i < args.count; ++i) wanted = wanted && form_of(args.w[i].format) == Form::int8;
-  return wanted;
+  const Form form = form_of(args.w[0].format);
+  for (int i = 1; i < args.count; ++i) {
+    if (form_of(args.w[i].format) != form) return false;
+  }
+  return kMatrix && (form == Form::bf16 || (form == Form::int8 && args.rows >= kMatrixRows));
 }
-inline int64_t matrix_stride(int64_t k) { return round_up(k, kMatrixDepth); }
+// Bytes of a row.
+inline int64_t matrix_stride(Form form, int64_t k) {
+  return round_up(form == Form::bf16 ? 2 * k : rotated_k(k), kMatrixDepth);
+}
 
 inline int64_t form_steps(Form form, int64_t k) {
   if (form == Form::int8 || form == Form::grouped) return round_up(k, kGroup) / 4;
@@ -134,14 +140,14 @@ inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k) {
     return at;
   };
   for (int form = 0; form < kForms; ++form) {
-    const int64_t bytes = form_steps(static_cast<Form>(form), k) * 4;
-    const bool padded = static_cast<Form>(form) == Form::int8 && kMatrixRows < INT64_MAX;
-    s.words[form] = reinterpret_cast<uint32_t*>(take(rows * (padded ? matrix_stride(k) : bytes)));
+    const Form which = static_cast<Form>(form);
+    const bool padded = kMatrix && (which == Form::int8 || which == Form::bf16);
+    s.words[form] = reinterpret_cast<uint32_t*>(take(rows * (padded ? matrix_stride(which, k) : form_steps(which, k) * 4)));
   }
   s.group_inputs = reinterpret_cast<uint32_t*>(take(rows * group_count(k) * kGroupInputs * 4));
   s.scales = reinterpret_cast<float*>(take(rows * 4));
   s.sums = reinterpret_cast<int32_t*>(take(rows * 4));
-  s.buffer_bytes = round_up(rotated_k(k) * (4 + 2 * kRowsTogether), 64);  // floats; rows rounded by row and by group
+  s.buffer_bytes = round_up(rotated_k(k) * (4 + 2 * kRowsTogether), 64);  // floats; rows rounded by row and by group, or to bf16
   s.buffers = take((rows < kRowBuffers ? rows : kRowBuffers) * s.buffer_bytes);
   s.total = offset;
   return s;

@@ -125,9 +125,10 @@ inline void spread_four(const int8_t* rows, int64_t steps, int64_t stride, uint3
   }
 }
 
-// One row in all forms. Rounded to int8 it goes to `by_row` and `by_group`, from where it is spread with others.
+// One row in all forms. Rounded to int8 it goes to `by_row` and `by_group`, from where it is spread with others; for matrix
+// registers, to `by_row` or, as bf16, to `halves`.
 inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const bool* wanted,
-                        int64_t row, float* buffer, int8_t* by_row, int8_t* by_group) {
+                        int64_t row, float* buffer, int8_t* by_row, int8_t* by_group, uint16_t* halves) {
   const int64_t k = args.k;
   const float* x = args.x + (args.row_ids == nullptr ? row : args.row_ids[row]) * k;
   const int64_t tile = tiles.of_row(row);
@@ -145,11 +146,13 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
     for (int64_t i = k; i < rotated_k(k); ++i) buffer[i] = 0;
     x = buffer;
   }
-  if (wanted[static_cast<int>(Form::bf16)]) {
+  if (wanted[static_cast<int>(Form::bf16)] && !in_matrix(args)) {
     uint32_t* out = place(Form::bf16);
     for (int64_t s = 0; s < form_steps(Form::bf16, k); ++s) {
       out[s * stride] = to_bf16(x[2 * s]) | static_cast<uint32_t>(to_bf16(x[2 * s + 1])) << 16;
     }
+  } else if (wanted[static_cast<int>(Form::bf16)]) {
+    for (int64_t i = 0; i < rotated_k(k); ++i) halves[i] = to_bf16(x[i]);
   }
   if (wanted[static_cast<int>(Form::grouped)]) {
     uint32_t* inputs = scratch.group_inputs + tiles.begin(tile) * group_count(k) * kGroupInputs + first;
@@ -163,16 +166,19 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
   }
 }
 
-// Rounded rows for matrix registers.
-inline void lay_out(const FusedLinearArgs& args, const Scratch& scratch, int64_t row, int64_t count, const int8_t* by_row) {
-  const int64_t padded = rotated_k(args.k), stride = matrix_stride(args.k);
-  uint8_t* base = reinterpret_cast<uint8_t*>(scratch.words[static_cast<int>(Form::int8)]);
-  for (const int64_t end = row + count; row < end; ++row, by_row += padded) {
+// Rows of `bytes` bytes, one after the other, for matrix registers.
+inline void lay_out(const FusedLinearArgs& args, const Scratch& scratch, int64_t row, int64_t count, const void* rounded,
+                    int64_t bytes) {
+  const Form form = form_of(args.w[0].format);
+  const int64_t stride = matrix_stride(form, args.k);
+  uint8_t* base = reinterpret_cast<uint8_t*>(scratch.words[static_cast<int>(form)]);
+  const uint8_t* from = static_cast<const uint8_t*>(rounded);
+  for (const int64_t end = row + count; row < end; ++row, from += bytes) {
     const int64_t first = row / kMatrixGroup * kMatrixGroup, together = std::min(kMatrixGroup, args.rows - first);
     uint8_t* out = base + first * stride + (row - first) * kMatrixDepth;
-    for (int64_t i = 0; i < padded; i += kMatrixDepth, out += together * kMatrixDepth) {
-      const int64_t left = std::min(kMatrixDepth, padded - i);
-      std::memcpy(out, by_row + i, static_cast<size_t>(left));
+    for (int64_t i = 0; i < stride; i += kMatrixDepth, out += together * kMatrixDepth) {
+      const int64_t left = std::min(kMatrixDepth, bytes - i);
+      std::memcpy(out, from + i, static_cast<size_t>(left));
       std::memset(out + left, 0, static_cast<size_t>(kMatrixDepth - left));
     }
   }
@@ -184,10 +190,14 @@ inline void prepare_rows(const FusedLinearArgs& args, const Scratch& scratch, co
   const int64_t padded = rotated_k(args.k), steps = padded / 4, tile = tiles.of_row(row), stride = tiles.size(tile);
   int8_t* by_row = reinterpret_cast<int8_t*>(buffer + padded);
   int8_t* by_group = by_row + kRowsTogether * padded;
+  uint16_t* halves = reinterpret_cast<uint16_t*>(by_row);  // of matrix registers, where nothing else is wanted
   for (int64_t i = 0; i < count; ++i) {
-    prepare_row(args, scratch, tiles, wanted, row + i, buffer, by_row + i * padded, by_group + i * padded);
+    prepare_row(args, scratch, tiles, wanted, row + i, buffer, by_row + i * padded, by_group + i * padded,
+                halves + i * padded);
   }
-  if (in_matrix(args)) return lay_out(args, scratch, row, count, by_row);
+  if (in_matrix(args)) {
+    return lay_out(args, scratch, row, count, by_row, wanted[static_cast<int>(Form::bf16)] ? 2 * padded : padded);
+  }
   for (const Form form : {Form::int8, Form::grouped}) {
     if (!wanted[static_cast<int>(form)]) continue;
     const int8_t* rounded = form == Form::int8 ? by_row : by_group;

@@ -1,5 +1,6 @@
 // The matrix registers of AMX (Intel's Software Developer's Manual, volume 1, chapter 18): eight of up to 16 rows of 64
-// bytes. Four hold sums, [rows][16] int32; two inputs, [rows][64] bytes; two weights, [16][16][4] bytes.
+// bytes. Four hold sums, [rows][16] int32 or float; two the left factors, [rows][64] bytes; two the right ones, [16][16][4] bytes.
+// A product takes one or two of each: sums 0 and 1 belong to the first left one, 2 and 3 to the second.
 #pragma once
 #include <immintrin.h>
 
@@ -33,6 +34,61 @@ class MatrixRegisters {
   MatrixRegisters(const MatrixRegisters&) = delete;
   MatrixRegisters& operator=(const MatrixRegisters&) = delete;
 };
+
+// GCC does not know that loading a register reads memory, nor that storing one writes it: what was written must not wait.
+inline void memory_is_as_written() { asm volatile("" ::: "memory"); }
+
+inline void begin_sums() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
+
+// Sums lie at `at`, rows `stride` bytes apart.
+template <bool kRows2, bool kColumns2>
+inline void load_sums(const void* at, int64_t stride) {
+  const char* from = static_cast<const char*>(at);
+  _tile_loadd(0, from, stride);
+  if constexpr (kColumns2) _tile_loadd(1, from + kDepth, stride);
+  if constexpr (kRows2) _tile_loadd(2, from + kSquare * stride, stride);
+  if constexpr (kRows2 && kColumns2) _tile_loadd(3, from + kSquare * stride + kDepth, stride);
+}
+
+template <bool kRows2, bool kColumns2>
+inline void store_sums(void* at, int64_t stride) {
+  char* to = static_cast<char*>(at);
+  _tile_stored(0, to, stride);
+  if constexpr (kColumns2) _tile_stored(1, to + kDepth, stride);
+  if constexpr (kRows2) _tile_stored(2, to + kSquare * stride, stride);
+  if constexpr (kRows2 && kColumns2) _tile_stored(3, to + kSquare * stride + kDepth, stride);
+}
+
+// A register's content in memory.
+struct Square {
+  const void* at;
+  int64_t stride;  // bytes from row to row
+};
+
+// sums += left x right, of bfloat16, or of signed bytes with unsigned ones.
+template <bool kFloats, bool kRows2, bool kColumns2>
+inline void multiply_squares(const Square (&left)[2], const Square (&right)[2]) {
+  _tile_loadd(4, left[0].at, left[0].stride);
+  _tile_loadd(6, right[0].at, right[0].stride);
+  if constexpr (kColumns2) _tile_loadd(7, right[1].at, right[1].stride);
+  if constexpr (kRows2) _tile_loadd(5, left[1].at, left[1].stride);
+  if constexpr (kFloats) {
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (kColumns2) _tile_dpbf16ps(1, 4, 7);
+    if constexpr (kRows2) _tile_dpbf16ps(2, 5, 6);
+    if constexpr (kRows2 && kColumns2) _tile_dpbf16ps(3, 5, 7);
+  } else {
+    _tile_dpbsud(0, 4, 6);
+    if constexpr (kColumns2) _tile_dpbsud(1, 4, 7);
+    if constexpr (kRows2) _tile_dpbsud(2, 5, 6);
+    if constexpr (kRows2 && kColumns2) _tile_dpbsud(3, 5, 7);
+  }
+}
 
 }  // namespace
 }  // namespace headrace
