@@ -25,10 +25,10 @@
 #include "linear_grouped_plain.hpp"
 #endif
 
-#include <cstdlib>
 #include <optional>
 
 #include "linear_epilogue.hpp"
+#include "linear_pack.hpp"
 #include "linear_prepare.hpp"
 
 namespace headrace {
@@ -168,13 +168,18 @@ struct Block {
   int64_t first, last, row0, rows;
 };
 
+// All rows of a product in blocks, and how many of those take every strip before the next ones do. Matrix units are fast enough to wait for
+// inputs that do not stay in the second cache from strip to strip.
 class Blocks {
  public:
   Blocks(const FusedLinearArgs& args, const Tiles& tiles)
-      : tiles_(tiles),
-        matrix_(in_matrix(args)),
-        split_(matrix_ ? (args.rows + kTwo - 1) / kTwo : tiles.count, kBlockRows / (matrix_ ? kTwo : kMaxRows)) {}
+      : tiles_(tiles), matrix_(in_matrix(args)), two_bytes_(kTwo * matrix_stride(form_of(args.w[0].format), args.k)),
+        split_(matrix_ ? (args.rows + kTwo - 1) / kTwo : tiles.count, most()) {}
   int64_t count() const { return split_.count; }
+  int64_t together() const {
+    if (!matrix_ || split_.count == 0) return split_.count;
+    return std::max<int64_t>(1, kCachedInputs / (two_bytes_ * (split_.base + (split_.extra > 0 ? 1 : 0))));
+  }
   Block operator[](int64_t i) const {
     const int64_t first = split_.begin(i), last = split_.begin(i + 1);
     const int64_t row0 = matrix_ ? first * kTwo : tiles_.begin(first);
@@ -182,10 +187,21 @@ class Blocks {
   }
 
  private:
-  static constexpr int64_t kTwo = 2 * kMatrixGroup;
+  static constexpr int64_t kTwo = 2 * kMatrixGroup, kCachedInputs = 3 << 19;
+  int64_t most() const {
+    if (!matrix_) return kBlockRows / kMaxRows;
+    return std::clamp<int64_t>(kCachedInputs / two_bytes_, 1, kBlockRows / kTwo);
+  }
   const Tiles& tiles_;
   bool matrix_;
+  int64_t two_bytes_;  // of inputs of two registers
   Tiles split_;
+};
+
+// Blocks [begin, end).
+struct Sweep {
+  const Blocks& blocks;
+  int64_t begin, end;
 };
 
 // Sums of one strip for the rows of a block, settled.
@@ -214,27 +230,25 @@ inline void multiply(const FusedLinearArgs& args, const Scratch& scratch, const 
   settle(args, scratch, which, strip, row0, rows, acc);
 }
 
-// All rows of one strip.
-inline void do_strip(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, int which, int64_t strip,
-                     Sums& sums) {
-  const Blocks blocks(args, tiles);
-  for (int64_t i = 0; i < blocks.count(); ++i) {
-    const Block block = blocks[i];
+// The rows of a sweep and one strip.
+inline void do_strip(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const Sweep& sweep, int which,
+                     int64_t strip, Sums& sums) {
+  for (int64_t i = sweep.begin; i < sweep.end; ++i) {
+    const Block block = sweep.blocks[i];
     multiply(args, scratch, tiles, which, strip, block, sums.first);
     write_out(args, which, strip, block.row0, block.rows, sums.first, nullptr);
   }
 }
 
-// All rows of neighbouring strips of gate and up: as many of the gate's as there is room for sums, then the up's, because
-// the two are streams of their own, and each change from one to the other makes the memory wait.
-inline void do_gated_strips(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, int64_t begin,
-                            int64_t end, Sums& sums) {
-  const Blocks blocks(args, tiles);
-  const int64_t run = blocks.count() > 1 ? 1 : std::min<int64_t>(kGatedRun, kBlockRows / args.rows);
+// The rows of a sweep and neighbouring strips of gate and up: as many of the gate's as there is room for sums, then the
+// up's, because the two are streams of their own, and each change from one to the other makes the memory wait.
+inline void do_gated_strips(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const Sweep& sweep,
+                            int64_t begin, int64_t end, Sums& sums) {
+  const int64_t run = sweep.blocks.count() > 1 ? 1 : std::min<int64_t>(kGatedRun, kBlockRows / args.rows);
   for (int64_t strip = begin; strip < end; strip += run) {
     const int64_t strips = std::min(run, end - strip);
-    for (int64_t b = 0; b < blocks.count(); ++b) {
-      const Block block = blocks[b];
+    for (int64_t b = sweep.begin; b < sweep.end; ++b) {
+      const Block block = sweep.blocks[b];
       for (int64_t i = 0; i < strips; ++i) {
         multiply(args, scratch, tiles, 0, strip + i, block, sums.first + i * block.rows * kStrip);
       }
@@ -255,6 +269,7 @@ void product(const FusedLinearArgs& args, int part, int parts) {
   if (args.rows == 0) return;
   const Scratch scratch = scratch_of(args.scratch, args.rows, args.k);
   const Tiles tiles(args.rows, kMaxRows);
+  const Blocks blocks(args, tiles);
   const int units = args.act == Act::none ? args.count : 1;
   int64_t total = 0;
   for (int i = 0; i < units; ++i) total += strip_count(args.w[i].n) * strip_cost(args, i);
@@ -272,10 +287,13 @@ void product(const FusedLinearArgs& args, int part, int parts) {
       return byte <= start ? 0 : (strip < strips ? strip : strips);
     };
     const int64_t begin = at(mine.begin), end = at(mine.end);
-    if (args.act == Act::none) {
-      for (int64_t strip = begin; strip < end; ++strip) do_strip(args, scratch, tiles, i, strip, sums);
-    } else {
-      do_gated_strips(args, scratch, tiles, begin, end, sums);
+    for (int64_t block = 0; block < blocks.count(); block += blocks.together()) {
+      const Sweep sweep{blocks, block, std::min(block + blocks.together(), blocks.count())};
+      if (args.act == Act::none) {
+        for (int64_t strip = begin; strip < end; ++strip) do_strip(args, scratch, tiles, sweep, i, strip, sums);
+      } else {
+        do_gated_strips(args, scratch, tiles, sweep, begin, end, sums);
+      }
     }
     start += strips * cost;
   }
@@ -286,117 +304,6 @@ void prepare_all(const FusedLinearArgs& args, int part, int parts) {
 }
 
 size_t scratch_bytes(int64_t rows, int64_t k) { return scratch_of(nullptr, rows, k).total; }
-
-template <class F>
-void unpack_plain(const Weight& w, int64_t row, float* out) {
-  const uint8_t* strip = w.data + row / kStrip * F::strip_bytes(w.k);
-  for (int64_t i = 0; i < w.k; ++i) out[i] = F::value(strip, i, row % kStrip);
-}
-
-template <class F>
-void unpack_rotated(const Weight& w, int64_t row, float* out) {
-  const uint8_t* strip = w.data + row / kStrip * F::strip_bytes(w.k);
-  const int64_t block = rotation_block(w.k);
-  for (int64_t start = 0; start < w.k; start += block) {
-    float values[kMaxRotation];
-    for (int64_t i = 0; i < block; ++i) values[i] = F::value(strip, start + i, row % kStrip);
-    rotate_row(values, values, block, block);
-    const int64_t left = w.k - start;
-    std::memcpy(out + start, values, static_cast<size_t>(left < block ? left : block) * 4);
-  }
-}
-
-void unpack_row(const Weight& w, int64_t row, float* out) {
-  switch (w.format) {
-    case Format::f32:
-      return unpack_plain<F32>(w, row, out);
-    case Format::f16:
-      return unpack_plain<F16>(w, row, out);
-    case Format::bf16:
-      return unpack_plain<Bf16>(w, row, out);
-    case Format::int8:
-      return unpack_rotated<Int8>(w, row, out);
-    case Format::int4:
-      return unpack_rotated<Int4>(w, row, out);
-    default:
-      return unpack_grouped_row(w, row, out);
-  }
-}
-
-// Whole strips of memory of their own; nothing sensible is left to do where there is none.
-template <class T>
-struct Buffer {
-  explicit Buffer(int64_t count) : data(static_cast<T*>(std::malloc(static_cast<size_t>(count + 1) * sizeof(T)))) {
-    if (data == nullptr) std::abort();
-  }
-  ~Buffer() { std::free(data); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  T* data;
-};
-
-// As read_strip, of a block type, by way of its own grouped format.
-int64_t read_grouped_strip(Format type, const uint8_t* source, int64_t rows, int64_t k, int64_t k_padded,
-                           uint8_t* strip, float* row, float* out) {
-  const int64_t bad = pack_grouped_strip(type, source, rows, k, strip);
-  if (bad >= 0) return bad;
-  std::memset(out, 0, static_cast<size_t>(k_padded) * kStrip * sizeof(float));
-  for (int64_t c = 0; c < rows; ++c) {
-    unpack_grouped_row({type, kStrip, k, strip}, c, row);
-    for (int64_t i = 0; i < k; ++i) out[i * kStrip + c] = row[i];
-  }
-  return -1;
-}
-
-template <class F>
-int64_t pack_strips(Format type, const uint8_t* source, int64_t n, int64_t k, int64_t strip0, int64_t strip1,
-                    uint8_t* packed) {
-  const Buffer<float> buffer(F::padded_k(k) * kStrip);
-  const Buffer<float> row_buffer(is_grouped(type) ? k : 0);
-  const Buffer<uint8_t> strip_buffer(is_grouped(type) ? strip_bytes_of(type, k) : 0);
-  for (int64_t strip = strip0; strip < strip1; ++strip) {
-    const int64_t row = strip * kStrip;
-    const int64_t rows = n - row < kStrip ? n - row : kStrip;
-    const uint8_t* from = source + (row - strip0 * kStrip) * source_row_bytes(type, k);
-    const int64_t bad =
-        is_grouped(type)
-            ? read_grouped_strip(type, from, rows, k, F::padded_k(k), strip_buffer.data, row_buffer.data, buffer.data)
-            : read_strip(type, from, rows, k, F::padded_k(k), buffer.data);
-    if (bad >= 0) return row + bad;
-    if (!F::pack_strip(buffer.data, k, packed + strip * F::strip_bytes(k))) return row;
-  }
-  return -1;
-}
-
-int64_t pack_grouped(Format format, const uint8_t* source, int64_t n, int64_t k, int64_t strip0, int64_t strip1,
-                     uint8_t* packed) {
-  for (int64_t strip = strip0; strip < strip1; ++strip) {
-    const int64_t row = strip * kStrip, rows = n - row < kStrip ? n - row : kStrip;
-    const uint8_t* from = source + (row - strip0 * kStrip) * source_row_bytes(format, k);
-    const int64_t bad = pack_grouped_strip(format, from, rows, k, packed + strip * strip_bytes_of(format, k));
-    if (bad >= 0) return row + bad;
-  }
-  return -1;
-}
-
-int64_t pack(Format format, Format type, const void* source, int64_t n, int64_t k, int64_t strip0, int64_t strip1,
-             uint8_t* packed) {
-  const uint8_t* bytes = static_cast<const uint8_t*>(source);
-  switch (format) {
-    case Format::f32:
-      return pack_strips<F32>(type, bytes, n, k, strip0, strip1, packed);
-    case Format::f16:
-      return pack_strips<F16>(type, bytes, n, k, strip0, strip1, packed);
-    case Format::bf16:
-      return pack_strips<Bf16>(type, bytes, n, k, strip0, strip1, packed);
-    case Format::int8:
-      return pack_strips<Int8>(type, bytes, n, k, strip0, strip1, packed);
-    case Format::int4:
-      return pack_strips<Int4>(type, bytes, n, k, strip0, strip1, packed);
-    default:
-      return pack_grouped(format, bytes, n, k, strip0, strip1, packed);
-  }
-}
 
 }  // namespace
 
