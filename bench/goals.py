@@ -192,8 +192,7 @@ def _line(setting: Setting, goal: Goal, report: StepReport) -> str:
     value, show = goal.value(report), goal.show
     speed = report.figures["decode_tokens_per_s" if goal.phase == "decode" else "prefill_tokens_per_s"].median
     limits = report.limits
-    int8_per_s = max(limits.int8_per_s, limits.matrix_int8_per_s)
-    machine = f"{limits.read_bytes_per_s / 1e9:.1f} GB/s, {int8_per_s / 1e12:.2f} T"
+    machine = f"{limits.read_bytes_per_s / 1e9:.1f} GB/s, {limits.best_int8_per_s / 1e12:.2f} T"
     return (
         f"| {setting.name} | {goal.name} {'≤' if goal.less else '≥'} {show(goal.bound)} "
         f"| {'met' if goal.met(report) else '**missed**'} "

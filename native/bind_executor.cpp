@@ -219,11 +219,11 @@ void bind_executor(nb::module_& m) {
       "compute_peaks",
       [](Pool& pool, int64_t rounds, int repeats) {
         const headrace::Peaks peaks = headrace::compute_peaks(pool, rounds, repeats);
-        return std::array<double, 4>{peaks.f32, peaks.bf16, peaks.int8, peaks.matrix};
+        return std::array<double, 5>{peaks.f32, peaks.bf16, peaks.int8, peaks.matrix_bf16, peaks.matrix_int8};
       },
       "pool"_a, "rounds"_a = 1 << 16, "repeats"_a = 25,
-      "Operations per second of all threads together in float32, bfloat16, int8 and int8 on matrix units (0: there are "
-      "none): the best of `repeats`.");
+      "Operations per second of all threads together in float32, bfloat16, int8, and the latter two on matrix units (0: "
+      "there are none): the best of `repeats`.");
   nb::class_<headrace::Signal>(m, "Signal", "Between a call of several steps and other threads.")
       .def(nb::init<>())
       .def("stop", &headrace::Signal::stop, "Ends calls after the step that is running, until it is reset.")

@@ -47,6 +47,7 @@ Peaks compute_peaks(Pool& pool, int64_t rounds, int repeats) {
   if (rounds < 1 || repeats < 1) throw std::invalid_argument("compute_peaks needs at least one round and one repeat");
   const PeaksKernels& kernels = peaks_kernels(active_isa());
   const auto measure = [&](float (*loop)(int64_t), int64_t operations) {
+    if (loop == nullptr) return 0.0;
     std::atomic<int64_t> sink{0};  // what is computed must be used
     double best = 0;  // slower ones shared their cores with other programs
     for (int repeat = 0; repeat < repeats; ++repeat) {
@@ -62,8 +63,8 @@ Peaks compute_peaks(Pool& pool, int64_t rounds, int repeats) {
     return best;
   };
   return {measure(kernels.f32, kernels.f32_operations), measure(kernels.bf16, kernels.bf16_operations),
-          measure(kernels.int8, kernels.int8_operations),
-          kernels.matrix == nullptr ? 0.0 : measure(kernels.matrix, kernels.matrix_operations)};
+          measure(kernels.int8, kernels.int8_operations), measure(kernels.matrix_bf16, kernels.matrix_bf16_operations),
+          measure(kernels.matrix_int8, kernels.matrix_int8_operations)};
 }
 
 }  // namespace headrace

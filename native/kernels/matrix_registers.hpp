@@ -70,13 +70,9 @@ struct Square {
   int64_t stride;  // bytes from row to row
 };
 
-// sums += left x right, of bfloat16, or of signed bytes with unsigned ones.
+// sums += left x right, of bfloat16, or of signed bytes with unsigned ones: of what lies in the registers.
 template <bool kFloats, bool kRows2, bool kColumns2>
-inline void multiply_squares(const Square (&left)[2], const Square (&right)[2]) {
-  _tile_loadd(4, left[0].at, left[0].stride);
-  _tile_loadd(6, right[0].at, right[0].stride);
-  if constexpr (kColumns2) _tile_loadd(7, right[1].at, right[1].stride);
-  if constexpr (kRows2) _tile_loadd(5, left[1].at, left[1].stride);
+inline void multiply_loaded() {
   if constexpr (kFloats) {
     _tile_dpbf16ps(0, 4, 6);
     if constexpr (kColumns2) _tile_dpbf16ps(1, 4, 7);
@@ -88,6 +84,16 @@ inline void multiply_squares(const Square (&left)[2], const Square (&right)[2]) 
     if constexpr (kRows2) _tile_dpbsud(2, 5, 6);
     if constexpr (kRows2 && kColumns2) _tile_dpbsud(3, 5, 7);
   }
+}
+
+// The same of what lies in memory.
+template <bool kFloats, bool kRows2, bool kColumns2>
+inline void multiply_squares(const Square (&left)[2], const Square (&right)[2]) {
+  _tile_loadd(4, left[0].at, left[0].stride);
+  _tile_loadd(6, right[0].at, right[0].stride);
+  if constexpr (kColumns2) _tile_loadd(7, right[1].at, right[1].stride);
+  if constexpr (kRows2) _tile_loadd(5, left[1].at, left[1].stride);
+  multiply_loaded<kFloats, kRows2, kColumns2>();
 }
 
 }  // namespace

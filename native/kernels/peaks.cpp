@@ -97,23 +97,22 @@ inline constexpr int64_t kBf16 = 4 * kWidth;
 #endif
 
 #if defined(HEADRACE_ISA_amx)
-// Four products of 16 x 64 by 64 x 16 in each round.
+// Four products of 16 x 64 bytes by 64 x 16 in each round.
+template <bool kFloats>
 static float matrix(int64_t rounds) {
   const MatrixRegisters registers(kSquare);
-  for (int64_t round = 0; round < rounds; ++round) {
-    _tile_dpbsud(0, 4, 6);
-    _tile_dpbsud(1, 4, 7);
-    _tile_dpbsud(2, 5, 6);
-    _tile_dpbsud(3, 5, 7);
-  }
+  for (int64_t round = 0; round < rounds; ++round) multiply_loaded<kFloats, true, true>();
   int32_t sums[kSquare * kSquare];
   _tile_stored(0, sums, kSquare * sizeof *sums);
   return static_cast<float>(sums[0]);
 }
-inline constexpr int64_t kMatrixRound = 4 * 2 * kSquare * kSquare * kDepth;
+inline constexpr float (*matrix_bf16)(int64_t rounds) = matrix<true>;
+inline constexpr float (*matrix_int8)(int64_t rounds) = matrix<false>;
+inline constexpr int64_t kMatrixInt8 = 4 * 2 * kSquare * kSquare * kDepth;
 #else
-inline constexpr float (*matrix)(int64_t rounds) = nullptr;
-inline constexpr int64_t kMatrixRound = 0;
+inline constexpr float (*matrix_bf16)(int64_t rounds) = nullptr;
+inline constexpr float (*matrix_int8)(int64_t rounds) = nullptr;
+inline constexpr int64_t kMatrixInt8 = 0;
 #endif
 
 }  // namespace headrace::HEADRACE_NAMESPACE
@@ -124,10 +123,12 @@ const PeaksKernels HEADRACE_TABLE(peaks) = {
     HEADRACE_NAMESPACE::f32,
     HEADRACE_NAMESPACE::bf16,
     HEADRACE_NAMESPACE::int8,
-    HEADRACE_NAMESPACE::matrix,
+    HEADRACE_NAMESPACE::matrix_bf16,
+    HEADRACE_NAMESPACE::matrix_int8,
     HEADRACE_NAMESPACE::kSums * 2 * HEADRACE_NAMESPACE::kWidth,
     HEADRACE_NAMESPACE::kSums * HEADRACE_NAMESPACE::kBf16,
     HEADRACE_NAMESPACE::kSums * HEADRACE_NAMESPACE::kInt8,
-    HEADRACE_NAMESPACE::kMatrixRound,
+    HEADRACE_NAMESPACE::kMatrixInt8 / 2,
+    HEADRACE_NAMESPACE::kMatrixInt8,
 };
 }  // namespace headrace

@@ -12,11 +12,13 @@ struct PeaksKernels {
   float (*f32)(int64_t rounds);
   float (*bf16)(int64_t rounds);  // pairs of bfloat16 into float32 sums; widened where there is no such instruction
   float (*int8)(int64_t rounds);  // unsigned times signed bytes into int32 sums
-  float (*matrix)(int64_t rounds);  // the same on matrix units; null where there are none
+  float (*matrix_bf16)(int64_t rounds);  // the same two on matrix units; null where there are none
+  float (*matrix_int8)(int64_t rounds);
   int64_t f32_operations;
   int64_t bf16_operations;
   int64_t int8_operations;
-  int64_t matrix_operations;
+  int64_t matrix_bf16_operations;
+  int64_t matrix_int8_operations;
 };
 
 const PeaksKernels& peaks_kernels(Isa isa);

@@ -135,6 +135,7 @@ def _better(one: Limits, other: Limits) -> Limits:
     return replace(
         one,
         int8_per_s=max(one.int8_per_s, other.int8_per_s),
+        matrix_bf16_per_s=max(one.matrix_bf16_per_s, other.matrix_bf16_per_s),
         matrix_int8_per_s=max(one.matrix_int8_per_s, other.matrix_int8_per_s),
         read_bytes_per_s=max(one.read_bytes_per_s, other.read_bytes_per_s),
     )

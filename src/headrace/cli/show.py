@@ -121,8 +121,8 @@ def _print_speed(facts: ModelFacts) -> None:
     limits = speed.limits
     print(
         f"\nat most, by the limits of {limits.threads} threads ({limits.isa}, measured {limits.measured_at}: "
-        f"{size(limits.read_bytes_per_s)}/s, {limits.int8_per_s / 1e9:,.0f} int8 and "
-        f"{limits.bf16_per_s / 1e9:,.0f} bf16 Gop/s)"
+        f"{size(limits.read_bytes_per_s)}/s, {limits.best_int8_per_s / 1e9:,.0f} int8 and "
+        f"{limits.best_bf16_per_s / 1e9:,.0f} bf16 Gop/s)"
     )
     decode = f"{speed.decode_tokens_per_s:,.0f} tokens/s after {speed.context:,} tokens, one sequence"
     prefill = f"{speed.prefill_tokens_per_s:,.0f} tokens/s ({speed.arithmetic})"

@@ -22,8 +22,8 @@ def arithmetic_of(format: str) -> str:
 def peak_of(format: str, limits: Limits) -> float:
     """Operations per second at best in products with weights of this format."""
     if format in _FOR_MATRIX_UNITS:
-        return max(limits.int8_per_s, limits.matrix_int8_per_s)
-    peaks = {"f32": limits.f32_per_s, "bf16": limits.bf16_per_s, "int8": limits.int8_per_s}
+        return limits.best_int8_per_s
+    peaks = {"f32": limits.f32_per_s, "bf16": limits.best_bf16_per_s, "int8": limits.int8_per_s}
     return peaks[arithmetic_of(format)]
 
 

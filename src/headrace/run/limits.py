@@ -11,14 +11,14 @@ from pathlib import Path
 
 from headrace import _native
 
-_VERSION = 2  # of the file; raise it when what is measured changes
+_VERSION = 3  # of the file; raise it when what is measured changes
 _CPU_FACTS = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Bytes and operations (a multiplication and an addition are two) per second of `threads` threads.
-    `matrix_int8_per_s` is of matrix units, which take weights of int8 and int4; 0 where there are none."""
+    `matrix_...` are of matrix units: 0 where there are none."""
 
     cpu: str
     isa: str
@@ -28,7 +28,18 @@ class Limits:
     f32_per_s: float
     bf16_per_s: float
     int8_per_s: float
+    matrix_bf16_per_s: float = 0.0
     matrix_int8_per_s: float = 0.0
+
+    @property
+    def best_bf16_per_s(self) -> float:
+        """On whichever units are faster."""
+        return max(self.bf16_per_s, self.matrix_bf16_per_s)
+
+    @property
+    def best_int8_per_s(self) -> float:
+        """On whichever units are faster."""
+        return max(self.int8_per_s, self.matrix_int8_per_s)
 
 
 def machine_limits(threads: int, cache: Path | None, *, measure: bool = False) -> Limits:
@@ -66,7 +77,7 @@ def _read(path: Path) -> Limits | None:
 
 def _measure(threads: int) -> Limits:
     pool = _native.Pool(threads)
-    f32, bf16, int8, matrix = _native.compute_peaks(pool)
+    f32, bf16, int8, matrix_bf16, matrix_int8 = _native.compute_peaks(pool)
     return Limits(
         cpu=cpu_name(),
         isa=_native.isa(),
@@ -76,7 +87,8 @@ def _measure(threads: int) -> Limits:
         f32_per_s=f32,
         bf16_per_s=bf16,
         int8_per_s=int8,
-        matrix_int8_per_s=matrix,
+        matrix_bf16_per_s=matrix_bf16,
+        matrix_int8_per_s=matrix_int8,
     )
 
 

@@ -38,15 +38,16 @@ def command(
         print_json([asdict(limits) for limits in found])
         return
     print(f"{found[0].cpu}, {found[0].isa}, measured {found[-1].measured_at}")
-    header = ("THREADS", "READ", "MATRIX INT8", "INT8", "BF16", "F32")
+    header = ("THREADS", "READ", "MATRIX INT8", "MATRIX BF16", "INT8", "BF16", "F32")
     with_units = any(limits.matrix_int8_per_s for limits in found)
     rows = [header, *map(_row, found)]
-    shown = [row if with_units else (*row[:2], *row[3:]) for row in rows]
+    shown = [row if with_units else (*row[:2], *row[4:]) for row in rows]
     print_table(shown[1:], header=shown[0])
 
 
 def _row(limits: Limits) -> tuple[str, ...]:
-    peaks = (limits.matrix_int8_per_s, limits.int8_per_s, limits.bf16_per_s, limits.f32_per_s)
+    matrix = limits.matrix_int8_per_s, limits.matrix_bf16_per_s
+    peaks = (*matrix, limits.int8_per_s, limits.bf16_per_s, limits.f32_per_s)
     return (
         str(limits.threads),
         f"{size(limits.read_bytes_per_s)}/s",

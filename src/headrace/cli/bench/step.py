@@ -75,7 +75,7 @@ def _print(report: StepReport) -> None:
     print(f"{work.name}: {work.batch} x ({work.prompt:,} prompt + {work.generate:,} generated tokens)")
     print(
         f"{limits.cpu}, {limits.isa}, {limits.threads} threads: {size(limits.read_bytes_per_s)}/s, "
-        f"{limits.int8_per_s / 1e12:.2f} T int8/s, {limits.bf16_per_s / 1e12:.2f} T bf16/s"
+        f"{limits.best_int8_per_s / 1e12:.2f} T int8/s, {limits.best_bf16_per_s / 1e12:.2f} T bf16/s"
     )
     of_peak = f"of the {report.arithmetic} peak"
     prefill, decode = (
