@@ -41,7 +41,7 @@ static void attend_block(const Tile& tile, const Scratch& s, Block<T> block, con
     score_rows<T, Rows>(q + row * stride, stride, block.keys, ahead.pages, block.page_count, dim,
                         s.scores + row * kBlock);
   });
-  soften<T>(tile, s, s.scores, 0, tile.rows, block.page_count * kPageVectors, block.begin);
+  soften<T>(tile, s, s.scores, 0, tile.rows, block.page_count * kPageVectors, block.begin, [] {});
   over_rows<kOutRows>(tile.rows, [&]<int Rows>(int row, int turn, int turns) {
     const Ahead<T> ahead(block.values, next.keys, turn, turns);
     out_rows<T, Rows>(weights_of<T>(s.scores + row * kBlock), s.decay + row, block.values, ahead.pages, block.key0,

@@ -19,14 +19,34 @@ static inline bool in_matrix(const AttendArgs& args) {
   return args.kv.type == KvType::bf16 && args.kv.head_dim % kInner == 0 && args.value_dim % kSide == 0;
 }
 
-static inline void fetch_square(const uint16_t* at) {
-  for (int line = 0; line < kSide; ++line) fetch(at + line * kInner);
-}
+// The lines of a block that comes next, page by page, keys and then values, fetched little by little while others are
+// computed with: memory is slower than the matrix units, and waits for nobody when it is asked all the time.
+class Fetcher {
+ public:
+  Fetcher() = default;
+  explicit Fetcher(const Block<uint16_t>& block, int head_dim) : lines_(kPageTokens * head_dim / kInner) {
+    for (int p = 0; p < block.page_count; ++p) {
+      pages_[count_++] = block.keys[p];
+      if (block.values[p] != nullptr) pages_[count_++] = block.values[p];
+    }
+  }
+  void fetch_some(int lines) {
+    for (int i = 0; i < lines && page_ < count_; ++i) {
+      fetch(pages_[page_] + line_ * kInner);
+      if (++line_ == lines_) line_ = 0, ++page_;
+    }
+  }
 
-// Scores of 16 or 32 rows with one or two pages of keys. What is at `ahead`, where it is not null, is fetched.
+ private:
+  const uint16_t* pages_[2 * kBlockPages];
+  int count_ = 0, lines_ = 0, page_ = 0, line_ = 0;
+};
+constexpr int kFetched = 16;  // lines at a time
+
+// Scores of 16 or 32 rows with one or two pages of keys.
 template <bool kRows2, bool kPages2>
-static inline void score_pages(const uint16_t* q, int q_stride, const uint16_t* const* pages,
-                               const uint16_t* const* ahead, int head_dim, float* scores) {
+static inline void score_pages(const uint16_t* q, int q_stride, const uint16_t* const* pages, Fetcher& ahead, int head_dim,
+                               float* scores) {
   begin_sums();
   const int64_t q_bytes = q_stride * int64_t{2};
   for (int d = 0; d < head_dim; d += kInner) {
@@ -34,28 +54,26 @@ static inline void score_pages(const uint16_t* q, int q_stride, const uint16_t* 
     const Square left[2] = {{q + d, q_bytes}, {q + kSide * q_stride + d, q_bytes}};
     const Square right[2] = {{pages[0] + at, kDepth}, {kPages2 ? pages[1] + at : nullptr, kDepth}};
     multiply_squares<true, kRows2, kPages2>(left, right);
-    if (ahead[0] != nullptr) fetch_square(ahead[0] + at);
-    if (kPages2 && ahead[1] != nullptr) fetch_square(ahead[1] + at);
+    ahead.fetch_some(kFetched);
   }
   store_sums<kRows2, kPages2>(scores, kBlock * int64_t{4});
 }
 
 template <bool kRows2>
 static inline void score_matrix(const uint16_t* q, int q_stride, const Block<uint16_t>& block,
-                                const uint16_t* const* ahead, int head_dim, float* scores) {
+                                Fetcher& ahead, int head_dim, float* scores) {
   int p = 0;
   for (; p + 2 <= block.page_count; p += 2) {
-    score_pages<kRows2, true>(q, q_stride, block.keys + p, ahead + p, head_dim, scores + p * kPageTokens);
+    score_pages<kRows2, true>(q, q_stride, block.keys + p, ahead, head_dim, scores + p * kPageTokens);
   }
   if (p < block.page_count) {
-    score_pages<kRows2, false>(q, q_stride, block.keys + p, ahead + p, head_dim, scores + p * kPageTokens);
+    score_pages<kRows2, false>(q, q_stride, block.keys + p, ahead, head_dim, scores + p * kPageTokens);
   }
 }
 
 // Every key's values, each after its page's neighbour, as [keys / 2][value_dim][2], up to a whole number of products; zero
 // where no row sees them. Meanwhile the pages at `ahead` are fetched.
-static inline void gather_values(Block<uint16_t>& block, const AttendArgs& args, const uint16_t* const* ahead,
-                                 uint16_t* to) {
+static inline void gather_values(Block<uint16_t>& block, const AttendArgs& args, Fetcher& ahead, uint16_t* to) {
   const int page_numbers = kPageTokens * args.value_dim;
   for (int p = block.key0 / kInner * 2; p < (block.key1 + kInner - 1) / kInner * 2; ++p) {
     const int begin = p * kPageTokens;
@@ -64,7 +82,7 @@ static inline void gather_values(Block<uint16_t>& block, const AttendArgs& args,
       memset(page, 0, static_cast<size_t>(page_numbers) * 2);
       continue;
     }
-    for (int d = 0; d < args.kv.head_dim && ahead[p] != nullptr; d += kInner) fetch_square(ahead[p] + d * kPageTokens);
+    ahead.fetch_some(kFetched);
     if (args.kv.v == nullptr) block.values[p] = turned(block.keys[p], args.value_dim, args.kv.head_dim, page);
     if (begin < block.key0 || begin + kPageTokens > block.key1) {
       visible_values(block.values[p], args.value_dim, block.key0 - begin, block.key1 - begin, page);
@@ -85,7 +103,7 @@ static inline void decay_rows(const float* decay, int value_dim, float* out, int
 
 template <bool kRows2, bool kColumns2>
 static inline void add_values(const uint16_t* weights, const uint16_t* values, int key0, int key1, int value_dim,
-                              float* out, int stride) {
+                              Fetcher& ahead, float* out, int stride) {
   constexpr int64_t kWeightBytes = kWeightStride<uint16_t> * 2;
   load_sums<kRows2, kColumns2>(out, stride * int64_t{4});
   for (int key = key0 / kInner * kInner; key < key1; key += kInner) {
@@ -93,48 +111,48 @@ static inline void add_values(const uint16_t* weights, const uint16_t* values, i
     const uint16_t* right = values + key * value_dim;
     const int64_t bytes = value_dim * int64_t{4};
     multiply_squares<true, kRows2, kColumns2>(left, {{right, bytes}, {right + 2 * kSide, bytes}});
+    ahead.fetch_some(kFetched);
   }
   store_sums<kRows2, kColumns2>(out, stride * int64_t{4});
 }
 
 template <bool kRows2>
 static inline void out_matrix(const uint16_t* weights, const uint16_t* values, int key0, int key1, int value_dim,
-                              float* out, int stride) {
+                              Fetcher& ahead, float* out, int stride) {
   int d = 0;
   for (; d + 2 * kSide <= value_dim; d += 2 * kSide) {
-    add_values<kRows2, true>(weights, values + 2 * d, key0, key1, value_dim, out + d, stride);
+    add_values<kRows2, true>(weights, values + 2 * d, key0, key1, value_dim, ahead, out + d, stride);
   }
-  if (d < value_dim) add_values<kRows2, false>(weights, values + 2 * d, key0, key1, value_dim, out + d, stride);
+  if (d < value_dim) add_values<kRows2, false>(weights, values + 2 * d, key0, key1, value_dim, ahead, out + d, stride);
 }
 
 // The first rows fetch values while they read keys, and the next keys while they gather values.
 template <bool kRows2>
-static inline void attend_matrix_rows(const Tile& tile, const Scratch& s, Block<uint16_t>& block,
-                                      const Block<uint16_t>& next, int row) {
-  constexpr const uint16_t* kNothing[kBlockPages] = {};
+static inline void attend_matrix_rows(const Tile& tile, const Scratch& s, Block<uint16_t>& block, Fetcher& ahead,
+                                      int row) {
   const AttendArgs& args = *tile.args;
   const int dim = args.kv.head_dim, vectors = (block.page_count + 1) / 2 * 2 * kPageVectors;
-  const bool own_values = args.kv.v != nullptr;
   const uint16_t* q = reinterpret_cast<const uint16_t*>(s.q) + row * dim;
   uint16_t* values = reinterpret_cast<uint16_t*>(s.turned);
   float* out = s.out + row * dim;
   memory_is_as_written();
-  score_matrix<kRows2>(q, dim, block, row > 0 ? kNothing : own_values ? block.values : next.keys, dim, s.scores);
+  score_matrix<kRows2>(q, dim, block, ahead, dim, s.scores);
   memory_is_as_written();
   const int last = smaller(row + (kRows2 ? 2 : 1) * kSide, tile.rows);
-  soften<uint16_t>(tile, s, s.scores, row, last, vectors, block.begin);
-  if (row == 0) gather_values(block, args, own_values ? next.keys : kNothing, values);
+  soften<uint16_t>(tile, s, s.scores, row, last, vectors, block.begin, [&] { ahead.fetch_some(kFetched); });
+  if (row == 0) gather_values(block, args, ahead, values);
   decay_rows(s.decay + row, args.value_dim, out, dim);
   if constexpr (kRows2) decay_rows(s.decay + row + kSide, args.value_dim, out + kSide * dim, dim);
   memory_is_as_written();
-  out_matrix<kRows2>(weights_of<uint16_t>(s.scores), values, block.key0, block.key1, args.value_dim, out, dim);
+  out_matrix<kRows2>(weights_of<uint16_t>(s.scores), values, block.key0, block.key1, args.value_dim, ahead, out, dim);
   memory_is_as_written();
 }
 
 static void attend_matrix_block(const Tile& tile, const Scratch& s, Block<uint16_t> block, const Block<uint16_t>& next) {
+  Fetcher ahead(next, tile.args->kv.head_dim);
   int row = 0;
-  for (; tile.rows - row > kSide; row += 2 * kSide) attend_matrix_rows<true>(tile, s, block, next, row);
-  if (row < tile.rows) attend_matrix_rows<false>(tile, s, block, next, row);
+  for (; tile.rows - row > kSide; row += 2 * kSide) attend_matrix_rows<true>(tile, s, block, ahead, row);
+  if (row < tile.rows) attend_matrix_rows<false>(tile, s, block, ahead, row);
 }
 
 }  // namespace headrace::HEADRACE_NAMESPACE

@@ -43,10 +43,11 @@ static inline F top_of_rows(const float* scores, int vectors) {
 }
 
 // Scores of `rows` rows become weights e^(score - shift), where they were; returns the sums of weights.
-template <typename T>
-static inline F weigh_rows(float* scores, int rows, int vectors, const float* shift) {
+template <typename T, typename Between>
+static inline F weigh_rows(float* scores, int rows, int vectors, const float* shift, const Between& between) {
   F totals[kWidth] = {};
   for (int r = 0; r < rows; ++r) {
+    between();
     float* row = scores + r * kBlock;
     auto* weights = weights_of<T>(row);  // at most as wide as scores: written behind them
     const F from = splat(shift[r]);
@@ -62,10 +63,11 @@ static inline F weigh_rows(float* scores, int rows, int vectors, const float* sh
 }
 
 // Scores of rows [first, last) with vectors * kWidth keys from `begin` on become weights e^(score - top of the row), where
-// they were; decay is what the old output and sum are worth under the new top. kWidth rows at a time: those behind the
+// they were (between two rows `between` is called); decay is what the old output and sum are worth under the new top. kWidth rows at a time: those behind the
 // last row of the tile are computed with and mean nothing.
-template <typename T>
-static inline void soften(const Tile& tile, const Scratch& s, float* scores, int first, int last, int vectors, int begin) {
+template <typename T, typename Between>
+static inline void soften(const Tile& tile, const Scratch& s, float* scores, int first, int last, int vectors, int begin,
+                          const Between& between) {
   if (tile.args->softcap > 0 || begin < tile.first_shared || begin + vectors * kWidth > tile.last_shared + 1) {
     mask_rows<T>(tile, scores, first, last, vectors, begin);
   }
@@ -78,7 +80,7 @@ static inline void soften(const Tile& tile, const Scratch& s, float* scores, int
     store(shifts, shift);
     store(s.top + row, top);
     store(s.decay + row, decay);
-    const F total = weigh_rows<T>(scores, smaller(kWidth, last - row), vectors, shifts);
+    const F total = weigh_rows<T>(scores, smaller(kWidth, last - row), vectors, shifts, between);
     store(s.sum + row, load(s.sum + row) * decay + total);
   }
 }

@@ -76,6 +76,8 @@ def bench_profile(
     assert isinstance(executor, NativeExecutor)
     counter = _Counter(executor.program, prepared.wanted, prepared.plan.kv_type)
     chunk = min(workload.prompt, options.token_budget)
+    progress("filling keys and values")
+    _fill(executor, workload, chunk)
     found: list[StepProfile] = []
     for title, new, sequences in (
         (f"prefill: the last {chunk:,} of a prompt of {workload.prompt:,} tokens", chunk, 1),
@@ -90,10 +92,23 @@ def bench_profile(
     return limits, found
 
 
-def _step(*, new: int, length: int, sequences: int, pages: int) -> Step:
+def _fill(executor: NativeExecutor, workload: Workload, chunk: int) -> None:
+    """Compute all prompts: memory that was never written is one page of zeros, which is read from the
+    caches."""
+    pages = executor.capacity.page_tokens
+    per_sequence = pages_for(workload.prompt + 1, pages)
+    for sequence in range(workload.batch):
+        for end in range(chunk, workload.prompt + chunk, chunk):
+            length = min(end, workload.prompt)
+            new = length - (end - chunk)
+            first = sequence * per_sequence
+            executor.run(_step(new=new, length=length, sequences=1, pages=pages, first_page=first))
+
+
+def _step(*, new: int, length: int, sequences: int, pages: int, first_page: int = 0) -> Step:
     """Each sequence has `length` tokens, of which the last `new` are computed."""
     per_sequence = pages_for(length, pages)
-    tables = np.arange(sequences * per_sequence, dtype=np.int32).reshape(sequences, per_sequence)
+    tables = np.arange(sequences * per_sequence, dtype=np.int32).reshape(sequences, per_sequence) + first_page
     positions = np.tile(np.arange(length - new, length, dtype=np.int32), (sequences, 1))
     slots = np.take_along_axis(tables, positions // pages, axis=1) * pages + positions % pages
     starts = np.arange(sequences + 1, dtype=np.int32) * new

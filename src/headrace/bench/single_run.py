@@ -89,9 +89,20 @@ def measure(order: RunOrder) -> RunFigures:
     return RunFigures(
         load_s=load_s,
         first_token_from_start_s=first_token_s,
-        peak_rss_bytes=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        peak_rss_bytes=_peak_rss_bytes(),
         **_speeds(order.workload, times_s),
     )
+
+
+def _peak_rss_bytes() -> int:
+    """Of this program alone: getrusage counts what the process was before it became this one, as large as
+    the one that started it."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _speeds(workload: Workload, times_s: list[list[float]]) -> dict[str, float]:
