@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -121,12 +122,13 @@ class BoundExecutor {
     return {};
   }
 
-  std::vector<int32_t> run_several(int output, headrace::Sampler& sampler,
-                                   const std::vector<headrace::SampleRow*>& sampling, int32_t steps, const Ints& tokens,
-                                   const Ints& positions, const Ints& slots, const Ints& query_starts,
-                                   const Ints& lengths, const IntTable& block_tables, const Ints& rows,
-                                   const Ints& state_slots, const std::vector<headrace::SuffixAutomaton*>& texts,
-                                   int32_t least, headrace::Signal* signal) {
+  headrace::SeveralSteps run_several(int output, headrace::Sampler& sampler,
+                                     const std::vector<headrace::SampleRow*>& sampling, const Ints& tokens,
+                                     const Ints& positions, const Ints& slots, const Ints& query_starts,
+                                     const Ints& lengths, const IntTable& block_tables, const Ints& rows,
+                                     const Ints& state_slots, int32_t steps, int32_t spare, double seconds,
+                                     const std::vector<headrace::SuffixAutomaton*>& texts,
+                                     const std::vector<int32_t>& depths, int32_t room, headrace::Signal* signal) {
     const headrace::Step step = step_of(tokens, positions, slots, query_starts, lengths, block_tables, rows, state_slots);
     value(output, 0);  // refuses an unknown one
     if (columns(output) != sampler.vocabulary()) throw std::invalid_argument("run_several: the sampler has another vocabulary");
@@ -134,7 +136,9 @@ class BoundExecutor {
       if (row == nullptr) throw std::invalid_argument("run_several: a row is None");
     }
     const nb::gil_scoped_release released;
-    return headrace::run_several(*executor_, output, sampler, step, sampling, steps, {texts, least}, signal);
+    const headrace::Program& program = executor_->program();
+    const headrace::Guesses guesses{texts, depths, std::min({room, program.max_tokens, program.max_rows})};
+    return headrace::run_several(*executor_, output, sampler, step, sampling, {steps, spare, seconds}, guesses, signal);
   }
 
   float* value(int id, int64_t rows) const {
@@ -193,6 +197,18 @@ class BoundExecutor {
   std::unique_ptr<Executor> executor_;
 };
 
+std::vector<std::tuple<int, int, int, int, int>> guessed_of(const headrace::SeveralSteps& steps) {
+  std::vector<std::tuple<int, int, int, int, int>> found;
+  for (const auto& one : steps.guessed) found.emplace_back(one.sequence, one.kind, one.checked, one.right, one.wrong);
+  return found;
+}
+
+std::vector<std::pair<int, double>> with_drafts_of(const headrace::SeveralSteps& steps) {
+  std::vector<std::pair<int, double>> found;
+  for (const auto& one : steps.with_drafts) found.emplace_back(one.tokens, one.seconds);
+  return found;
+}
+
 nb::ndarray<nb::numpy, float, nb::ndim<2>> view_of_value(nb::object self, int id, int64_t rows) {
   const auto& executor = nb::cast<const BoundExecutor&>(self);
   float* data = executor.value(id, rows);
@@ -229,6 +245,13 @@ void bind_executor(nb::module_& m) {
       .def("stop", &headrace::Signal::stop, "Ends calls after the step that is running, until it is reset.")
       .def("reset", &headrace::Signal::reset)
       .def_prop_ro("steps", &headrace::Signal::steps, "Steps of all calls so far.");
+  nb::class_<headrace::SeveralSteps>(m, "SeveralSteps", "What a call of several steps brought.")
+      .def_ro("tokens", &headrace::SeveralSteps::tokens, "by sequence; a negative one says that there was none, and why")
+      .def_ro("steps", &headrace::SeveralSteps::steps)
+      .def_prop_ro("guessed", &guessed_of, "sequence, kind, and tokens that were checked, right, and wrong, of each draft")
+      .def_prop_ro("with_drafts", &with_drafts_of, "tokens and seconds of each step that checked some")
+      .def_ro("plain_steps", &headrace::SeveralSteps::plain_steps, "with one token of each sequence")
+      .def_ro("plain_seconds", &headrace::SeveralSteps::plain_seconds);
   nb::class_<BoundExecutor>(m, "Executor", "Runs a program; see native/program.hpp for the instructions.")
       .def(nb::init<Pool&, Bytes, const std::vector<ValueRow>&, std::vector<WeightRow>, std::vector<ConstFloats>,
                     std::vector<KvRow>, const std::string&, std::vector<StateRow>, int, int,
@@ -240,11 +263,12 @@ void bind_executor(nb::module_& m) {
            "query_starts"_a.noconvert(), "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert(),
            "state_slots"_a.noconvert(), "token_types"_a.noconvert().none() = nb::none(), "timed"_a = false,
            "Runs a step. `timed`: phase by phase, and returns the seconds of each instruction, the rotations' first.")
-      .def("run_several", &BoundExecutor::run_several, "output"_a, "sampler"_a, "sampling"_a, "steps"_a,
-           "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(), "query_starts"_a.noconvert(),
-           "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert(), "state_slots"_a.noconvert(),
-           "texts"_a = nb::list(), "least"_a = 0, "signal"_a.none() = nb::none(),
-           "Runs a step, draws, and goes on from what was drawn, `steps` times or until one of the texts, which grow with "
-           "it, ends with `least` tokens that stood in it before: the tokens [steps, B], flat.")
+      .def("run_several", &BoundExecutor::run_several, "output"_a, "sampler"_a, "sampling"_a, "tokens"_a.noconvert(),
+           "positions"_a.noconvert(), "slots"_a.noconvert(), "query_starts"_a.noconvert(), "lengths"_a.noconvert(),
+           "block_tables"_a.noconvert(), "rows"_a.noconvert(), "state_slots"_a.noconvert(), "steps"_a, "spare"_a,
+           "seconds"_a = 0.0, "texts"_a = nb::list(), "depths"_a = nb::list(), "room"_a = 0,
+           "signal"_a.none() = nb::none(),
+           "Runs a step, draws, and goes on from what was drawn and what the texts, which grow with it, say comes next: "
+           "see native/several_steps.hpp.")
       .def("value", &view_of_value, "id"_a, "rows"_a, nb::rv_policy::reference);
 }

@@ -60,7 +60,6 @@ class Executor:
         output: int,
         sampler: Sampler,
         sampling: Sequence[SampleRow],
-        steps: int,
         tokens: NDArray[np.int32],
         positions: NDArray[np.int32],
         slots: NDArray[np.int32],
@@ -69,11 +68,29 @@ class Executor:
         block_tables: NDArray[np.int32],
         rows: NDArray[np.int32],
         state_slots: NDArray[np.int32],
+        steps: int,
+        spare: int,
+        seconds: float = 0.0,
         texts: Sequence[SuffixAutomaton | None] = (),
-        least: int = 0,
+        depths: Sequence[int] = (),
+        room: int = 0,
         signal: Signal | None = None,
-    ) -> list[int]: ...
+    ) -> SeveralSteps: ...
     def value(self, id: int, rows: int) -> NDArray[np.float32]: ...
+
+class SeveralSteps:
+    @property
+    def tokens(self) -> list[list[int]]: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def guessed(self) -> list[tuple[int, int, int, int, int]]: ...
+    @property
+    def with_drafts(self) -> list[tuple[int, float]]: ...
+    @property
+    def plain_steps(self) -> int: ...
+    @property
+    def plain_seconds(self) -> float: ...
 
 # drafts
 class SuffixAutomaton:

@@ -9,8 +9,10 @@ import pytest
 
 from headrace.engine.speculate.acceptance import OwnRate, Rate
 from headrace.engine.speculate.account import FIRST, MOST, MOST_LOST, OVERDRAFT, SHARE, Account
+from headrace.engine.speculate.books import Books
+from headrace.engine.speculate.choosing import MOST_DRAFTED, best_depth
 from headrace.engine.speculate.costs import ENOUGH_S, LARGEST, PRIOR_SHARE, StepCosts
-from headrace.engine.speculate.lookup import LENGTH_CLASSES, Lookup
+from headrace.engine.speculate.lookup import Lookup
 from headrace.engine.speculate.pace import (
     DRAFTS_S,
     LONGEST_REST,
@@ -20,7 +22,9 @@ from headrace.engine.speculate.pace import (
     PlainTurns,
     Rests,
 )
-from headrace.engine.speculate.speculation import PROBE_EVERY, TRIED_KIND, Speculation
+from headrace.engine.speculate.speculation import PROBE_EVERY, Speculation
+from headrace.engine.speculate.texts import PRIORS, TRIED_KIND, Texts
+from headrace.run.executor import MATCH_KINDS
 
 
 def test_between_measured_steps_are_straight_lines_and_beyond_them_what_tokens_added():
@@ -143,7 +147,7 @@ def test_the_longest_end_that_stands_before_is_prolonged():
 def test_a_prediction_is_followed_while_it_comes_true_and_looked_up_after():
     lookup = Lookup(2, prediction=[4, 5, 6, 7, 8])
     text = [1, 2]
-    best = LENGTH_CLASSES - 1
+    best = MATCH_KINDS - 1
     assert found(lookup, text, 3) == (best, [4, 5, 6])
     text += [4, 5]
     assert found(lookup, text, 9) == (best, [6, 7, 8])
@@ -158,11 +162,9 @@ def test_what_a_watching_call_has_taken_is_not_taken_twice(prediction: tuple[int
     text = [1, 2, 3, 1]
     one, other = Lookup(4, prediction), Lookup(4, prediction)
     one.follow(text)
-    assert one.knows(text) and not other.knows(text)
     for token in (4, 5, 1, 2):
         one.text.extend([token])
         text.append(token)
-    assert one.knows(text)
     assert found(one, text, 3) == found(other, text, 3) == (1, [3, 1, 4])
 
 
@@ -205,9 +207,6 @@ def test_texts_of_several_are_looked_at_less_often_where_nothing_comes_of_it():
     assert not rests.due(SEVERAL)
     rests.ran(LONGEST_REST)  # one call
     assert rests.due(SEVERAL)
-    rests.note(found=False)
-    rests.end()
-    assert rests.due(SEVERAL)
 
 
 def test_small_changes_of_a_cost_add_up():
@@ -237,14 +236,20 @@ def test_steps_without_drafts_have_their_turn_and_it_ends():
 
 
 def test_what_has_to_be_found_follows_what_pays():
-    speculation = Speculation(max_rows=64)
+    dear, cheap = StepCosts(), StepCosts()
     for tokens in (1, *[64] * 100):
-        speculation.costs.note_plain(tokens, 1, tokens * 1e-3, 1e-4)
-    assert speculation._least_kind(1) == TRIED_KIND  # every token costs its millisecond
-    free = Speculation(max_rows=64)
-    free.costs.note_plain(1, 1, 1e-3, 1e-4)
-    free.costs.note_plain(64, 1, 1.05e-3, 1e-4)
-    assert free._least_kind(1) == 0
+        dear.note_plain(tokens, 1, tokens * 1e-3, 1e-4)  # every token costs its millisecond
+    cheap.note_plain(1, 1, 1e-3, 1e-4)
+    cheap.note_plain(64, 1, 1.05e-3, 1e-4)
+    assert _texts().least_kind(1, dear) == TRIED_KIND
+    assert _texts().least_kind(1, cheap) == 0
+    assert best_depth(0.8, 1, dear) == 0
+    depths = [best_depth(chance, 1, cheap) for chance in PRIORS]
+    assert depths == sorted(depths) and depths[0] > 0 and depths[-1] == MOST_DRAFTED
+
+
+def _texts() -> Texts:
+    return Texts(Books(), lookup=True, model_rate=Rate(0.5))
 
 
 def test_a_good_draft_is_checked_now_and_then_where_it_does_not_pay():

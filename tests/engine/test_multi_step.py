@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from free_tokens import FreeTokens
+from headrace._native import SeveralSteps
 from headrace.engine import multi_step, schedule
 from headrace.engine.load import LoadedModel, load_model
 from headrace.engine.options import EngineOptions
@@ -22,6 +23,7 @@ from headrace.sample.params import SamplingParams
 from random_requests import VOCABULARY, answers_alone, load_with_pages, random_request, small_model
 from tiny import Running, tiny_model
 
+Guessing = tuple[LoadedModel, list[SeveralSteps]]  # and what its calls brought
 CASES = [
     ("llama3", "keep"),
     ("mistral_window", "int8"),
@@ -41,9 +43,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     steps: list[int] = []
     real = NativeExecutor.run_several
 
-    def run_several(self: NativeExecutor, *given: Any) -> list[int]:
+    def run_several(self: NativeExecutor, *given: Any, **more: Any) -> SeveralSteps:
         steps.append(given[3])
-        return real(self, *given)
+        return real(self, *given, **more)
 
     monkeypatch.setattr(NativeExecutor, "run_several", run_several)
     monkeypatch.setattr(multi_step, "LONGEST_S", 3600.0)
@@ -189,25 +191,45 @@ def test_a_call_ends_with_the_last_sequence(model: LoadedModel, calls: list[int]
     assert model.engine.status().steps - before == len(outcome.tokens[0])
 
 
-def test_a_call_ends_where_a_watched_text_repeats_itself(
-    tmp_path: Any, calls: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    request = Request(prompt=PROMPT, params=SamplingParams(**PLAIN | {"max_tokens": 100}))
-    folder = str(tiny_model(tmp_path))
-    [alone] = answers_alone(folder, [request], speculation="off")
-    loaded = load_model(folder, EngineOptions())
+@pytest.fixture
+def guessing(tmp_path: Any, calls: list[int], monkeypatch: pytest.MonkeyPatch) -> Iterator[Guessing]:
+    loaded = load_model(str(tiny_model(tmp_path)), EngineOptions())
     assert loaded.engine._speculation is not None
     loaded.engine._speculation.costs = FreeTokens()
-    made: list[tuple[int, int]] = []  # steps that were asked for, and made
-    watching = NativeExecutor.run_several
+    ran: list[SeveralSteps] = []
+    counting = NativeExecutor.run_several
 
-    def run_several(self: NativeExecutor, *given: Any) -> list[int]:
-        tokens = watching(self, *given)
-        made.append((given[3], len(tokens)))
-        return tokens
+    def run_several(self: NativeExecutor, *given: Any, **more: Any) -> SeveralSteps:
+        ran.append(counting(self, *given, **more))
+        return ran[-1]
 
     monkeypatch.setattr(NativeExecutor, "run_several", run_several)
-    assert Running(loaded.engine, request).finish().bits == alone.bits
+    yield loaded, ran
     loaded.close()
-    assert any(steps < asked for asked, steps in made[:-1])
-    assert any(steps == asked > 1 for asked, steps in made)
+
+
+def test_a_call_guesses_what_stood_in_a_text_before(guessing: Guessing) -> None:
+    loaded, ran = guessing
+    params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True, logit_bias={9: 100.0})
+    outcome = Running(loaded.engine, Request(prompt=(5, 9, 9, 9), params=params)).finish()
+    assert outcome.tokens[0] == [9] * 100
+    status = loaded.engine.status()
+    assert status.accepted == status.drafted > 60 and status.steps < 20
+    assert sum(len(call.tokens[0]) for call in ran) == 99  # all but the first
+    assert all(tokens > 1 and seconds > 0 for call in ran for tokens, seconds in call.with_drafts)
+
+
+def test_wrong_guesses_are_counted_and_change_nothing(guessing: Guessing, tmp_path: Any) -> None:
+    loaded, ran = guessing
+    requests = [
+        Request(prompt=tuple(range(5, 25)) * 3, params=SamplingParams(**PLAIN | {"seed": seed}))
+        for seed in range(12)
+    ]
+    alone = answers_alone(str(tiny_model(tmp_path / "alone")), requests, speculation="off")
+    running = [Running(loaded.engine, request) for request in requests]
+    assert [one.finish().bits for one in running] == [one.bits for one in alone]
+    guessed = [draft for call in ran for draft in call.guessed if draft[2]]
+    status = loaded.engine.status()
+    assert sum(count for *_, count, _, _ in guessed) <= status.drafted
+    assert 0 <= status.accepted < status.drafted
+    assert status.available_pages == status.page_count

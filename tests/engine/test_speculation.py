@@ -52,7 +52,7 @@ class Prompter(Speculation):
         self.answers: Answers = {}
         self._rng = random.Random(max_rows)
 
-    def propose(self, choices: Iterable[Choice]) -> None:
+    def propose(self, choices: Iterable[Choice], *, several: bool = False) -> None:
         self._set = list(choices)
         for choice in self._set:
             sequence, request = choice.sequence, choice.generation.request
@@ -208,13 +208,13 @@ def test_what_is_refused_is_learned_from_too(tmp_path: Path) -> None:
     speculation = model.engine._speculation
     assert speculation is not None
     speculation.costs = DearTokens()
-    before = [rate.value for rate in speculation._lookup_rates]
+    before = [rate.value for rate in speculation._texts.rates]
     bias = {9: 100.0}  # nothing else can come
     params = SamplingParams(temperature=0, max_tokens=120, ignore_eos=True, logit_bias=bias)
     outcome = Running(model.engine, Request(prompt=(5, 9, 9, 9), params=params)).finish()
     assert set(outcome.tokens[0]) == {9}
     model.close()
-    after = [rate.value for rate in speculation._lookup_rates]
+    after = [rate.value for rate in speculation._texts.rates]
     assert speculation.drafted < 30  # now and then one is tried
     assert max(now - then for now, then in zip(after, before, strict=True)) > 0.01
 

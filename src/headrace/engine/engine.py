@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 
+from headrace._native import SeveralSteps
 from headrace.engine.arrivals import Arrivals
 from headrace.engine.chunk import Chunk
 from headrace.engine.constraints import Constraints
@@ -15,18 +16,17 @@ from headrace.engine.door import check_request
 from headrace.engine.drawing import Drawing, turns_of
 from headrace.engine.generation import Choice, Generation
 from headrace.engine.inbox import Cancel, Hold, Inbox, send
-from headrace.engine.multi_step import MultiStep
+from headrace.engine.multi_step import MOST_AHEAD, MultiStep
 from headrace.engine.request import ChoiceDone, Event, Failed, Request, Sink, Ticket
 from headrace.engine.schedule import Scheduler
 from headrace.engine.sequence import Sequence
 from headrace.engine.speculate.costs import Spent
-from headrace.engine.speculate.lookup import NOT_WATCHED
 from headrace.engine.speculate.speculation import Speculation
 from headrace.engine.step_builder import StepBuilder
 from headrace.engine.turn import Turn
 from headrace.ops.value import Array
 from headrace.program.step import Step
-from headrace.run.executor import Capacity, Executor
+from headrace.run.executor import NO_GUESSES, Capacity, Executor, Guesses
 from headrace.sample.sampler import Sampler
 from headrace.text.tokenizer import Tokenizer
 
@@ -105,7 +105,7 @@ class Engine:
     @property
     def steps(self) -> int:
         """Steps so far."""
-        return self._steps + self._multi_step.steps
+        return self._steps + self._multi_step.ran
 
     def close(self) -> None:
         """Stop the loop; requests that have not ended fail with EngineStopped."""
@@ -156,43 +156,46 @@ class Engine:
         began_s = start_s = self._clock()
         since_s = 0.0 if self._waited else began_s - self._last_step_s  # handing out, and what takes it
         if self._speculation is not None:
-            self._speculation.propose(self._choices.values())
+            choices = self._choices.values()
+            self._speculation.propose(choices, several=self._multi_step.expected(choices))
             start_s = self._clock()
         chunks = self._scheduler.schedule()
         if not chunks:
             return
         turns = turns_of(chunks, self._choices)
-        most = self._multi_step.repeats(turns, len(chunks))
-        repeats = self._repeats(chunks, most)
-        step = self._builder.build(chunks, spare=repeats)
+        steps, spare, guesses = self._called(chunks, turns)
+        step = self._builder.build(chunks, spare=spare)
         self._note_scheduled(chunks)
-        if repeats:
-            watched = NOT_WATCHED if self._speculation is None else self._speculation.watched(turns)
+        ran: SeveralSteps | None = None
+        if steps:
             run_s, grown = self._clock(), set[str]()
-            tokens = self._multi_step.run(executor, step, turns, repeats, watched)
+            ran = self._multi_step.run(executor, step, turns, steps, spare, guesses)
             self._ran_s = self._clock() - run_s
-            steps = self._multi_step.take(turns, tokens)
         else:
-            steps, grown = 1, self._compute(executor, step, chunks, turns)
+            grown = self._compute(executor, step, chunks, turns)
             self._steps += 1
-        self._scheduler.advance(chunks, repeats)
+            self._multi_step.learn(turns, len(chunks), self._ran_s)
+        self._scheduler.advance(chunks, spare)
         self._last_step_s = self._clock()
-        seconds = self._last_step_s - start_s
-        self._multi_step.learn(turns, len(chunks), self._ran_s / steps)
         if self._speculation is not None:
-            looked_s, loop_s = start_s - began_s, seconds + since_s - self._ran_s
-            spent = Spent(len(step.tokens), steps, repeats + 1, looked_s, self._ran_s, loop_s)
+            looked_s, loop_s = start_s - began_s, self._last_step_s - start_s + since_s - self._ran_s
+            spent = Spent(len(step.tokens), ran.steps if ran else 1, looked_s, self._ran_s, loop_s, ran)
             self._speculation.learn(turns, spent)
         self._hand_out(turns)
         for request_id in grown:
             self._grow(self._inbox.active[request_id])
 
-    def _repeats(self, chunks: list[Chunk], most: int) -> int:
-        """How often the step is repeated in one call, at most `most` times; what is drafted, or to be looked
-        for, comes first."""
-        if self._speculation is not None:
-            most = min(most, self._speculation.rest)
-        return self._scheduler.repeatable(chunks, most) if most > 0 else 0
+    def _called(self, chunks: list[Chunk], turns: list[Turn]) -> tuple[int, int, Guesses]:
+        """How many steps are one call at most (0: this one is none), for how many tokens more of each sequence
+        there are pages, and what may be guessed; what is drafted, or to be looked for, comes first."""
+        steps, guesses = self._multi_step.steps(turns, len(chunks)), NO_GUESSES
+        if self._speculation is not None and steps > 0:
+            steps = min(steps, self._speculation.rest + 1)
+            guesses = self._speculation.guesses(turns)
+        if steps < 2 and not guesses.texts:
+            return 0, 0, NO_GUESSES
+        spare = self._scheduler.repeatable(chunks, MOST_AHEAD if any(guesses.depths) else steps - 1)
+        return (0, 0, NO_GUESSES) if spare < 0 else (min(steps, spare + 1), spare, guesses)
 
     def _note_scheduled(self, chunks: list[Chunk]) -> None:
         now = self._clock()

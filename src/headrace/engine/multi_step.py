@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from headrace import _native
-from headrace.engine.speculate.lookup import Watched
+from headrace._native import SeveralSteps
+from headrace.engine.generation import Choice
+from headrace.engine.sequence import State
 from headrace.engine.turn import Turn
 from headrace.program.step import Step
-from headrace.run.executor import Executor, RunsSeveral
+from headrace.run.executor import Executor, Guesses, RunsSeveral
 from headrace.sample.sampler import Sampler
 
 MOST_STEPS = 8  # in one call
-LONGEST_S = 1e-3  # that a call takes
+LONGEST_S = 4e-3  # that a call takes before its last step
+MOST_AHEAD = 64  # tokens of a sequence that such a call may bring, beside one
 
 
 class MultiStep:
@@ -29,7 +32,7 @@ class MultiStep:
         self._step_s = LONGEST_S  # of the last step of this kind
 
     @property
-    def steps(self) -> int:
+    def ran(self) -> int:
         """Steps of all calls, to this moment."""
         return self._signal.steps
 
@@ -41,32 +44,48 @@ class MultiStep:
         """The loop is about to look."""
         self._signal.reset()
 
-    def repeats(self, turns: Sequence[Turn], sequences: int) -> int:
-        """How often the step of so many sequences should be repeated: not at all where one of them needs the
-        loop after each token."""
-        times = min(MOST_STEPS, int(LONGEST_S / self._step_s)) - 1
-        if times < 1 or not self._able or len(turns) != sequences:
+    def expected(self, choices: Iterable[Choice]) -> bool:
+        """Whether the next step is likely to be a call: a client's prediction is followed by the loop."""
+        if not self._able:
+            return False
+        running = (choice for choice in choices if choice.sequence.state is State.RUNNING)
+        return all(_goes_on(choice) and not choice.generation.request.prediction for choice in running)
+
+    def steps(self, turns: Sequence[Turn], sequences: int) -> int:
+        """How many steps of so many sequences should be one call: none where one of them needs the loop after
+        each token."""
+        if not self._able or len(turns) != sequences or not all(_goes_on(turn.choice) for turn in turns):
             return 0
-        # Of the first token the time is of interest.
-        return times if all(turn.choice.row.position and turn.choice.simple for turn in turns) else 0
+        return min(MOST_STEPS, max(1, int(LONGEST_S / self._step_s)))
 
     def run(
-        self, executor: Executor, step: Step, turns: Sequence[Turn], repeats: int, watched: Watched
-    ) -> list[int]:
-        """Run the turns' step and its repeats: the tokens, as `run_several` gives them."""
+        self, executor: Executor, step: Step, turns: Sequence[Turn], steps: int, spare: int, guesses: Guesses
+    ) -> SeveralSteps:
+        """Run the turns' step and more, `steps` at most, and let the turns take their tokens."""
         able = cast(RunsSeveral, executor)  # known since __init__; asking a protocol takes 20 us
-        rows = [turn.choice.row for turn in turns]
-        return able.run_several(
-            step, self._sampler, rows, repeats + 1, self._signal, watched.texts, watched.least
+        ran = able.run_several(
+            step,
+            self._sampler,
+            [turn.choice.row for turn in turns],
+            steps,
+            spare=spare,
+            seconds=LONGEST_S,
+            guesses=guesses,
+            signal=self._signal,
         )
-
-    def take(self, turns: Sequence[Turn], tokens: Sequence[int]) -> int:
-        """The turns take their tokens; how many steps made them."""
-        for index, turn in enumerate(turns):
-            turn.take_all(tokens[index :: len(turns)], self._sampler)
-        return len(tokens) // len(turns)
+        for turn, tokens in zip(turns, ran.tokens, strict=True):
+            turn.take_all(tokens, self._sampler)
+        if ran.plain_steps:
+            self._step_s = ran.plain_seconds / ran.plain_steps
+        return ran
 
     def learn(self, turns: Sequence[Turn], sequences: int, seconds: float) -> None:
-        """A step ran so long, the loop around it not counted: that is what goes away."""
-        if seconds > 0 and len(turns) == sequences and all(turn.chunk.length == 1 for turn in turns):
-            self._step_s = seconds
+        """A step by itself ran so long, the loop around it not counted: that is what goes away."""
+        if seconds > 0 and len(turns) == sequences:
+            single = all(turn.chunk.length == 1 for turn in turns)
+            self._step_s = seconds if single else min(self._step_s, seconds)  # one with more takes no less
+
+
+def _goes_on(choice: Choice) -> bool:
+    """Whether its next tokens need no loop; of the first one the time is of interest."""
+    return choice.row.position > 0 and choice.simple

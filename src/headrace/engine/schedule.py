@@ -191,11 +191,11 @@ class Scheduler:
         return list(planned.values())
 
     def repeatable(self, chunks: list[Chunk], times: int) -> int:
-        """How often, at most `times`, the step may be repeated at once with the token that each sequence has
-        drawn, before `advance`; their pages are taken now. None where it is not one token of each."""
+        """How many tokens more, at most `times`, each sequence may compute at once after the one of this step,
+        before `advance`; their pages are taken now. -1 where the step is not one token of each."""
         for chunk in chunks:
             if chunk.length != 1 or not chunk.samples:
-                return 0
+                return -1
             # The last token that there may be needs no keys and values.
             times = min(times, chunk.sequence.max_length - chunk.start - 2)
         for chunk in chunks:

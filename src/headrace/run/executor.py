@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from headrace._native import Signal, SuffixAutomaton
+from headrace._native import SeveralSteps, Signal, SuffixAutomaton
 from headrace.ops.value import Array
 from headrace.program.step import Step
 from headrace.sample.sampler import RowState, Sampler
@@ -34,6 +34,21 @@ class Executor(Protocol):
         ...
 
 
+@dataclass(slots=True)  # frozen ones take four times as long to make, once for each call
+class Guesses:
+    """Texts that grow with what is drawn, one for each sequence (None: not this one's). Where one ends with
+    tokens that stood in it before, as many as have `bits` bits, depths[b * MATCH_KINDS + bits - 1] of those
+    that followed are checked by the next step, which has at most `room` tokens."""
+
+    texts: Sequence[SuffixAutomaton | None] = ()
+    depths: Sequence[int] = ()
+    room: int = 0
+
+
+MATCH_KINDS = 6  # longer ones count as the last
+NO_GUESSES = Guesses()
+
+
 @runtime_checkable
 class RunsSeveral(Executor, Protocol):
     """An executor that also draws, and so can run several steps in one call."""
@@ -44,12 +59,15 @@ class RunsSeveral(Executor, Protocol):
         sampler: Sampler,
         rows: Sequence[RowState],
         steps: int,
+        *,
+        spare: int | None = None,
+        seconds: float = 0.0,
+        guesses: Guesses = NO_GUESSES,
         signal: Signal | None = None,
-        texts: Sequence[SuffixAutomaton | None] = (),
-        least: int = 0,
-    ) -> list[int]:
-        """A step with one row of logits for each sequence, and up to `steps - 1` more with the tokens drawn,
-        until all have ended, `signal` stops it or one of the `texts`, which take what is drawn, ends with
-        `least` tokens that stood in it before: tokens [at most steps, B], flat, and negative numbers of
-        Sampler.error from where logits gave none. The tokens are appended to the rows."""
+    ) -> SeveralSteps:
+        """A step with one row of logits for each sequence, and up to `steps - 1` more with the tokens drawn
+        and guessed, until all have ended, `signal` stops it, so many `seconds` (0: any) have gone by or a
+        sequence has no room for another of the `spare` tokens (steps - 1) that its tables have pages for
+        beyond those of the step. Tokens are negative numbers of Sampler.error where logits gave none; they
+        are appended to the rows."""
         ...

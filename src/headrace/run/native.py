@@ -14,7 +14,7 @@ from headrace.program.fuse import fuse
 from headrace.program.plan import plan_arena
 from headrace.program.program import Instruction, Program
 from headrace.program.step import Step
-from headrace.run.executor import Capacity
+from headrace.run.executor import NO_GUESSES, Capacity, Guesses
 from headrace.sample.sampler import RowState, Sampler
 from headrace.weights.packed import PackedWeight
 
@@ -78,24 +78,24 @@ class NativeExecutor:
         sampler: Sampler,
         rows: Sequence[RowState],
         steps: int,
+        *,
+        spare: int | None = None,
+        seconds: float = 0.0,
+        guesses: Guesses = NO_GUESSES,
         signal: _native.Signal | None = None,
-        texts: Sequence[_native.SuffixAutomaton | None] = (),
-        least: int = 0,
-    ) -> list[int]:
-        """Run a step with one row of logits for each sequence, draw its token, run that one, and so on, until
-        all have ended, `signal` stops it or one of the `texts`, which take what is drawn, ends with `least`
-        tokens that stood in it before: the tokens [at most steps, B], flat, and negative numbers of
-        Sampler.error from where logits gave none. The tokens are appended to the rows. The step's tables must
-        have the pages of steps - 1 tokens more."""
-        native = [row.native for row in rows]
+    ) -> _native.SeveralSteps:
+        """As RunsSeveral says."""
         return self._executor.run_several(
             self._output,
             sampler.native,
-            native,
-            steps,
+            [row.native for row in rows],
             *_arrays(step),
-            texts=texts,
-            least=least,
+            steps=steps,
+            spare=steps - 1 if spare is None else spare,
+            seconds=seconds,
+            texts=guesses.texts,
+            depths=guesses.depths,
+            room=guesses.room,
             signal=signal,
         )
 

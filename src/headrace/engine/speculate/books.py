@@ -44,6 +44,20 @@ class Books:
         for account in (self.lookup, self.model):
             account.write_off(share)
 
+    def settle_call(
+        self, sequences: int, tokens: Sequence[int], right: int, costs: StepCosts
+    ) -> None:
+        """Book a call of several steps for so many sequences, of which those that checked guesses had so many
+        tokens, and `right` of them came true."""
+        if not tokens and not self.taken_s:
+            return
+        base_s = costs.seconds(sequences)
+        plain_s = base_s + costs.plain_loop_s
+        self.lookup.invest(self.taken_s / plain_s)
+        if tokens:
+            lost_s = sum(costs.seconds(count) - base_s for count in tokens)
+            self.lookup.note(right / sequences - lost_s / plain_s)
+
     def settle(
         self, turns: Sequence[Turn], spent: Spent, right: int, costs: StepCosts, *, free: bool
     ) -> None:

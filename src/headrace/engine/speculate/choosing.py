@@ -12,6 +12,7 @@ from headrace.engine.speculate.costs import LARGEST, StepCosts
 
 MOST_DRAFTED = 31  # of one sequence
 _DEPTHS = (1, 2, 4, 8, 16, MOST_DRAFTED)  # that are compared where nothing has been found yet
+LEAST_GAIN = 1.03  # rates and costs are estimates, and what is guessed has to be learned from
 _LEAST = 0.02  # probability of a token that is worth being looked at
 
 
@@ -54,6 +55,21 @@ def pays(chance: float, base: int, costs: StepCosts) -> bool:
         for depth in _DEPTHS
         if base + depth <= LARGEST
     )
+
+
+def best_depth(chance: float, base: int, costs: StepCosts) -> int:
+    """How many tokens, each right with this probability, make most tokens a second beside `base` in one of
+    several steps of a call; 0 where none make some more than without."""
+    curve, loop_s = costs.curve(), costs.plain_loop_s
+    base = min(base, LARGEST)
+    best, best_rate = 0, LEAST_GAIN * base / (curve[base] + loop_s)
+    for depth in _DEPTHS:
+        if base + depth <= LARGEST:
+            right = chance * (1 - chance**depth) / (1 - chance) if chance < 1 else depth
+            rate = (base + right) / (curve[base + depth] + loop_s)
+            if rate > best_rate:
+                best, best_rate = depth, rate
+    return best
 
 
 def _likeliest(candidates: Sequence[Candidate], most: int) -> Iterator[tuple[int, float]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+from headrace._native import SeveralSteps
+
 # Of a step's seconds: what another token adds at least, beyond all that is measured. Decoding is bound by
 # memory, so it is little; too little rather than too much, because what seems not to pay is never measured.
 PRIOR_SHARE = 0.03
@@ -20,14 +22,14 @@ LARGEST = 64  # tokens; larger steps are bound by arithmetic and grow in proport
 @dataclass(slots=True)  # frozen ones take four times as long to make, once for each call
 class Spent:
     """What a call of `steps`, with `tokens` each, took: `looked_s` for drafts, `run_s` in the executor and
-    `loop_s` around it. Where less than the `asked` steps ran, something ended it early."""
+    `loop_s` around it. `ran` is what a call of several brought."""
 
     tokens: int
     steps: int
-    asked: int
     looked_s: float
     run_s: float
     loop_s: float
+    ran: SeveralSteps | None = None
 
 
 def followed(expected: float, seconds: float, slower_weight: float = SLOWER_WEIGHT) -> float:
@@ -105,6 +107,12 @@ class StepCosts:
         if not self._drafts_seen:  # then it takes as long, as far as one can know
             self.loop_s = followed(self.loop_s or loop_s, loop_s)
         self._seen_s += run_s + loop_s
+
+    def seconds(self, tokens: int) -> float:
+        """Of a step with so many tokens, LARGEST at most."""
+        tokens = min(tokens, LARGEST)
+        measured = self._measured.get(tokens)
+        return self.curve()[tokens] if measured is None else measured
 
     def curve(self) -> list[float]:
         """Seconds by number of tokens: entry n is for n tokens, entry 0 has no meaning."""

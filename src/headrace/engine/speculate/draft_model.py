@@ -67,13 +67,12 @@ class DraftModel:
         start_s = time.monotonic()
         step = self._builder.build(chunks, spare=depth - 1)
         rows = [choices[i].row.for_drafts() for i in ready]
-        tokens = self._executor.run_several(step, self._sampler, rows, depth)
-        for place, (i, chunk) in enumerate(zip(ready, chunks, strict=True)):
-            drawn = tokens[place :: len(ready)]
+        ran = self._executor.run_several(step, self._sampler, rows, depth)
+        for drawn, i, chunk in zip(ran.tokens, ready, chunks, strict=True):
             wrong = next((at for at, token in enumerate(drawn) if not 0 <= token < self._drawn), len(drawn))
             chunk.sequence.draft = drafts[i] = drawn[:wrong]
         self._count(chunks)
-        self._note(len(ready), (time.monotonic() - start_s) * len(ready) / len(tokens))
+        self._note(len(ready), (time.monotonic() - start_s) / ran.steps)
         return drafts
 
     def _catch_up(self, shadows: list[Sequence]) -> None:

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from headrace import _native
+from headrace.run.executor import MATCH_KINDS
 
 _APART = -1  # between the prediction and the prompt: nothing goes on across it
-LENGTH_CLASSES = 6
-
-
-@dataclass(slots=True)
-class Watched:
-    """The texts in which a call of several steps looks for `least` tokens that stood there before; None: not
-    this sequence's."""
-
-    texts: Sequence[_native.SuffixAutomaton | None] = ()
-    least: int = 0
-
-
-NOT_WATCHED = Watched()
 
 
 class Lookup:
@@ -46,19 +33,19 @@ class Lookup:
         """Whether nothing has been taken yet: the prompt still has to be."""
         return self.text.size == self._before
 
-    def knows(self, tokens: Sequence[int]) -> bool:
-        """Whether all of them have been taken."""
-        return self.text.size - self._before == len(tokens)
-
     def follow(self, tokens: Sequence[int]) -> int:
-        """Take those of `tokens`, which has grown, that a call which watched the text has not told it of. How
-        good a draft would now be: a class below LENGTH_CLASSES of the length of what is found, or -1."""
+        """Take those of `tokens`, which has grown, that a call which guessed in the text has not told it of. How
+        good a draft would now be: a class below MATCH_KINDS of the length of what is found, or -1."""
+        self.catch_up(tokens)
+        if self._comes_true(tokens):
+            return MATCH_KINDS - 1
+        return min(self.text.match_length.bit_length(), MATCH_KINDS) - 1
+
+    def catch_up(self, tokens: Sequence[int]) -> None:
+        """Take what has not been taken of `tokens`."""
         taken = self.text.size - self._before
         if taken < len(tokens):
             self.text.extend(tokens[taken:])
-        if self._comes_true(tokens):
-            return LENGTH_CLASSES - 1
-        return min(self.text.match_length.bit_length(), LENGTH_CLASSES) - 1
 
     def draft(self, tokens: Sequence[int], count: int) -> list[int]:
         """Up to `count` tokens that may follow `tokens`, which have been followed."""

@@ -68,10 +68,6 @@ class Rests:
         """So many steps ran in one call."""
         self._left = max(self._left - steps, 0)
 
-    def end(self) -> None:
-        """Something else watches from here on."""
-        self._left = 0
-
 
 class PlainTurns:
     """When steps without drafts have their turn to be measured, lest what drafts are compared with is of
