@@ -133,8 +133,8 @@ class Settings:
         None,
         a_text,
         "model",
-        "small model with the same tokenizer that guesses tokens; none: not even the one that ships for mini",
-        shown_default="nano for mini",
+        "small model with the same tokenizer that guesses tokens, as nano does for mini",
+        shown_default="none",
     )
     draft_layers: int | None = _setting(
         None,

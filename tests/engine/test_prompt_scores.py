@@ -72,7 +72,7 @@ def test_they_change_nothing_else_and_need_no_room(model: LoadedModel) -> None:
 def test_chunks_batch_and_preemption_change_no_bit(folder: Path, model: LoadedModel) -> None:
     alone = [logprobs(scored(model.engine, PROMPT[i:])) for i in range(8)]
     per_page = model.plan.kv_bytes // model.plan.page_count
-    options = EngineOptions(cache_dir=None, max_sequences=4, token_budget=9, kv_memory_bytes=per_page * 20)
+    options = EngineOptions(cache_dir=None, max_sequences=4, token_budget=9, kv_memory_bytes=per_page * 18)
     small = load_model(str(folder), options)
     try:
         running = [

@@ -8,13 +8,15 @@ from headrace.engine.schedule import Scheduler
 
 
 def repeat(engine: Scheduler, times: int, drawn: int | None = None) -> int:
-    """One step repeated as often as that may be; each sequence gets its tokens, or only `drawn` of them."""
+    """One step repeated as often as that may be, which is returned; each sequence gets its tokens, or only
+    `drawn` of them."""
     chunks = engine.schedule()
-    repeats = engine.repeatable(chunks, times)
+    possible = engine.repeatable(chunks, times)
+    repeats = max(possible, 0)
     for chunk in chunks:
         chunk.sequence.tokens += [7] * (1 + repeats if drawn is None else drawn)
     engine.advance(chunks, repeats)
-    return repeats
+    return possible
 
 
 def test_all_tokens_but_the_last_are_computed():
@@ -42,13 +44,13 @@ def test_repeats_end_with_the_first_that_ends():
 def test_only_single_tokens_are_repeated():
     engine = scheduler(budget=8)
     crowd(engine, [6, 20], room=30)
-    assert repeat(engine, 4) == 0  # prompts
+    assert repeat(engine, 4) == -1  # prompts
     one = sequence(5, 1, room=30)
     engine = scheduler()
     engine.add(one)
     step(engine)
     one.draft = [8]
-    assert repeat(engine, 4) == 0  # a draft
+    assert repeat(engine, 4) == -1  # a draft
     one.draft = []
     assert repeat(engine, 4) == 4
 

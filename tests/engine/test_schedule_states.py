@@ -164,7 +164,7 @@ class Machine(RuleBasedStateMachine):
         chunks = self.scheduler.schedule()
         for chunk in chunks:
             self.compute(chunk)
-        repeats = self.scheduler.repeatable(chunks, times)
+        repeats = max(self.scheduler.repeatable(chunks, times), 0)
         for chunk in chunks:
             if chunk.samples:
                 self.append(chunk, [], token)

@@ -21,7 +21,7 @@ from headrace.models.registry import find_model
 from headrace.program.record import record
 from headrace.run.reference import ReferenceExecutor
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.shipped import SHIPPED_DEFAULT, SHIPPED_DRAFTS, SHIPPED_FOLDER, list_shipped
+from headrace.weights.shipped import SHIPPED_DEFAULT, SHIPPED_FOLDER, list_shipped
 
 MODELS = sorted(list_shipped())
 GENERATES = [name for name in MODELS if (SHIPPED_FOLDER / name / "generation_config.json").is_file()]
@@ -46,7 +46,7 @@ TABLE = "Table players (name, team, home city, points)"
 
 
 def test_all_together_are_small() -> None:
-    assert {SHIPPED_DEFAULT, *SHIPPED_DRAFTS.values(), "novelette"} <= set(GENERATES)
+    assert {SHIPPED_DEFAULT, "nano", "novelette"} <= set(GENERATES)
     assert sum(path.stat().st_size for path in SHIPPED_FOLDER.rglob("*")) < MOST_BYTES
     assert sum(path.stat().st_size for path in (SHIPPED_FOLDER / "novelette").iterdir()) < 4_000_000
 
@@ -152,19 +152,16 @@ def test_transformers_gives_the_same_vectors() -> None:
 @pytest.mark.parametrize(
     ("options", "draft"),
     [
-        ({}, "nano"),
-        ({"speculation": "off"}, None),
+        ({}, None),
+        ({"draft_model": "nano"}, "nano"),
         ({"draft_layers": 2}, "mini"),
         ({"draft_model": "none"}, None),
         ({"draft_model": "none", "speculation": "off"}, None),
-        ({"executor": "reference"}, None),
     ],
 )
-def test_the_default_model_comes_with_its_draft(options: dict[str, Any], draft: str | None) -> None:
+def test_a_draft_model_comes_where_it_is_asked_for(options: dict[str, Any], draft: str | None) -> None:
     with prepare(None, EngineOptions(**options)) as prepared:
         assert (prepared.draft.name if prepared.draft is not None else None) == draft
-    with prepare("novelette", EngineOptions()) as prepared:
-        assert prepared.draft is None
 
 
 @pytest.mark.parametrize(
@@ -186,7 +183,7 @@ def test_the_default_model_runs_in_int8(name: str | None, weights: Any, format: 
 def test_it_is_known_by_any_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(SHIPPED_FOLDER)
     with prepare("./mini", EngineOptions()) as prepared:
-        assert {wanted.format for wanted in prepared.wanted} == {"int8"} and prepared.draft is not None
+        assert {wanted.format for wanted in prepared.wanted} == {"int8"}
 
 
 def _greedy(folder: Path, prompt: list[int]) -> list[int]:

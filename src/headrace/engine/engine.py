@@ -186,8 +186,9 @@ class Engine:
             self._grow(self._inbox.active[request_id])
 
     def _called(self, chunks: list[Chunk], turns: list[Turn]) -> tuple[int, int, Guesses]:
-        """How many steps are one call at most (0: this one is none), for how many tokens more of each sequence
-        there are pages, and what may be guessed; what is drafted, or to be looked for, comes first."""
+        """How many steps are one call at most (0: this one is none), for how many tokens more of each
+        sequence there are pages, and what may be guessed; what is drafted, or to be looked for, comes
+        first."""
         steps, guesses = self._multi_step.steps(turns, len(chunks)), NO_GUESSES
         if self._speculation is not None and steps > 0:
             steps = min(steps, self._speculation.rest + 1)

@@ -43,7 +43,7 @@ from headrace.weights.config_json import Config, find
 from headrace.weights.hub import resolve
 from headrace.weights.packed import PackedWeight, Wanted, format_of, load_packed
 from headrace.weights.pooling import Pooling, read_pooling
-from headrace.weights.shipped import SHIPPED_DEFAULT, shipped_draft, shipped_weights
+from headrace.weights.shipped import SHIPPED_DEFAULT, shipped_weights
 from headrace.weights.source import Source, Tensors
 
 # A router is a thousandth of its layer, and a choice that rounding has changed changes everything after it.
@@ -151,7 +151,7 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
     try:
         text = text_side(folder, checkpoint.metadata)
         name = public_name(name, folder)
-        draft_name = _draft_name(folder, options)
+        draft_name = None if options.draft_model == NO_DRAFT else options.draft_model
         if draft_name is None:
             return prepare_checkpoint(checkpoint, options, name, folder, *text)
         draft = prepare_draft(draft_name, options, name, text[0])
@@ -163,14 +163,6 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
     except BaseException:
         checkpoint.close()
         raise
-
-
-def _draft_name(folder: Path, options: EngineOptions) -> str | None:
-    """The draft model that is named, or else the one that ships for a shipped model where it may have one."""
-    if options.draft_model is not None:
-        return None if options.draft_model == NO_DRAFT else options.draft_model
-    drafts = options.speculation == "auto" and options.executor == "native" and options.pooling == "auto"
-    return shipped_draft(folder) if drafts and options.draft_layers is None else None
 
 
 def prepare_checkpoint(

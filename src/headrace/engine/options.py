@@ -15,7 +15,7 @@ ExecutorName = Literal["native", "reference", "torch"]
 PoolingName = Literal["auto", "mean", "cls", "last", "none"]
 SpeculationMode = Literal["auto", "off"]
 
-NO_DRAFT = "none"  # instead of the name of a draft model, not even the one that ships with a model
+NO_DRAFT = "none"  # instead of the name of a draft model
 MAX_THREADS = 1024  # as the native pool
 
 _CHOICES: dict[str, tuple[str, ...]] = {

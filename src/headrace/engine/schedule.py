@@ -191,8 +191,8 @@ class Scheduler:
         return list(planned.values())
 
     def repeatable(self, chunks: list[Chunk], times: int) -> int:
-        """How many tokens more, at most `times`, each sequence may compute at once after the one of this step,
-        before `advance`; their pages are taken now. -1 where the step is not one token of each."""
+        """How many tokens more, at most `times`, each sequence may compute at once after the one of this
+        step, before `advance`; their pages are taken now. -1 where the step is not one token of each."""
         for chunk in chunks:
             if chunk.length != 1 or not chunk.samples:
                 return -1

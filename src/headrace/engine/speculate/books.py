@@ -44,9 +44,7 @@ class Books:
         for account in (self.lookup, self.model):
             account.write_off(share)
 
-    def settle_call(
-        self, sequences: int, tokens: Sequence[int], right: int, costs: StepCosts
-    ) -> None:
+    def settle_call(self, sequences: int, tokens: Sequence[int], right: int, costs: StepCosts) -> None:
         """Book a call of several steps for so many sequences, of which those that checked guesses had so many
         tokens, and `right` of them came true."""
         if not tokens and not self.taken_s:

@@ -34,8 +34,8 @@ class Lookup:
         return self.text.size == self._before
 
     def follow(self, tokens: Sequence[int]) -> int:
-        """Take those of `tokens`, which has grown, that a call which guessed in the text has not told it of. How
-        good a draft would now be: a class below MATCH_KINDS of the length of what is found, or -1."""
+        """Take those of `tokens`, which has grown, that no call has told the text of. How good a draft would
+        now be: a class below MATCH_KINDS of the length of what is found, or -1."""
         self.catch_up(tokens)
         if self._comes_true(tokens):
             return MATCH_KINDS - 1

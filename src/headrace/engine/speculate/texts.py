@@ -21,6 +21,7 @@ LEAST_EVERY = 32  # times until what pays is worked out again
 TRIED_KIND = 3  # of what is found: so good a draft is tried even where none seems to pay
 PREDICTION_GRANT = 1.0  # steps that a client's prediction may cost
 _NOTHING = [0] * MATCH_KINDS
+Guessed = tuple[int, int, int, int, int]  # turn, kind, tokens that were checked, right, and wrong
 
 
 class Texts:
@@ -157,7 +158,9 @@ class Texts:
             state.depths = depths
         return lookup.text, state.depths
 
-    def learn(self, turns: Sequence[Turn], guessed: Iterable[tuple[int, int, int, int, int]]) -> tuple[int, int]:
+    def learn(
+        self, turns: Sequence[Turn], guessed: Iterable[tuple[int, int, int, int, int]]
+    ) -> tuple[int, int]:
         """What became of a call's guesses: how many tokens were checked, and how many of them right."""
         checked = right = 0
         for index, kind, count, good, wrong in guessed:
