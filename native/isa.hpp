@@ -5,7 +5,8 @@
 
 namespace headrace {
 
-// `amx` is avx512 with matrix units for products of int8; everything else is what avx512 has.
+// `amx` is avx512 with matrix units for products of int8 and bf16 and for attention over bf16; everything else is what
+// avx512 has.
 enum class Isa { portable = 0, avx2 = 1, avx512 = 2, amx = 3, neon = 4 };
 inline constexpr int kIsaCount = 5;
 

@@ -172,8 +172,10 @@ void check(const Step& first, size_t rows, const SeveralLimits& limits, const Gu
            std::to_string(rows) + " sampling rows and " + std::to_string(limits.spare) + " spare tokens for " +
            std::to_string(first.B) + " sequences");
   }
-  for (int32_t b = 0; kept && b < first.B; ++b) {
-    if ((first.lengths[b] + limits.spare - 1) / kPageTokens >= first.max_pages) {
+  for (int32_t b = 0; b < first.B; ++b) {
+    const int32_t end = first.query_starts[b + 1];
+    if (end < 1 || end > first.T) refuse("sequence " + std::to_string(b) + " has no last token");
+    if (kept && (first.lengths[b] + limits.spare - 1) / kPageTokens >= first.max_pages) {
       refuse("sequence " + std::to_string(b) + " has no pages for its tokens");
     }
   }

@@ -12,3 +12,6 @@ class FreeTokens(StepCosts):
 
     def curve(self) -> list[float]:
         return [1.0] * (LARGEST + 1)
+
+    def seconds(self, tokens: int) -> float:
+        return self.curve()[min(tokens, LARGEST)]

@@ -12,7 +12,9 @@
 // has fixed lanes. Tile shapes choose how many chains run together, never their order. A key that a row
 // may not see gets weight exactly 0: it multiplies the old state by 1 or adds a zero, and the sign of a
 // zero that this may change is normalised at the end. So a row's result depends on its position and its
-// keys alone: not on the tile, the chunk, the batch or the thread count.
+// keys alone: not on the tile, the chunk, the batch or the thread count. On matrix registers (attend_amx.hpp) chains are
+// cut into steps, the same for every row.
+#include <algorithm>
 #include <initializer_list>
 #include <optional>
 
@@ -127,10 +129,23 @@ static inline int64_t cost_of(const Tile& tile) {
   return blocks * (tile.rows + 4);  // reading a block costs about as much as four rows' arithmetic
 }
 
-// Calls f(sequence, first token, tokens) for every tile of the step.
+// How many tokens a tile has: more where there is more to share out than each thread's few items.
+static inline int tile_tokens(const AttendArgs& args, int parts) {
+  constexpr int64_t kItems = 4;  // of a thread, at least
+  const int group = args.heads / args.kv.kv_heads, least = larger(1, kTileRows / group);
+#if defined(HEADRACE_ISA_amx)
+  if (in_matrix(args)) {
+    const int64_t shared = int64_t{args.step->T} * args.kv.kv_heads / (kItems * parts);
+    return static_cast<int>(std::clamp<int64_t>(shared, least, larger(1, kMostTileRows / group)));
+  }
+#endif
+  (void)kItems, (void)parts;
+  return least;
+}
+
+// Calls f(sequence, first token, tokens) for every tile of the step, of at most `most` tokens.
 template <typename Call>
-static inline void over_tiles(const AttendArgs& args, const Call& call) {
-  const int most = tile_tokens(args.heads / args.kv.kv_heads);
+static inline void over_tiles(const AttendArgs& args, int most, const Call& call) {
   for (int b = 0; b < args.step->B; ++b) {
     const int end = args.step->query_starts[b + 1];
     for (int token = args.step->query_starts[b]; token < end; token += most) {
@@ -141,10 +156,10 @@ static inline void over_tiles(const AttendArgs& args, const Call& call) {
 
 // Into how many slices the query heads of a KV head are cut: few enough heads for a tile, and where there
 // would be less than two items for a thread, more slices. Each reads all keys, so none has less than 16 heads.
-static inline int slice_count(const AttendArgs& args, int parts) {
+static inline int slice_count(const AttendArgs& args, int most_tokens, int parts) {
   const int group = args.heads / args.kv.kv_heads;
   int64_t items = 0;
-  over_tiles(args, [&](int, int, int) { items += args.kv.kv_heads; });
+  over_tiles(args, most_tokens, [&](int, int, int) { items += args.kv.kv_heads; });
   const int64_t wanted = items == 0 ? 1 : (2 * parts + items - 1) / items;
   const int most = larger(fewest_slices(group), group / 16);
   return wanted < most ? larger(fewest_slices(group), static_cast<int>(wanted)) : most;
@@ -152,10 +167,11 @@ static inline int slice_count(const AttendArgs& args, int parts) {
 
 // Every thread walks all items and does those whose middle, on the line of summed costs, falls in its share.
 static void attend(const AttendArgs& args, int part, int parts) {
-  const int kv_heads = args.kv.kv_heads, group = args.heads / kv_heads, slices = slice_count(args, parts);
+  const int kv_heads = args.kv.kv_heads, group = args.heads / kv_heads, tokens_each = tile_tokens(args, parts);
+  const int slices = slice_count(args, tokens_each, parts);
   const int most_heads = (group + slices - 1) / slices, items = kv_heads * slices;
   int64_t total = 0;
-  over_tiles(args, [&](int b, int token, int tokens) {
+  over_tiles(args, tokens_each, [&](int b, int token, int tokens) {
     total += items * cost_of(tile_of(args, b, token, tokens, most_heads));
   });
 #if defined(HEADRACE_ISA_amx)
@@ -164,7 +180,7 @@ static void attend(const AttendArgs& args, int part, int parts) {
 #endif
   const Scratch scratch = scratch_of(args.scratch, part, most_rows(group), args.kv.head_dim);
   int64_t done = 0;
-  over_tiles(args, [&](int b, int token, int tokens) {
+  over_tiles(args, tokens_each, [&](int b, int token, int tokens) {
     const int64_t cost = cost_of(tile_of(args, b, token, tokens, most_heads));
     for (int item = 0; item < items; ++item) {
       const int64_t middle = 2 * done + cost;  // doubled

@@ -23,7 +23,6 @@ static inline bool in_matrix(const AttendArgs& args) {
 // computed with: memory is slower than the matrix units, and waits for nobody when it is asked all the time.
 class Fetcher {
  public:
-  Fetcher() = default;
   explicit Fetcher(const Block<uint16_t>& block, int head_dim) : lines_(kPageTokens * head_dim / kInner) {
     for (int p = 0; p < block.page_count; ++p) {
       pages_[count_++] = block.keys[p];
@@ -126,7 +125,7 @@ static inline void out_matrix(const uint16_t* weights, const uint16_t* values, i
   if (d < value_dim) add_values<kRows2, false>(weights, values + 2 * d, key0, key1, value_dim, ahead, out + d, stride);
 }
 
-// The first rows fetch values while they read keys, and the next keys while they gather values.
+// One or two registers' rows, from their scores to their outputs; the first ones gather the values.
 template <bool kRows2>
 static inline void attend_matrix_rows(const Tile& tile, const Scratch& s, Block<uint16_t>& block, Fetcher& ahead,
                                       int row) {

@@ -11,10 +11,9 @@ struct Scratch {
 };
 
 static inline int padded_dim(int head_dim) { return (head_dim + 15) / 16 * 16; }
-static inline int tile_tokens(int group) { return larger(1, kTileRows / group); }
-static inline int fewest_slices(int group) { return (group + kTileRows - 1) / kTileRows; }
+static inline int fewest_slices(int group) { return (group + kMostTileRows - 1) / kMostTileRows; }
 static inline int most_rows(int group) {
-  return tile_tokens(group) * ((group + fewest_slices(group) - 1) / fewest_slices(group));
+  return larger(1, kMostTileRows / group) * ((group + fewest_slices(group) - 1) / fewest_slices(group));
 }
 static inline size_t scratch_floats(int rows, int head_dim) {
   const size_t padded_rows = static_cast<size_t>((rows + 15) / 16 * 16);

@@ -7,10 +7,11 @@ namespace headrace::HEADRACE_NAMESPACE {
 
 constexpr int kBlockPages = 8;
 constexpr int kBlock = kBlockPages * kPageTokens;  // keys
-#if defined(HEADRACE_ISA_amx)
-constexpr int kTileRows = 256;  // matrix units wait for keys that many rows do not share
-#else
 constexpr int kTileRows = 48;
+#if defined(HEADRACE_ISA_amx)
+constexpr int kMostTileRows = 256;  // matrix units wait for keys that many rows do not share
+#else
+constexpr int kMostTileRows = kTileRows;
 #endif
 constexpr int kPageVectors = kPageTokens / kWidth;
 

@@ -7,7 +7,9 @@
 // weights come straight from memory, prefetched ahead.
 //
 // Determinism: an output is one chain of sums over its inputs in ascending order, in a register within a chunk
-// and in memory between chunks, whatever the tile, the block or the thread; integer sums are exact anyway.
+// and in memory between chunks, whatever the tile, the block or the thread; integer sums are exact anyway. On matrix
+// registers (linear_amx.hpp) floats are added in steps of 32 inputs, and many rows with long inputs take all strips block by
+// block.
 #if defined(HEADRACE_ISA_amx)
 #include "linear_amx.hpp"
 #include "linear_grouped_avx512.hpp"

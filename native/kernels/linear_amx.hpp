@@ -1,8 +1,11 @@
 // Products on matrix registers, with everything else as on AVX-512: of int8 and int4 for many rows, of bf16 for any.
 //
 // bf16: tdpbf16ps adds in another order than vdpbf16ps, so a row alone goes this way as well, in steps of 32 inputs.
-// // Sums of integers are exact, so rows that come together here and those that go through AVX-512 one by one get the same
-// bits. Inputs lie as registers want them (linear_layout.hpp), 64 of each of 16 rows in one kilobyte; where there are
+//
+// int8 and int4: sums of integers are exact, so rows that come together here and those that go through AVX-512 one by one
+// get the same bits.
+//
+// Inputs lie as registers want them (linear_layout.hpp), 64 of each of 16 rows in one kilobyte; where there are
 // fewer rows, what lies behind is read with them. A strip's weights, [steps][32][4] bytes, are right as they are: a register takes
 // 16 steps (of four bytes or two bfloat16) of half of the columns.
 #pragma once

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.engine.speculate.account import MOST
 from headrace.engine.speculate.books import Books
 from headrace.engine.speculate.costs import Spent, StepCosts
 
@@ -32,7 +33,7 @@ def turn(drafted: int, prompt_length: int = 10, start: int = 20) -> Any:
 
 
 def spent(tokens: int, looked_s: float) -> Spent:
-    return Spent(tokens=tokens, steps=1, asked=1, looked_s=looked_s, run_s=STEP_S, loop_s=LOOP_S)
+    return Spent(tokens=tokens, steps=1, looked_s=looked_s, run_s=STEP_S, loop_s=LOOP_S)
 
 
 def test_a_draft_is_worth_what_came_true_less_what_it_took(costs: StepCosts) -> None:
@@ -79,3 +80,23 @@ def test_shorter_calls_are_a_loss_of_their_own(costs: StepCosts) -> None:
         books.charged = books.model
         books.settle([turn(0)], spent(1, looked_s=0.0), 0, costs, free=books is free)
     assert free.model._balance - bound.model._balance > 0.1
+
+
+def test_a_call_is_worth_what_came_true_less_what_its_steps_took_longer(costs: StepCosts) -> None:
+    books = Books()
+    before = books.lookup._balance
+    books.settle_call(2, [6], 3, 0.0, costs)
+    lost = (costs.seconds(6) - costs.seconds(2)) / (costs.seconds(2) + costs.plain_loop_s)
+    assert books.lookup._balance == pytest.approx(min(before + 3 / 2 - lost, MOST))
+
+
+def test_a_look_that_found_nothing_before_a_call_is_booked(costs: StepCosts) -> None:
+    books = Books()
+    books.charged, books.caught_up_s = books.model, STEP_S
+    before = books.model._balance
+    books.settle_call(1, [], 0, 2 * STEP_S, costs)
+    assert books.model._balance < before - 0.5 and books.model._invested > 0.5
+    books.open_look()
+    after = books.model._balance
+    books.settle_call(1, [], 0, 1.0, costs)
+    assert books.model._balance == after

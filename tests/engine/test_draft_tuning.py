@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from headrace._native import MATCH_KINDS
 from headrace.engine.speculate.acceptance import OwnRate, Rate
 from headrace.engine.speculate.account import FIRST, MOST, MOST_LOST, OVERDRAFT, SHARE, Account
 from headrace.engine.speculate.books import Books
@@ -24,7 +25,6 @@ from headrace.engine.speculate.pace import (
 )
 from headrace.engine.speculate.speculation import PROBE_EVERY, Speculation
 from headrace.engine.speculate.texts import PRIORS, TRIED_KIND, Texts
-from headrace.run.executor import MATCH_KINDS
 
 
 def test_between_measured_steps_are_straight_lines_and_beyond_them_what_tokens_added():

@@ -219,6 +219,20 @@ def test_a_call_guesses_what_stood_in_a_text_before(guessing: Guessing) -> None:
     assert all(tokens > 1 and seconds > 0 for call in ran for tokens, seconds in call.with_drafts)
 
 
+def test_costs_become_known_where_a_step_fills_a_call(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of larger models: nothing is repeated, and what they cost is learned all the same."""
+    monkeypatch.setattr(multi_step, "LONGEST_S", 1e-9)
+    loaded = load_model(str(tiny_model(tmp_path)), EngineOptions())
+    speculation = loaded.engine._speculation
+    assert speculation is not None
+    params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True, logit_bias={9: 100.0})
+    request = Request(prompt=(5, 9, 9, 9), params=params)
+    for _ in range(20):
+        Running(loaded.engine, request).finish()
+    loaded.close()
+    assert speculation.costs.known and speculation.drafted > 0
+
+
 def test_wrong_guesses_are_counted_and_change_nothing(guessing: Guessing, tmp_path: Any) -> None:
     loaded, ran = guessing
     requests = [

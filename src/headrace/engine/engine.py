@@ -157,7 +157,8 @@ class Engine:
         since_s = 0.0 if self._waited else began_s - self._last_step_s  # handing out, and what takes it
         if self._speculation is not None:
             choices = self._choices.values()
-            self._speculation.propose(choices, several=self._multi_step.expected(choices))
+            several = not self._beams and self._multi_step.expected(choices)
+            self._speculation.propose(choices, several=several)
             start_s = self._clock()
         chunks = self._scheduler.schedule()
         if not chunks:

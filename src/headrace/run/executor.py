@@ -45,7 +45,6 @@ class Guesses:
     room: int = 0
 
 
-MATCH_KINDS = 6  # longer ones count as the last
 NO_GUESSES = Guesses()
 
 

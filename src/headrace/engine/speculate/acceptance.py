@@ -20,7 +20,7 @@ class Rate:
         return self._right / self._checked
 
     def note(self, right: int, wrong: int) -> None:
-        """So many were right, and then `wrong` (0 or 1) was not."""
+        """So many were right, and so many (0 or 1 of a single draft) then were not."""
         self._checked = self._checked * FORGETTING + right + wrong
         self._right = self._right * FORGETTING + right
 

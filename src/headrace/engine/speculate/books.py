@@ -44,14 +44,19 @@ class Books:
         for account in (self.lookup, self.model):
             account.write_off(share)
 
-    def settle_call(self, sequences: int, tokens: Sequence[int], right: int, costs: StepCosts) -> None:
+    def settle_call(
+        self, sequences: int, tokens: Sequence[int], right: int, looked_s: float, costs: StepCosts
+    ) -> None:
         """Book a call of several steps for so many sequences, of which those that checked guesses had so many
-        tokens, and `right` of them came true."""
-        if not tokens and not self.taken_s:
+        tokens, and `right` of them came true; and the look before it, which found nothing."""
+        if not tokens and not self.busy:
             return
         base_s = costs.seconds(sequences)
         plain_s = base_s + costs.plain_loop_s
         self.lookup.invest(self.taken_s / plain_s)
+        self.model.invest(self.caught_up_s / plain_s)
+        if self.charged is not None:
+            self.charged.note(-max(looked_s - self.taken_s - self.caught_up_s, 0.0) / plain_s)
         if tokens:
             lost_s = sum(costs.seconds(count) - base_s for count in tokens)
             self.lookup.note(right / sequences - lost_s / plain_s)

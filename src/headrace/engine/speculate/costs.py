@@ -92,8 +92,9 @@ class StepCosts:
         take much longer than one, it is known from there before drafts are checked. The first one says
         nothing, since it waits for the weights."""
         if tokens >= LEAST_PROMPT and seconds > 0 and self._measured:
-            self._prompt_s = followed(self._prompt_s or seconds / tokens, seconds / tokens)
-            self._stale = True
+            before_s = self._prompt_s
+            self._prompt_s = followed(before_s or seconds / tokens, seconds / tokens)
+            self._stale = self._stale or abs(self._prompt_s - before_s) > NOTICED * before_s
 
     def note_loop(self, seconds: float) -> None:
         """The loop took so long around a call with drafts."""

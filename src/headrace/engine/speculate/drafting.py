@@ -21,11 +21,11 @@ class Drafting:
     lookup_rates: dict[int, OwnRate] = field(default_factory=dict[int, OwnRate])  # by kind
     rate: OwnRate | None = None
     unchecked: tuple[int, list[int], OwnRate] | None = None  # where something did not seem to pay, and what
-    taken: bool = False  # whether the lookup knows the prompt, as far as calls have asked
+    taken: bool = False  # the lookup is known not to be fresh
     pause: int = 0  # looks to go without a draft
     failures: int = 0  # drafts in a row of which nothing was right, or that did not pay
     depths: list[int] | None = None  # tokens to check by kind; None: to be worked out
-    depths_for: int = 0  # sequences in the step
+    depths_for: tuple[int, int] = (0, 0)  # sequences in the step, and the common depths' epoch
 
     def rate_of(self, kind: int, common: Rate) -> OwnRate:
         """That of lookups of a kind, whose common rate is this."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace import _native
-from headrace.run.executor import MATCH_KINDS
+from headrace._native import MATCH_KINDS
 
 _APART = -1  # between the prediction and the prompt: nothing goes on across it
 

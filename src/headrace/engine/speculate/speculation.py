@@ -85,7 +85,7 @@ class Speculation:
             return
         forced = any(choice.matcher is not None for choice in decoding)
         due = several or self._looks.due(with_model or forced)
-        watching = not several and self._books.lookup.tolerant and self._rests.due(len(decoding))
+        watching = self._books.lookup.tolerant and self._rests.due(len(decoding))
         candidates = self._candidates(decoding, due, watching)
         if due and with_model and self._model is not None:
             candidates = self._with_model(self._model, decoding, candidates, tokens, room)
@@ -130,7 +130,9 @@ class Speculation:
                 self.costs.note(spent.tokens, spent.run_s)
                 self.costs.note_loop(spent.loop_s)
         elif spent.tokens == len(turns) or _only_decodes(turns, spent):
-            if not self._several:  # or else it bears more of the loop than others
+            # One that was expected to be part of a call bears more of the loop than others: calls say enough,
+            # but where a turn waits for it.
+            if not self._several or self._plain_turn:
                 self._note_plain(spent.tokens, 1, spent.run_s, spent.loop_s)
         else:
             if self._plain_turn:  # but this one says nothing
@@ -149,7 +151,8 @@ class Speculation:
         self.drafted += checked
         self.accepted += right
         if self.costs.known:
-            self._books.settle_call(len(turns), [tokens for tokens, _ in ran.with_drafts], right, self.costs)
+            tokens = [tokens for tokens, _ in ran.with_drafts]
+            self._books.settle_call(len(turns), tokens, right, spent.looked_s, self.costs)
 
     def _note_plain(self, tokens: int, steps: int, run_s: float, loop_s: float) -> None:
         if self._free and self._plain.measures(its_turn=self._plain_turn):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from headrace._native import SuffixAutomaton
+from headrace._native import MATCH_KINDS, SuffixAutomaton
 from headrace.engine.generation import Choice
 from headrace.engine.speculate.acceptance import OwnRate, Rate
 from headrace.engine.speculate.books import Books
@@ -14,7 +14,7 @@ from headrace.engine.speculate.costs import StepCosts
 from headrace.engine.speculate.drafting import Drafting
 from headrace.engine.speculate.lookup import Lookup
 from headrace.engine.turn import Turn
-from headrace.run.executor import MATCH_KINDS, NO_GUESSES, Guesses
+from headrace.run.executor import NO_GUESSES, Guesses
 
 PRIORS = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95)  # rates by the kind of what was found, see MATCH_KINDS
 LEAST_EVERY = 32  # times until what pays is worked out again
@@ -31,11 +31,12 @@ class Texts:
         self.rates = [Rate(prior) for prior in PRIORS]
         self._books, self._lookup, self._model_rate = books, lookup, model_rate
         self._states: dict[int, Drafting] = {}  # by sequence id
-        self._least: int = 0  # kind of what has to be found, beside so many tokens; how often it was asked
-        self._least_for: int = 0
-        self._least_age = 0
+        self._least: int = 0  # kind of what has to be found ...
+        self._least_for: int = 0  # ... beside so many tokens
+        self._least_age = 0  # times that it was asked for
         self._depths: dict[int, list[int]] = {}  # what calls guess by kind, beside so many tokens
         self._depths_age = 0
+        self._epoch = 0  # of those depths
 
     def known(self, sequence_id: int) -> Drafting | None:
         """What is known of a sequence's drafts, if anything is."""
@@ -120,6 +121,7 @@ class Texts:
         self._depths_age += 1
         if self._depths_age >= LEAST_EVERY:
             self._depths_age = 0
+            self._epoch += 1
             self._depths.clear()
         if base not in self._depths:
             self._depths[base] = [best_depth(rate.value, base, costs) for rate in self.rates]
@@ -137,10 +139,11 @@ class Texts:
         """A choice's text, which knows all of its tokens, and how many are to be checked by kind."""
         state, tokens = self._states.get(choice.sequence.id), choice.sequence.tokens
         if state is None or not state.taken:
-            if not self._books.lookup.open:
+            if state is None and not self._books.lookup.open:
                 return None, _NOTHING
             state = self.state(choice)
-            state.taken = state.lookup is not None and self._take_prompt(state.lookup, tokens)
+            if state.lookup is not None:
+                state.taken = not state.lookup.fresh or self._take_prompt(state.lookup, tokens)
         lookup = state.lookup
         if lookup is None or not state.taken:
             return None, _NOTHING
@@ -151,8 +154,8 @@ class Texts:
             return lookup.text, _NOTHING
         if not state.lookup_rates:
             return lookup.text, self._depths[base]
-        if state.depths is None or state.depths_for != base:
-            depths, state.depths_for = self._depths[base].copy(), base
+        if state.depths is None or state.depths_for != (base, self._epoch):
+            depths, state.depths_for = self._depths[base].copy(), (base, self._epoch)
             for kind, rate in state.lookup_rates.items():
                 depths[kind] = best_depth(rate.value, base, costs)
             state.depths = depths
