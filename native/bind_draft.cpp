@@ -12,6 +12,7 @@ using namespace nb::literals;
 
 void bind_draft(nb::module_& m) {
   using headrace::SuffixAutomaton;
+  m.attr("MATCH_KINDS") = headrace::kMatchKinds;
   nb::class_<SuffixAutomaton>(m, "SuffixAutomaton", "Finds what followed the end of a text where it stood before.")
       .def(nb::init<>())
       .def(
@@ -22,5 +23,6 @@ void bind_draft(nb::module_& m) {
           "tokens"_a, "Take the next tokens; a negative one parts unrelated texts.")
       .def_prop_ro("size", &SuffixAutomaton::size)
       .def_prop_ro("match_length", &SuffixAutomaton::match_length)
+      .def_prop_ro("match_kind", &SuffixAutomaton::match_kind, "bits of that length less one, below MATCH_KINDS; or -1")
       .def("draft", &SuffixAutomaton::draft, "count"_a);
 }

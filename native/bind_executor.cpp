@@ -245,7 +245,6 @@ void bind_executor(nb::module_& m) {
       .def("stop", &headrace::Signal::stop, "Ends calls after the step that is running, until it is reset.")
       .def("reset", &headrace::Signal::reset)
       .def_prop_ro("steps", &headrace::Signal::steps, "Steps of all calls so far.");
-  m.attr("MATCH_KINDS") = headrace::kMatchKinds;
   nb::class_<headrace::SeveralSteps>(m, "SeveralSteps", "What a call of several steps brought.")
       .def_ro("tokens", &headrace::SeveralSteps::tokens, "by sequence; a negative one says that there was none, and why")
       .def_ro("steps", &headrace::SeveralSteps::steps)

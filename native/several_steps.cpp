@@ -151,9 +151,7 @@ class Guesser {
   }
   void find(int32_t b) {
     const SuffixAutomaton* text = text_of(b);
-    int32_t length = text == nullptr ? 0 : text->match_length(), kind = -1;
-    for (; length > 0 && kind < kMatchKinds - 1; length /= 2) ++kind;
-    kinds_[static_cast<size_t>(b)] = kind;
+    kinds_[static_cast<size_t>(b)] = text == nullptr ? -1 : text->match_kind();
   }
 
   const Guesses& guesses_;

@@ -30,11 +30,8 @@ class Signal {
   std::atomic<int64_t> steps_{0};
 };
 
-// Lengths of what is found are told apart by how many bits they have, up to this many.
-inline constexpr int kMatchKinds = 6;
-
 // Texts that grow with what is drawn, one for each sequence (null: not this one's), or none at all. Where one of them ends
-// with tokens that stood in it before, of a length with so many bits, depths[b][bits - 1] of the tokens that followed are
+// with tokens that stood in it before, depths[b][kind of the match] of the tokens that followed are
 // checked in the next step, which has at most `room` tokens.
 struct Guesses {
   std::vector<SuffixAutomaton*> texts;

@@ -84,6 +84,12 @@ int32_t SuffixAutomaton::clone_for(int32_t from, int32_t edge, int32_t token) {
   return clone;
 }
 
+int SuffixAutomaton::match_kind() const {
+  int kind = -1;
+  for (int32_t length = match_length_; length > 0 && kind < kMatchKinds - 1; length /= 2) ++kind;
+  return kind;
+}
+
 std::vector<int32_t> SuffixAutomaton::draft(size_t count) const {
   std::vector<int32_t> drafted;
   if (match_length_ == 0) return drafted;

@@ -6,6 +6,9 @@
 
 namespace headrace {
 
+// Lengths of what is found are told apart by how many bits they have, up to this many.
+inline constexpr int kMatchKinds = 6;
+
 class SuffixAutomaton {
  public:
   SuffixAutomaton();
@@ -16,6 +19,8 @@ class SuffixAutomaton {
   size_t size() const { return text_.size(); }
   // Length of the longest end of the text that also stands somewhere before.
   int32_t match_length() const { return match_length_; }
+  // How many bits that length has, less one; below kMatchKinds, and -1 without a match.
+  int match_kind() const;
   // What followed that end where it stood last time: up to `count` tokens, none without a match. Where the text
   // itself is reached, it goes on with what has been drafted, so that periods are prolonged. A negative token,
   // which parts texts that have nothing to do with each other, ends it.

@@ -12,7 +12,7 @@ from headrace.chat.conversation import prepare as prepare_conversation
 from headrace.chat.messages import Message
 from headrace.engine.contract import EngineStatus, LoadedModel
 from headrace.engine.load import load_model
-from headrace.engine.options import NO_DRAFT, EngineOptions
+from headrace.engine.options import EngineOptions
 from headrace.engine.request import Request
 from headrace.errors import HeadraceError, UsageError
 from headrace.sample.params import SamplingParams
@@ -130,9 +130,9 @@ def _engines(
     order: SpeculateOrder, options: EngineOptions
 ) -> Generator[tuple[LoadedModel, Mapping[str, LoadedModel]]]:
     """The plain engine and one for each drafter."""
-    alone = replace(options, draft_model=NO_DRAFT, draft_layers=None)
+    alone = replace(options, draft_model=None, draft_layers=None)
     shapes = {"lookup": alone}
-    if options.draft_model not in (None, NO_DRAFT):
+    if options.named_draft is not None:
         shapes["model"] = options
     if options.draft_layers is not None:
         shapes["layers"] = options

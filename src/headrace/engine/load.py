@@ -16,7 +16,7 @@ from headrace.engine.contract import EngineContract, EngineLimits, LoadedModel, 
 from headrace.engine.encoder import Encoder
 from headrace.engine.engine import Engine
 from headrace.engine.free_memory import free_memory_bytes
-from headrace.engine.options import NO_DRAFT, EngineOptions
+from headrace.engine.options import EngineOptions
 from headrace.engine.parts import PartsOf
 from headrace.engine.plan import capacity_of, plan_memory
 from headrace.engine.speculate.draft_model import DraftModel
@@ -151,10 +151,9 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
     try:
         text = text_side(folder, checkpoint.metadata)
         name = public_name(name, folder)
-        draft_name = None if options.draft_model == NO_DRAFT else options.draft_model
-        if draft_name is None:
+        if options.named_draft is None:
             return prepare_checkpoint(checkpoint, options, name, folder, *text)
-        draft = prepare_draft(draft_name, options, name, text[0])
+        draft = prepare_draft(options.named_draft, options, name, text[0])
         try:
             return prepare_checkpoint(checkpoint, options, name, folder, *text, draft=draft)
         except BaseException:

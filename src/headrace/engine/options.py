@@ -88,8 +88,13 @@ class EngineOptions:
                 param="token_budget",
             )
 
+    @property
+    def named_draft(self) -> str | None:
+        """The draft model that is asked for, if any is."""
+        return None if self.draft_model == NO_DRAFT else self.draft_model
+
     def _check_drafts(self) -> None:
-        model = None if self.draft_model == NO_DRAFT else self.draft_model
+        model = self.named_draft
         if model is not None and self.draft_layers is not None:
             raise UsageError(
                 f"draft_model '{model}' and draft_layers {self.draft_layers} are both given: name one",

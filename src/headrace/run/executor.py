@@ -37,8 +37,8 @@ class Executor(Protocol):
 @dataclass(slots=True)  # frozen ones take four times as long to make, once for each call
 class Guesses:
     """Texts that grow with what is drawn, one for each sequence (None: not this one's). Where one ends with
-    tokens that stood in it before, as many as have `bits` bits, depths[b * MATCH_KINDS + bits - 1] of those
-    that followed are checked by the next step, which has at most `room` tokens."""
+    tokens that stood in it before, depths[b * MATCH_KINDS + its match_kind] of those that followed are
+    checked by the next step, which has at most `room` tokens."""
 
     texts: Sequence[SuffixAutomaton | None] = ()
     depths: Sequence[int] = ()

@@ -39,7 +39,7 @@ class Lookup:
         self.catch_up(tokens)
         if self._comes_true(tokens):
             return MATCH_KINDS - 1
-        return min(self.text.match_length.bit_length(), MATCH_KINDS) - 1
+        return self.text.match_kind
 
     def catch_up(self, tokens: Sequence[int]) -> None:
         """Take what has not been taken of `tokens`."""
