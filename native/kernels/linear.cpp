@@ -70,6 +70,9 @@ TileKernel tile_kernel(Format format, int64_t rows) {
 }  // namespace headrace
 
 #include "linear_grouped.hpp"
+#if defined(HEADRACE_ISA_amx)
+#include "linear_grouped_amx.hpp"
+#endif
 
 namespace headrace {
 namespace {
@@ -212,6 +215,11 @@ inline void multiply(const FusedLinearArgs& args, const Scratch& scratch, const 
   const Weight& w = args.w[which];
   const auto [first, last, row0, rows] = block;
 #if defined(HEADRACE_ISA_amx)
+  if (in_matrix(args) && is_grouped(w.format)) {
+    std::memset(acc, 0, static_cast<size_t>(rows) * kStrip * 4);
+    run_grouped_matrix(w, strip, scratch, row0, rows, acc);
+    return settle(args, scratch, which, strip, row0, rows, acc);
+  }
   if (in_matrix(args)) {
     const Stream stream = stream_of(w, strip);
     const Form form = form_of(w.format);
@@ -278,7 +286,7 @@ void product(const FusedLinearArgs& args, int part, int parts) {
   const Range mine = share(total, part, parts);  // of all strips' bytes in a row; a strip goes with its first byte
 #if defined(HEADRACE_ISA_amx)
   std::optional<MatrixRegisters> registers;
-  if (in_matrix(args)) registers.emplace(std::min(args.rows, kSquare));
+  if (in_matrix(args)) registers.emplace(std::min(args.rows, kSquare), is_grouped(args.w[0].format));
 #endif
   Sums sums;
   int64_t start = 0;

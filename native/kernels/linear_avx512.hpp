@@ -235,6 +235,19 @@ inline int32_t round_all(const float* x, int64_t count, float factor, int8_t* ou
   return _mm512_reduce_add_epi32(_mm512_add_epi32(a, b));
 }
 
+inline void round_group(const float* x, float factor, int8_t* out, int32_t* low, int32_t* high) {
+  const __m512 by = _mm512_set1_ps(factor);
+  const __m128i first = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), by)));
+  const __m128i second = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), by)));
+  const __m256i codes = _mm256_set_m128i(second, first);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), codes);
+  __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), codes);
+  sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0x4e));
+  sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xb1));
+  *low = _mm256_extract_epi32(sums, 0);
+  *high = _mm256_extract_epi32(sums, 4);
+}
+
 // a + b in the lanes whose bit is clear, a - b in the others, where a is the lower of each pair. The product with
 // one or minus one is exact, so this rounds once, like the sum.
 inline __m512 butterfly(__m512 x, __m512 partner, int negative) {

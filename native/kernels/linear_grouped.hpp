@@ -30,6 +30,11 @@ struct Table {
   uint8_t bytes[16];
 };
 
+// The multipliers of a group's scales.
+inline const uint8_t* fine_of(const Grouped& g, const uint8_t* strip, int64_t group) {
+  return strip + group_start(g, group / kFineGroups * kFineGroups) - fine_bytes(g.scales);
+}
+
 // FP8 groups as float [count * 32][32].
 inline void unpack_floats(const Grouped& g, const uint8_t* strip, int64_t first, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i, out += kGroup * kStrip) {
@@ -74,12 +79,9 @@ inline void run_grouped(const Weight& w, int64_t strip_index, const Scratch& scr
   for (int64_t at = 0; at < groups; at += most) {
     const int64_t count = groups - at < most ? groups - at : most;
     const uint8_t* head = strip + group_start(g, at);
-    const auto fine_of = [&](int64_t group) {
-      return strip + group_start(g, group / kFineGroups * kFineGroups) - fine_bytes(g.scales);
-    };
     for (int64_t i = 0; i < count && direct == nullptr; ++i) {
       const uint8_t* own = strip + group_start(g, at + i);
-      read_scales(g.scales, fine_of(at + i), own, chunk.scales[i]);
+      read_scales(g.scales, fine_of(g, strip, at + i), own, chunk.scales[i]);
       if (!in_place) {
         unpack_codes(g, own + head_bytes(g.scales), table.bytes, chunk.bytes + i * kGroup * kStrip);
       }
@@ -92,7 +94,7 @@ inline void run_grouped(const Weight& w, int64_t strip_index, const Scratch& scr
       t.stride = in_place ? group_bytes(g) : kGroup * kStrip;
       t.scales = chunk.scales;
       t.kind = g.scales;
-      t.fine = fine_of(at);
+      t.fine = fine_of(g, strip, at);
       t.head_bytes = head_bytes(g.scales);
       t.x = scratch.words[static_cast<int>(Form::grouped)] + (start * groups + at * rows) * kGroupSteps;
       t.inputs = scratch.group_inputs + (start * groups + at * rows) * kGroupInputs;

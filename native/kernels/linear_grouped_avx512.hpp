@@ -51,6 +51,13 @@ inline void unpack_planes(const uint8_t* planes, const uint8_t* table, uint8_t* 
 inline __m512i broadcast(uint32_t word) { return _mm512_set1_epi32(static_cast<int>(word)); }
 inline __m512 broadcast_float(uint32_t word) { return _mm512_castsi512_ps(broadcast(word)); }
 
+// Minus the sum of a row's inputs in a group, or in a half of it: what a minimum is multiplied with.
+template <bool kHalves>
+inline __m512 sum_of_inputs(const uint32_t* in, int64_t stride, int half) {
+  if constexpr (!kHalves) return broadcast_float(in[kInputSum * stride]);
+  return _mm512_mul_ps(broadcast_float(in[kInputScale * stride]), _mm512_cvtepi32_ps(broadcast(in[(kInputLow + half) * stride])));
+}
+
 // One copy for all kernels; nothing is in their registers where they call it.
 HEADRACE_LEAF void scales_of_group(Scales kind, const uint8_t* fine, const uint8_t* head, GroupScales& scales) {
   read_scales(kind, fine, head, scales);
@@ -102,8 +109,7 @@ HEADRACE_LEAF void multiply_groups(const GroupTile& t) {
         __m512 sum0 = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a[r]), _mm512_mul_ps(scale0, row), _mm512_loadu_ps(acc));
         __m512 sum1 = _mm512_fmadd_ps(_mm512_cvtepi32_ps(b[r]), _mm512_mul_ps(scale1, row), _mm512_loadu_ps(acc + 16));
         if (kMinima) {
-          const __m512 codes = kHalves ? _mm512_mul_ps(row, _mm512_cvtepi32_ps(broadcast(in[(kInputLow + half) * kRows + r])))
-                                       : broadcast_float(in[kInputSum * kRows + r]);
+          const __m512 codes = sum_of_inputs<kHalves>(in + r, kRows, half);
           sum0 = _mm512_fmadd_ps(_mm512_loadu_ps(s.minimum[half]), codes, sum0);
           sum1 = _mm512_fmadd_ps(_mm512_loadu_ps(s.minimum[half] + 16), codes, sum1);
         }
@@ -119,13 +125,18 @@ void tile_group(const GroupTile& t) {
   multiply_groups<Bytes8, false, kRows, kHalves, kMinima>(t);
 }
 
+// visit(the reader of a type's codes).
+template <class Visit>
+inline void with_reader(const Grouped& g, const Visit& visit) {
+  if (g.codes == Codes::table) return visit(Planes<4, 0, true>{});
+  if (g.low_bits == 8) return visit(Bytes8{});
+  if (g.low_bits == 2) return g.high_bits == 0 ? visit(Planes<2, 0>{}) : visit(Planes<2, 1>{});
+  if (g.high_bits == 0) return visit(Planes<4, 0>{});
+  return g.high_bits == 1 ? visit(Planes<4, 1>{}) : visit(Planes<4, 2>{});
+}
+
 inline void unpack_codes(const Grouped& g, const uint8_t* planes, const uint8_t* table, uint8_t* out) {
-  if (g.codes == Codes::table) return unpack_planes<Planes<4, 0, true>>(planes, table, out);
-  if (g.low_bits == 2 && g.high_bits == 0) return unpack_planes<Planes<2, 0>>(planes, table, out);
-  if (g.low_bits == 2) return unpack_planes<Planes<2, 1>>(planes, table, out);
-  if (g.high_bits == 0) return unpack_planes<Planes<4, 0>>(planes, table, out);
-  if (g.high_bits == 1) return unpack_planes<Planes<4, 1>>(planes, table, out);
-  return unpack_planes<Planes<4, 2>>(planes, table, out);
+  with_reader(g, [&](auto reader) { unpack_planes<decltype(reader)>(planes, table, out); });
 }
 
 // Kernels for few rows, which take the codes out of their planes in registers.

@@ -67,20 +67,22 @@ inline Form form_of(Format format) {
   if (is_grouped(format) && format != Format::e4m3_g32) return Form::grouped;
   return format == Format::bf16 ? Form::bf16 : Form::f32;
 }
-// Products that go through matrix registers (linear_amx.hpp): with int8 and int4 alone from so many rows on, with bf16 alone
-// always, so that a row's bits depend on the instruction and not on the step. Their inputs are not
-// cut into tiles: 16 rows, or the last few, lie together as [depths][rows][64 bytes], with zeros behind the inputs.
+// Products that go through matrix registers (linear_amx.hpp, linear_grouped_amx.hpp): with int8 and int4 alone, or grouped
+// formats alone, from so many rows on, with bf16 alone always, so that a row's bits depend on the instruction and not on the
+// step. Their inputs are not cut into tiles: 16 rows, or the last few, lie together as [depths][rows][64 bytes], with zeros
+// behind the inputs. Group inputs are for 16 rows, even where there are fewer.
 #if defined(HEADRACE_ISA_amx)
 constexpr bool kMatrix = true;
 #else
 constexpr bool kMatrix = false;
 #endif
-constexpr int64_t kMatrixRows = 4, kMatrixGroup = 16, kMatrixDepth = 64;
+constexpr int64_t kMatrixRows = 4, kMatrixGroupedRows = 12, kMatrixGroup = 16, kMatrixDepth = 64;
 inline bool in_matrix(const FusedLinearArgs& args) {
   const Form form = form_of(args.w[0].format);
   for (int i = 1; i < args.count; ++i) {
     if (form_of(args.w[i].format) != form) return false;
   }
+  if (form == Form::grouped) return kMatrix && args.rows >= kMatrixGroupedRows;
   return kMatrix && (form == Form::bf16 || (form == Form::int8 && args.rows >= kMatrixRows));
 }
 // Bytes of a row.
@@ -123,7 +125,8 @@ struct Tiles {
 
 struct Scratch {
   uint32_t* words[kForms];  // by form; tile t starts at begin(t) * steps
-  uint32_t* group_inputs;   // of the grouped form: tile t, [groups][kGroupInputs][rows of t], at begin(t) * groups * kGroupInputs
+  // Of the grouped form: tile t, [groups][kGroupInputs][rows of t], at begin(t) * groups * kGroupInputs.
+  uint32_t* group_inputs;
   float* scales;            // [rows] of the int8 form
   int32_t* sums;            // [rows] of the int8 form
   uint8_t* buffers;         // [kRowBuffers][buffer_bytes]
@@ -141,10 +144,11 @@ inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k) {
   };
   for (int form = 0; form < kForms; ++form) {
     const Form which = static_cast<Form>(form);
-    const bool padded = kMatrix && (which == Form::int8 || which == Form::bf16);
+    const bool padded = kMatrix && which != Form::f32;
     s.words[form] = reinterpret_cast<uint32_t*>(take(rows * (padded ? matrix_stride(which, k) : form_steps(which, k) * 4)));
   }
-  s.group_inputs = reinterpret_cast<uint32_t*>(take(rows * group_count(k) * kGroupInputs * 4));
+  const int64_t input_rows = kMatrix ? round_up(rows, kMatrixGroup) : rows;
+  s.group_inputs = reinterpret_cast<uint32_t*>(take(input_rows * group_count(k) * kGroupInputs * 4));
   s.scales = reinterpret_cast<float*>(take(rows * 4));
   s.sums = reinterpret_cast<int32_t*>(take(rows * 4));
   s.buffer_bytes = round_up(rotated_k(k) * (4 + 2 * kRowsTogether), 64);  // floats; rows rounded by row and by group, or to bf16

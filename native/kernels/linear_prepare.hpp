@@ -54,6 +54,18 @@ inline int32_t round_all(const float* x, int64_t count, float factor, int8_t* ou
   for (const int32_t total : totals) sum += total;
   return sum;
 }
+
+// The same of the 32 inputs of a group, with a sum of each half.
+inline void round_group(const float* x, float factor, int8_t* out, int32_t* low, int32_t* high) {
+  int32_t q[kGroup];
+  *low = *high = 0;
+  for (int i = 0; i < kGroup; ++i) q[i] = round_to_int(x[i] * factor);
+  for (int i = 0; i < kGroup / 2; ++i) {
+    *low += q[i];
+    *high += q[kGroup / 2 + i];
+  }
+  for (int i = 0; i < kGroup; ++i) out[i] = static_cast<int8_t>(q[i]);
+}
 #endif
 
 // Rounds a row: q = nearest(x * 127 / largest). A row with a NaN or an infinity gets scale NaN, so that its outputs are
@@ -73,29 +85,21 @@ inline void quantise_row(const float* x, int64_t count, int8_t* out, float* scal
 
 // Rounds 32 inputs to int8 by their own largest magnitude; the numbers of GroupInput are `stride` apart.
 inline void quantise_group(const float* x, int64_t stride, int8_t* out, uint32_t* inputs) {
-  uint32_t largest_bits = 0;
-  for (int i = 0; i < kGroup; ++i) {
-    const uint32_t magnitude = bits_of(x[i]) & 0x7fffffffu;
-    largest_bits = magnitude > largest_bits ? magnitude : largest_bits;
-  }
+  const uint32_t largest_bits = largest_magnitude(x, kGroup);
   const float largest = float_of(largest_bits);
   const bool finite = largest_bits < 0x7f800000u, usable = finite && largest >= kTiny;
   const float scale = usable ? largest / 127.0f : (finite ? 0.0f : float_of(0x7fc00000u));
-  int32_t q[kGroup] = {}, low = 0, high = 0;
+  int32_t low = 0, high = 0;
   if (usable) {
-    const float inverse = 127.0f / largest;
-    for (int i = 0; i < kGroup; ++i) q[i] = round_to_int(x[i] * inverse);
+    round_group(x, 127.0f / largest, out, &low, &high);
+  } else {
+    std::memset(out, 0, kGroup);
   }
-  for (int i = 0; i < kGroup / 2; ++i) {
-    low -= q[i];
-    high -= q[kGroup / 2 + i];
-  }
-  for (int i = 0; i < kGroup; ++i) out[i] = static_cast<int8_t>(q[i]);
   inputs[kInputScale * stride] = bits_of(scale);
-  inputs[kInputLow * stride] = static_cast<uint32_t>(low);
-  inputs[kInputHigh * stride] = static_cast<uint32_t>(high);
-  inputs[kInputAll * stride] = static_cast<uint32_t>(low + high);
-  inputs[kInputSum * stride] = bits_of(scale * static_cast<float>(low + high));
+  inputs[kInputLow * stride] = static_cast<uint32_t>(-low);
+  inputs[kInputHigh * stride] = static_cast<uint32_t>(-high);
+  inputs[kInputAll * stride] = static_cast<uint32_t>(-low - high);
+  inputs[kInputSum * stride] = bits_of(scale * static_cast<float>(-low - high));
 }
 
 // Words of 32 bits, `stride` apart.
@@ -125,8 +129,8 @@ inline void spread_four(const int8_t* rows, int64_t steps, int64_t stride, uint3
   }
 }
 
-// One row in all forms. Rounded to int8 it goes to `by_row` and `by_group`, from where it is spread with others; for matrix
-// registers, to `by_row` or, as bf16, to `halves`.
+// One row in all forms. Rounded to int8 it goes to `by_row` and `by_group`, from where it is spread with others; as bf16 for
+// matrix registers, to `halves`.
 inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const bool* wanted,
                         int64_t row, float* buffer, int8_t* by_row, int8_t* by_group, uint16_t* halves) {
   const int64_t k = args.k;
@@ -155,9 +159,11 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
     for (int64_t i = 0; i < rotated_k(k); ++i) halves[i] = to_bf16(x[i]);
   }
   if (wanted[static_cast<int>(Form::grouped)]) {
-    uint32_t* inputs = scratch.group_inputs + tiles.begin(tile) * group_count(k) * kGroupInputs + first;
+    const bool matrix = in_matrix(args);
+    const int64_t rows = matrix ? kMatrixGroup : stride, begin = matrix ? row / rows * rows : tiles.begin(tile);
+    uint32_t* inputs = scratch.group_inputs + begin * group_count(k) * kGroupInputs + row - begin;
     for (int64_t g = 0; g < group_count(k); ++g) {
-      quantise_group(x + g * kGroup, stride, by_group + g * kGroup, inputs + g * kGroupInputs * stride);
+      quantise_group(x + g * kGroup, rows, by_group + g * kGroup, inputs + g * kGroupInputs * rows);
     }
   }
   if (wanted[static_cast<int>(Form::int8)]) {
@@ -196,7 +202,9 @@ inline void prepare_rows(const FusedLinearArgs& args, const Scratch& scratch, co
                 halves + i * padded);
   }
   if (in_matrix(args)) {
-    return lay_out(args, scratch, row, count, by_row, wanted[static_cast<int>(Form::bf16)] ? 2 * padded : padded);
+    const bool by_groups = wanted[static_cast<int>(Form::grouped)];
+    const int64_t bytes = wanted[static_cast<int>(Form::bf16)] ? 2 * padded : padded;
+    return lay_out(args, scratch, row, count, by_groups ? by_group : by_row, bytes);
   }
   for (const Form form : {Form::int8, Form::grouped}) {
     if (!wanted[static_cast<int>(form)]) continue;

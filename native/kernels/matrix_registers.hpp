@@ -1,6 +1,9 @@
 // The matrix registers of AMX (Intel's Software Developer's Manual, volume 1, chapter 18): eight of up to 16 rows of 64
 // bytes. Four hold sums, [rows][16] int32 or float; two the left factors, [rows][64] bytes; two the right ones, [16][16][4] bytes.
 // A product takes one or two of each: sums 0 and 1 belong to the first left one, 2 and 3 to the second.
+//
+// Products with grouped formats (linear_grouped_amx.hpp) end after 32 or 16 inputs: registers 4 and 5 are the left and the
+// right factor of those with 32, 6 and 7 of those with 16.
 #pragma once
 #include <immintrin.h>
 
@@ -16,15 +19,20 @@ constexpr int64_t kDepth = 64;   // bytes of a register's row: inputs that a pro
 // free again, so that the system has none to save.
 class MatrixRegisters {
  public:
-  explicit MatrixRegisters(int64_t rows) {
+  explicit MatrixRegisters(int64_t rows, bool grouped = false) {
     struct alignas(64) {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
       uint16_t row_bytes[16] = {};
       uint8_t rows[16] = {};
     } shape;
     for (int i = 0; i < 8; ++i) {
+      const bool left = i < 6 && !(grouped && i == 5);
       shape.row_bytes[i] = kDepth;
-      shape.rows[i] = static_cast<uint8_t>(i < 6 ? rows : kSquare);
+      shape.rows[i] = static_cast<uint8_t>(left || (grouped && i == 6) ? rows : kSquare);
+    }
+    if (grouped) {
+      for (const int i : {4, 6}) shape.row_bytes[i] = static_cast<uint16_t>(i == 4 ? kDepth / 2 : kDepth / 4);
+      for (const int i : {5, 7}) shape.rows[i] = static_cast<uint8_t>(i == 5 ? kSquare / 2 : kSquare / 4);
     }
     // GCC 12 takes the instruction for one that reads 8 bytes: the others must be written all the same.
     asm volatile("" : : "r"(&shape) : "memory");

@@ -100,3 +100,15 @@ def test_a_look_that_found_nothing_before_a_call_is_booked(costs: StepCosts) -> 
     after = books.model._balance
     books.settle_call(1, [], 0, 1.0, costs)
     assert books.model._balance == after
+
+
+def test_what_guessing_within_calls_took_is_booked_once(costs: StepCosts) -> None:
+    books = Books()
+    books.called_s = 0.5 * (STEP_S + LOOP_S)
+    assert not books.busy  # a step by itself has nothing to book for it
+    before = books.lookup._balance
+    books.settle_call(1, [], 0, 0.0, costs)
+    assert books.lookup._balance == pytest.approx(before - 0.5, rel=0.02)
+    after = books.lookup._balance
+    books.settle_call(1, [], 0, 0.0, costs)
+    assert books.lookup._balance == after and books.model._balance == before

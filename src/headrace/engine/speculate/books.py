@@ -12,11 +12,12 @@ from headrace.engine.turn import Turn
 class Books:
     """The accounts of lookup and of the draft model, and what the last look will be booked as."""
 
-    __slots__ = ("_unearned", "caught_up_s", "charged", "lookup", "model", "taken_s")
+    __slots__ = ("_unearned", "called_s", "caught_up_s", "charged", "lookup", "model", "taken_s")
 
     def __init__(self) -> None:
         self.lookup, self.model = Account(), Account()
         self._unearned = 0  # steps that the accounts were not told of yet
+        self.called_s = 0.0  # for guesses of calls of several steps and what is learned of them, not booked yet
         self.open_look()
 
     def open_look(self) -> None:
@@ -49,7 +50,7 @@ class Books:
     ) -> None:
         """Book a call of several steps for so many sequences, of which those that checked guesses had so many
         tokens, and `right` of them came true; and the look before it, which found nothing."""
-        if not tokens and not self.busy:
+        if not tokens and not self.busy and not self.called_s:
             return
         base_s = costs.seconds(sequences)
         plain_s = base_s + costs.plain_loop_s
@@ -57,6 +58,9 @@ class Books:
         self.model.invest(self.caught_up_s / plain_s)
         if self.charged is not None:
             self.charged.note(-max(looked_s - self.taken_s - self.caught_up_s, 0.0) / plain_s)
+        if self.called_s > 0:
+            self.lookup.note(-self.called_s / plain_s)
+            self.called_s = 0.0
         if tokens:
             lost_s = sum(costs.seconds(count) - base_s for count in tokens)
             self.lookup.note(right / sequences - lost_s / plain_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Collection, Iterable, Sequence
 
 from headrace._native import SeveralSteps
@@ -145,13 +146,16 @@ class Speculation:
         if ran.plain_steps:
             loop_s = spent.loop_s * ran.plain_steps / ran.steps
             self._note_plain(len(turns), ran.plain_steps, ran.plain_seconds, loop_s)
-        for tokens, seconds in ran.with_drafts:
-            self.costs.note(tokens, seconds)
-        checked, right = self._texts.learn(turns, ran.guessed)
-        self.drafted += checked
-        self.accepted += right
+        right, tokens = 0, [tokens for tokens, _ in ran.with_drafts]
+        if ran.guessed:
+            began_s = time.perf_counter()
+            for count, seconds in ran.with_drafts:
+                self.costs.note(count, seconds)
+            checked, right = self._texts.learn(turns, ran.guessed)
+            self.drafted += checked
+            self.accepted += right
+            self._books.called_s += time.perf_counter() - began_s
         if self.costs.known:
-            tokens = [tokens for tokens, _ in ran.with_drafts]
             self._books.settle_call(len(turns), tokens, right, spent.looked_s, self.costs)
 
     def _note_plain(self, tokens: int, steps: int, run_s: float, loop_s: float) -> None:

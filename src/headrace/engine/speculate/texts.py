@@ -117,6 +117,12 @@ class Texts:
         """What a call with these turns may guess, in steps of at most `room` tokens."""
         if not self._books.lookup.tolerant:
             return NO_GUESSES
+        began_s, taken_s = time.perf_counter(), self._books.taken_s
+        found = self._guesses(turns, room, costs)
+        self._books.called_s += time.perf_counter() - began_s - (self._books.taken_s - taken_s)
+        return found
+
+    def _guesses(self, turns: Sequence[Turn], room: int, costs: StepCosts) -> Guesses:
         base = len(turns)
         self._depths_age += 1
         if self._depths_age >= LEAST_EVERY:
