@@ -31,6 +31,7 @@ def test_a_cell_for_each_drafter_temperature_and_batch(tmp_path: Path) -> None:
     ]
     for cell in cells:
         assert cell.speed_up.min <= cell.speed_up.median <= cell.speed_up.max
+        assert cell.speed_up.min <= cell.job_speed_up <= cell.speed_up.max
         assert cell.tokens_per_step >= 0.99 and 0 <= cell.accepted <= 1
         assert cell.plain_tokens_per_s.min > 0
 

@@ -77,8 +77,9 @@ class SpeculateOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculateFigures:
-    """One cell. `speed_up` is the ratio of tokens a second to the plain run beside it; `tokens_per_step` are
-    those of one sequence; `accepted` is the share of drafted tokens that were right."""
+    """One cell. `speed_up` is the ratio of tokens a second to the plain run beside it, `job_speed_up` that of
+    all pairs together: few answers that gain much count for more there than many that lose little.
+    `tokens_per_step` are those of one sequence; `accepted` is the share of drafted tokens that were right."""
 
     job: str
     drafter: str
@@ -86,6 +87,7 @@ class SpeculateFigures:
     batch: int
     plain_tokens_per_s: Spread
     speed_up: Spread
+    job_speed_up: float
     tokens_per_step: float
     drafted_per_token: float
     accepted: float
@@ -184,6 +186,7 @@ def _cells(
             batch=batch,
             plain_tokens_per_s=spread([run.generated / run.seconds for run, _ in pairs]),
             speed_up=spread([one.seconds / other.seconds for one, other in pairs]),
+            job_speed_up=sum(run.seconds for run, _ in pairs) / sum(run.seconds for run in with_drafts),
             # As many steps as its longest answer has tokens are those without drafts.
             tokens_per_step=sum(run.longest for run in with_drafts) / sum(run.steps for run in with_drafts),
             drafted_per_token=drafted / generated,

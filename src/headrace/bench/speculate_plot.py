@@ -12,7 +12,8 @@ _COLOURS = ("#2563eb", "#ea7317", "#12805c")
 
 
 def plot_speed_ups(figures: Sequence[SpeculateFigures], path: Path) -> None:
-    """Bars by job and sequences at once, a panel for each temperature; UsageError without matplotlib."""
+    """Bars by job and sequences at once, with the least and the most of single runs, a panel for each
+    temperature; UsageError without matplotlib."""
     temperatures = sorted({figure.temperature for figure in figures})
     drafters = list(dict.fromkeys(figure.drafter for figure in figures))
     groups = list(dict.fromkeys((figure.job, figure.batch) for figure in figures))
@@ -22,14 +23,12 @@ def plot_speed_ups(figures: Sequence[SpeculateFigures], path: Path) -> None:
         width = 0.8 / len(drafters)
         for place, drafter in enumerate(drafters):
             cells = {
-                (f.job, f.batch): f.speed_up
-                for f in figures
-                if f.temperature == temperature and f.drafter == drafter
+                (f.job, f.batch): f for f in figures if f.temperature == temperature and f.drafter == drafter
             }
             at = [groups.index(group) + (place - (len(drafters) - 1) / 2) * width for group in cells]
-            tall = [speed_up.median for speed_up in cells.values()]
-            low = [speed_up.median - speed_up.min for speed_up in cells.values()]
-            high = [speed_up.max - speed_up.median for speed_up in cells.values()]
+            tall = [cell.job_speed_up for cell in cells.values()]
+            low = [cell.job_speed_up - cell.speed_up.min for cell in cells.values()]
+            high = [cell.speed_up.max - cell.job_speed_up for cell in cells.values()]
             colour = _COLOURS[place % len(_COLOURS)]
             bars = axes.bar(at, tall, width * 0.92, yerr=(low, high), color=colour, label=drafter, capsize=2)
             axes.bar_label(bars, [f"{value:.2f}" for value in tall], padding=2, fontsize=8)

@@ -20,8 +20,8 @@ from headrace.errors import UsageError
 
 HELP = """Measure how much faster a model generates when tokens are guessed and checked several in one step.
 
-Every figure is the ratio to plain decoding in the run beside it. What is guessed never changes the output:
-this is checked too.
+SPEED-UP is the ratio of tokens a second to plain decoding, all pairs of runs together; OF A RUN is the median
+pair, and the least and the most. What is guessed never changes the output: this is checked too.
 
 \b
 Examples:
@@ -58,7 +58,7 @@ def command(
         list[int] | None, typer.Option(help="Sequences at the same time; can be repeated.")
     ] = None,
     tokens: Annotated[int, typer.Option(help="Most tokens for each prompt.")] = 96,
-    pairs: Annotated[int, typer.Option(help="Pairs of runs; their median is shown.")] = 5,
+    pairs: Annotated[int, typer.Option(help="Pairs of runs, one plain and one with drafts.")] = 5,
     raw: Annotated[
         bool, typer.Option("--raw", help="Prompts as they are, without the chat template.")
     ] = False,
@@ -91,7 +91,10 @@ def command(
     else:
         print_table(
             [_row(figure) for figure in figures],
-            header=("JOB", "DRAFTS BY", "TEMP", "AT ONCE", "PLAIN tok/s", "SPEED-UP", "TOKENS/STEP", "RIGHT"),
+            header=(
+                *("JOB", "DRAFTS BY", "TEMP", "AT ONCE", "PLAIN tok/s", "SPEED-UP", "OF A RUN"),
+                *("TOKENS/STEP", "RIGHT"),
+            ),
         )
 
 
@@ -127,6 +130,7 @@ def _row(figure: SpeculateFigures) -> tuple[str, ...]:
         f"{figure.temperature:g}",
         str(figure.batch),
         f"{figure.plain_tokens_per_s.median:,.0f}",
+        f"{figure.job_speed_up:.2f}",
         f"{speed_up.median:.2f} ({speed_up.min:.2f} to {speed_up.max:.2f})",
         f"{figure.tokens_per_step:.2f}",
         f"{figure.accepted:.0%} of {figure.drafted_per_token:.2f} a token",

@@ -17,7 +17,7 @@ class Books:
     def __init__(self) -> None:
         self.lookup, self.model = Account(), Account()
         self._unearned = 0  # steps that the accounts were not told of yet
-        self.called_s = 0.0  # for guesses of calls of several steps and what is learned of them, not booked yet
+        self.called_s = 0.0  # for guesses of calls of several steps and learning from them, not booked yet
         self.open_look()
 
     def open_look(self) -> None:
