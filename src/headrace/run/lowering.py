@@ -1,0 +1,249 @@
+"""A fused program as the list of instructions that native/executor.cpp walks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from headrace.errors import ProgramError
+from headrace.ops.value import Array, Value
+from headrace.program.program import Instruction, Program
+
+ACTS = {"none": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_clamped": 4}  # Act in native/kernels.hpp
+EMBEDDINGS = {"tokens": "embed", "token_types": "embed_token_types", "positions": "embed_positions"}
+ROUTES = {"softmax": 0, "sigmoid": 1}
+NONE = -1  # an absent input or constant
+
+Lowered = tuple[str, list[int], list[int], list[int], list[int], list[int], list[float]]
+
+
+class Lowering:
+    """Numbers the values, weights and constants of a fused program and encodes its instructions."""
+
+    def __init__(self, program: Program, vectors: Mapping[str, Array]) -> None:
+        self._program = program
+        self.values: list[Value] = []
+        self.matrices = [name for name, value in program.weights.items() if len(value.shape) == 2]
+        self.constants: list[Array] = []
+        self.instructions: list[Lowered] = []
+        self._value_ids: dict[Value, int] = {}
+        self._constant_ids: dict[Value, int] = {}
+        self._caches = {cache: layer for layer, cache in enumerate(program.caches)}
+        self._states = {state: index for index, state in enumerate(program.states)}
+        self._matrix_ids = {name: index for index, name in enumerate(self.matrices)}
+        for name, value in program.weights.items():
+            if len(value.shape) != 2:
+                data = vectors[name]
+                # A convolution's [channels, 1, taps] is read tap by tap.
+                self._add_constant(value, data.T if data.ndim == 3 else data)
+        for value, data in program.constants.items():
+            if data.dtype == np.float32:  # orders of columns travel with their instruction
+                self._add_constant(value, data.astype(np.float32, copy=False))
+        for instruction in program.instructions:
+            self._lower(instruction)
+
+    def value_id(self, value: Value | None) -> int:
+        if value is None:
+            return NONE
+        if value not in self._value_ids:
+            self._value_ids[value] = len(self.values)
+            self.values.append(value)
+        return self._value_ids[value]
+
+    def _add_constant(self, value: Value, data: Array) -> None:
+        self._constant_ids[value] = len(self.constants)
+        self.constants.append(np.ascontiguousarray(data, np.float32).ravel())
+
+    def _constant_id(self, value: Value | None) -> int:
+        return NONE if value is None else self._constant_ids[value]
+
+    def _lower(self, instruction: Instruction) -> None:
+        lower = {
+            "embed": self._embed,
+            "rms_norm": self._rms_norm,
+            "layer_norm": self._layer_norm,
+            "linear": self._fused_linear,
+            "fused_linear": self._fused_linear,
+            "head_linear": self._head_linear,
+            "rope": self._rope,
+            "join": self._join,
+            "rope_kv_write": self._rope_kv_write,
+            "kv_write": self._kv_write,
+            "attend": self._attend,
+            "causal_conv": self._causal_conv,
+            "selective_scan": self._selective_scan,
+            "gather": self._plain,
+            "pool": self._plain,
+            "take_columns": self._take_columns,
+            "add": self._plain,
+            "scale": self._scale,
+            "softcap": self._softcap,
+            "gated_act": self._act,
+            "act": self._act,
+            "route": self._route,
+            "moe": self._moe,
+        }.get(instruction.name)
+        if lower is None:
+            raise ProgramError(f"the native executor has no instruction '{instruction.name}'")
+        lower(instruction)
+
+    def _emit(
+        self,
+        name: str,
+        inputs: list[Value | None],
+        outputs: tuple[Value, ...],
+        *,
+        matrices: list[Value] | None = None,
+        constants: list[Value | None] | None = None,
+        ints: list[int] | None = None,
+        floats: list[float] | None = None,
+    ) -> None:
+        self.instructions.append(
+            (
+                name,
+                [self.value_id(value) for value in inputs],
+                [self.value_id(value) for value in outputs],
+                [self._matrix_ids[value.name] for value in matrices or []],
+                [self._constant_id(value) for value in constants or []],
+                ints or [],
+                floats or [],
+            )
+        )
+
+    def _embed(self, embed: Instruction) -> None:
+        ids, table = embed.inputs
+        assert ids is not None and table is not None
+        self._emit(EMBEDDINGS[ids.name], [], embed.outputs, matrices=[table])
+
+    def _rms_norm(self, norm: Instruction) -> None:
+        x, weight = norm.inputs
+        ints = [int(norm.attrs.get("runs", 1))]
+        self._emit("rms_norm", [x], norm.outputs, constants=[weight], ints=ints, floats=[norm.attr("eps")])
+
+    def _layer_norm(self, norm: Instruction) -> None:
+        x, *vectors = norm.inputs
+        self._emit("layer_norm", [x], norm.outputs, constants=vectors, floats=[norm.attr("eps")])
+
+    def _scale(self, scale: Instruction) -> None:
+        self._emit("scale", list(scale.inputs), scale.outputs, floats=[scale.attr("by")])
+
+    def _softcap(self, softcap: Instruction) -> None:
+        self._emit("softcap", list(softcap.inputs), softcap.outputs, floats=[softcap.attr("cap")])
+
+    def _plain(self, instruction: Instruction) -> None:
+        inputs = [value for value in instruction.inputs if value is not None and value.kind == "temp"]
+        self._emit(instruction.name, list(inputs), instruction.outputs)
+
+    def _take_columns(self, take: Instruction) -> None:
+        x, order = take.inputs
+        assert order is not None
+        self._emit("take_columns", [x], take.outputs, ints=self._program.constants[order].tolist())
+
+    def _act(self, instruction: Instruction) -> None:
+        ints = [ACTS[instruction.attr("kind")]]
+        self._emit(instruction.name, list(instruction.inputs), instruction.outputs, ints=ints)
+
+    def _route(self, route: Instruction) -> None:
+        logits, bias = route.inputs
+        attrs = [route.attr(name) for name in ("top_k", "groups", "top_groups", "normalise")]
+        ints, floats = [ROUTES[route.attr("kind")], *attrs], [route.attr("scale")]
+        self._emit("route", [logits], route.outputs, constants=[bias], ints=ints, floats=floats)
+
+    def _moe(self, moe: Instruction) -> None:
+        x, gates, gate, up, down, *biases = moe.inputs
+        assert gate is not None and up is not None and down is not None
+        ints = [ACTS[moe.attr("kind")], self._program.experts_per_row(moe)]
+        self._emit("moe", [x, gates], moe.outputs, matrices=[gate, up, down], constants=biases, ints=ints)
+
+    def _fused_linear(self, instruction: Instruction) -> None:
+        parts = instruction.expand()
+        linears = [part for part in parts if part.name == "linear"]
+        norm = parts[0] if parts[0].name == "rms_norm" else None
+        act = parts[-1] if parts[-1].name == "gated_act" else None
+        residual = None
+        if parts[-1].name == "add":
+            residual = next(v for v in parts[-1].inputs if v is not linears[0].outputs[0])
+        weights = [linear.inputs[1] for linear in linears]
+        self._emit(
+            "fused_linear",
+            [(norm or linears[0]).inputs[0], residual],
+            instruction.outputs,
+            matrices=[weight for weight in weights if weight is not None],
+            constants=[norm.inputs[1] if norm else None, *(linear.inputs[2] for linear in linears)],
+            ints=[ACTS[act.attr("kind") if act else "none"]],
+            floats=[norm.attr("eps") if norm else 0.0],
+        )
+
+    def _head_linear(self, product: Instruction) -> None:
+        x, weight = product.inputs
+        assert x is not None and weight is not None
+        heads = int(x.shape[1]) // int(weight.shape[1])
+        self._emit("head_linear", [x], product.outputs, matrices=[weight], ints=[heads])
+
+    def _rope(self, rope: Instruction) -> None:
+        x, _, frequencies = rope.inputs
+        assert frequencies is not None
+        ints = [rope.attr("head_dim"), 2 * _size(frequencies)]
+        self._emit("rope", [x], rope.outputs, constants=[frequencies], ints=ints, floats=[rope.attr("scale")])
+
+    def _join(self, join: Instruction) -> None:
+        self._emit("join", list(join.inputs), join.outputs, ints=[join.attr("heads")])
+
+    def _rope_kv_write(self, instruction: Instruction) -> None:
+        q_parts, (*k_parts, write) = _split(instruction.parts)
+        q_norm, q_rope = q_parts if len(q_parts) == 2 else (None, q_parts[0])
+        k_norm = k_parts[0] if len(k_parts) == 2 else None
+        v, cache = write.inputs[1], write.inputs[3]
+        head_dim, frequencies = q_rope.attr("head_dim"), q_rope.inputs[2]
+        assert frequencies is not None and cache is not None
+        self._emit(
+            "rope_kv_write",
+            [q_parts[0].inputs[0], k_parts[0].inputs[0], v],
+            q_rope.outputs,
+            constants=[frequencies, *(norm.inputs[1] if norm else None for norm in (q_norm, k_norm))],
+            ints=[self._caches[cache], int(q_rope.outputs[0].shape[1]) // head_dim, 2 * _size(frequencies)],
+            floats=[q_norm.attr("eps") if q_norm else 0.0, q_rope.attr("scale")],
+        )
+
+    def _kv_write(self, write: Instruction) -> None:
+        k, v, _, cache = write.inputs
+        assert cache is not None
+        self._emit("kv_write", [k, v], (), ints=[self._caches[cache]])
+
+    def _attend(self, attend: Instruction) -> None:
+        q, cache, *_, sinks = attend.inputs
+        assert q is not None and cache is not None
+        heads = int(q.shape[1]) // attend.attr("head_dim")
+        ints = [self._caches[cache], heads, attend.attr("window"), attend.attr("value_dim")]
+        ints.append(attend.attrs.get("ahead", 0))
+        floats = [attend.attr("scale"), attend.attr("softcap")]
+        self._emit("attend", [q], attend.outputs, constants=[sinks], ints=ints, floats=floats)
+
+    def _causal_conv(self, conv: Instruction) -> None:
+        x, state, w, bias, *_ = conv.inputs
+        assert state is not None and w is not None
+        ints = [self._states[state], int(w.shape[2]), ACTS[conv.attr("kind")]]
+        self._emit("causal_conv", [x], conv.outputs, constants=[w, bias], ints=ints)
+
+    def _selective_scan(self, scan: Instruction) -> None:
+        x, bc, dt, state, *vectors = scan.inputs[:7]
+        assert state is not None
+        self._emit(
+            "selective_scan",
+            [x, bc, dt],
+            scan.outputs,
+            constants=vectors,
+            ints=[self._states[state], scan.attr("groups")],
+            floats=[scan.attr("smallest_dt"), scan.attr("largest_dt")],
+        )
+
+
+def _split(parts: tuple[Instruction, ...]) -> tuple[list[Instruction], list[Instruction]]:
+    """The query's chain ends at the first rope; the rest is the key's chain and the write."""
+    end = next(index for index, part in enumerate(parts) if part.name == "rope") + 1
+    return list(parts[:end]), list(parts[end:])
+
+
+def _size(vector: Value) -> int:
+    return int(vector.shape[0])
