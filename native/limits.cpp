@@ -13,6 +13,13 @@
 #include "memory.hpp"
 
 namespace headrace {
+namespace {
+
+// Bytes that a reader fetches ahead. Which is best differs: 1,024 reads a fourth more than 4,096 on a Xeon.
+constexpr size_t kFetchedAhead[] = {512, 1024, 4096};
+
+}  // namespace
+
 double read_bandwidth(Pool& pool, size_t bytes, int repeats) {
   if (bytes < 4096 || repeats < 1) {
     throw std::invalid_argument("read_bandwidth needs at least 4096 bytes and one repeat");
@@ -29,16 +36,23 @@ double read_bandwidth(Pool& pool, size_t bytes, int repeats) {
     const auto [data, count] = share(part, parts);
     std::memset(data, part + 1, count);
   });
-  std::vector<double> speeds;
-  for (int repeat = 0; repeat < repeats; ++repeat) {
+  const auto pass = [&](size_t ahead) {
     const auto start = std::chrono::steady_clock::now();
     pool.run([&](int part, int parts) {
       const auto [data, count] = share(part, parts);
-      sink.fetch_add(kernels.read(data, count), std::memory_order_relaxed);
+      sink.fetch_add(kernels.read(data, count, ahead), std::memory_order_relaxed);
     });
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    speeds.push_back(static_cast<double>(bytes) / seconds.count());
+    return static_cast<double>(bytes) / seconds.count();
+  };
+  size_t best_ahead = 0;
+  double best = 0;
+  for (const size_t ahead : kFetchedAhead) {
+    const double speed = std::max(pass(ahead), pass(ahead));
+    if (speed > best) best = speed, best_ahead = ahead;
   }
+  std::vector<double> speeds;
+  for (int repeat = 0; repeat < repeats; ++repeat) speeds.push_back(pass(best_ahead));
   std::nth_element(speeds.begin(), speeds.begin() + repeats / 2, speeds.end());
   return speeds[static_cast<size_t>(repeats / 2)];
 }

@@ -8,7 +8,7 @@
 namespace headrace {
 
 // Bytes per second that all threads of the pool read together from `bytes` of memory, each streaming
-// its own part: the median of `repeats` passes. std::invalid_argument unless both are positive.
+// its own part: the median of `repeats` passes, fetching as far ahead as is best. std::invalid_argument unless both are positive.
 double read_bandwidth(Pool& pool, size_t bytes, int repeats);
 
 // Operations per second (a multiplication and an addition are two) that all threads of the pool do

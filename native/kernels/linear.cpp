@@ -38,11 +38,6 @@ namespace {
 
 constexpr int64_t kChunkSteps = 128;     // 16 KB of weights
 constexpr int64_t kBlockRows = 252;      // their sums stay on the stack: 2 * 32 KB
-#if defined(HEADRACE_ISA_amx)
-constexpr int64_t kAheadBytes = 2048;  // of a stream from memory, as measured on a Xeon: more waits for its few buffers
-#else
-constexpr int64_t kAheadBytes = 6144;  // as measured on Zen 4
-#endif
 constexpr int64_t kPrefetchLine = 64;
 constexpr int64_t kFetchingTiles = 6;    // so many fetch each other's inputs
 
@@ -139,9 +134,9 @@ inline void run_strip(const Stream& stream, const uint32_t* words, const Tiles& 
       // inputs are more than L1 holds, each fetches those of the next.
       Prefetch ahead{w, 0, 0};
       if (direct != nullptr) {
-        ahead = {raw, kAheadBytes, 0};
+        ahead = {raw, 0, 0};  // it fetches by itself
       } else if (alone && w == raw) {
-        ahead = {raw + kAheadBytes, stream.step_bytes_x8 / 8, kPrefetchLine};
+        ahead = {raw + kAheadBytes, stream.step_bytes_x8 / 8, kPrefetchLine, kFarBytes > 0 ? kFarBytes - kAheadBytes : 0};
       } else if (last - first < kFetchingTiles) {
         const int64_t part = (tile - first) * count * kPrefetchLine;
         if (part < next - raw) ahead = {next + part, kPrefetchLine, 0};
@@ -225,7 +220,7 @@ inline void multiply(const FusedLinearArgs& args, const Scratch& scratch, const 
     const Form form = form_of(w.format);
     const int64_t stride = matrix_stride(form, w.k);
     const uint8_t* x = reinterpret_cast<const uint8_t*>(scratch.words[static_cast<int>(form)]) + row0 * stride;
-    run_matrix(w.format, stream.weights, stream.steps, x, stride, rows, kAheadBytes, reinterpret_cast<int32_t*>(acc));
+    run_matrix(w.format, stream.weights, stream.steps, x, stride, rows, reinterpret_cast<int32_t*>(acc));
     return settle(args, scratch, which, strip, row0, rows, acc);
   }
 #endif

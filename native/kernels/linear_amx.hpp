@@ -41,16 +41,14 @@ inline void add_depth(const uint8_t* w, const uint8_t* upper, const uint8_t* low
   multiply_squares<kFloats, kTwo, true>({{upper, kDepth}, {lower, kDepth}}, {{w, kStepBytes}, {w + kDepth, kStepBytes}});
 }
 
-// acc[rows][32] (+)= x w, over `depths` from depth `from` on. `ahead` bytes further, where it is not 0, weights are fetched.
+// acc[rows][32] (+)= x w, over `depths` from depth `from` on; later weights are fetched if `ahead`.
 template <bool kFloats, bool kTwo>
 inline void multiply_rows(const uint8_t* w, const Inputs& upper, const Inputs& lower, int64_t from, int64_t depths,
-                          int64_t ahead, void* acc) {
+                          bool ahead, void* acc) {
   if (from == 0) begin_sums();
   if (from > 0) load_sums<kTwo, true>(acc, kStepBytes);
   for (int64_t d = from; d < from + depths; ++d, w += kDepthBytes) {
-    for (int64_t line = 0; ahead > 0 && line < kDepthBytes; line += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(w + ahead + line), _MM_HINT_T0);
-    }
+    for (int64_t line = 0; ahead && line < kDepthBytes; line += 64) fetch_ahead(w + line);
     add_depth<kFloats, kTwo>(w, upper.at(d), lower.at(d));
   }
   store_sums<kTwo, true>(acc, kStepBytes);
@@ -59,14 +57,13 @@ inline void multiply_rows(const uint8_t* w, const Inputs& upper, const Inputs& l
 // The same with a whole strip of int4 from memory: while the matrix units multiply, the next weights are unpacked and later
 // ones fetched.
 template <bool kTwo>
-inline void multiply_int4(const uint8_t* groups, int64_t count, const Inputs& upper, const Inputs& lower, int64_t ahead,
-                          int32_t* acc) {
+inline void multiply_int4(const uint8_t* groups, int64_t count, const Inputs& upper, const Inputs& lower, int32_t* acc) {
   constexpr int64_t kGroups = kDepth / kGroup, kTurns = 4;
   alignas(64) uint8_t unpacked[kTurns][kDepthBytes];
   const int64_t depths = (count + kGroups - 1) / kGroups;
   const auto unpack = [&](int64_t d) {
     const int64_t group = d * kGroups;
-    unpack_groups(groups + group * kGroupBytes, std::min(kGroups, count - group), unpacked[d % kTurns], ahead);
+    unpack_groups(groups + group * kGroupBytes, std::min(kGroups, count - group), unpacked[d % kTurns], true);
   };
   begin_sums();
   unpack(0);
@@ -81,15 +78,15 @@ inline void multiply_int4(const uint8_t* groups, int64_t count, const Inputs& up
 // All rows with a chunk of a strip.
 template <bool kFloats>
 inline void multiply_chunk(const uint8_t* w, const uint8_t* form, int64_t stride, int64_t rows, int64_t from,
-                           int64_t depths, int64_t ahead, int32_t* acc) {
+                           int64_t depths, bool ahead, int32_t* acc) {
   int64_t row = 0;
   for (; rows - row > kSquare; row += 2 * kSquare) {
     multiply_rows<kFloats, true>(w, inputs_of(form, stride, rows, row), inputs_of(form, stride, rows, row + kSquare),
-                                 from, depths, row == 0 ? ahead : 0, acc + row * kStrip);
+                                 from, depths, ahead && row == 0, acc + row * kStrip);
   }
   const Inputs last = inputs_of(form, stride, rows, row);
   if (row < rows) {
-    multiply_rows<kFloats, false>(w, last, last, from, depths, row == 0 ? ahead : 0, acc + row * kStrip);
+    multiply_rows<kFloats, false>(w, last, last, from, depths, ahead && row == 0, acc + row * kStrip);
   }
 }
 
@@ -104,15 +101,14 @@ inline const uint8_t* whole_depths(const uint8_t* w, int64_t steps, uint8_t* cop
   return copy;
 }
 
-// acc[rows][32] = x times a strip of int8, int4 or bf16, of which `ahead` bytes are fetched where memory would be waited
-// for. `rows` are whole registers or end with the last row.
+// acc[rows][32] = x times a strip of int8, int4 or bf16, which is fetched ahead where memory would be waited for. `rows` are whole registers or end with the last row.
 inline void run_matrix(Format format, const uint8_t* weights, int64_t steps, const uint8_t* form, int64_t stride,
-                       int64_t rows, int64_t ahead, int32_t* acc) {
+                       int64_t rows, int32_t* acc) {
   constexpr int64_t kChunkSteps = kMatrixChunk / 4, kRegisterSteps = kDepth / 4;
   if (format == Format::int4 && rows <= 2 * kSquare) {
     const Inputs upper = inputs_of(form, stride, rows, 0);
-    if (rows <= kSquare) return multiply_int4<false>(weights, steps / 8, upper, upper, ahead, acc);
-    return multiply_int4<true>(weights, steps / 8, upper, inputs_of(form, stride, rows, kSquare), ahead, acc);
+    if (rows <= kSquare) return multiply_int4<false>(weights, steps / 8, upper, upper, acc);
+    return multiply_int4<true>(weights, steps / 8, upper, inputs_of(form, stride, rows, kSquare), acc);
   }
   alignas(64) uint8_t unpacked[kChunkSteps * kStepBytes];
   for (int64_t step = 0; step < steps; step += kChunkSteps) {
@@ -121,15 +117,15 @@ inline void run_matrix(Format format, const uint8_t* weights, int64_t steps, con
     if (format == Format::int4) {
       unpack_groups(weights + step / 8 * kGroupBytes, count / 8, unpacked);
       memory_is_as_written();
-      multiply_chunk<false>(unpacked, form, stride, rows, from, depths, 0, acc);
+      multiply_chunk<false>(unpacked, form, stride, rows, from, depths, false, acc);
       continue;
     }
     const uint8_t* w = whole_depths(weights + step * kStepBytes, count, unpacked);
     memory_is_as_written();
     if (format == Format::bf16) {
-      multiply_chunk<true>(w, form, stride, rows, from, depths, ahead, acc);
+      multiply_chunk<true>(w, form, stride, rows, from, depths, true, acc);
     } else {
-      multiply_chunk<false>(w, form, stride, rows, from, depths, ahead, acc);
+      multiply_chunk<false>(w, form, stride, rows, from, depths, true, acc);
     }
   }
 }

@@ -18,6 +18,10 @@ inline void prefetch_step(const Prefetch& ahead, int64_t step) {
   const char* at = reinterpret_cast<const char*>(ahead.base + step * ahead.stride);
   _mm_prefetch(at, _MM_HINT_T0);
   _mm_prefetch(at + ahead.second, _MM_HINT_T0);
+  if (ahead.far != 0) {
+    _mm_prefetch(at + ahead.far, _MM_HINT_T1);
+    _mm_prefetch(at + ahead.far + ahead.second, _MM_HINT_T1);
+  }
 }
 
 template <int kRows>
@@ -151,7 +155,7 @@ inline __m512i weights_of(__m512i codes, const GroupMeta& meta, int half) {
 
 // int4 unpacked in registers; `steps` is a multiple of 8.
 template <int kRows>
-HEADRACE_LEAF void direct_int4(const uint8_t* group, const uint32_t* x, int64_t steps, void* sums, Prefetch ahead) {
+HEADRACE_LEAF void direct_int4(const uint8_t* group, const uint32_t* x, int64_t steps, void* sums, Prefetch) {
   int32_t* acc = static_cast<int32_t*>(sums);
   __m512i a[kRows], b[kRows];
 #pragma GCC unroll 12
@@ -161,12 +165,12 @@ HEADRACE_LEAF void direct_int4(const uint8_t* group, const uint32_t* x, int64_t 
   }
   for (int64_t s = 0; s < steps; s += 8, group += kGroupBytes) {
     const GroupMeta meta = group_meta(group);
-    _mm_prefetch(reinterpret_cast<const char*>(group + ahead.stride), _MM_HINT_T0);
+    fetch_ahead(group);
 #pragma GCC unroll 1
     for (int pair = 0; pair < 4; ++pair, x += 2 * kRows) {
       const uint8_t* lines = group + 64 + pair * 128;
-      _mm_prefetch(reinterpret_cast<const char*>(lines + ahead.stride), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(lines + ahead.stride + 64), _MM_HINT_T0);
+      fetch_ahead(lines);
+      fetch_ahead(lines + 64);
       const __m512i codes0 = _mm512_loadu_si512(lines), codes1 = _mm512_loadu_si512(lines + 64);
       const __m512i low0 = weights_of(codes0, meta, 0), low1 = weights_of(codes1, meta, 1);
 #pragma GCC unroll 12
@@ -192,12 +196,10 @@ HEADRACE_LEAF void direct_int4(const uint8_t* group, const uint32_t* x, int64_t 
   }
 }
 
-inline void unpack_groups(const uint8_t* from, int64_t groups, uint8_t* out, int64_t ahead = 0) {
+inline void unpack_groups(const uint8_t* from, int64_t groups, uint8_t* out, bool ahead = false) {
   for (int64_t g = 0; g < groups; ++g, from += kGroupBytes) {
     const GroupMeta meta = group_meta(from);
-    for (int64_t line = 0; ahead > 0 && line < kGroupBytes; line += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(from + ahead + line), _MM_HINT_T0);
-    }
+    for (int64_t line = 0; ahead && line < kGroupBytes; line += 64) fetch_ahead(from + line);
     for (int pair = 0; pair < 4; ++pair, out += 256) {
       const __m512i codes0 = _mm512_loadu_si512(from + 64 + pair * 128);
       const __m512i codes1 = _mm512_loadu_si512(from + 128 + pair * 128);

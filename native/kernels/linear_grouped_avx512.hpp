@@ -92,6 +92,10 @@ HEADRACE_LEAF void multiply_groups(const GroupTile& t) {
         const __m512i w0 = Reader::at(w, half * kSteps + step, 0, table), w1 = Reader::at(w, half * kSteps + step, 1, table);
         _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
         _mm_prefetch(reinterpret_cast<const char*>(ahead) + 64, _MM_HINT_T0);
+        if (kAlone && kFarBytes > 0) {
+          _mm_prefetch(reinterpret_cast<const char*>(ahead) + kFarBytes - kAheadBytes, _MM_HINT_T1);
+          _mm_prefetch(reinterpret_cast<const char*>(ahead) + kFarBytes - kAheadBytes + 64, _MM_HINT_T1);
+        }
         // Else GCC moves all prefetches of a group to its start, more than the processor has places for.
         if (Reader::kPlaneless) __asm__ volatile("" ::: "memory");
 #pragma GCC unroll 12

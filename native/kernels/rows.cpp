@@ -263,13 +263,13 @@ static void rope_kv_write(const RopeKvWriteArgs& args, int part, int parts) {
   }
 }
 
-// Four streams of adds, and a prefetch well ahead: a plain read loop at the memory's speed.
-static uint64_t read(const uint8_t* data, size_t bytes) {
-  constexpr size_t kVector = sizeof(I), kBlock = 8 * kVector, kAhead = 4096;
+// A plain read loop at the memory's speed, where `ahead` suits the machine.
+static uint64_t read(const uint8_t* data, size_t bytes, size_t ahead) {
+  constexpr size_t kVector = sizeof(I), kBlock = 8 * kVector;
   I sums[8] = {};
   size_t i = 0;
   for (; i + kBlock <= bytes; i += kBlock) {
-    for (size_t line = 0; line < kBlock; line += 64) __builtin_prefetch(data + i + line + kAhead);
+    for (size_t line = 0; line < kBlock; line += 64) __builtin_prefetch(data + i + line + ahead);
     for (size_t j = 0; j < 8; ++j) {
       I v;
       memcpy(&v, data + i + j * kVector, kVector);

@@ -323,11 +323,11 @@ static void rope_writes(const RowsKernels& kernels) {
 
 static void reads_every_byte(const RowsKernels& kernels) {
   std::vector<uint8_t> data(5000, 7);
-  const uint64_t before = kernels.read(data.data(), data.size());
+  const uint64_t before = kernels.read(data.data(), data.size(), 1024);
   int changed = 0;
   for (size_t i = 0; i < data.size(); i += 97) {
     data[i] ^= 1;
-    changed += kernels.read(data.data(), data.size()) != before;
+    changed += kernels.read(data.data(), data.size(), 1024) != before;
     data[i] ^= 1;
   }
   CHECK(changed == 52);
