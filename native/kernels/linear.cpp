@@ -173,7 +173,7 @@ struct Block {
 class Blocks {
  public:
   Blocks(const FusedLinearArgs& args, const Tiles& tiles)
-      : tiles_(tiles), matrix_(in_matrix(args)), two_bytes_(kTwo * matrix_stride(form_of(args.w[0].format), args.k)),
+      : tiles_(tiles), matrix_(in_matrix(args)), two_bytes_(kTwo * input_bytes(form_of(args.w[0].format), args.k)),
         split_(matrix_ ? (args.rows + kTwo - 1) / kTwo : tiles.count, most()) {}
   int64_t count() const { return split_.count; }
   int64_t together() const {
@@ -188,6 +188,9 @@ class Blocks {
 
  private:
   static constexpr int64_t kTwo = 2 * kMatrixGroup, kCachedInputs = 3 << 19;
+  static int64_t input_bytes(Form form, int64_t k) {  // of a row
+    return matrix_stride(form, k) + (form == Form::grouped ? group_count(k) * kGroupInputs * 4 : 0);
+  }
   int64_t most() const {
     if (!matrix_) return kBlockRows / kMaxRows;
     return std::clamp<int64_t>(kCachedInputs / two_bytes_, 1, kBlockRows / kTwo);

@@ -101,7 +101,8 @@ inline const uint8_t* whole_depths(const uint8_t* w, int64_t steps, uint8_t* cop
   return copy;
 }
 
-// acc[rows][32] = x times a strip of int8, int4 or bf16, which is fetched ahead where memory would be waited for. `rows` are whole registers or end with the last row.
+// acc[rows][32] = x times a strip of int8, int4 or bf16, which is fetched ahead where memory would be waited for. `rows` are
+// whole registers or end with the last row.
 inline void run_matrix(Format format, const uint8_t* weights, int64_t steps, const uint8_t* form, int64_t stride,
                        int64_t rows, int32_t* acc) {
   constexpr int64_t kChunkSteps = kMatrixChunk / 4, kRegisterSteps = kDepth / 4;

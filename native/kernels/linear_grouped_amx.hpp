@@ -24,7 +24,7 @@ struct MatrixTile {
   int64_t column;  // of the scales
   const uint8_t* x;  // [depths][rows][64 bytes]; the chunk's first group begins at a depth
   int64_t depth_bytes;
-  const uint32_t* inputs;  // [groups][kGroupInputs][16]
+  const uint32_t* inputs;  // [groups][kGroupInputs][rows]
   int64_t groups;
   float* acc;  // [rows][32]
   const uint8_t* ahead;  // to be fetched: `ahead_bytes` of every `ahead_stride`, with each group
@@ -73,15 +73,15 @@ HEADRACE_LEAF void matrix_groups(const MatrixTile& t) {
       _mm_prefetch(reinterpret_cast<const char*>(ahead + line), _MM_HINT_T0);
     }
     if (half == 0) ahead += t.ahead_stride;
-    const uint32_t* in = t.inputs + part / kParts * kGroupInputs * kSquare;
+    const uint32_t* in = t.inputs + part / kParts * kGroupInputs * kRows;
     const int32_t* sums = squares[part % kSquares];
     const __m512 scale = _mm512_loadu_ps(t.scales[part / kParts].scale[half] + t.column);
     const __m512 minimum = _mm512_loadu_ps(t.scales[part / kParts].minimum[half] + t.column);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const __m512 row = broadcast_float(in[kInputScale * kSquare + r]);
+      const __m512 row = broadcast_float(in[kInputScale * kRows + r]);
       acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + r * kSquare)), _mm512_mul_ps(scale, row), acc[r]);
-      if (kMinima) acc[r] = _mm512_fmadd_ps(minimum, sum_of_inputs<kHalves>(in + r, kSquare, half), acc[r]);
+      if (kMinima) acc[r] = _mm512_fmadd_ps(minimum, sum_of_inputs<kHalves>(in + r, kRows, half), acc[r]);
     }
   }
 #pragma GCC unroll 16
@@ -90,12 +90,14 @@ HEADRACE_LEAF void matrix_groups(const MatrixTile& t) {
 
 using MatrixKernel = void (*)(const MatrixTile& tile);
 
-// For `rows` rows or a few more.
-template <bool kHalves, bool kMinima>
+template <bool kHalves, bool kMinima, int kRows = kSquare>
 MatrixKernel matrix_kernel(int64_t rows) {
-  if (rows <= 4) return matrix_groups<4, kHalves, kMinima>;
-  if (rows <= 8) return matrix_groups<8, kHalves, kMinima>;
-  return rows <= 12 ? matrix_groups<12, kHalves, kMinima> : matrix_groups<16, kHalves, kMinima>;
+  if constexpr (kRows == 0) {
+    (void)rows;
+    return nullptr;
+  } else {
+    return rows == kRows ? matrix_groups<kRows, kHalves, kMinima> : matrix_kernel<kHalves, kMinima, kRows - 1>(rows);
+  }
 }
 
 inline MatrixKernel matrix_kernel(const Grouped& g, int64_t rows) {
@@ -116,8 +118,8 @@ inline void unpack_signed(const Grouped& g, const uint8_t* planes, const uint8_t
   });
 }
 
-// Adds the products of one strip with rows [row0, row0 + rows) to acc[rows][32], and to up to three rows behind. They are
-// whole registers or end with the last row.
+// Adds the products of one strip with rows [row0, row0 + rows) to acc[rows][32]. They are whole
+// registers or end with the last row.
 inline void run_grouped_matrix(const Weight& w, int64_t strip_index, const Scratch& scratch, int64_t row0, int64_t rows,
                                float* acc) {
   const Grouped g = grouped(w.format);
@@ -145,7 +147,7 @@ inline void run_grouped_matrix(const Weight& w, int64_t strip_index, const Scrat
         t.column = h * 16;
         t.depth_bytes = together * kMatrixDepth;
         t.x = form + (row0 + row) * stride + at / 2 * t.depth_bytes;
-        t.inputs = scratch.group_inputs + ((row0 + row) * groups + at * kSquare) * kGroupInputs;
+        t.inputs = scratch.group_inputs + ((row0 + row) * groups + at * together) * kGroupInputs;
         t.groups = count;
         t.acc = acc + row * kStrip + h * 16;
         // The first rows fetch the next chunk.

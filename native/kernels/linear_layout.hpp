@@ -83,7 +83,7 @@ inline Form form_of(Format format) {
 // Products that go through matrix registers (linear_amx.hpp, linear_grouped_amx.hpp): with int8 and int4 alone, or grouped
 // formats alone, from so many rows on, with bf16 alone always, so that a row's bits depend on the instruction and not on the
 // step. Their inputs are not cut into tiles: 16 rows, or the last few, lie together as [depths][rows][64 bytes], with zeros
-// behind the inputs. Group inputs are for 16 rows, even where there are fewer.
+// behind the inputs.
 #if defined(HEADRACE_ISA_amx)
 constexpr bool kMatrix = true;
 #else
@@ -98,6 +98,8 @@ inline bool in_matrix(const FusedLinearArgs& args) {
   if (form == Form::grouped) return kMatrix && args.rows >= kMatrixGroupedRows;
   return kMatrix && (form == Form::bf16 || (form == Form::int8 && args.rows >= kMatrixRows));
 }
+// Rows that lie together from `first` on.
+inline int64_t matrix_together(int64_t rows, int64_t first) { return rows - first < kMatrixGroup ? rows - first : kMatrixGroup; }
 // Bytes of a row.
 inline int64_t matrix_stride(Form form, int64_t k) {
   return round_up(form == Form::bf16 ? 2 * k : rotated_k(k), kMatrixDepth);
@@ -138,7 +140,8 @@ struct Tiles {
 
 struct Scratch {
   uint32_t* words[kForms];  // by form; tile t starts at begin(t) * steps
-  // Of the grouped form: tile t, [groups][kGroupInputs][rows of t], at begin(t) * groups * kGroupInputs.
+  // Of the grouped form: tile t, [groups][kGroupInputs][rows of t], at begin(t) * groups * kGroupInputs; for matrix registers
+  // the rows that lie together are a tile.
   uint32_t* group_inputs;
   float* scales;            // [rows] of the int8 form
   int32_t* sums;            // [rows] of the int8 form
@@ -160,8 +163,7 @@ inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k) {
     const bool padded = kMatrix && which != Form::f32;
     s.words[form] = reinterpret_cast<uint32_t*>(take(rows * (padded ? matrix_stride(which, k) : form_steps(which, k) * 4)));
   }
-  const int64_t input_rows = kMatrix ? round_up(rows, kMatrixGroup) : rows;
-  s.group_inputs = reinterpret_cast<uint32_t*>(take(input_rows * group_count(k) * kGroupInputs * 4));
+  s.group_inputs = reinterpret_cast<uint32_t*>(take(rows * group_count(k) * kGroupInputs * 4));
   s.scales = reinterpret_cast<float*>(take(rows * 4));
   s.sums = reinterpret_cast<int32_t*>(take(rows * 4));
   s.buffer_bytes = round_up(rotated_k(k) * (4 + 2 * kRowsTogether), 64);  // floats; rows rounded by row and by group, or to bf16

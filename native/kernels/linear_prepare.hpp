@@ -160,7 +160,8 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
   }
   if (wanted[static_cast<int>(Form::grouped)]) {
     const bool matrix = in_matrix(args);
-    const int64_t rows = matrix ? kMatrixGroup : stride, begin = matrix ? row / rows * rows : tiles.begin(tile);
+    const int64_t begin = matrix ? row / kMatrixGroup * kMatrixGroup : tiles.begin(tile);
+    const int64_t rows = matrix ? matrix_together(args.rows, begin) : stride;
     uint32_t* inputs = scratch.group_inputs + begin * group_count(k) * kGroupInputs + row - begin;
     for (int64_t g = 0; g < group_count(k); ++g) {
       quantise_group(x + g * kGroup, rows, by_group + g * kGroup, inputs + g * kGroupInputs * rows);
@@ -180,7 +181,7 @@ inline void lay_out(const FusedLinearArgs& args, const Scratch& scratch, int64_t
   uint8_t* base = reinterpret_cast<uint8_t*>(scratch.words[static_cast<int>(form)]);
   const uint8_t* from = static_cast<const uint8_t*>(rounded);
   for (const int64_t end = row + count; row < end; ++row, from += bytes) {
-    const int64_t first = row / kMatrixGroup * kMatrixGroup, together = std::min(kMatrixGroup, args.rows - first);
+    const int64_t first = row / kMatrixGroup * kMatrixGroup, together = matrix_together(args.rows, first);
     uint8_t* out = base + first * stride + (row - first) * kMatrixDepth;
     for (int64_t i = 0; i < stride; i += kMatrixDepth, out += together * kMatrixDepth) {
       const int64_t left = std::min(kMatrixDepth, bytes - i);

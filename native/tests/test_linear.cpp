@@ -239,21 +239,58 @@ void test_any_blocks(const LinearKernels& kernels, Format format) {
   }
 }
 
-// Small bytes make finite scales: products near the sum in double, the same for few rows and many.
+// Blocks of small bytes, which make finite scales.
+struct Blocks {
+  Blocks(const LinearKernels& kernels, Format format, int64_t n, int64_t k) : bytes(packed_bytes(format, n, k)), weight{format, n, k, bytes.data} {
+    Random random(static_cast<uint64_t>(format));
+    const Bytes source(static_cast<size_t>(n * source_row_bytes(format, k)));
+    for (size_t i = 0; i < source.size; ++i) source.data[i] = static_cast<uint8_t>(random.below(48));
+    CHECK(kernels.pack(format, format, source.data, n, k, 0, (n + kStrip - 1) / kStrip, bytes.data) == -1);
+  }
+  Bytes bytes;
+  Weight weight;
+};
+
+// Products near the sum in double, the same for few rows and many.
 void test_blocks(const LinearKernels& kernels, Format format) {
   const int64_t n = 70, k = 1280, rows = 70;
-  Random random(static_cast<uint64_t>(format));
-  const Bytes source(static_cast<size_t>(n * source_row_bytes(format, k)));
-  for (size_t i = 0; i < source.size; ++i) source.data[i] = static_cast<uint8_t>(random.below(48));
-  const Bytes packed(packed_bytes(format, n, k));
-  CHECK(kernels.pack(format, format, source.data, n, k, 0, 3, packed.data) == -1);
-  const Weight w{format, n, k, packed.data};
+  Random random(static_cast<uint64_t>(format) + 1);
+  const Blocks blocks(kernels, format, n, k);
   const std::vector<float> x = normals(random, rows * k);
-  const std::vector<float> all = multiply(kernels, w, x.data(), rows, 3);
-  check_against_double(kernels, w, x, rows, all);
-  for (const int64_t count : {1, 2, 7, 10, 11, 13, 24, 33}) {
-    const std::vector<float> y = multiply(kernels, w, x.data() + k, count, 2);
+  const std::vector<float> all = multiply(kernels, blocks.weight, x.data(), rows, 3);
+  check_against_double(kernels, blocks.weight, x, rows, all);
+  for (const int64_t count : {1, 2, 7, 10, 11, 12, 13, 24, 33}) {
+    const std::vector<float> y = multiply(kernels, blocks.weight, x.data() + k, count, 2);
     CHECK(test::same_bits(y.data(), all.data() + n, y.size()));
+  }
+}
+
+// Rows in several blocks, gate and up of two types: as alone, and matrix registers as AVX-512.
+void test_many_blocks(const LinearKernels& kernels, Format gate, Format up) {
+  const int64_t n = 33, k = 1280, rows = 301;
+  Random random(77);
+  const Blocks weights[] = {{kernels, gate, n, k}, {kernels, up, n, k}};
+  const std::vector<float> x = normals(random, rows * k);
+  const auto gated = [&](const LinearKernels& with, int64_t first, int64_t count) {
+    std::vector<float> y(static_cast<size_t>(count * n));
+    FusedLinearArgs args;
+    args.x = x.data() + first * k;
+    args.rows = count;
+    args.k = k;
+    args.count = 2;
+    for (int i = 0; i < 2; ++i) args.w[i] = weights[i].weight;
+    args.act = Act::silu;
+    args.y[0] = y.data();
+    run(with, args, 2);
+    return y;
+  };
+  const std::vector<float> all = gated(kernels, 0, rows);
+  for (const int64_t row : {int64_t{0}, int64_t{255}, int64_t{300}}) {
+    CHECK(test::same_bits(gated(kernels, row, 1).data(), all.data() + row * n, static_cast<size_t>(n)));
+  }
+  if (isa_usable(Isa::amx)) {
+    const std::vector<float> amx = gated(linear_kernels(Isa::amx), 0, rows), avx512 = gated(linear_kernels(Isa::avx512), 0, rows);
+    CHECK(test::same_bits(amx.data(), avx512.data(), amx.size()));
   }
 }
 
@@ -283,6 +320,9 @@ int main() {
       test_blocks(kernels, static_cast<Format>(format));
       test_any_blocks(kernels, static_cast<Format>(format));
     }
+    constexpr Format kPairs[][2] = {{Format::q4_0, Format::q8_0},    {Format::q4_k, Format::q6_k}, {Format::q2_k, Format::q3_k},
+                                    {Format::iq4_nl, Format::mxfp4}, {Format::q5_1, Format::e2m1_g16}, {Format::u4_g32, Format::s8_g32}};
+    for (const auto& [gate, up] : kPairs) test_many_blocks(kernels, gate, up);
     test_fused(kernels);
     test_gated_integers(kernels);
     test_refused_values(kernels);

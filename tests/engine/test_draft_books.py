@@ -112,3 +112,15 @@ def test_what_guessing_within_calls_took_is_booked_once(costs: StepCosts) -> Non
     after = books.lookup._balance
     books.settle_call(1, [], 0, 0.0, costs)
     assert books.lookup._balance == after and books.model._balance == before
+
+
+def test_an_overdraft_that_was_used_up_is_paid_back_before_texts_are_watched_again() -> None:
+    account = Books().lookup
+    account.note(-1.5)
+    assert not account.open and account.tolerant  # what is known already may be watched on
+    account.note(-1.0)
+    assert not account.tolerant
+    account.note(1.0)
+    assert not account.tolerant and not account.open
+    account.note(1.0)
+    assert account.tolerant and account.open

@@ -27,8 +27,8 @@ def plot_speed_ups(figures: Sequence[SpeculateFigures], path: Path) -> None:
             }
             at = [groups.index(group) + (place - (len(drafters) - 1) / 2) * width for group in cells]
             tall = [cell.job_speed_up for cell in cells.values()]
-            low = [cell.job_speed_up - cell.speed_up.min for cell in cells.values()]
-            high = [cell.speed_up.max - cell.job_speed_up for cell in cells.values()]
+            low = [max(cell.job_speed_up - cell.speed_up.min, 0.0) for cell in cells.values()]
+            high = [max(cell.speed_up.max - cell.job_speed_up, 0.0) for cell in cells.values()]
             colour = _COLOURS[place % len(_COLOURS)]
             bars = axes.bar(at, tall, width * 0.92, yerr=(low, high), color=colour, label=drafter, capsize=2)
             axes.bar_label(bars, [f"{value:.2f}" for value in tall], padding=2, fontsize=8)

@@ -19,10 +19,11 @@ class Account:
     prompt computed by a draft model does, is written off over as many, or when its request ends.
     """
 
-    __slots__ = ("_balance", "_invested")
+    __slots__ = ("_balance", "_exhausted", "_invested")
 
     def __init__(self) -> None:
         self._balance, self._invested = FIRST, 0.0
+        self._exhausted = False  # the overdraft was used up, and is not paid back
 
     @property
     def open(self) -> bool:
@@ -31,9 +32,9 @@ class Account:
 
     @property
     def tolerant(self) -> bool:
-        """Whether texts that have been taken may be watched, which costs nothing before a draft is
-        checked."""
-        return self._balance > -OVERDRAFT
+        """Whether texts that have been taken may be watched: once the overdraft is used up, not before
+        something may be tried again."""
+        return self._balance > (0.0 if self._exhausted else -OVERDRAFT)
 
     def earn(self, steps: int) -> None:
         """So many steps ran, with drafts or without."""
@@ -57,6 +58,8 @@ class Account:
     def grant(self, steps: float) -> None:
         """So much may be tried now, whatever came of it before."""
         self._balance = max(self._balance, steps)
+        self._exhausted = self._exhausted and not self.open
 
     def _put(self, steps: float) -> None:
         self._balance = max(min(self._balance + steps, MOST), LEAST)
+        self._exhausted = self._balance <= (0.0 if self._exhausted else -OVERDRAFT)

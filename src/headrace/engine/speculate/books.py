@@ -50,7 +50,8 @@ class Books:
     ) -> None:
         """Book a call of several steps for so many sequences, of which those that checked guesses had so many
         tokens, and `right` of them came true; and the look before it, which found nothing."""
-        if not tokens and not self.busy and not self.called_s:
+        self.settle_called(sequences, costs)
+        if not tokens and not self.busy:
             return
         base_s = costs.seconds(sequences)
         plain_s = base_s + costs.plain_loop_s
@@ -58,12 +59,15 @@ class Books:
         self.model.invest(self.caught_up_s / plain_s)
         if self.charged is not None:
             self.charged.note(-max(looked_s - self.taken_s - self.caught_up_s, 0.0) / plain_s)
-        if self.called_s > 0:
-            self.lookup.note(-self.called_s / plain_s)
-            self.called_s = 0.0
         if tokens:
             lost_s = sum(costs.seconds(count) - base_s for count in tokens)
             self.lookup.note(right / sequences - lost_s / plain_s)
+
+    def settle_called(self, sequences: int, costs: StepCosts) -> None:
+        """Book what guessing within calls took, whether a call came of it or not."""
+        if self.called_s > 0:
+            self.lookup.note(-self.called_s / (costs.seconds(sequences) + costs.plain_loop_s))
+            self.called_s = 0.0
 
     def settle(
         self, turns: Sequence[Turn], spent: Spent, right: int, costs: StepCosts, *, free: bool

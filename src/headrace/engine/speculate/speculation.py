@@ -139,6 +139,8 @@ class Speculation:
             if self._plain_turn:  # but this one says nothing
                 self._plain.put_off()
             self.costs.note_prompt(spent.tokens, spent.run_s)
+        if self._books.called_s and self.costs.known:
+            self._books.settle_called(len(turns), self.costs)
         if self._books.busy and self.costs.known:
             self._books.settle(turns, spent, right, self.costs, free=self._free)
 
