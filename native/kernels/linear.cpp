@@ -213,12 +213,7 @@ inline void multiply(const FusedLinearArgs& args, const Scratch& scratch, const 
   const Weight& w = args.w[which];
   const auto [first, last, row0, rows] = block;
 #if defined(HEADRACE_ISA_amx)
-  if (in_matrix(args) && is_grouped(w.format)) {
-    std::memset(acc, 0, static_cast<size_t>(rows) * kStrip * 4);
-    run_grouped_matrix(w, strip, scratch, row0, rows, acc);
-    return settle(args, scratch, which, strip, row0, rows, acc);
-  }
-  if (in_matrix(args)) {
+  if (in_matrix(args) && !is_grouped(w.format)) {
     const Stream stream = stream_of(w, strip);
     const Form form = form_of(w.format);
     const int64_t stride = matrix_stride(form, w.k);
@@ -230,6 +225,10 @@ inline void multiply(const FusedLinearArgs& args, const Scratch& scratch, const 
   std::memset(acc, 0, static_cast<size_t>(rows) * kStrip * 4);
   if (w.format == Format::e4m3_g32) {
     run_fp8(w, strip, scratch, tiles, first, last, acc);
+#if defined(HEADRACE_ISA_amx)
+  } else if (in_matrix(args)) {
+    run_grouped_matrix(w, strip, scratch, row0, rows, acc);
+#endif
   } else if (is_grouped(w.format)) {
     run_grouped(w, strip, scratch, tiles, first, last, acc);
   } else {

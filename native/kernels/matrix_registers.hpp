@@ -25,14 +25,17 @@ class MatrixRegisters {
       uint16_t row_bytes[16] = {};
       uint8_t rows[16] = {};
     } shape;
-    for (int i = 0; i < 8; ++i) {
-      const bool left = i < 6 && !(grouped && i == 5);
-      shape.row_bytes[i] = kDepth;
-      shape.rows[i] = static_cast<uint8_t>(left || (grouped && i == 6) ? rows : kSquare);
-    }
+    const auto set = [&shape](int i, int64_t count, int64_t bytes) {
+      shape.rows[i] = static_cast<uint8_t>(count);
+      shape.row_bytes[i] = static_cast<uint16_t>(bytes);
+    };
+    for (int sums = 0; sums < 4; ++sums) set(sums, rows, kDepth);
     if (grouped) {
-      for (const int i : {4, 6}) shape.row_bytes[i] = static_cast<uint16_t>(i == 4 ? kDepth / 2 : kDepth / 4);
-      for (const int i : {5, 7}) shape.rows[i] = static_cast<uint8_t>(i == 5 ? kSquare / 2 : kSquare / 4);
+      set(4, rows, kDepth / 2), set(5, kSquare / 2, kDepth);
+      set(6, rows, kDepth / 4), set(7, kSquare / 4, kDepth);
+    } else {
+      set(4, rows, kDepth), set(5, rows, kDepth);
+      set(6, kSquare, kDepth), set(7, kSquare, kDepth);
     }
     // GCC 12 takes the instruction for one that reads 8 bytes: the others must be written all the same.
     asm volatile("" : : "r"(&shape) : "memory");

@@ -62,6 +62,23 @@ std::vector<float> multiply(const LinearKernels& kernels, const Weight& w, const
   return y;
 }
 
+// silu(x gate) * (x up).
+std::vector<float> multiply_gated(const LinearKernels& kernels, const Weight& gate, const Weight& up, const float* x,
+                                  int64_t rows, int parts) {
+  std::vector<float> y(static_cast<size_t>(rows * gate.n));
+  FusedLinearArgs args;
+  args.x = x;
+  args.rows = rows;
+  args.k = gate.k;
+  args.count = 2;
+  args.w[0] = gate;
+  args.w[1] = up;
+  args.act = Act::silu;
+  args.y[0] = y.data();
+  run(kernels, args, parts);
+  return y;
+}
+
 // Largest error an output may have, in units of |x| |w|: roundings of inputs to 8 bits (bf16: of mantissa).
 double allowed(Format format, int64_t k) {
   if (format == Format::f32 || format == Format::f16) return 1e-6;
@@ -170,18 +187,7 @@ void test_gated_integers(const LinearKernels& kernels) {
   const Packed up(kernels, Format::int8, n, k, normals(random, n * k));
   const std::vector<float> x = normals(random, 300 * k);
   const auto gated = [&](int64_t row, int64_t rows, int parts) {
-    std::vector<float> y(static_cast<size_t>(rows * n));
-    FusedLinearArgs args;
-    args.x = x.data() + row * k;
-    args.rows = rows;
-    args.k = k;
-    args.count = 2;
-    args.w[0] = gate.weight;
-    args.w[1] = up.weight;
-    args.y[0] = y.data();
-    args.act = Act::silu;
-    run(kernels, args, parts);
-    return y;
+    return multiply_gated(kernels, gate.weight, up.weight, x.data() + row * k, rows, parts);
   };
   std::vector<float> alone;
   for (int64_t row = 0; row < 300; ++row) {
@@ -272,17 +278,7 @@ void test_many_blocks(const LinearKernels& kernels, Format gate, Format up) {
   const Blocks weights[] = {{kernels, gate, n, k}, {kernels, up, n, k}};
   const std::vector<float> x = normals(random, rows * k);
   const auto gated = [&](const LinearKernels& with, int64_t first, int64_t count) {
-    std::vector<float> y(static_cast<size_t>(count * n));
-    FusedLinearArgs args;
-    args.x = x.data() + first * k;
-    args.rows = count;
-    args.k = k;
-    args.count = 2;
-    for (int i = 0; i < 2; ++i) args.w[i] = weights[i].weight;
-    args.act = Act::silu;
-    args.y[0] = y.data();
-    run(with, args, 2);
-    return y;
+    return multiply_gated(with, weights[0].weight, weights[1].weight, x.data() + first * k, count, 2);
   };
   const std::vector<float> all = gated(kernels, 0, rows);
   for (const int64_t row : {int64_t{0}, int64_t{255}, int64_t{300}}) {
