@@ -18,12 +18,13 @@
 #include "linear_grouped_avx512.hpp"
 #elif defined(HEADRACE_ISA_avx2)
 #include "linear_avx2.hpp"
+#include "linear_grouped_avx2.hpp"
 #elif defined(HEADRACE_ISA_neon)
 #include "linear_neon.hpp"
 #else
 #include "linear_portable.hpp"
 #endif
-#if !defined(HEADRACE_ISA_avx512)
+#if !defined(HEADRACE_ISA_avx512) && !defined(HEADRACE_ISA_avx2)
 #include "linear_grouped_plain.hpp"
 #endif
 
@@ -65,6 +66,9 @@ TileKernel tile_kernel(Format format, int64_t rows) {
 }  // namespace headrace
 
 #include "linear_grouped.hpp"
+#if defined(HEADRACE_ISA_avx2)
+#include "linear_int4_avx2.hpp"
+#endif
 #if defined(HEADRACE_ISA_amx)
 #include "linear_grouped_amx.hpp"
 #endif
@@ -112,7 +116,9 @@ inline Stream stream_of(const Weight& w, int64_t strip) {
 // Adds the products of one strip with the row tiles [first, last) to acc[rows][32].
 inline void run_strip(const Stream& stream, const uint32_t* words, const Tiles& tiles, int64_t first, int64_t last,
                       float* acc) {
+#if !defined(HEADRACE_ISA_avx2)
   alignas(64) uint8_t unpacked[kChunkSteps * kStrip * 4];
+#endif
   const bool alone = last - first == 1;
   const TileKernel direct = alone && stream.format == Format::int4 ? direct_kernel(tiles.size(first)) : nullptr;
   const int64_t row0 = tiles.begin(first);
@@ -121,10 +127,12 @@ inline void run_strip(const Stream& stream, const uint32_t* words, const Tiles& 
     const uint8_t* raw = stream.weights + step * stream.step_bytes_x8 / 8;
     const uint8_t* next = raw + count * stream.step_bytes_x8 / 8;
     const uint8_t* w = raw;
+#if !defined(HEADRACE_ISA_avx2)  // whose int4 has a way of its own
     if (stream.format == Format::int4 && direct == nullptr) {
       unpack_groups(raw, count / 8, unpacked);
       w = unpacked;
     }
+#endif
     const auto inputs_of = [&](int64_t tile, int64_t at) {
       return words + tiles.begin(tile) * stream.steps + at * tiles.size(tile);
     };
@@ -228,6 +236,10 @@ inline void multiply(const FusedLinearArgs& args, const Scratch& scratch, const 
 #if defined(HEADRACE_ISA_amx)
   } else if (in_matrix(args)) {
     run_grouped_matrix(w, strip, scratch, row0, rows, acc);
+#endif
+#if defined(HEADRACE_ISA_avx2)
+  } else if (w.format == Format::int4) {
+    run_int4(stream_of(w, strip).weights, rotated_k(w.k) / kGroup, scratch, tiles, first, last, reinterpret_cast<int32_t*>(acc));
 #endif
   } else if (is_grouped(w.format)) {
     run_grouped(w, strip, scratch, tiles, first, last, acc);

@@ -53,16 +53,20 @@ inline void unpack_floats(const Grouped& g, const uint8_t* strip, int64_t first,
   }
 }
 
-template <int kRows, bool kHalves>
+#if !defined(HEADRACE_ISA_avx2)  // which has kernels for each kind of code
+template <int kRows = kMaxRows>
 GroupKernel group_kernel(const Grouped& g, int64_t rows) {
   if constexpr (kRows == 0) {
     (void)g, (void)rows;
     return nullptr;
   } else {
-    if (rows != kRows) return group_kernel<kRows - 1, kHalves>(g, rows);
-    return has_minima(g.scales) ? tile_group<kRows, kHalves, true> : tile_group<kRows, kHalves, false>;
+    if (rows != kRows) return group_kernel<kRows - 1>(g, rows);
+    const bool minima = has_minima(g.scales);
+    if (has_halves(g.scales)) return minima ? tile_group<kRows, true, true> : tile_group<kRows, true, false>;
+    return minima ? tile_group<kRows, false, true> : tile_group<kRows, false, false>;
   }
 }
+#endif
 
 // Adds the products of one strip with the row tiles [first, last) to acc[rows][32].
 inline void run_grouped(const Weight& w, int64_t strip_index, const Scratch& scratch, const Tiles& tiles,
@@ -105,9 +109,7 @@ inline void run_grouped(const Weight& w, int64_t strip_index, const Scratch& scr
       t.ahead = direct != nullptr ? head + kAheadBytes : strip + group_start(g, at + most) - fine_bytes(g.scales);
       t.ahead_stride = tile == first ? group_bytes(g) : 0;
       if (tile != first) t.ahead = t.codes;
-      const GroupKernel kernel = direct != nullptr         ? direct
-                                 : has_halves(g.scales) ? group_kernel<kMaxRows, true>(g, rows)
-                                                        : group_kernel<kMaxRows, false>(g, rows);
+      const GroupKernel kernel = direct != nullptr ? direct : group_kernel(g, rows);
       kernel(t);
     }
   }

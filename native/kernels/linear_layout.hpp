@@ -105,6 +105,15 @@ inline int64_t matrix_stride(Form form, int64_t k) {
   return round_up(form == Form::bf16 ? 2 * k : rotated_k(k), kMatrixDepth);
 }
 
+// int4's offsets are multiplied with sums of a group's inputs where its codes are not made into weights
+// (linear_int4_avx2.hpp): those of two groups in the halves of a word.
+#if defined(HEADRACE_ISA_avx2)
+constexpr bool kPairSums = true;
+#else
+constexpr bool kPairSums = false;
+#endif
+inline int64_t pair_count(int64_t k) { return (rotated_k(k) / kGroup + 1) / 2; }
+
 inline int64_t form_steps(Form form, int64_t k) {
   if (form == Form::int8 || form == Form::grouped) return round_up(k, kGroup) / 4;
   return form == Form::bf16 ? (k + 1) / 2 : k;
@@ -143,6 +152,7 @@ struct Scratch {
   // Of the grouped form: tile t, [groups][kGroupInputs][rows of t], at begin(t) * groups * kGroupInputs; for matrix registers
   // the rows that lie together are a tile.
   uint32_t* group_inputs;
+  uint32_t* pair_sums;      // of the int8 form, where kPairSums: tile t, [pairs of groups][rows of t], at begin(t) * pairs
   float* scales;            // [rows] of the int8 form
   int32_t* sums;            // [rows] of the int8 form
   uint8_t* buffers;         // [kRowBuffers][buffer_bytes]
@@ -164,6 +174,7 @@ inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k) {
     s.words[form] = reinterpret_cast<uint32_t*>(take(rows * (padded ? matrix_stride(which, k) : form_steps(which, k) * 4)));
   }
   s.group_inputs = reinterpret_cast<uint32_t*>(take(rows * group_count(k) * kGroupInputs * 4));
+  if (kPairSums) s.pair_sums = reinterpret_cast<uint32_t*>(take(rows * pair_count(k) * 4));
   s.scales = reinterpret_cast<float*>(take(rows * 4));
   s.sums = reinterpret_cast<int32_t*>(take(rows * 4));
   s.buffer_bytes = round_up(rotated_k(k) * (4 + 2 * kRowsTogether), 64);  // floats; rows rounded by row and by group, or to bf16

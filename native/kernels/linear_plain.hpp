@@ -5,7 +5,7 @@
 namespace headrace {
 namespace {
 
-#if !defined(HEADRACE_ISA_avx2)
+#if !defined(HEADRACE_ISA_avx2)  // which multiplies codes (linear_int4_avx2.hpp)
 // `groups` groups of 576 bytes into [8 groups][32][4] bytes.
 inline void unpack_groups(const uint8_t* from, int64_t groups, uint8_t* out) {
   for (int64_t g = 0; g < groups; ++g, from += kGroupBytes, out += kGroup * kStrip) {
