@@ -176,17 +176,18 @@ struct Block {
   int64_t first, last, row0, rows;
 };
 
-// All rows of a product in blocks, and how many of those take every strip before the next ones do. Matrix units are fast enough to wait for
-// inputs that do not stay in the second cache from strip to strip.
+// All rows of a product in blocks, and how many of those take every strip before the next ones do: inputs that do not stay in
+// the second cache from strip to strip are waited for, where products are fast or that cache is small.
 class Blocks {
  public:
   Blocks(const FusedLinearArgs& args, const Tiles& tiles)
-      : tiles_(tiles), matrix_(in_matrix(args)), two_bytes_(kTwo * input_bytes(form_of(args.w[0].format), args.k)),
+      : tiles_(tiles), matrix_(in_matrix(args)), row_bytes_(input_bytes(form_of(args.w[0].format), args.k, matrix_)),
         split_(matrix_ ? (args.rows + kTwo - 1) / kTwo : tiles.count, most()) {}
   int64_t count() const { return split_.count; }
   int64_t together() const {
-    if (!matrix_ || split_.count == 0) return split_.count;
-    return std::max<int64_t>(1, kCachedInputs / (two_bytes_ * (split_.base + (split_.extra > 0 ? 1 : 0))));
+    if (split_.count == 0 || kCachedInputs == 0) return split_.count;
+    const int64_t units = split_.base + (split_.extra > 0 ? 1 : 0);  // of the largest block
+    return std::max<int64_t>(1, kCachedInputs / (row_bytes_ * units * (matrix_ ? kTwo : kMaxRows)));
   }
   Block operator[](int64_t i) const {
     const int64_t first = split_.begin(i), last = split_.begin(i + 1);
@@ -195,17 +196,25 @@ class Blocks {
   }
 
  private:
-  static constexpr int64_t kTwo = 2 * kMatrixGroup, kCachedInputs = 3 << 19;
-  static int64_t input_bytes(Form form, int64_t k) {  // of a row
-    return matrix_stride(form, k) + (form == Form::grouped ? group_count(k) * kGroupInputs * 4 : 0);
+  static constexpr int64_t kTwo = 2 * kMatrixGroup;
+#if defined(HEADRACE_ISA_amx)
+  static constexpr int64_t kCachedInputs = 3 << 19;  // of a second cache of 2 MB
+#elif defined(HEADRACE_ISA_avx2)
+  static constexpr int64_t kCachedInputs = 3 << 17;  // of half a megabyte, as on Zen 3
+#else
+  static constexpr int64_t kCachedInputs = 0;  // no bound was measured
+#endif
+  static int64_t input_bytes(Form form, int64_t k, bool matrix) {  // of a row
+    const int64_t bytes = matrix ? matrix_stride(form, k) : form_steps(form, k) * 4;
+    return bytes + (form == Form::grouped ? group_count(k) * kGroupInputs * 4 : 0);
   }
   int64_t most() const {
     if (!matrix_) return kBlockRows / kMaxRows;
-    return std::clamp<int64_t>(kCachedInputs / two_bytes_, 1, kBlockRows / kTwo);
+    return std::clamp<int64_t>(kCachedInputs / (row_bytes_ * kTwo), 1, kBlockRows / kTwo);
   }
   const Tiles& tiles_;
   bool matrix_;
-  int64_t two_bytes_;  // of inputs of two registers
+  int64_t row_bytes_;  // of inputs
   Tiles split_;
 };
 

@@ -137,4 +137,4 @@ void tile_int8(const uint8_t* w, const uint32_t* x, int64_t steps, void* sums, P
 }  // namespace
 }  // namespace headrace
 
-#include "linear_plain.hpp"
+#include "linear_rows_avx2.hpp"

@@ -105,8 +105,8 @@ inline int64_t matrix_stride(Form form, int64_t k) {
   return round_up(form == Form::bf16 ? 2 * k : rotated_k(k), kMatrixDepth);
 }
 
-// int4's offsets are multiplied with sums of a group's inputs where its codes are not made into weights
-// (linear_int4_avx2.hpp): those of two groups in the halves of a word.
+// AVX2 does not make int4's codes into weights (linear_int4_avx2.hpp): it multiplies offsets with sums of a group's inputs,
+// those of two groups in the halves of a word.
 #if defined(HEADRACE_ISA_avx2)
 constexpr bool kPairSums = true;
 #else

@@ -5,7 +5,6 @@
 namespace headrace {
 namespace {
 
-#if !defined(HEADRACE_ISA_avx2)  // which multiplies codes (linear_int4_avx2.hpp)
 // `groups` groups of 576 bytes into [8 groups][32][4] bytes.
 inline void unpack_groups(const uint8_t* from, int64_t groups, uint8_t* out) {
   for (int64_t g = 0; g < groups; ++g, from += kGroupBytes, out += kGroup * kStrip) {
@@ -25,8 +24,6 @@ inline void unpack_groups(const uint8_t* from, int64_t groups, uint8_t* out) {
     }
   }
 }
-
-#endif
 
 template <int kDistance>
 void butterflies(float* x, int64_t count) {

@@ -129,17 +129,6 @@ inline void spread_four(const int8_t* rows, int64_t steps, int64_t stride, uint3
   }
 }
 
-// Sums of the rounded inputs of two groups at a time, `stride` words apart; a last group alone has zero beside it.
-inline void sum_pairs(const int8_t* row, int64_t groups, int64_t stride, uint32_t* out) {
-  for (int64_t g = 0; g < groups; g += 2, out += stride) {
-    int32_t sums[2] = {};
-    for (int64_t half = 0; half < 2 && g + half < groups; ++half) {
-      for (int64_t i = 0; i < kGroup; ++i) sums[half] += row[(g + half) * kGroup + i];
-    }
-    *out = (static_cast<uint32_t>(sums[0]) & 0xffffu) | static_cast<uint32_t>(sums[1]) << 16;
-  }
-}
-
 // One row in all forms. Rounded to int8 it goes to `by_row` and `by_group`, from where it is spread with others; as bf16 for
 // matrix registers, to `halves`.
 inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const bool* wanted,
@@ -181,9 +170,9 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
   if (wanted[static_cast<int>(Form::int8)]) {
     rotate_row(x, buffer, rotated_k(k), rotation_block(k));
     quantise_row(buffer, rotated_k(k), by_row, scratch.scales + row, scratch.sums + row);
-    if (kPairSums) {
-      sum_pairs(by_row, rotated_k(k) / kGroup, stride, scratch.pair_sums + tiles.begin(tile) * pair_count(k) + first);
-    }
+#if defined(HEADRACE_ISA_avx2)
+    sum_pairs(by_row, rotated_k(k) / kGroup, stride, scratch.pair_sums + tiles.begin(tile) * pair_count(k) + first);
+#endif
   }
 }
 
