@@ -1,7 +1,7 @@
 // Tile kernels for AVX2 with FMA and F16C.
 //
 // Up to two rows take the 32 columns of a strip in one pass, three and four rows 16 columns at a time: eight accumulators
-// either way; five and six rows take 16 or, where a step needs more registers, 8. Products of bytes: linear_codes_avx2.hpp.
+// either way; five and six rows take 16, in two halves where a step needs more registers. Products of bytes: linear_codes_avx2.hpp.
 #pragma once
 #include <immintrin.h>
 
@@ -25,7 +25,8 @@ inline void add_product(__m256& acc, __m256 w, __m256 x) { __asm__("vfmadd231ps 
 // A step adds its products of 8 columns with a row's word of inputs.
 struct StepF32 {
   using Vector = __m256;
-  static constexpr int kBytes = 32, kTall = 2;  // vectors at once with more than four rows
+  static constexpr int kBytes = 32;
+  static constexpr bool kTall = true;  // six rows of two vectors and what a step needs beside them fit 16 registers
   static Vector load(const void* at) { return _mm256_loadu_ps(static_cast<const float*>(at)); }
   static void store(void* at, Vector v) { _mm256_storeu_ps(static_cast<float*>(at), v); }
   struct Input {
@@ -43,7 +44,7 @@ struct StepF16 : StepF32 {
 };
 
 struct StepBf16 : StepF32 {
-  static constexpr int kTall = 1;
+  static constexpr bool kTall = false;
   struct Input {
     __m256 even, odd;
   };
@@ -67,7 +68,8 @@ struct StepBf16 : StepF32 {
 
 struct StepInt8 {
   using Vector = __m256i;
-  static constexpr int kBytes = 32, kTall = 1;
+  static constexpr int kBytes = 32;
+  static constexpr bool kTall = false;
   static Vector load(const void* at) { return load_vector(at); }
   static void store(void* at, Vector v) { _mm256_storeu_si256(static_cast<__m256i*>(at), v); }
   using Input = __m256i;
@@ -82,11 +84,14 @@ struct StepInt8 {
   static void add(Vector& acc, const Lane& w, Input x) { add_signed(acc, w.weights, w.sizes, x); }
 };
 
-template <class Step, int kRows, int kCount>
+// Rows [kFirst, kFirst + kMine) of a tile of kRows, kCount vectors.
+template <class Step, int kRows, int kFirst, int kMine, int kCount>
 inline void pass(const uint8_t* w, const uint32_t* x, int64_t steps, uint8_t* acc, const Prefetch& ahead) {
-  typename Step::Vector sum[kRows][kCount];
+  typename Step::Vector sum[kMine][kCount];
+  acc += kFirst * 128;
+  x += kFirst;
 #pragma GCC unroll 6
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kMine; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) sum[r][v] = Step::load(acc + r * 128 + v * 32);
   }
@@ -96,14 +101,14 @@ inline void pass(const uint8_t* w, const uint32_t* x, int64_t steps, uint8_t* ac
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) weights[v] = Step::weights(w + v * Step::kBytes);
 #pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kMine; ++r) {
       const typename Step::Input in = Step::input(x[r]);
 #pragma GCC unroll 4
       for (int v = 0; v < kCount; ++v) Step::add(sum[r][v], weights[v], in);
     }
   }
 #pragma GCC unroll 6
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kMine; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) Step::store(acc + r * 128 + v * 32, sum[r][v]);
   }
@@ -111,9 +116,13 @@ inline void pass(const uint8_t* w, const uint32_t* x, int64_t steps, uint8_t* ac
 
 template <class Step, int kRows>
 HEADRACE_LEAF void tile(const uint8_t* w, const uint32_t* x, int64_t steps, void* sums, Prefetch ahead) {
-  constexpr int kCount = kRows <= 2 ? 4 : (kRows <= 4 ? 2 : Step::kTall);
+  constexpr int kCount = kRows <= 2 ? 4 : 2, kMine = kRows <= 4 || Step::kTall ? kRows : 3;
   for (int v = 0; v < 4; v += kCount) {
-    pass<Step, kRows, kCount>(w + v * Step::kBytes, x, steps, static_cast<uint8_t*>(sums) + v * 32, ahead);
+    uint8_t* acc = static_cast<uint8_t*>(sums) + v * 32;
+    pass<Step, kRows, 0, kMine, kCount>(w + v * Step::kBytes, x, steps, acc, ahead);
+    if constexpr (kMine < kRows) {
+      pass<Step, kRows, kMine, kRows - kMine, kCount>(w + v * Step::kBytes, x, steps, acc, ahead);
+    }
   }
 }
 
