@@ -78,22 +78,30 @@ def check() -> ModuleType:
 )
 def test_what_a_spill_is(check: ModuleType, inner: str, found: bool) -> None:
     text = LISTING.format(name="tile_int8", outer=NOTHING, inner=inner)
-    [leaf] = check.read_leaves(text, {"tile_int8"})
+    [leaf] = check.read_leaves(text, {"tile_int8"}, "avx512")
     assert leaf.name == "void tile_int8<2>(unsigned char const*)" and leaf.loops == 1
     assert [str(one) for one in leaf.spills] == ([f"28: {inner}"] if found else [])
 
 
 def test_only_inner_loops_of_leaves_count(check: ModuleType) -> None:
     text = LISTING.format(name="tile_int8", outer="vmovaps 0x40(%rsp),%zmm1", inner=NOTHING)
-    [leaf] = check.read_leaves(text, {"tile_int8"})
+    [leaf] = check.read_leaves(text, {"tile_int8"}, "avx512")
     assert leaf.spills == ()
-    assert not list(check.read_leaves(text, {"tile"}))
+    assert not list(check.read_leaves(text, {"tile"}, "avx512"))
 
 
 def test_an_allowance_has_a_bound(check: ModuleType) -> None:
     name = "void multiply_groups<Planes<4, 0, true>, true, 3, true, false>(GroupTile const&)"
-    assert check.allowed(check.Leaf(name, 1, ())) == 2
-    assert check.allowed(check.Leaf("void tile_int8<12>(unsigned char const*)", 1, ())) == 0
+    assert check.allowed(check.Leaf("avx512", name, 1, ())) == 2
+    assert check.allowed(check.Leaf("avx2", name, 1, ())) == 20
+    assert check.allowed(check.Leaf("avx512", "void tile_int8<12>(unsigned char const*)", 1, ())) == 0
+    assert check.allowed(check.Leaf("avx2", "void tile_int8<6>(unsigned char const*)", 1, ())) == 0
+
+
+def test_a_build_has_its_instruction_set(check: ModuleType) -> None:
+    folder = Path("build/x/CMakeFiles/kernels_avx2.dir/native/kernels")
+    assert check.build_of(folder / "linear.cpp.o") == "avx2"
+    assert check.build_of(Path("leaf.o")) == "avx512"
 
 
 def test_the_sources_leaves_are_known(check: ModuleType) -> None:
@@ -124,4 +132,4 @@ def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
     script.parent.mkdir()
     script.write_bytes(SCRIPT.read_bytes())
     run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
-    assert (run.returncode, "no AVX-512 build" in run.stdout) == (0, True)
+    assert (run.returncode, "no build for x86-64" in run.stdout) == (0, True)
