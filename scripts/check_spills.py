@@ -59,8 +59,8 @@ class Leaf:
     spills: tuple[Instruction, ...]
 
 
-# Counted in what GCC 12.2 makes. The tiles of int8, bf16, f16 and f32 spill nothing, nor do those of int4 for AVX-512
-# and those of grouped weights there from 11 rows on.
+# Counted in what GCC 12.2 makes. The tiles of int8, bf16, f16 and f32 spill nothing, nor do those of int4 for
+# AVX-512 and those of grouped weights there from 11 rows on.
 ALLOWANCES = (
     Allowance(
         leaves=r"multiply_groups<Planes<4, 0, true>, true,",
@@ -89,7 +89,8 @@ ALLOWANCES = (
         build="avx2",
         leaves=r"multiply_groups<Planes<\d, \d, \w+>, true, [2-4],",
         accesses=20,
-        why="two to four rows that take codes out of their planes: up to a third slower when unpacked into L1 first",
+        why="two to four rows that take codes out of their planes: up to a third slower when those are "
+        "unpacked into L1 first",
     ),
     Allowance(
         build="avx2",

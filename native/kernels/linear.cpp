@@ -100,7 +100,7 @@ struct Stream {
 
 inline Stream stream_of(const Weight& w, int64_t strip) {
   const uint8_t* base = w.data + strip * strip_bytes_of(w.format, w.k);
-  const int64_t steps = form_steps(form_of(w.format), w.k);
+  const int64_t steps = weight_steps(form_of(w.format), w.k);
   switch (w.format) {
     case Format::f16:
       return {w.format, base, steps, 512};
@@ -116,25 +116,30 @@ inline Stream stream_of(const Weight& w, int64_t strip) {
 // Adds the products of one strip with the row tiles [first, last) to acc[rows][32].
 inline void run_strip(const Stream& stream, const uint32_t* words, const Tiles& tiles, int64_t first, int64_t last,
                       float* acc) {
-#if !defined(HEADRACE_ISA_avx2)
   alignas(64) uint8_t unpacked[kChunkSteps * kStrip * 4];
-#endif
   const bool alone = last - first == 1;
   const TileKernel direct = alone && stream.format == Format::int4 ? direct_kernel(tiles.size(first)) : nullptr;
-  const int64_t row0 = tiles.begin(first);
-  for (int64_t step = 0; step < stream.steps; step += kChunkSteps) {
-    const int64_t count = stream.steps - step < kChunkSteps ? stream.steps - step : kChunkSteps;
+  const bool widened = kBf16Words == 2 && !alone && stream.format == Format::bf16;
+  const int64_t row0 = tiles.begin(first), words_of_step = stream.format == Format::bf16 ? kBf16Words : 1;
+  const int64_t most = widened ? kChunkSteps / 2 : kChunkSteps;
+  for (int64_t step = 0; step < stream.steps; step += most) {
+    const int64_t count = stream.steps - step < most ? stream.steps - step : most;
     const uint8_t* raw = stream.weights + step * stream.step_bytes_x8 / 8;
     const uint8_t* next = raw + count * stream.step_bytes_x8 / 8;
     const uint8_t* w = raw;
-#if !defined(HEADRACE_ISA_avx2)  // whose int4 has a way of its own
+#if defined(HEADRACE_ISA_avx2)  // whose int4 has a way of its own
+    if (widened) {
+      widen_bf16(raw, count, unpacked);
+      w = unpacked;
+    }
+#else
     if (stream.format == Format::int4 && direct == nullptr) {
       unpack_groups(raw, count / 8, unpacked);
       w = unpacked;
     }
 #endif
     const auto inputs_of = [&](int64_t tile, int64_t at) {
-      return words + tiles.begin(tile) * stream.steps + at * tiles.size(tile);
+      return words + words_of_step * (tiles.begin(tile) * stream.steps + at * tiles.size(tile));
     };
     for (int64_t tile = first; tile < last; ++tile) {
       const int64_t rows = tiles.size(tile);
@@ -156,8 +161,8 @@ inline void run_strip(const Stream& stream, const uint32_t* words, const Tiles& 
         const int64_t part = (tile - first) * count * kPrefetchLine;
         ahead = {base, kPrefetchLine, part < next - raw ? next + part - base : 0};
       }
-      const TileKernel kernel = direct != nullptr ? direct : tile_kernel<kMaxRows>(stream.format, rows);
-      kernel(w, inputs_of(tile, step), count, acc + (tiles.begin(tile) - row0) * kStrip, ahead);
+      const TileKernel kernel = direct != nullptr ? direct : tile_kernel<kMaxRows>(widened ? Format::f32 : stream.format, rows);
+      kernel(w, inputs_of(tile, step), widened ? 2 * count : count, acc + (tiles.begin(tile) - row0) * kStrip, ahead);
     }
   }
 }
@@ -205,7 +210,7 @@ class Blocks {
   static constexpr int64_t kCachedInputs = 0;  // no bound was measured
 #endif
   static int64_t input_bytes(Form form, int64_t k, bool matrix) {  // of a row
-    const int64_t bytes = matrix ? matrix_stride(form, k) : form_steps(form, k) * 4;
+    const int64_t bytes = matrix ? matrix_stride(form, k) : form_words(form, k) * 4;
     return bytes + (form == Form::grouped ? group_count(k) * kGroupInputs * 4 : 0);
   }
   int64_t most() const {

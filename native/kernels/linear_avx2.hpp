@@ -29,13 +29,12 @@ struct StepF32 {
   static constexpr bool kTall = true;  // six rows of two vectors and what a step needs beside them fit 16 registers
   static Vector load(const void* at) { return _mm256_loadu_ps(static_cast<const float*>(at)); }
   static void store(void* at, Vector v) { _mm256_storeu_ps(static_cast<float*>(at), v); }
-  struct Input {
-    __m256 x;
-  };
-  static Input input(uint32_t word) { return {_mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(word)))}; }
+  static constexpr int kWords = 1;  // of a row's inputs
+  using Input = __m256;
+  static Input input(const uint32_t* x, int) { return _mm256_castsi256_ps(broadcast(*x)); }
   using Lane = __m256;
   static Lane weights(const uint8_t* w) { return load(w); }
-  static void add(Vector& acc, Lane w, Input x) { add_product(acc, w, x.x); }
+  static void add(Vector& acc, Lane w, Input x) { add_product(acc, w, x); }
 };
 
 struct StepF16 : StepF32 {
@@ -43,24 +42,23 @@ struct StepF16 : StepF32 {
   static Lane weights(const uint8_t* w) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w))); }
 };
 
+// Two inputs, whose words lie behind one another: those of all rows of the first, then of the second.
 struct StepBf16 : StepF32 {
   static constexpr bool kTall = false;
+  static constexpr int kWords = 2;
   struct Input {
     __m256 even, odd;
   };
-  static Input input(uint32_t word) {
-    return {_mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(word << 16))),
-            _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(word & 0xffff0000u)))};
-  }
+  static Input input(const uint32_t* x, int rows) { return {StepF32::input(x, rows), StepF32::input(x + rows, rows)}; }
   struct Lane {
     __m256 even, odd;
   };
   static Lane weights(const uint8_t* w) {
-    const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
+    const __m256i both = load_vector(w);
     return {_mm256_castsi256_ps(_mm256_slli_epi32(both, 16)),
             _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))};
   }
-  static void add(Vector& acc, Lane w, Input x) {
+  static void add(Vector& acc, const Lane& w, const Input& x) {
     add_product(acc, w.even, x.even);
     add_product(acc, w.odd, x.odd);
   }
@@ -72,8 +70,9 @@ struct StepInt8 {
   static constexpr bool kTall = false;
   static Vector load(const void* at) { return load_vector(at); }
   static void store(void* at, Vector v) { _mm256_storeu_si256(static_cast<__m256i*>(at), v); }
+  static constexpr int kWords = 1;
   using Input = __m256i;
-  static Input input(uint32_t word) { return broadcast(word); }
+  static Input input(const uint32_t* x, int) { return broadcast(*x); }
   struct Lane {
     __m256i weights, sizes;
   };
@@ -95,14 +94,14 @@ inline void pass(const uint8_t* w, const uint32_t* x, int64_t steps, uint8_t* ac
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) sum[r][v] = Step::load(acc + r * 128 + v * 32);
   }
-  for (int64_t s = 0; s < steps; ++s, w += 4 * Step::kBytes, x += kRows) {
+  for (int64_t s = 0; s < steps; ++s, w += 4 * Step::kBytes, x += Step::kWords * kRows) {
     prefetch_step(ahead, s);
     typename Step::Lane weights[kCount];
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) weights[v] = Step::weights(w + v * Step::kBytes);
 #pragma GCC unroll 6
     for (int r = 0; r < kMine; ++r) {
-      const typename Step::Input in = Step::input(x[r]);
+      const typename Step::Input in = Step::input(x + r, kRows);
 #pragma GCC unroll 4
       for (int v = 0; v < kCount; ++v) Step::add(sum[r][v], weights[v], in);
     }
@@ -122,6 +121,18 @@ HEADRACE_LEAF void tile(const uint8_t* w, const uint32_t* x, int64_t steps, void
     pass<Step, kRows, 0, kMine, kCount>(w + v * Step::kBytes, x, steps, acc, ahead);
     if constexpr (kMine < kRows) {
       pass<Step, kRows, kMine, kRows - kMine, kCount>(w + v * Step::kBytes, x, steps, acc, ahead);
+    }
+  }
+}
+
+// bf16 weights of `steps` steps as float [2 * steps][32]: many rows gain by tiles that widen nothing.
+inline void widen_bf16(const uint8_t* w, int64_t steps, uint8_t* out) {
+  for (int64_t s = 0; s < steps; ++s, w += 128, out += 256) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kStripVectors; ++v) {
+      const StepBf16::Lane lane = StepBf16::weights(w + v * 32);
+      StepF32::store(out + v * 32, lane.even);
+      StepF32::store(out + 128 + v * 32, lane.odd);
     }
   }
 }

@@ -114,10 +114,19 @@ constexpr bool kPairSums = false;
 #endif
 inline int64_t pair_count(int64_t k) { return (rotated_k(k) / kGroup + 1) / 2; }
 
-inline int64_t form_steps(Form form, int64_t k) {
+// Inputs of bf16 weights: two in a word or, where there is no product of such pairs, each rounded to bf16 as a float.
+#if defined(HEADRACE_ISA_avx2)
+constexpr int64_t kBf16Words = 2;  // of a step
+#else
+constexpr int64_t kBf16Words = 1;
+#endif
+
+// Steps of a strip's weights, and words of a row's inputs.
+inline int64_t weight_steps(Form form, int64_t k) {
   if (form == Form::int8 || form == Form::grouped) return round_up(k, kGroup) / 4;
   return form == Form::bf16 ? (k + 1) / 2 : k;
 }
+inline int64_t form_words(Form form, int64_t k) { return weight_steps(form, k) * (form == Form::bf16 ? kBf16Words : 1); }
 inline int64_t strip_bytes_of(Format format, int64_t k) {
   switch (format) {
     case Format::f32:
@@ -171,7 +180,7 @@ inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k) {
   for (int form = 0; form < kForms; ++form) {
     const Form which = static_cast<Form>(form);
     const bool padded = kMatrix && which != Form::f32;
-    s.words[form] = reinterpret_cast<uint32_t*>(take(rows * (padded ? matrix_stride(which, k) : form_steps(which, k) * 4)));
+    s.words[form] = reinterpret_cast<uint32_t*>(take(rows * (padded ? matrix_stride(which, k) : form_words(which, k) * 4)));
   }
   s.group_inputs = reinterpret_cast<uint32_t*>(take(rows * group_count(k) * kGroupInputs * 4));
   if (kPairSums) s.pair_sums = reinterpret_cast<uint32_t*>(take(rows * pair_count(k) * 4));

@@ -138,7 +138,7 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
   const int64_t tile = tiles.of_row(row);
   const int64_t stride = tiles.size(tile), first = row - tiles.begin(tile);
   const auto place = [&](Form form) {
-    return scratch.words[static_cast<int>(form)] + tiles.begin(tile) * form_steps(form, k) + first;
+    return scratch.words[static_cast<int>(form)] + tiles.begin(tile) * form_words(form, k) + first;
   };
   if (args.norm_weight != nullptr) {
     norm_row(x, args.norm_weight, args.norm_eps, k, buffer);
@@ -152,7 +152,10 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
   }
   if (wanted[static_cast<int>(Form::bf16)] && !in_matrix(args)) {
     uint32_t* out = place(Form::bf16);
-    for (int64_t s = 0; s < form_steps(Form::bf16, k); ++s) {
+    for (int64_t i = 0; kBf16Words == 2 && i < form_words(Form::bf16, k); ++i) {
+      out[i * stride] = static_cast<uint32_t>(to_bf16(x[i])) << 16;
+    }
+    for (int64_t s = 0; kBf16Words == 1 && s < form_words(Form::bf16, k); ++s) {
       out[s * stride] = to_bf16(x[2 * s]) | static_cast<uint32_t>(to_bf16(x[2 * s + 1])) << 16;
     }
   } else if (wanted[static_cast<int>(Form::bf16)]) {
