@@ -82,18 +82,9 @@ static float int8(int64_t rounds) {  // four products into each sum, as the port
 inline constexpr int64_t kInt8 = 2 * kWidth;
 #endif
 #if !defined(HEADRACE_ISA_avx512)
-// Two float32 multiplications, one for each half of a pair, which shifts and masks widen.
-static float bf16(int64_t rounds) {
-  const F b = splat(1e-3f);
-  const I pairs = splat_int(0x3C003C00);
-  return run_rounds(rounds, splat(0), [&](F sum) {
-    I both = pairs;
-    HEADRACE_BARRIER(both);
-    sum = fma((F)(both << 16), b, sum);
-    return fma((F)(both & splat_int(static_cast<int32_t>(0xFFFF0000u))), b, sum);
-  });
-}
-inline constexpr int64_t kBf16 = 4 * kWidth;
+// Products of float32: what bf16 weights are widened to, once for many rows.
+static float bf16(int64_t rounds) { return f32(rounds); }
+inline constexpr int64_t kBf16 = 2 * kWidth;
 #endif
 
 #if defined(HEADRACE_ISA_amx)
