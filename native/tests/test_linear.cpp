@@ -2,6 +2,8 @@
 #include <thread>
 #include <vector>
 
+#include "../formats/grouped.hpp"
+#include "../formats/int4.hpp"
 #include "../kernels/linear.hpp"
 #include "test.hpp"
 
@@ -104,7 +106,7 @@ void check_against_double(const LinearKernels& kernels, const Weight& w, const s
 }
 
 void test_shape(const LinearKernels& kernels, Format format, int64_t n, int64_t k) {
-  constexpr int64_t kRows[] = {1, 2, 3, 7, 8, 11, 13, 16, 17, 33, 64, 70};
+  constexpr int64_t kRows[] = {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 17, 33, 64, 70};
   Random random(static_cast<uint64_t>(n * 1000 + k));
   const Packed packed(kernels, format, n, k, normals(random, n * k));
   const std::vector<float> x = normals(random, 70 * k);
@@ -265,7 +267,7 @@ void test_blocks(const LinearKernels& kernels, Format format) {
   const std::vector<float> x = normals(random, rows * k);
   const std::vector<float> all = multiply(kernels, blocks.weight, x.data(), rows, 3);
   check_against_double(kernels, blocks.weight, x, rows, all);
-  for (const int64_t count : {1, 2, 7, 10, 11, 12, 13, 24, 33}) {
+  for (const int64_t count : {1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 24, 33}) {
     const std::vector<float> y = multiply(kernels, blocks.weight, x.data() + k, count, 2);
     CHECK(test::same_bits(y.data(), all.data() + n, y.size()));
   }
@@ -290,6 +292,42 @@ void test_many_blocks(const LinearKernels& kernels, Format gate, Format up) {
   }
 }
 
+// The largest codes, or the smallest, by the largest inputs of one sign: sums in few bits on the way must not saturate.
+void test_extremes(const LinearKernels& kernels, Format format, uint8_t codes) {
+  const int64_t n = 32, k = 1280, rows = 14;
+  const Bytes bytes(packed_bytes(format, n, k));
+  const Weight w{format, n, k, bytes.data};
+  const bool by_row = format == Format::int8 || format == Format::int4;
+  if (by_row) {
+    const std::vector<float> ones(static_cast<size_t>(n * k), 1.0f);
+    CHECK(kernels.pack(format, Format::f32, ones.data(), n, k, 0, 1, bytes.data) == -1);
+  } else {
+    const Blocks blocks(kernels, format, n, k);
+    std::memcpy(bytes.data, blocks.bytes.data, bytes.size);
+  }
+  for (int64_t group = 0; group < k / kGroup; ++group) {
+    if (format == Format::int8) {
+      std::memset(bytes.data + kScaleBytes + group * kGroup * kStrip, codes == 0 ? 1 : 255, kGroup * kStrip);
+    } else if (format == Format::int4) {
+      uint8_t* head = bytes.data + kScaleBytes + group * kGroupBytes;
+      std::memset(head, 17, kStrip);
+      std::memset(head + kStrip, 0, kStrip);
+      std::memset(head + 2 * kStrip, codes, kGroup * kStrip / 2);
+    } else {
+      const Grouped g = grouped(format);
+      std::memset(bytes.data + group_start(g, group) + head_bytes(g.scales), codes, static_cast<size_t>(code_bytes(g)));
+    }
+  }
+  for (const float sign : {1.0f, -1.0f}) {
+    std::vector<float> x(static_cast<size_t>(rows * k), by_row ? 0.0f : sign);
+    // Rotated, the first unit vector is the same number everywhere.
+    for (size_t i = 0; by_row && i < x.size(); i += kMaxRotation) x[i] = sign;
+    for (const int64_t count : {1, 2, 3, 4, 5, 6, 14}) {
+      check_against_double(kernels, w, x, count, multiply(kernels, w, x.data(), count, 1));
+    }
+  }
+}
+
 void test_refused_values(const LinearKernels& kernels) {
   for (const Format format : kFormats) {
     std::vector<float> w(70 * 40, 1.0f);
@@ -311,6 +349,10 @@ int main() {
       }
       test_shape(kernels, format, 33, 896);
       test_large(kernels, format);
+    }
+    for (int format = static_cast<int>(Format::int8); format < kFormatCount; ++format) {
+      if (format == static_cast<int>(Format::e4m3_g32)) continue;  // whose largest bytes are no numbers
+      for (const uint8_t codes : {uint8_t{0}, uint8_t{255}}) test_extremes(kernels, static_cast<Format>(format), codes);
     }
     for (int format = kFirstGrouped; format < kFormatCount; ++format) {
       test_blocks(kernels, static_cast<Format>(format));
