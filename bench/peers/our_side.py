@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from comparison import Case, Match
+from processes import run_whole
 from their_side import Failed, last_line
 
 from headrace import __version__
@@ -23,7 +24,7 @@ def measure(folder: Path, model: str, match: Match, case: Case, threads: int) ->
     words += ["--prompt", str(case.prompt), "--generate", str(case.generate), "--batch", str(case.batch)]
     command = [sys.executable, "-m", "headrace", "bench", "step", str(path), *words]
     command += ["--runs", "1", "--json", "--offline"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_whole(command)
     if done.returncode:
         raise Failed(f"headrace: {last_line(done.stderr)}")
     found = json.loads(done.stdout)

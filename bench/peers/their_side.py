@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from comparison import Case, Engine, Match
+from processes import run_whole
 
 _NEEDS = {"gguf": ("models", "llama"), "q6_k": ("gguf",)}
 _NEEDS |= dict.fromkeys(("openvino", "ort", "vllm"), ("models",))
@@ -70,7 +71,7 @@ class Harness:
         words = ["--peer", match.engine.name, "--model", model, "--quant", match.quant, "--case", case.name]
         words += ["--threads", str(threads), "--reps", "1"]
         command = [sys.executable, str(self._scripts / "peers.py"), *words]
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+        done = run_whole(command, self._environment)
         try:
             found = json.loads(done.stdout.splitlines()[-1])
         except (IndexError, ValueError):

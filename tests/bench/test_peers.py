@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +15,7 @@ import compare
 import pytest
 from alternation import Pair, ResultFile, measure_pair, missing, results, slow_marks
 from comparison import CASES, ENGINES, GROUPS, MODELS, Cell, cells
+from processes import run_whole
 from report import Report
 from their_side import Failed, Harness
 
@@ -257,3 +262,44 @@ def test_without_the_harness_it_says_where_that_is(
 ) -> None:
     assert compare.main([str(tmp_path), "--harness", str(tmp_path / "none")]) == 1
     assert "../shared/bench" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_an_interrupt_ends_what_a_measurement_started(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    words = f'sleep 300 & echo $! > "{started}.part"; mv "{started}.part" "{started}"; wait'
+
+    def interrupt(*_: object) -> None:
+        if started.exists():
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_whole(["sh", "-c", words])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert ends(int(started.read_text()))
+
+
+def ends(process: int) -> bool:
+    """Whether a process, which nobody may have waited for yet, is over within ten seconds."""
+    for _ in range(1000):
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_what_a_program_says_and_how_it_ended() -> None:
+    done = run_whole(
+        ["sh", "-c", 'echo out; echo "$WORD" >&2; exit 3'], {"WORD": "err", "PATH": os.environ["PATH"]}
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 3)
