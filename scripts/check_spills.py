@@ -81,16 +81,17 @@ ALLOWANCES = (
     ),
     Allowance(
         build="avx2",
-        leaves=r"tile_int4<Planes<4, 0, false>, 4>",
-        accesses=1,
-        why="the mask of a nibble, once for eight steps",
+        leaves=r"tile_int4<Planes<4, 0, false>, [124]>",
+        accesses=23,
+        why="heads of two groups, which are built on the stack, and masks of nibbles, once for a group; "
+        "fewer columns at a time spill less and are slower",
     ),
     Allowance(
         build="avx2",
-        leaves=r"multiply_groups<Planes<\d, \d, \w+>, true, [2-4],",
+        leaves=r"multiply_groups<Planes<\d, \d, \w+>, true, [1-4],",
         accesses=20,
-        why="two to four rows that take codes out of their planes: up to a third slower when those are "
-        "unpacked into L1 first",
+        why="up to four rows that take codes out of their planes, once for a group: slower with fewer columns "
+        "at a time, and up to a third slower when codes are unpacked into L1 first",
     ),
     Allowance(
         build="avx2",
@@ -183,13 +184,17 @@ def functions(text: str) -> Iterator[tuple[str, list[Instruction]]]:
 
 
 def inner_loops(body: Sequence[Instruction]) -> list[tuple[int, int]]:
-    """First and last address of each loop that has none inside: a jump back, from its target on."""
+    """First and last address of each loop that has none inside: a jump back, from its target on.
+
+    Loops without vector registers, such as those that only fetch, are as if they were not there.
+    """
     ends: dict[int, int] = {}
     for one in body:
         target = _JUMP_TO.match(one.operands) if one.operation.startswith("j") else None
         if target and body[0].address <= int(target[1], 16) <= one.address:
             ends[int(target[1], 16)] = one.address
-    loops = list(ends.items())
+    vectors = [one.address for one in body if _VECTOR.search(one.operands)]
+    loops = [(a, b) for a, b in ends.items() if any(a <= address <= b for address in vectors)]
     return [
         (first, last)
         for first, last in loops

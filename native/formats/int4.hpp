@@ -7,9 +7,9 @@
 //                    as [16 outputs][4 inputs]; input t of output c is byte 4 (c - 16 h) + t, whose low nibble
 //                    is the code of input 8 i + t and whose high nibble that of input 8 i + 4 + t
 // The stored numbers are those of the rotated weights (strip.hpp):
-//   w_rotated[output][input] = scale[output] * ((multiplier * code + offset) mod 256 - 128).
-// The product of multiplier and code fits a byte, so unpacking is one 16-bit multiplication for two
-// weights and one byte addition; the result fits int8, so a row's sum is exact in int32 whatever its order.
+//   w_rotated[output][input] = scale[output] * (multiplier * code + offset - 128), where 15 * multiplier + offset <= 255.
+// So unpacking is one 16-bit multiplication for two weights and one byte addition, which some kernels do not make at all
+// (linear_int4_avx2.hpp); the result fits int8, so a row's sum is exact in int32 whatever its order.
 // 4.5 bits a weight. 128 + 18 p bytes.
 //
 // Quantiser, per output: scale0 = largest magnitude / 127. Per group, of four multipliers (from the one that
@@ -173,7 +173,7 @@ struct Int4 {
     const int64_t within = i % kGroup;
     const uint8_t both = group[64 + (within / 8 * 2 + column / 16) * 64 + column % 16 * 4 + within % 4];
     const int code = within % 8 < 4 ? both & 15 : both >> 4;
-    const int integer = ((group[column] * code + group[kStrip + column]) & 255) - 128;
+    const int integer = group[column] * code + group[kStrip + column] - 128;
     return static_cast<float>(integer) * scale;
   }
 };

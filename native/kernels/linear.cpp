@@ -3,13 +3,13 @@
 // Phase 0 (linear_prepare.hpp) brings rows into the forms that the formats want, in tiles of rows. Phase 1
 // walks strips of 32 outputs; each thread has a contiguous run of strips, so that it reads one sequential
 // stream. Within a strip: blocks of row tiles; within a block: chunks of inputs, small enough that a chunk of
-// weights stays in L1 while all tiles of the block use it; int4 is unpacked once per chunk. With one tile the
-// weights come straight from memory, prefetched ahead.
+// weights stays in L1 while all tiles of the block use it; int4 is unpacked once per chunk (AVX2: into codes, not weights,
+// linear_int4_avx2.hpp; and bf16 into floats). With one tile the weights come straight from memory, prefetched ahead.
 //
 // Determinism: an output is one chain of sums over its inputs in ascending order, in a register within a chunk
 // and in memory between chunks, whatever the tile, the block or the thread; integer sums are exact anyway. On matrix
-// registers (linear_amx.hpp) floats are added in steps of 32 inputs, and many rows with long inputs take all strips block by
-// block.
+// registers (linear_amx.hpp) floats are added in steps of 32 inputs. There and on AVX2 many rows with long inputs take all
+// strips block by block.
 #if defined(HEADRACE_ISA_amx)
 #include "linear_amx.hpp"
 #include "linear_grouped_avx512.hpp"
@@ -138,6 +138,7 @@ inline void run_strip(const Stream& stream, const uint32_t* words, const Tiles& 
       w = unpacked;
     }
 #endif
+    const int64_t taken = widened ? 2 * count : count;  // steps of the kernel, each of which fetches a line
     const auto inputs_of = [&](int64_t tile, int64_t at) {
       return words + words_of_step * (tiles.begin(tile) * stream.steps + at * tiles.size(tile));
     };
@@ -151,18 +152,18 @@ inline void run_strip(const Stream& stream, const uint32_t* words, const Tiles& 
       } else if (alone && w == raw) {
         ahead = {raw + kAheadBytes, stream.step_bytes_x8 / 8, kPrefetchLine, kFarBytes > 0 ? kFarBytes - kAheadBytes : 0};
       } else if (last - first < kFetchingTiles) {
-        const int64_t part = (tile - first) * count * kPrefetchLine;
+        const int64_t part = (tile - first) * taken * kPrefetchLine;
         if (part < next - raw) ahead = {next + part, kPrefetchLine, 0};
       } else {
         const uint32_t* inputs = tile + 1 < last               ? inputs_of(tile + 1, step)
                                  : step + count < stream.steps ? inputs_of(first, step + count)
                                                                : inputs_of(first, 0);
         const uint8_t* base = reinterpret_cast<const uint8_t*>(inputs);
-        const int64_t part = (tile - first) * count * kPrefetchLine;
+        const int64_t part = (tile - first) * taken * kPrefetchLine;
         ahead = {base, kPrefetchLine, part < next - raw ? next + part - base : 0};
       }
       const TileKernel kernel = direct != nullptr ? direct : tile_kernel<kMaxRows>(widened ? Format::f32 : stream.format, rows);
-      kernel(w, inputs_of(tile, step), widened ? 2 * count : count, acc + (tiles.begin(tile) - row0) * kStrip, ahead);
+      kernel(w, inputs_of(tile, step), taken, acc + (tiles.begin(tile) - row0) * kStrip, ahead);
     }
   }
 }
@@ -186,11 +187,11 @@ struct Block {
 class Blocks {
  public:
   Blocks(const FusedLinearArgs& args, const Tiles& tiles)
-      : tiles_(tiles), matrix_(in_matrix(args)), row_bytes_(input_bytes(form_of(args.w[0].format), args.k, matrix_)),
+      : tiles_(tiles), matrix_(in_matrix(args)), row_bytes_(input_bytes(args, matrix_)),
         split_(matrix_ ? (args.rows + kTwo - 1) / kTwo : tiles.count, most()) {}
   int64_t count() const { return split_.count; }
   int64_t together() const {
-    if (split_.count == 0 || kCachedInputs == 0) return split_.count;
+    if (split_.count == 0 || kCachedInputs == 0 || (kMatrix && !matrix_)) return split_.count;
     const int64_t units = split_.base + (split_.extra > 0 ? 1 : 0);  // of the largest block
     return std::max<int64_t>(1, kCachedInputs / (row_bytes_ * units * (matrix_ ? kTwo : kMaxRows)));
   }
@@ -209,9 +210,14 @@ class Blocks {
 #else
   static constexpr int64_t kCachedInputs = 0;  // no bound was measured
 #endif
-  static int64_t input_bytes(Form form, int64_t k, bool matrix) {  // of a row
-    const int64_t bytes = matrix ? matrix_stride(form, k) : form_words(form, k) * 4;
-    return bytes + (form == Form::grouped ? group_count(k) * kGroupInputs * 4 : 0);
+  static int64_t input_bytes(const FusedLinearArgs& args, bool matrix) {  // of a row, in the largest of its forms
+    int64_t largest = 0;
+    for (int i = 0; i < args.count; ++i) {
+      const Form form = form_of(args.w[i].format);
+      const int64_t bytes = matrix ? matrix_stride(form, args.k) : form_words(form, args.k) * 4;
+      largest = std::max(largest, bytes + (form == Form::grouped ? group_count(args.k) * kGroupInputs * 4 : 0));
+    }
+    return largest;
   }
   int64_t most() const {
     if (!matrix_) return kBlockRows / kMaxRows;

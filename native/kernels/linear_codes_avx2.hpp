@@ -2,7 +2,7 @@
 //
 // vpmaddubsw multiplies unsigned bytes with signed ones and adds pairs to 16 bits, saturating. A code of b bits makes a pair
 // at most 2 * (2^b - 1) * 127, so that the pairs of several steps fit 16 bits together: of eight steps with four bits, of four
-// with five, of two with six. Only then are they widened: up to two instructions for 32 products instead of three. Bytes
+// with five, of two with six. Only then are they widened: little more than two instructions for 32 products instead of three. Bytes
 // with a sign go through their magnitude and the inputs with their sign (2 * 128 * 127 still fits), a step at a time.
 #pragma once
 #include <immintrin.h>

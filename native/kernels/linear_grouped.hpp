@@ -1,6 +1,6 @@
 // Products with grouped formats: a chunk of groups is unpacked into L1, then all tiles of rows multiply with it.
 //
-// Every type becomes the same thing: bytes [8 steps][32][4] like int8's, for each output a scale (two for types with
+// Every type becomes the same thing: bytes [8 steps][32][4] like int8's (AVX2: its codes as they are), for each output a scale (two for types with
 // halves of 16 inputs) and perhaps a minimum. A group's sum is exact in int32; then, per output and row,
 //   sum += float(integers) * (scale * row's scale)     one fma, groups in ascending order
 //   sum -= minimum * (row's scale * sum of row's codes)  another, in types with minima

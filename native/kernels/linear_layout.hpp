@@ -2,7 +2,7 @@
 //
 // Rows are split into tiles of at most kMaxRows rows, as even as possible. A form of a tile is
 // [steps][rows of the tile] words of 32 bits, where a step is one input as float (f32, f16, FP8 weights),
-// two as bf16 or four as int8, scaled by row (int8, int4) or by 32 inputs (grouped formats): whatever a kernel broadcasts next lies next in memory.
+// two as bf16 (AVX2: two words of one each) or four as int8, scaled by row (int8, int4) or by 32 inputs (grouped formats): whatever a kernel broadcasts next lies next in memory.
 #pragma once
 #include "../formats/bf16.hpp"
 #include "../formats/f16.hpp"
@@ -114,7 +114,7 @@ constexpr bool kPairSums = false;
 #endif
 inline int64_t pair_count(int64_t k) { return (rotated_k(k) / kGroup + 1) / 2; }
 
-// Inputs of bf16 weights: two in a word or, where there is no product of such pairs, each rounded to bf16 as a float.
+// Inputs of bf16 weights: two in a word or, on AVX2, each rounded to bf16 as a float.
 #if defined(HEADRACE_ISA_avx2)
 constexpr int64_t kBf16Words = 2;  // of a step
 #else
@@ -157,7 +157,7 @@ struct Tiles {
 };
 
 struct Scratch {
-  uint32_t* words[kForms];  // by form; tile t starts at begin(t) * steps
+  uint32_t* words[kForms];  // by form; tile t starts at begin(t) * form_words
   // Of the grouped form: tile t, [groups][kGroupInputs][rows of t], at begin(t) * groups * kGroupInputs; for matrix registers
   // the rows that lie together are a tile.
   uint32_t* group_inputs;

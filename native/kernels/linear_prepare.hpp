@@ -152,11 +152,12 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
   }
   if (wanted[static_cast<int>(Form::bf16)] && !in_matrix(args)) {
     uint32_t* out = place(Form::bf16);
-    for (int64_t i = 0; kBf16Words == 2 && i < form_words(Form::bf16, k); ++i) {
-      out[i * stride] = static_cast<uint32_t>(to_bf16(x[i])) << 16;
-    }
-    for (int64_t s = 0; kBf16Words == 1 && s < form_words(Form::bf16, k); ++s) {
-      out[s * stride] = to_bf16(x[2 * s]) | static_cast<uint32_t>(to_bf16(x[2 * s + 1])) << 16;
+    for (int64_t i = 0; i < form_words(Form::bf16, k); ++i) {
+      if constexpr (kBf16Words == 2) {
+        out[i * stride] = static_cast<uint32_t>(to_bf16(x[i])) << 16;
+      } else {
+        out[i * stride] = to_bf16(x[2 * i]) | static_cast<uint32_t>(to_bf16(x[2 * i + 1])) << 16;
+      }
     }
   } else if (wanted[static_cast<int>(Form::bf16)]) {
     for (int64_t i = 0; i < rotated_k(k); ++i) halves[i] = to_bf16(x[i]);

@@ -59,12 +59,14 @@ static float int8(int64_t rounds) {
 }
 inline constexpr int64_t kBf16 = 64, kInt8 = 128;
 #elif defined(HEADRACE_ISA_avx2)
-static float int8(int64_t rounds) {  // as without VNNI: to pairs of 16 bits, to 32, to the sum
-  const __m256i a = _mm256_set1_epi8(3), b = _mm256_set1_epi8(-2), ones = _mm256_set1_epi16(1);
+// Pairs of products added in 16 bits, as codes of four bits are; bytes of eight bits have to be widened each time and reach
+// five eighths of it.
+static float int8(int64_t rounds) {
+  const __m256i a = _mm256_set1_epi8(3), b = _mm256_set1_epi8(-2);
   return run_rounds(rounds, _mm256_setzero_si256(), [&](__m256i sum) {
     __m256i left = a;
     HEADRACE_BARRIER(left);
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(left, b), ones));
+    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(left, b));
   });
 }
 inline constexpr int64_t kInt8 = 64;
@@ -82,7 +84,7 @@ static float int8(int64_t rounds) {  // four products into each sum, as the port
 inline constexpr int64_t kInt8 = 2 * kWidth;
 #endif
 #if !defined(HEADRACE_ISA_avx512)
-// Products of float32: what bf16 weights are widened to, once for many rows.
+// Products of float32, which bf16 weights are widened to: the bound, whatever the widening takes.
 static float bf16(int64_t rounds) { return f32(rounds); }
 inline constexpr int64_t kBf16 = 2 * kWidth;
 #endif

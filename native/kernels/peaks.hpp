@@ -10,8 +10,8 @@ namespace headrace {
 // operations (a multiplication and an addition are two) of one round.
 struct PeaksKernels {
   float (*f32)(int64_t rounds);
-  float (*bf16)(int64_t rounds);  // pairs of bfloat16 into float32 sums; widened where there is no such instruction
-  float (*int8)(int64_t rounds);  // unsigned times signed bytes into int32 sums
+  float (*bf16)(int64_t rounds);  // pairs of bfloat16 into float32 sums; products of float32 where there is no such instruction
+  float (*int8)(int64_t rounds);  // unsigned times signed bytes into int32 sums, or 16-bit ones where that is faster
   float (*matrix_bf16)(int64_t rounds);  // the same two on matrix units; null where there are none
   float (*matrix_int8)(int64_t rounds);
   int64_t f32_operations;

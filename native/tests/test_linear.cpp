@@ -293,7 +293,7 @@ void test_many_blocks(const LinearKernels& kernels, Format gate, Format up) {
 }
 
 // The largest codes, or the smallest, by the largest inputs of one sign: sums in few bits on the way must not saturate.
-void test_extremes(const LinearKernels& kernels, Format format, uint8_t codes) {
+void test_extremes(const LinearKernels& kernels, Format format, uint8_t codes, uint8_t multiplier = 17) {
   const int64_t n = 32, k = 1280, rows = 14;
   const Bytes bytes(packed_bytes(format, n, k));
   const Weight w{format, n, k, bytes.data};
@@ -310,8 +310,8 @@ void test_extremes(const LinearKernels& kernels, Format format, uint8_t codes) {
       std::memset(bytes.data + kScaleBytes + group * kGroup * kStrip, codes == 0 ? 1 : 255, kGroup * kStrip);
     } else if (format == Format::int4) {
       uint8_t* head = bytes.data + kScaleBytes + group * kGroupBytes;
-      std::memset(head, 17, kStrip);
-      std::memset(head + kStrip, 0, kStrip);
+      std::memset(head, multiplier, kStrip);
+      std::memset(head + kStrip, 255 - 15 * multiplier, kStrip);
       std::memset(head + 2 * kStrip, codes, kGroup * kStrip / 2);
     } else {
       const Grouped g = grouped(format);
@@ -347,13 +347,14 @@ int main() {
       for (const int64_t n : {1, 31, 33, 100}) {
         for (const int64_t k : {1, 2, 31, 64, 172}) test_shape(kernels, format, n, k);
       }
-      test_shape(kernels, format, 33, 896);
+      for (const int64_t k : {96, 540, 896}) test_shape(kernels, format, 33, k);  // 3, 17, 28 groups
       test_large(kernels, format);
     }
     for (int format = static_cast<int>(Format::int8); format < kFormatCount; ++format) {
       if (format == static_cast<int>(Format::e4m3_g32)) continue;  // whose largest bytes are no numbers
       for (const uint8_t codes : {uint8_t{0}, uint8_t{255}}) test_extremes(kernels, static_cast<Format>(format), codes);
     }
+    for (const uint8_t multiplier : {uint8_t{0}, uint8_t{1}}) test_extremes(kernels, Format::int4, 255, multiplier);
     for (int format = kFirstGrouped; format < kFormatCount; ++format) {
       test_blocks(kernels, static_cast<Format>(format));
       test_any_blocks(kernels, static_cast<Format>(format));

@@ -118,7 +118,7 @@ def unpack_integers(packed: Bytes, n: int, k: int) -> tuple[Floats, Floats]:
     multiplier, offset = groups[:, :, None, :STRIP], groups[:, :, None, STRIP : 2 * STRIP]
     lines = groups[:, :, 64:].reshape(*groups.shape[:2], 4, 2, 16, 4).transpose(0, 1, 2, 5, 3, 4)
     codes = np.stack([lines & 15, lines >> 4], axis=3).reshape(*groups.shape[:2], GROUP, STRIP)
-    stored = (multiplier * codes + offset).astype(np.uint8)  # modulo 256
+    stored = (multiplier * codes + offset).astype(np.uint8)  # at most 255
     return scale, stored.reshape(len(strips), -1, STRIP).astype(np.float32) - np.float32(128)
 
 
