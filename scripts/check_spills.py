@@ -90,8 +90,8 @@ ALLOWANCES = (
         build="avx2",
         leaves=r"multiply_groups<Planes<\d, \d, \w+>, true, [1-4],",
         accesses=20,
-        why="up to four rows that take codes out of their planes, once for a group: slower with fewer columns "
-        "at a time, and up to a third slower when codes are unpacked into L1 first",
+        why="up to four rows that take codes out of their planes, once for a group: slower with fewer "
+        "columns at a time, and up to a third slower when codes are unpacked into L1 first",
     ),
     Allowance(
         build="avx2",
