@@ -211,12 +211,18 @@ std::vector<Result> linear(headrace::Pool& pool, Matrix x, const std::vector<Pac
   }
   nb::gil_scoped_release release;
   const headrace::LinearKernels& kernels = headrace::linear_kernels(headrace::active_isa());
-  const Aligned scratch(kernels.scratch_bytes(args.rows, args.k));
+  const Aligned scratch(kernels.scratch_bytes(args.rows, args.k, headrace::formats_of(args)));
   args.scratch = scratch.memory;
   pool.run_phases(2, [&](int phase, int part, int parts) {
     (phase == 0 ? kernels.prepare : kernels.product)(args, part, parts);
   });
   return results;
+}
+
+headrace::FormatSet set_named(const std::vector<std::string>& names) {
+  headrace::FormatSet formats = 0;
+  for (const std::string& name : names) formats |= headrace::set_of(format_named(name));
+  return formats;
 }
 
 }  // namespace
@@ -226,13 +232,17 @@ void bind_formats(nb::module_& m) {
         [](const std::string& format, int64_t n, int64_t k) { return checked_packed_bytes(format_named(format), n, k); },
         "format"_a, "n"_a, "k"_a, "Bytes of a packed weight of n outputs and k inputs.");
   m.def("linear_scratch_bytes",
-        [](int64_t rows, int64_t k) { return headrace::linear_kernels(headrace::active_isa()).scratch_bytes(rows, k); },
-        "rows"_a, "k"_a, "Bytes that the executor keeps for inputs made ready for the products.");
-  m.def("moe_scratch_bytes",
-        [](int64_t rows, int experts, int top_k, int64_t outer, int64_t inner) {
-          return headrace::Moe(headrace::active_isa()).scratch_bytes({rows, experts, top_k, outer, inner});
+        [](int64_t rows, int64_t k, const std::vector<std::string>& formats) {
+          return headrace::linear_kernels(headrace::active_isa()).scratch_bytes(rows, k, set_named(formats));
         },
-        "rows"_a, "experts"_a, "top_k"_a, "outer"_a, "inner"_a, "Bytes that the executor keeps for a mixture of experts.");
+        "rows"_a, "k"_a, "formats"_a,
+        "Bytes that the executor keeps for inputs made ready for products with weights in these formats.");
+  m.def("moe_scratch_bytes",
+        [](int64_t rows, int experts, int top_k, int64_t outer, int64_t inner, const std::vector<std::string>& formats) {
+          return headrace::Moe(headrace::active_isa()).scratch_bytes({rows, experts, top_k, outer, inner, set_named(formats)});
+        },
+        "rows"_a, "experts"_a, "top_k"_a, "outer"_a, "inner"_a, "formats"_a,
+        "Bytes that the executor keeps for a mixture of experts.");
   m.def("pack", &pack, "pool"_a, "format"_a, "source"_a, "source_type"_a, "n"_a, "k"_a, "strip0"_a, "strip1"_a,
         "packed"_a, "Packs rows 32 * strip0 up to 32 * strip1 (or n) of a [n, k] weight, whose bytes are `source`.");
   m.def("unpack_rows", &unpack_rows, "format"_a, "packed"_a, "n"_a, "k"_a, "rows"_a,

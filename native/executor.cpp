@@ -277,7 +277,7 @@ MoeShape Executor::moe_shape(const Instruction& it) const {
   const Value& x = program_.values[static_cast<size_t>(it.inputs[0])];
   const Value& gates = program_.values[static_cast<size_t>(it.inputs[1])];
   const Weight& down = program_.weights[static_cast<size_t>(it.weights[2])];
-  return {program_.most_rows(x), static_cast<int32_t>(gates.columns), it.ints[1], x.columns, down.k};
+  return {program_.most_rows(x), static_cast<int32_t>(gates.columns), it.ints[1], x.columns, down.k, formats_of(it)};
 }
 
 void Executor::moe(const Instruction& it, int phase, int64_t rows, int part, int parts) {

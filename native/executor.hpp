@@ -72,6 +72,7 @@ class Executor {
   void attend(const Instruction& instruction, const Step& step, int part, int parts);
   void route(const Instruction& instruction, int64_t rows, int part, int parts);
   MoeShape moe_shape(const Instruction& instruction) const;
+  FormatSet formats_of(const Instruction& instruction) const;  // of its weights
   void moe(const Instruction& instruction, int phase, int64_t rows, int part, int parts);
   void causal_conv(const Instruction& instruction, const Step& step, int part, int parts);
   void selective_scan(const Instruction& instruction, const Step& step, int part, int parts);

@@ -6,13 +6,20 @@
 
 namespace headrace {
 
+FormatSet Executor::formats_of(const Instruction& it) const {
+  FormatSet formats = 0;
+  for (const int32_t w : it.weights) formats |= set_of(program_.weights[static_cast<size_t>(w)].format);
+  return formats;
+}
+
 void Executor::plan_scratch() {
   size_t linear = 0, head = 0, attend = 0, moe = 0;
   for (const Instruction& it : program_.instructions) {
     if (it.op == Op::fused_linear) {
       const Value& x = program_.values[static_cast<size_t>(it.inputs[0])];
-      linear = std::max(linear, linear_.scratch_bytes(program_.most_rows(x), x.columns));
-      lone_scratch_bytes_ = std::max(lone_scratch_bytes_, linear_.scratch_bytes(1, x.columns));
+      const FormatSet formats = formats_of(it);
+      linear = std::max(linear, linear_.scratch_bytes(program_.most_rows(x), x.columns, formats));
+      lone_scratch_bytes_ = std::max(lone_scratch_bytes_, linear_.scratch_bytes(1, x.columns, formats));
     } else if (it.op == Op::head_linear) {
       const Weight& w = program_.weights[static_cast<size_t>(it.weights[0])];
       const int64_t rows = program_.most_rows(program_.values[static_cast<size_t>(it.inputs[0])]);

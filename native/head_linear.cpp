@@ -25,7 +25,7 @@ Scratch scratch_of(const LinearKernels& kernels, uint8_t* base, const Weight& w,
   rows = std::min(rows, kBlockRows);
   const int64_t x_bytes = aligned(rows * w.k * 4);
   const int64_t y_bytes = aligned(rows * (w.n / heads + 2 * kStrip) * 4);
-  const size_t linear = static_cast<size_t>(aligned(static_cast<int64_t>(kernels.scratch_bytes(rows, w.k))));
+  const size_t linear = static_cast<size_t>(aligned(static_cast<int64_t>(kernels.scratch_bytes(rows, w.k, set_of(w.format)))));
   return {reinterpret_cast<float*>(base), reinterpret_cast<float*>(base + x_bytes), base + x_bytes + y_bytes,
           static_cast<size_t>(x_bytes + y_bytes) + linear};
 }

@@ -30,6 +30,12 @@ struct FusedLinearArgs {
   uint8_t* scratch = nullptr;       // linear_scratch_bytes(...), 64-byte aligned, shared by all threads
 };
 
+inline FormatSet formats_of(const FusedLinearArgs& args) {
+  FormatSet formats = 0;
+  for (int32_t i = 0; i < args.count; ++i) formats |= set_of(args.w[i].format);
+  return formats;
+}
+
 inline constexpr int kMaxTaps = 64;  // of a convolution over time
 
 // y = act(depthwise convolution of x over time), each sequence for itself. The rows before a sequence's

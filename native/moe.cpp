@@ -63,8 +63,8 @@ Moe::Scratch Moe::scratch_of(uint8_t* base, const MoeShape& shape) const {
   s.pairs_of = ints(pairs);
   s.counts_of = ints(shape.rows);
   // Many rows take no more than as many single ones.
-  s.outer_bytes = static_cast<int64_t>(linear_.scratch_bytes(1, shape.outer));
-  s.inner_bytes = static_cast<int64_t>(linear_.scratch_bytes(1, shape.inner));
+  s.outer_bytes = static_cast<int64_t>(linear_.scratch_bytes(1, shape.outer, shape.formats));
+  s.inner_bytes = static_cast<int64_t>(linear_.scratch_bytes(1, shape.inner, shape.formats));
   s.prepared = take(pairs * std::max(s.outer_bytes, s.inner_bytes));
   s.wide = reinterpret_cast<float*>(take(pairs * std::max(2 * widest(shape.inner), widest(shape.outer)) * 4));
   s.h = reinterpret_cast<float*>(take(pairs * shape.inner * 4));

@@ -19,6 +19,7 @@ struct MoeShape {
   int32_t top_k = 0;  // gates that are not 0 in a row, at most
   int64_t outer = 0;  // columns of x and y
   int64_t inner = 0;  // columns between the products
+  FormatSet formats = 0;  // of all weights
 };
 
 // y[t] = sum over e of gates[t][e] * down_e(act(gate_e(x[t]), up_e(x[t]))), see src/headrace/ops/moe.py.

@@ -14,6 +14,9 @@ enum class Format : int32_t {
   u4_g32, s8_g32, e4m3_g32, e2m1_g16
 };
 inline constexpr int kFormatCount = 22;
+using FormatSet = uint32_t;  // a bit for each
+static_assert(kFormatCount <= 32);
+constexpr FormatSet set_of(Format format) { return FormatSet{1} << static_cast<int32_t>(format); }
 enum class KvType : int32_t { f32 = 0, bf16 = 1 };
 
 // Output columns are packed in strips of this many columns, in every format and on every ISA, so a

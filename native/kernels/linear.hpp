@@ -11,8 +11,8 @@ namespace headrace {
 inline constexpr int64_t kMaxIntegerInputs = 131072;
 
 struct LinearKernels {
-  // Bytes of FusedLinearArgs::scratch for `rows` rows of `k` inputs, whatever the formats.
-  size_t (*scratch_bytes)(int64_t rows, int64_t k);
+  // Bytes of FusedLinearArgs::scratch for `rows` rows of `k` inputs of weights in `formats` or some of them.
+  size_t (*scratch_bytes)(int64_t rows, int64_t k, FormatSet formats);
   void (*prepare)(const FusedLinearArgs& args, int part, int parts);  // phase 0, split over rows
   void (*product)(const FusedLinearArgs& args, int part, int parts);  // phase 1, split over strips
   // Row `row` of a packed weight as float32 [k] (embedding lookup from the packed head).

@@ -156,6 +156,19 @@ struct Tiles {
   }
 };
 
+// The forms of inputs that weights in some formats want.
+struct Forms {
+  bool wanted[kForms] = {};
+  explicit Forms(FormatSet formats) {
+    for (int i = 0; i < kFormatCount; ++i) {
+      const Format format = static_cast<Format>(i);
+      if ((formats & set_of(format)) != 0) wanted[static_cast<int>(form_of(format))] = true;
+    }
+  }
+  bool operator[](Form form) const { return wanted[static_cast<int>(form)]; }
+};
+
+// Memory of the forms that are wanted; the others have none.
 struct Scratch {
   uint32_t* words[kForms];  // by form; tile t starts at begin(t) * form_words
   // Of the grouped form: tile t, [groups][kGroupInputs][rows of t], at begin(t) * groups * kGroupInputs; for matrix registers
@@ -169,7 +182,7 @@ struct Scratch {
   size_t total;
 };
 
-inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k) {
+inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k, const Forms& forms) {
   Scratch s{};
   size_t offset = 0;
   const auto take = [&](int64_t bytes) {
@@ -179,13 +192,16 @@ inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k) {
   };
   for (int form = 0; form < kForms; ++form) {
     const Form which = static_cast<Form>(form);
+    if (!forms[which]) continue;
     const bool padded = kMatrix && which != Form::f32;
     s.words[form] = reinterpret_cast<uint32_t*>(take(rows * (padded ? matrix_stride(which, k) : form_words(which, k) * 4)));
   }
-  s.group_inputs = reinterpret_cast<uint32_t*>(take(rows * group_count(k) * kGroupInputs * 4));
-  if (kPairSums) s.pair_sums = reinterpret_cast<uint32_t*>(take(rows * pair_count(k) * 4));
-  s.scales = reinterpret_cast<float*>(take(rows * 4));
-  s.sums = reinterpret_cast<int32_t*>(take(rows * 4));
+  if (forms[Form::grouped]) s.group_inputs = reinterpret_cast<uint32_t*>(take(rows * group_count(k) * kGroupInputs * 4));
+  if (kPairSums && forms[Form::int8]) s.pair_sums = reinterpret_cast<uint32_t*>(take(rows * pair_count(k) * 4));
+  if (forms[Form::int8]) {
+    s.scales = reinterpret_cast<float*>(take(rows * 4));
+    s.sums = reinterpret_cast<int32_t*>(take(rows * 4));
+  }
   s.buffer_bytes = round_up(rotated_k(k) * (4 + 2 * kRowsTogether), 64);  // floats; rows rounded by row and by group, or to bf16
   s.buffers = take((rows < kRowBuffers ? rows : kRowBuffers) * s.buffer_bytes);
   s.total = offset;

@@ -24,7 +24,7 @@ static Floats normals(test::Random& random, int64_t count) {
 
 static Floats linear(const LinearKernels& kernels, const Weight& w, const Floats& x, int64_t rows) {
   Floats y(static_cast<size_t>(rows * w.n));
-  Buffer scratch(kernels.scratch_bytes(rows, w.k));
+  Buffer scratch(kernels.scratch_bytes(rows, w.k, set_of(w.format)));
   FusedLinearArgs args;
   args.x = x.data();
   args.rows = rows;

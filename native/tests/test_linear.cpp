@@ -34,7 +34,7 @@ std::vector<float> normals(Random& random, int64_t count) {
 }
 
 void run(const LinearKernels& kernels, FusedLinearArgs args, int parts) {
-  const Bytes scratch(kernels.scratch_bytes(args.rows, args.k));
+  const Bytes scratch(kernels.scratch_bytes(args.rows, args.k, formats_of(args)));
   args.scratch = scratch.data;
   // Parts after one another: slices must not need each other.
   for (int part = 0; part < parts; ++part) kernels.prepare(args, part, parts);

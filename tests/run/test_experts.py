@@ -171,9 +171,9 @@ def test_torch_equals_numpy(case: str) -> None:
 
 def test_the_scratch_is_in_the_memory_plan() -> None:
     program = program_of(CASES["whole strips"])
-    moe_bytes = _native.moe_scratch_bytes(ROWS, 8, 2, 64, 96)
+    moe_bytes = _native.moe_scratch_bytes(ROWS, 8, 2, 64, 96, ["f32"])
     assert moe_bytes >= 2 * ROWS * (2 * 96 + 96) * 4
-    assert scratch_bytes(program, ROWS) == _native.linear_scratch_bytes(ROWS, 96) + moe_bytes
+    assert scratch_bytes(program, {"f32"}, ROWS) == _native.linear_scratch_bytes(ROWS, 96, ["f32"]) + moe_bytes
 
 
 def test_gates_that_no_route_made_are_refused() -> None:

@@ -42,7 +42,7 @@ def plan_memory(
     kv_type = _kv_type(options, wanted)
     weights = predicted_bytes(wanted) + 4 * _vector_entries(program)
     step_tokens, step_rows = _step_size(options, context, encodes=encodes)
-    activations = _activation_bytes(program, step_tokens, step_rows)
+    activations = _activation_bytes(program, wanted, step_tokens, step_rows)
     states = state_bytes(program, options.max_sequences)
     per_page = kv_bytes_per_page(program, kv_type, PAGE_TOKENS)
     base = psutil.Process().memory_info().rss
@@ -86,9 +86,9 @@ def _usable_bytes(options: EngineOptions, base: int) -> int:
     return free if options.memory_bytes is None else min(free, options.memory_bytes - base)
 
 
-def _activation_bytes(program: Program, step_tokens: int, step_rows: int) -> int:
+def _activation_bytes(program: Program, wanted: Sequence[Wanted], step_tokens: int, step_rows: int) -> int:
     arena = plan_arena(fuse(program), max_tokens=step_tokens, max_rows=step_rows)
-    return arena.nbytes + scratch_bytes(program, step_tokens)
+    return arena.nbytes + scratch_bytes(program, {weight.format for weight in wanted}, step_tokens)
 
 
 def _step_size(options: EngineOptions, context: int, *, encodes: bool) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -127,20 +127,22 @@ def state_bytes(program: Program, sequences: int) -> int:
     return program.state_width * 4 * sequences
 
 
-def scratch_bytes(program: Program, max_tokens: int) -> int:
-    """Bytes that the products need beside the arena, for inputs made ready for quantised weights."""
+def scratch_bytes(program: Program, formats: Collection[str], max_tokens: int) -> int:
+    """Bytes that the products need beside the arena, for inputs made ready for weights in `formats`."""
+    names = sorted(formats)
     widest = max(int(v.shape[1]) for v in program.weights.values() if len(v.shape) == 2)
     mixtures = (
-        _moe_scratch_bytes(ins, program, max_tokens) for ins in program.expanded() if ins.name == "moe"
+        _moe_scratch_bytes(ins, program, names, max_tokens) for ins in program.expanded() if ins.name == "moe"
     )
-    return _native.linear_scratch_bytes(max_tokens, widest) + max(mixtures, default=0)
+    return _native.linear_scratch_bytes(max_tokens, widest, names) + max(mixtures, default=0)
 
 
-def _moe_scratch_bytes(moe: Instruction, program: Program, max_tokens: int) -> int:
+def _moe_scratch_bytes(moe: Instruction, program: Program, formats: Sequence[str], max_tokens: int) -> int:
     _, gates, _, _, down, *_ = moe.inputs
     assert gates is not None and down is not None
     experts, outer, inner = int(gates.shape[1]), int(moe.outputs[0].shape[1]), int(down.shape[1])
-    return _native.moe_scratch_bytes(max_tokens, experts, program.experts_per_row(moe), outer, inner)
+    top_k = program.experts_per_row(moe)
+    return _native.moe_scratch_bytes(max_tokens, experts, top_k, outer, inner, formats)
 
 
 def _weight(packed: PackedWeight) -> tuple[str, int, int, np.ndarray]:
