@@ -173,7 +173,18 @@ def test_the_scratch_is_in_the_memory_plan() -> None:
     program = program_of(CASES["whole strips"])
     moe_bytes = _native.moe_scratch_bytes(ROWS, 8, 2, 64, 96, ["f32"])
     assert moe_bytes >= 2 * ROWS * (2 * 96 + 96) * 4
-    assert scratch_bytes(program, {"f32"}, ROWS) == _native.linear_scratch_bytes(ROWS, 96, ["f32"]) + moe_bytes
+    linear_bytes = _native.linear_scratch_bytes(ROWS, 96, ["f32"])
+    assert scratch_bytes(program, {"f32"}, ROWS) == linear_bytes + moe_bytes
+
+
+def test_inputs_are_kept_in_the_forms_that_weights_want() -> None:
+    def nbytes(*formats: str) -> int:
+        return _native.linear_scratch_bytes(512, 2048, formats)
+
+    assert nbytes("int4") == nbytes("int4", "int8") < nbytes("bf16") < nbytes("int4", "bf16")
+    assert nbytes("q4_0") == nbytes("q4_0", "q6_k") < nbytes("q4_0", "f16")
+    with pytest.raises(ValueError, match="int5"):
+        nbytes("int5")
 
 
 def test_gates_that_no_route_made_are_refused() -> None:
