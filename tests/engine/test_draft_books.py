@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.speculate.account import MOST
+from headrace.engine.speculate.acceptance import Rate
+from headrace.engine.speculate.account import MOST, MOST_LOST
 from headrace.engine.speculate.books import Books
 from headrace.engine.speculate.costs import Spent, StepCosts
+from headrace.engine.speculate.texts import Texts
+from headrace.run.executor import NO_GUESSES
 
 STEP_S, TOKEN_S, LOOP_S = 1e-3, 0.2e-3, 0.1e-3
 
@@ -100,6 +103,23 @@ def test_a_look_that_found_nothing_before_a_call_is_booked(costs: StepCosts) -> 
     after = books.model._balance
     books.settle_call(1, [], 0, 1.0, costs)
     assert books.model._balance == after
+
+
+def test_texts_that_are_watched_bear_what_looking_at_them_takes(costs: StepCosts) -> None:
+    books = Books()
+    texts = Texts(books, lookup=True, model_rate=Rate(0.5))
+    sequence = SimpleNamespace(id=1, tokens=[5, 6, 7, 5, 6], prompt_length=5)
+    request = SimpleNamespace(prediction=())
+    choice: Any = SimpleNamespace(sequence=sequence, generation=SimpleNamespace(request=request))
+    turns: Any = [SimpleNamespace(choice=choice)]
+    assert texts.guesses(turns, 32, costs).texts and texts.watched
+    assert books.charged is books.lookup and books.taken_s > 0
+    books.called_s = 0.0
+    texts.forget(choice)
+    assert books.called_s > 0 and not texts.watched
+    books.open_look()
+    books.lookup.note(-MOST_LOST)
+    assert texts.guesses(turns, 32, costs) is NO_GUESSES and books.charged is None
 
 
 def test_what_guessing_within_calls_took_is_booked_once(costs: StepCosts) -> None:

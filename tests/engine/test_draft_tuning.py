@@ -17,11 +17,13 @@ from headrace.engine.speculate.lookup import Lookup
 from headrace.engine.speculate.pace import (
     DRAFTS_S,
     LONGEST_REST,
+    LONGEST_SLEEP,
     PLAIN_EVERY,
     SEVERAL,
     Looks,
     PlainTurns,
     Rests,
+    Sleep,
 )
 from headrace.engine.speculate.speculation import PROBE_EVERY, Speculation
 from headrace.engine.speculate.texts import PRIORS, TRIED_KIND, Texts
@@ -209,6 +211,28 @@ def test_texts_of_several_are_looked_at_less_often_where_nothing_comes_of_it():
     assert rests.due(SEVERAL)
 
 
+def test_a_sleep_begins_after_the_next_step_and_its_steps_are_counted():
+    sleep = Sleep()
+    assert not sleep.lasts(10) and sleep.end(10) == 0
+    sleep.begin(5)
+    assert [sleep.lasts(steps) for steps in (11, 13, 15, 16)] == [True, True, True, False]
+    assert sleep.end(16) == 5
+    assert not sleep.lasts(17) and sleep.end(17) == 0
+    sleep.begin(10 * LONGEST_SLEEP)
+    assert sleep.lasts(20) and not sleep.lasts(20 + LONGEST_SLEEP)
+
+
+def test_a_sleep_that_is_ended_counts_what_it_took():
+    sleep = Sleep()
+    sleep.begin(50)
+    sleep.wake()
+    assert not sleep.lasts(1)  # it had not begun
+    sleep.begin(50)
+    assert sleep.lasts(2) and sleep.lasts(9)
+    sleep.wake()
+    assert not sleep.lasts(12) and sleep.end(12) == 10
+
+
 def test_small_changes_of_a_cost_add_up():
     costs = StepCosts()
     costs.note(1, 1e-3)
@@ -295,6 +319,17 @@ def test_what_is_paid_for_may_go_on_a_little_longer():
     assert account.tolerant and not account.open
     account.note(-OVERDRAFT)
     assert not account.tolerant
+
+
+def test_an_account_says_when_it_will_open_again():
+    account = Account()
+    assert account.closed_for == 0
+    account.note(-FIRST - 0.1)
+    closed = account.closed_for
+    account.earn(closed - 2)
+    assert not account.open
+    account.earn(2)
+    assert account.open and account.closed_for == 0
 
 
 def test_a_grant_opens_what_had_no_luck():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,9 @@ from headrace.engine.load import LoadedModel, load_model
 from headrace.engine.options import EngineOptions
 from headrace.engine.request import Request
 from headrace.engine.sequence import State
+from headrace.engine.speculate.account import LEAST, MOST_LOST, SHARE
 from headrace.engine.speculate.costs import LARGEST
+from headrace.engine.speculate.pace import LONGEST_SLEEP
 from headrace.engine.speculate.speculation import Speculation
 from headrace.errors import UsageError
 from headrace.sample.params import SamplingParams
@@ -192,6 +194,36 @@ def test_a_prediction_comes_in_few_steps(tmp_path: Path, monkeypatch: pytest.Mon
     again = Request(prompt=prompt, params=params, prediction=tuple(plain.tokens[0]))
     assert Running(model.engine, again).finish().bits == plain.bits
     assert model.engine.status().steps - before < 6
+    model.close()
+
+
+def test_while_nothing_may_be_tried_nothing_is_asked_but_what_announces_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft_freely(monkeypatch)
+    model = load_model(str(tiny_model(tmp_path, "llama3")), EngineOptions())
+    speculation = model.engine._speculation
+    assert speculation is not None
+    account = speculation._books.lookup
+    account.note(-MOST_LOST)
+    account._put(LEAST)  # for longer than this test takes
+    asked: list[int] = []
+    propose = speculation.propose
+
+    def counted(choices: Collection[Choice], *, several: bool = False) -> None:
+        asked.append(len(choices))
+        propose(choices, several=several)
+
+    monkeypatch.setattr(speculation, "propose", counted)
+    before = account._balance
+    params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
+    prompt = tuple(range(5, 25))
+    plain = Running(model.engine, Request(prompt=prompt, params=params)).finish()
+    assert len(asked) <= 100 // LONGEST_SLEEP + 3 and speculation.drafted == 0
+    assert account._balance > before + SHARE * LONGEST_SLEEP  # steps are credited that nobody asked for
+    again = Request(prompt=prompt, params=params, prediction=tuple(plain.tokens[0]))
+    assert Running(model.engine, again).finish().bits == plain.bits
+    assert speculation.accepted > 60
     model.close()
 
 

@@ -147,6 +147,8 @@ class Engine:
                 for choice in item.choices:
                     self._choices[choice.sequence.id] = choice
                     self._scheduler.add(choice.sequence)
+                if self._speculation is not None:
+                    self._speculation.wake_for(item.choices)
                 if item.beams is not None:
                     self._begin(item, item.beams.sequences)
         self._check_deadlines()
@@ -155,16 +157,17 @@ class Engine:
     def _step(self, executor: Executor) -> None:
         began_s = start_s = self._clock()
         since_s = 0.0 if self._waited else began_s - self._last_step_s  # handing out, and what takes it
-        if self._speculation is not None:
+        speculation = self._awake_speculation()
+        if speculation is not None:
             choices = self._choices.values()
             several = not self._beams and self._multi_step.expected(choices)
-            self._speculation.propose(choices, several=several)
+            speculation.propose(choices, several=several)
             start_s = self._clock()
         chunks = self._scheduler.schedule()
         if not chunks:
             return
         turns = turns_of(chunks, self._choices)
-        steps, spare, guesses = self._called(chunks, turns)
+        steps, spare, guesses = self._called(chunks, turns, speculation)
         step = self._builder.build(chunks, spare=spare)
         self._note_scheduled(chunks)
         ran: SeveralSteps | None = None
@@ -178,22 +181,29 @@ class Engine:
             self._multi_step.learn(turns, len(chunks), self._ran_s)
         self._scheduler.advance(chunks, spare)
         self._last_step_s = self._clock()
-        if self._speculation is not None:
+        if speculation is not None:
             looked_s, loop_s = start_s - began_s, self._last_step_s - start_s + since_s - self._ran_s
             spent = Spent(len(step.tokens), ran.steps if ran else 1, looked_s, self._ran_s, loop_s, ran)
-            self._speculation.learn(turns, spent)
+            speculation.learn(turns, spent)
         self._hand_out(turns)
         for request_id in grown:
             self._grow(self._inbox.active[request_id])
 
-    def _called(self, chunks: list[Chunk], turns: list[Turn]) -> tuple[int, int, Guesses]:
+    def _awake_speculation(self) -> Speculation | None:
+        """Speculation, where there is anything to ask it before the next step."""
+        speculation = self._speculation
+        return None if speculation is None or speculation.asleep(self.steps) else speculation
+
+    def _called(
+        self, chunks: list[Chunk], turns: list[Turn], speculation: Speculation | None
+    ) -> tuple[int, int, Guesses]:
         """How many steps are one call at most (0: this one is none), for how many tokens more of each
         sequence there are pages, and what may be guessed; what is drafted, or to be looked for, comes
         first."""
         steps, guesses = self._multi_step.steps(turns, len(chunks)), NO_GUESSES
-        if self._speculation is not None and steps > 0:
-            steps = min(steps, self._speculation.rest + 1)
-            guesses = self._speculation.guesses(turns)
+        if speculation is not None and steps > 0:
+            steps = min(steps, speculation.rest + 1)
+            guesses = speculation.guesses(turns)
         if steps < 2 and not guesses.texts:
             return 0, 0, NO_GUESSES
         spare = self._scheduler.repeatable(chunks, MOST_AHEAD if any(guesses.depths) else steps - 1)

@@ -36,6 +36,11 @@ class Account:
         something may be tried again."""
         return self._balance > (0.0 if self._exhausted else -OVERDRAFT)
 
+    @property
+    def closed_for(self) -> int:
+        """Steps that have to run until something may be tried, as far as one can know."""
+        return 0 if self.open else 1 + int(-self._balance / SHARE)
+
     def earn(self, steps: int) -> None:
         """So many steps ran, with drafts or without."""
         self.write_off(1.0 - (1.0 - WRITTEN_OFF) ** steps)

@@ -9,6 +9,7 @@ LONGEST_REST = 8  # steps without any draft before drafts are looked for again
 SEVERAL = 4  # sequences: for fewer a look costs little
 PLAIN_EVERY, DRAFTS_S = 24, 16 * ENOUGH_S  # so much with drafts at least, between turns of steps without
 MEASURE_EVERY = 8  # calls until one without drafts is measured again
+LONGEST_SLEEP = 64  # steps, during which nothing is measured
 
 
 class Looks:
@@ -67,6 +68,36 @@ class Rests:
     def ran(self, steps: int) -> None:
         """So many steps ran in one call."""
         self._left = max(self._left - steps, 0)
+
+
+class Sleep:
+    """Steps for which speculation is left alone, because nothing may be tried."""
+
+    __slots__ = ("_from", "_steps", "_until")
+
+    def __init__(self) -> None:
+        self._steps = 0  # of a sleep that begins after the next step
+        self._from, self._until = 0, 0
+
+    def begin(self, steps: int) -> None:
+        """Sleep for so many steps after the next one."""
+        self._steps = min(steps, LONGEST_SLEEP)
+
+    def lasts(self, steps: int) -> bool:
+        """Whether to sleep on, when so many have run since the engine started."""
+        if self._steps:
+            self._from, self._until, self._steps = steps, steps + self._steps, 0
+        return steps < self._until
+
+    def wake(self) -> None:
+        """End it before the next step."""
+        self._steps, self._until = 0, self._from
+
+    def end(self, steps: int) -> int:
+        """It is over: the steps that it took."""
+        slept = steps - self._from if self._until > 0 else 0
+        self._from = self._until = 0
+        return slept
 
 
 class PlainTurns:

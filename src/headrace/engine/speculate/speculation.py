@@ -14,7 +14,7 @@ from headrace.engine.speculate.books import Books
 from headrace.engine.speculate.choosing import MOST_DRAFTED, Candidate, most_paying
 from headrace.engine.speculate.costs import LARGEST, Spent, StepCosts
 from headrace.engine.speculate.draft_model import DraftModel
-from headrace.engine.speculate.pace import Looks, PlainTurns, Rests
+from headrace.engine.speculate.pace import Looks, PlainTurns, Rests, Sleep
 from headrace.engine.speculate.texts import Texts
 from headrace.engine.turn import Turn
 from headrace.run.executor import NO_GUESSES, Guesses
@@ -47,6 +47,7 @@ class Speculation:
         self._refused = 0  # good drafts that did not pay, since one was checked
         self._looks, self._rests, self._plain = Looks(), Rests(), PlainTurns()
         self._several = False  # whether the next step is expected to be one of a call
+        self._sleep = Sleep()
 
     @property
     def _plain_turn(self) -> bool:
@@ -62,6 +63,19 @@ class Speculation:
         """Steps after the next one for which nothing need be looked for between them."""
         return sys.maxsize if self._free else self._looks.rest
 
+    def asleep(self, steps: int) -> bool:
+        """Whether nothing need be asked before the next step nor learned from it, when so many have run: what
+        is asked in vain takes a hundredth of a short step, most of it for code that has left the caches."""
+        if self._sleep.lasts(steps):
+            return True
+        self._books.ran(self._sleep.end(steps))
+        return False
+
+    def wake_for(self, choices: Iterable[Choice]) -> None:
+        """Choices have arrived; some need to be looked at whatever the accounts say."""
+        if any(_announces(choice) for choice in choices):
+            self._sleep.wake()
+
     def propose(self, choices: Collection[Choice], *, several: bool = False) -> None:
         """Set the drafts of the choices that are to be verified in the next step. `several`: that step will
         be the first of a call, as far as one can know, which guesses in the texts itself."""
@@ -74,6 +88,8 @@ class Speculation:
             return
         self._books.earn()
         with_model = self._model is not None and self._books.model.open
+        if not with_model and not self._books.lookup.open:
+            self._fall_asleep(choices)
         if several and not self._looks.due(with_model):
             return
         decoding = self._decoding(choices)
@@ -84,6 +100,8 @@ class Speculation:
         if room < 1:
             self._looks.wanted = False
             return
+        if not self._books.lookup.open:
+            self._texts.grant(decoding)
         forced = any(choice.matcher is not None for choice in decoding)
         due = several or self._looks.due(with_model or forced)
         watching = self._books.lookup.tolerant and self._rests.due(len(decoding))
@@ -99,6 +117,12 @@ class Speculation:
             self._looks.note(found=bool(self._set))
         if watching:
             self._rests.note(found=bool(self._set))
+
+    def _fall_asleep(self, choices: Iterable[Choice]) -> None:
+        """Sleep after the next step, if nothing can come up before an account allows for it."""
+        if not self._texts.watched and not any(map(_announces, choices)):
+            closed = self._books.lookup.closed_for
+            self._sleep.begin(closed if self._model is None else min(closed, self._books.model.closed_for))
 
     def _decoding(self, choices: Iterable[Choice]) -> list[Choice]:
         decoding: list[Choice] = []
@@ -117,12 +141,18 @@ class Speculation:
     def learn(self, turns: Sequence[Turn], spent: Spent) -> None:
         """What became of the step's turns, or of those of a call of several steps. Cheap where nothing was
         drafted: steps may be shorter than this."""
+        began_s, watched = time.perf_counter(), self._books.charged is self._books.lookup
         self._looks.ran(spent.steps)
         self._rests.ran(spent.steps)
         self._books.ran(spent.steps)
-        if spent.ran is not None:
+        if spent.ran is None:
+            self._learn_step(turns, spent)
+        else:
             self._learn_call(turns, spent, spent.ran)
-            return
+        if watched:
+            self._books.called_s += time.perf_counter() - began_s
+
+    def _learn_step(self, turns: Sequence[Turn], spent: Spent) -> None:
         right = 0
         if any(turn.chunk.drafted for turn in turns):
             self._plain.note_drafts(spent.looked_s + spent.run_s + spent.loop_s)
@@ -150,13 +180,11 @@ class Speculation:
             self._note_plain(len(turns), ran.plain_steps, ran.plain_seconds, loop_s)
         right, tokens = 0, [tokens for tokens, _ in ran.with_drafts]
         if ran.guessed:
-            began_s = time.perf_counter()
             for count, seconds in ran.with_drafts:
                 self.costs.note(count, seconds)
             checked, right = self._texts.learn(turns, ran.guessed)
             self.drafted += checked
             self.accepted += right
-            self._books.called_s += time.perf_counter() - began_s
         if self.costs.known:
             self._books.settle_call(len(turns), tokens, right, spent.looked_s, self.costs)
 
@@ -285,6 +313,11 @@ class Speculation:
         elif state is not None and candidate.rate is not None and candidate.rate is not state.model_rate:
             state.unchecked = len(choice.sequence.tokens), candidate.draft, candidate.rate
             state.note_draft(good=False)
+
+
+def _announces(choice: Choice) -> bool:
+    """Whether it brings drafts by itself: tokens that its grammar forces, or a client's prediction."""
+    return choice.matcher is not None or bool(choice.generation.request.prediction)
 
 
 def _only_decodes(turns: Sequence[Turn], spent: Spent) -> bool:

@@ -42,6 +42,13 @@ class Texts:
         """What is known of a sequence's drafts, if anything is."""
         return self._states.get(sequence_id)
 
+    @property
+    def watched(self) -> bool:
+        """Whether a text has been taken in which something may still be found."""
+        if not self._books.lookup.tolerant:
+            return False
+        return any(state.lookup is not None and not state.lookup.fresh for state in self._states.values())
+
     def state(self, choice: Choice) -> Drafting:
         """The same; from now on something is."""
         sequence = choice.sequence
@@ -58,18 +65,24 @@ class Texts:
         """The choice has ended."""
         state = self._states.pop(choice.sequence.id, None)
         if state is not None:
+            began_s = time.perf_counter()
             state.learn_unchecked(choice.sequence.tokens)
             self._books.write_off(1 / (1 + len(self._states)))
+            state.lookup = None  # to let go of a text takes as long as to take one in
+            self._books.called_s += time.perf_counter() - began_s
 
     # -- by the loop ----------------------------------------------------------------------------------
 
+    def grant(self, decoding: Iterable[Choice]) -> None:
+        """A prediction may always be tried, once for each choice."""
+        for choice in decoding:
+            if choice.generation.request.prediction and choice.sequence.id not in self._states:
+                self._books.lookup.grant(PREDICTION_GRANT)
+
     def find(self, choice: Choice, least: int) -> Candidate | None:
         """What follows the end of the text where it stood before, if that is of the `least` kind."""
-        if choice.sequence.id not in self._states:
-            if choice.generation.request.prediction:
-                self._books.lookup.grant(PREDICTION_GRANT)
-            if not self._books.lookup.open:
-                return None
+        if choice.sequence.id not in self._states and not self._books.lookup.open:
+            return None
         state = self.state(choice)
         if state.lookup is None:
             return None
@@ -119,6 +132,8 @@ class Texts:
             return NO_GUESSES
         began_s, taken_s = time.perf_counter(), self._books.taken_s
         found = self._guesses(turns, room, costs)
+        if found.texts and self._books.charged is None:
+            self._books.charged = self._books.lookup  # without texts nothing would have been looked for
         self._books.called_s += time.perf_counter() - began_s - (self._books.taken_s - taken_s)
         return found
 
