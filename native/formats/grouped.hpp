@@ -55,7 +55,7 @@ constexpr int64_t kFineGroups = 8;
 constexpr int8_t kSteps[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr int8_t kE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // doubled
 
-inline bool is_grouped(Format format) { return format >= Format::q4_0; }
+constexpr bool is_grouped(Format format) { return format >= Format::q4_0; }
 
 inline Grouped grouped(Format format) {
   switch (format) {

@@ -75,7 +75,7 @@ constexpr int64_t kRowBuffers = 64;  // more threads than this do not help to pr
 constexpr int64_t kRowsTogether = 4;  // rounded rows that are spread in one go
 
 
-inline Form form_of(Format format) {
+constexpr Form form_of(Format format) {
   if (format == Format::int8 || format == Format::int4) return Form::int8;
   if (is_grouped(format) && format != Format::e4m3_g32) return Form::grouped;
   return format == Format::bf16 ? Form::bf16 : Form::f32;
@@ -156,14 +156,21 @@ struct Tiles {
   }
 };
 
+constexpr FormatSet formats_with(Form form) {
+  FormatSet formats = 0;
+  for (int i = 0; i < kFormatCount; ++i) {
+    if (form_of(static_cast<Format>(i)) == form) formats |= set_of(static_cast<Format>(i));
+  }
+  return formats;
+}
+constexpr FormatSet kFormatsOf[kForms] = {formats_with(Form::f32), formats_with(Form::bf16), formats_with(Form::int8),
+                                          formats_with(Form::grouped)};
+
 // The forms of inputs that weights in some formats want.
 struct Forms {
   bool wanted[kForms] = {};
   explicit Forms(FormatSet formats) {
-    for (int i = 0; i < kFormatCount; ++i) {
-      const Format format = static_cast<Format>(i);
-      if ((formats & set_of(format)) != 0) wanted[static_cast<int>(form_of(format))] = true;
-    }
+    for (int form = 0; form < kForms; ++form) wanted[form] = (formats & kFormatsOf[form]) != 0;
   }
   bool operator[](Form form) const { return wanted[static_cast<int>(form)]; }
 };

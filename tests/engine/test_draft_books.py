@@ -66,6 +66,14 @@ def test_what_was_taken_beside_another_prompt_is_booked_too(costs: StepCosts) ->
     assert books.lookup._invested > 0.5
 
 
+def test_a_prompt_that_was_taken_after_the_look_is_no_gain(costs: StepCosts) -> None:
+    books = Books()
+    books.charged, books.taken_s = books.lookup, 5 * STEP_S  # for a call that did not come about
+    before = books.lookup._balance
+    books.settle([turn(0)], spent(1, looked_s=0.1e-3), 0, costs, free=True)
+    assert books.lookup._balance <= before and books.lookup._invested > 4
+
+
 def test_nothing_is_booked_where_nobody_looked(costs: StepCosts) -> None:
     books = Books()
     assert not books.busy

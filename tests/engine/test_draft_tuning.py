@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -233,6 +235,25 @@ def test_a_sleep_that_is_ended_counts_what_it_took():
     assert not sleep.lasts(12) and sleep.end(12) == 10
 
 
+def _arrived(*, matcher: object = None, prediction: tuple[int, ...] = ()) -> Any:
+    request = SimpleNamespace(prediction=prediction)
+    return SimpleNamespace(matcher=matcher, generation=SimpleNamespace(request=request))
+
+
+def test_what_brings_drafts_of_its_own_keeps_speculation_awake():
+    speculation = Speculation(max_rows=64)
+    plain, grammar, predicted = _arrived(), _arrived(matcher=object()), _arrived(prediction=(1,))
+    speculation._books.lookup.note(-MOST_LOST)
+    for one in (grammar, predicted):
+        speculation._fall_asleep([plain, one])
+        assert not speculation.asleep(1)
+        speculation._fall_asleep([plain])
+        speculation.wake_for([plain])
+        assert speculation.asleep(1)
+        speculation.wake_for([plain, one])
+        assert not speculation.asleep(2)
+
+
 def test_small_changes_of_a_cost_add_up():
     costs = StepCosts()
     costs.note(1, 1e-3)
@@ -326,9 +347,9 @@ def test_an_account_says_when_it_will_open_again():
     assert account.closed_for == 0
     account.note(-FIRST - 0.1)
     closed = account.closed_for
-    account.earn(closed - 2)
-    assert not account.open
-    account.earn(2)
+    account.earn(closed - 1)
+    assert not account.open and account.closed_for == 1
+    account.earn(1)
     assert account.open and account.closed_for == 0
 
 

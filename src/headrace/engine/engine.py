@@ -185,6 +185,7 @@ class Engine:
             looked_s, loop_s = start_s - began_s, self._last_step_s - start_s + since_s - self._ran_s
             spent = Spent(len(step.tokens), ran.steps if ran else 1, looked_s, self._ran_s, loop_s, ran)
             speculation.learn(turns, spent)
+        guesses = NO_GUESSES  # so that who ends lets go of its text where that is booked
         self._hand_out(turns)
         for request_id in grown:
             self._grow(self._inbox.active[request_id])

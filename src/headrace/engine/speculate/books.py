@@ -17,12 +17,16 @@ class Books:
     def __init__(self) -> None:
         self.lookup, self.model = Account(), Account()
         self._unearned = 0  # steps that the accounts were not told of yet
-        self.called_s = 0.0  # for guesses of calls of several steps and learning from them, not booked yet
+        self.called_s = (
+            0.0  # for guesses of calls, learning from them and letting go of texts, not booked yet
+        )
         self.open_look()
 
     def open_look(self) -> None:
         """Nobody has looked for drafts yet before this call."""
-        self.charged: Account | None = None  # that of the drafter that was asked last
+        self.charged: Account | None = (
+            None  # that of the drafter that was asked last, or whose texts a call reads
+        )
         self.taken_s = self.caught_up_s = 0.0  # for prompts, by lookup and by the draft model
 
     @property
@@ -49,7 +53,7 @@ class Books:
         self, sequences: int, tokens: Sequence[int], right: int, looked_s: float, costs: StepCosts
     ) -> None:
         """Book a call of several steps for so many sequences, of which those that checked guesses had so many
-        tokens, and `right` of them came true; and the look before it, which found nothing."""
+        tokens, and `right` of them came true; and the look before it."""
         self.settle_called(sequences, costs)
         if not tokens and not self.busy:
             return
@@ -85,7 +89,8 @@ class Books:
         self.model.invest(self.caught_up_s / plain_s)
         if self.charged is None:
             return
-        lost_s = spent.looked_s - self.taken_s - self.caught_up_s
+        # Prompts may have been taken after the look, for a call that did not come about.
+        lost_s = max(spent.looked_s - self.taken_s - self.caught_up_s, 0.0)
         if drafted:
             lost_s += curve[tokens] - curve[tokens - drafted]
         if drafted or not free:

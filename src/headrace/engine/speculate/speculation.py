@@ -65,7 +65,7 @@ class Speculation:
 
     def asleep(self, steps: int) -> bool:
         """Whether nothing need be asked before the next step nor learned from it, when so many have run: what
-        is asked in vain takes a hundredth of a short step, most of it for code that has left the caches."""
+        is asked in vain takes some hundredths of a short step, most of it for code that caches have lost."""
         if self._sleep.lasts(steps):
             return True
         self._books.ran(self._sleep.end(steps))
@@ -145,10 +145,10 @@ class Speculation:
         self._looks.ran(spent.steps)
         self._rests.ran(spent.steps)
         self._books.ran(spent.steps)
-        if spent.ran is None:
+        if spent.ran is None:  # what this takes is in the loop's time around the next step
             self._learn_step(turns, spent)
-        else:
-            self._learn_call(turns, spent, spent.ran)
+            return
+        self._learn_call(turns, spent, spent.ran)
         if watched:
             self._books.called_s += time.perf_counter() - began_s
 

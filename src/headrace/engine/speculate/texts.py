@@ -77,6 +77,7 @@ class Texts:
         """A prediction may always be tried, once for each choice."""
         for choice in decoding:
             if choice.generation.request.prediction and choice.sequence.id not in self._states:
+                self.state(choice)
                 self._books.lookup.grant(PREDICTION_GRANT)
 
     def find(self, choice: Choice, least: int) -> Candidate | None:
