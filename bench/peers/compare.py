@@ -41,6 +41,7 @@ class Comparison:
 
     def run(self, wanted: Sequence[Cell]) -> None:
         """Build what the cells need, then measure them; what fails is noted and left out."""
+        our_side.compile_modules()
         ready = [cell for cell in wanted if self._built(cell)]
         columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, TimeRemainingColumn(), console=self._console, transient=True) as progress:
