@@ -13,7 +13,6 @@ from processes import run_whole
 from their_side import Failed, last_line
 
 import headrace
-from headrace import __version__
 
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 _SOURCES = ("src", "native", "CMakeLists.txt")
@@ -43,8 +42,8 @@ def version() -> str:
     """The package's, with the last commit that changed its sources, if this is a checkout."""
     commit = _git("log", "-1", "--format=%h")
     if not commit:
-        return __version__
-    return f"{__version__} ({commit}{', changed since' if _git('status', '--porcelain') else ''})"
+        return headrace.__version__
+    return f"{headrace.__version__} ({commit}{', changed since' if _git('status', '--porcelain') else ''})"
 
 
 def _git(*words: str) -> str:

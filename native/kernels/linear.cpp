@@ -306,7 +306,7 @@ inline int64_t strip_cost(const FusedLinearArgs& args, int which) {
 
 void product(const FusedLinearArgs& args, int part, int parts) {
   if (args.rows == 0) return;
-  const Scratch scratch = scratch_of(args.scratch, args.rows, args.k, Forms(formats_of(args)));
+  const Scratch scratch = scratch_of(args.scratch, args.rows, args.k, formats_of(args));
   const Tiles tiles(args.rows, kMaxRows);
   const Blocks blocks(args, tiles);
   const int units = args.act == Act::none ? args.count : 1;
@@ -342,7 +342,7 @@ void prepare_all(const FusedLinearArgs& args, int part, int parts) {
   if (args.rows > 0) prepare(args, part, parts);
 }
 
-size_t scratch_bytes(int64_t rows, int64_t k, FormatSet formats) { return scratch_of(nullptr, rows, k, Forms(formats)).total; }
+size_t scratch_bytes(int64_t rows, int64_t k, FormatSet formats) { return scratch_of(nullptr, rows, k, formats).total; }
 
 }  // namespace
 

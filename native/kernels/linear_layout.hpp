@@ -166,14 +166,8 @@ constexpr FormatSet formats_with(Form form) {
 constexpr FormatSet kFormatsOf[kForms] = {formats_with(Form::f32), formats_with(Form::bf16), formats_with(Form::int8),
                                           formats_with(Form::grouped)};
 
-// The forms of inputs that weights in some formats want.
-struct Forms {
-  bool wanted[kForms] = {};
-  explicit Forms(FormatSet formats) {
-    for (int form = 0; form < kForms; ++form) wanted[form] = (formats & kFormatsOf[form]) != 0;
-  }
-  bool operator[](Form form) const { return wanted[static_cast<int>(form)]; }
-};
+// Whether weights in these formats want their inputs in a form.
+inline bool want(FormatSet formats, Form form) { return (formats & kFormatsOf[static_cast<int>(form)]) != 0; }
 
 // Memory of the forms that are wanted; the others have none.
 struct Scratch {
@@ -189,7 +183,7 @@ struct Scratch {
   size_t total;
 };
 
-inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k, const Forms& forms) {
+inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k, FormatSet formats) {
   Scratch s{};
   size_t offset = 0;
   const auto take = [&](int64_t bytes) {
@@ -199,13 +193,13 @@ inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k, const Forms& f
   };
   for (int form = 0; form < kForms; ++form) {
     const Form which = static_cast<Form>(form);
-    if (!forms[which]) continue;
+    if (!want(formats, which)) continue;
     const bool padded = kMatrix && which != Form::f32;
     s.words[form] = reinterpret_cast<uint32_t*>(take(rows * (padded ? matrix_stride(which, k) : form_words(which, k) * 4)));
   }
-  if (forms[Form::grouped]) s.group_inputs = reinterpret_cast<uint32_t*>(take(rows * group_count(k) * kGroupInputs * 4));
-  if (kPairSums && forms[Form::int8]) s.pair_sums = reinterpret_cast<uint32_t*>(take(rows * pair_count(k) * 4));
-  if (forms[Form::int8]) {
+  if (want(formats, Form::grouped)) s.group_inputs = reinterpret_cast<uint32_t*>(take(rows * group_count(k) * kGroupInputs * 4));
+  if (kPairSums && want(formats, Form::int8)) s.pair_sums = reinterpret_cast<uint32_t*>(take(rows * pair_count(k) * 4));
+  if (want(formats, Form::int8)) {
     s.scales = reinterpret_cast<float*>(take(rows * 4));
     s.sums = reinterpret_cast<int32_t*>(take(rows * 4));
   }

@@ -131,7 +131,7 @@ inline void spread_four(const int8_t* rows, int64_t steps, int64_t stride, uint3
 
 // One row in all forms. Rounded to int8 it goes to `by_row` and `by_group`, from where it is spread with others; as bf16 for
 // matrix registers, to `halves`.
-inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const Forms& forms,
+inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, FormatSet formats,
                         int64_t row, float* buffer, int8_t* by_row, int8_t* by_group, uint16_t* halves) {
   const int64_t k = args.k;
   const float* x = args.x + (args.row_ids == nullptr ? row : args.row_ids[row]) * k;
@@ -144,13 +144,13 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
     norm_row(x, args.norm_weight, args.norm_eps, k, buffer);
     x = buffer;
   }
-  if (forms[Form::f32]) spread(x, k, stride, place(Form::f32));
+  if (want(formats, Form::f32)) spread(x, k, stride, place(Form::f32));
   if (k < rotated_k(k)) {
     if (x != buffer) std::memcpy(buffer, x, static_cast<size_t>(k) * 4);
     for (int64_t i = k; i < rotated_k(k); ++i) buffer[i] = 0;
     x = buffer;
   }
-  if (forms[Form::bf16] && !in_matrix(args)) {
+  if (want(formats, Form::bf16) && !in_matrix(args)) {
     uint32_t* out = place(Form::bf16);
     for (int64_t i = 0; i < form_words(Form::bf16, k); ++i) {
       if constexpr (kBf16Words == 2) {
@@ -159,10 +159,10 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
         out[i * stride] = to_bf16(x[2 * i]) | static_cast<uint32_t>(to_bf16(x[2 * i + 1])) << 16;
       }
     }
-  } else if (forms[Form::bf16]) {
+  } else if (want(formats, Form::bf16)) {
     for (int64_t i = 0; i < rotated_k(k); ++i) halves[i] = to_bf16(x[i]);
   }
-  if (forms[Form::grouped]) {
+  if (want(formats, Form::grouped)) {
     const bool matrix = in_matrix(args);
     const int64_t begin = matrix ? row / kMatrixGroup * kMatrixGroup : tiles.begin(tile);
     const int64_t rows = matrix ? matrix_together(args.rows, begin) : stride;
@@ -171,7 +171,7 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
       quantise_group(x + g * kGroup, rows, by_group + g * kGroup, inputs + g * kGroupInputs * rows);
     }
   }
-  if (forms[Form::int8]) {
+  if (want(formats, Form::int8)) {
     rotate_row(x, buffer, rotated_k(k), rotation_block(k));
     quantise_row(buffer, rotated_k(k), by_row, scratch.scales + row, scratch.sums + row);
 #if defined(HEADRACE_ISA_avx2)
@@ -199,23 +199,23 @@ inline void lay_out(const FusedLinearArgs& args, const Scratch& scratch, int64_t
 }
 
 // Up to kRowsTogether rows of a tile.
-inline void prepare_rows(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const Forms& forms,
+inline void prepare_rows(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, FormatSet formats,
                          int64_t row, int64_t count, float* buffer) {
   const int64_t padded = rotated_k(args.k), steps = padded / 4, tile = tiles.of_row(row), stride = tiles.size(tile);
   int8_t* by_row = reinterpret_cast<int8_t*>(buffer + padded);
   int8_t* by_group = by_row + kRowsTogether * padded;
   uint16_t* halves = reinterpret_cast<uint16_t*>(by_row);  // of matrix registers, where nothing else is wanted
   for (int64_t i = 0; i < count; ++i) {
-    prepare_row(args, scratch, tiles, forms, row + i, buffer, by_row + i * padded, by_group + i * padded,
+    prepare_row(args, scratch, tiles, formats, row + i, buffer, by_row + i * padded, by_group + i * padded,
                 halves + i * padded);
   }
   if (in_matrix(args)) {
-    const bool by_groups = forms[Form::grouped];
-    const int64_t bytes = forms[Form::bf16] ? 2 * padded : padded;
+    const bool by_groups = want(formats, Form::grouped);
+    const int64_t bytes = want(formats, Form::bf16) ? 2 * padded : padded;
     return lay_out(args, scratch, row, count, by_groups ? by_group : by_row, bytes);
   }
   for (const Form form : {Form::int8, Form::grouped}) {
-    if (!forms[form]) continue;
+    if (!want(formats, form)) continue;
     const int8_t* rounded = form == Form::int8 ? by_row : by_group;
     uint32_t* out = scratch.words[static_cast<int>(form)] + tiles.begin(tile) * steps + row - tiles.begin(tile);
     if (count == kRowsTogether) {
@@ -230,15 +230,15 @@ inline void prepare(const FusedLinearArgs& args, int part, int parts) {
   const int helpers = parts < kRowBuffers ? parts : static_cast<int>(kRowBuffers);
   const int workers = args.rows < helpers ? static_cast<int>(args.rows) : helpers;
   if (part >= workers) return;
-  const Forms forms(formats_of(args));
-  const Scratch scratch = scratch_of(args.scratch, args.rows, args.k, forms);
+  const FormatSet formats = formats_of(args);
+  const Scratch scratch = scratch_of(args.scratch, args.rows, args.k, formats);
   const Tiles tiles(args.rows, kMaxRows);
   float* buffer = reinterpret_cast<float*>(scratch.buffers + part * scratch.buffer_bytes);
   const Range rows = share(args.rows, part, workers);
   for (int64_t row = rows.begin, count; row < rows.end; row += count) {
     const int64_t end = std::min<int64_t>(rows.end, tiles.begin(tiles.of_row(row) + 1));
     count = std::min<int64_t>(kRowsTogether, end - row);
-    prepare_rows(args, scratch, tiles, forms, row, count, buffer);
+    prepare_rows(args, scratch, tiles, formats, row, count, buffer);
   }
 }
 

@@ -59,13 +59,19 @@ class Books:
             return
         base_s = costs.seconds(sequences)
         plain_s = base_s + costs.plain_loop_s
-        self.lookup.invest(self.taken_s / plain_s)
-        self.model.invest(self.caught_up_s / plain_s)
+        look_s = self._invest_prompts(looked_s, plain_s)
         if self.charged is not None:
-            self.charged.note(-max(looked_s - self.taken_s - self.caught_up_s, 0.0) / plain_s)
+            self.charged.note(-look_s / plain_s)
         if tokens:
             lost_s = sum(costs.seconds(count) - base_s for count in tokens)
             self.lookup.note(right / sequences - lost_s / plain_s)
+
+    def _invest_prompts(self, looked_s: float, plain_s: float) -> float:
+        """Book the prompts that were taken, which may have been after the look, for guesses of a call; the
+        seconds that the look took without them."""
+        self.lookup.invest(self.taken_s / plain_s)
+        self.model.invest(self.caught_up_s / plain_s)
+        return max(looked_s - self.taken_s - self.caught_up_s, 0.0)
 
     def settle_called(self, sequences: int, costs: StepCosts) -> None:
         """Book what guessing within calls took, whether a call came of it or not."""
@@ -85,12 +91,9 @@ class Books:
             return
         curve = costs.curve()
         plain_s = curve[tokens - drafted] + costs.plain_loop_s
-        self.lookup.invest(self.taken_s / plain_s)
-        self.model.invest(self.caught_up_s / plain_s)
+        lost_s = self._invest_prompts(spent.looked_s, plain_s)
         if self.charged is None:
             return
-        # Prompts may have been taken after the look, for a call that did not come about.
-        lost_s = max(spent.looked_s - self.taken_s - self.caught_up_s, 0.0)
         if drafted:
             lost_s += curve[tokens] - curve[tokens - drafted]
         if drafted or not free:
