@@ -1,47 +1,15 @@
 // What follows a product, on one strip's sums: scales, bias, gated activation, residual.
 //
 // Everything is per element, so the result does not depend on which rows come together. The loops over
-// 32 columns are for the compiler to vectorise.
+// 32 columns are for the compiler to vectorise, but for the activation: its clamps made AVX2's code scalar.
 #pragma once
+#include "activation.hpp"
 #include "linear_layout.hpp"
 
 namespace headrace {
 namespace {
 
-// e^x within 2 units in the last place for x in [-87, 88], clamped there; a NaN stays one.
-inline float exp_of(float x) {
-  const float clamped = x < -87.0f ? -87.0f : (x > 88.0f ? 88.0f : x);
-  const float shifted = clamped * 1.44269504f + kRound;
-  const float n = shifted - kRound;
-  const float r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;  // ln 2 in two parts (Cody and Waite)
-  // Taylor to the sixth order: |r| <= 0.35, so the next term is below 2^-23.
-  const float p = 1.0f + r * (1.0f + r * (0.5f + r * (1.0f / 6 + r * (1.0f / 24 + r * (1.0f / 120 + r * (1.0f / 720))))));
-  return p * float_of((bits_of(shifted) - bits_of(kRound) + 127u) << 23);
-}
-
-inline float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(-x)); }
-
-// The error function to 1.5e-7 (Abramowitz and Stegun 7.1.26).
-inline float erf_of(float x) {
-  const float z = float_of(bits_of(x) & 0x7fffffffu);
-  const float t = 1.0f / (1.0f + 0.3275911f * z);
-  const float p = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
-  const float magnitude = 1.0f - p * exp_of(-z * z);
-  return float_of(bits_of(magnitude) | (bits_of(x) & 0x80000000u));
-}
-
-inline void activate(Act act, float* v) {
-  if (act == Act::silu) {
-    for (int c = 0; c < kStrip; ++c) v[c] = v[c] * sigmoid_of(v[c]);
-  } else if (act == Act::gelu) {
-    for (int c = 0; c < kStrip; ++c) v[c] = 0.5f * v[c] * (1.0f + erf_of(v[c] * 0.70710678f));
-  } else if (act == Act::gelu_tanh) {
-    // 0.5 (1 + tanh(u)) is the logistic function of 2 u.
-    for (int c = 0; c < kStrip; ++c) {
-      v[c] = v[c] * sigmoid_of(1.59576912f * (v[c] + 0.044715f * v[c] * v[c] * v[c]));
-    }
-  }
-}
+namespace simd = HEADRACE_NAMESPACE;
 
 // Sums of rows [row0, row0 + rows) become products in place: acc[rows][32], integers to floats, bias added.
 inline void settle(const FusedLinearArgs& args, const Scratch& scratch, int which, int64_t strip, int64_t row0,
@@ -91,8 +59,9 @@ inline void write_out(const FusedLinearArgs& args, int which, int64_t strip, int
     float* row = acc + r * kStrip;
     const int64_t at = (row0 + r) * n + strip * kStrip;
     if (gate != nullptr) {
-      activate(args.act, gate + r * kStrip);
-      for (int c = 0; c < kStrip; ++c) row[c] *= gate[r * kStrip + c];
+      for (int c = 0; c < kStrip; c += simd::kWidth) {
+        simd::store(row + c, simd::activate(args.act, simd::load(gate + r * kStrip + c)) * simd::load(row + c));
+      }
     }
     if (columns == kStrip) {
       if (residual != nullptr) add_line(residual + at, n, row);

@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-#include "simd.hpp"
+#include "activation.hpp"
 
 namespace headrace::HEADRACE_NAMESPACE {
 
@@ -27,19 +27,6 @@ static inline void store_lanes(float* p, F v, int lanes) {
     store(p, v);
   } else {
     store_partial(p, v, lanes);
-  }
-}
-
-static inline F activate(Act act, F x) {
-  switch (act) {
-    case Act::silu:
-      return silu(x);
-    case Act::gelu:
-      return gelu(x);
-    case Act::gelu_tanh:
-      return gelu_tanh(x);
-    default:
-      return x;
   }
 }
 

@@ -9,8 +9,8 @@
 #include <math.h>
 
 #include "../formats/kv_page.hpp"
+#include "activation.hpp"
 #include "attend.hpp"
-#include "simd.hpp"
 
 namespace headrace::HEADRACE_NAMESPACE {
 
@@ -107,19 +107,6 @@ static void add(const float* a, const float* b, int64_t count, float* y, int par
   int64_t i = s.begin;
   for (; i + kWidth <= s.end; i += kWidth) store(y + i, load(a + i) + load(b + i));
   for (; i < s.end; ++i) y[i] = a[i] + b[i];
-}
-
-static inline F activate(Act act, F x) {
-  switch (act) {
-    case Act::silu:
-      return silu(x);
-    case Act::gelu:
-      return gelu(x);
-    case Act::gelu_tanh:
-      return gelu_tanh(x);
-    default:
-      return x;
-  }
 }
 
 // Tails go through a zero-padded vector: the same arithmetic as a full one.

@@ -61,12 +61,7 @@ class Model:
 
 def known_model_types() -> list[str]:
     """Every model_type that has a file here."""
-    modules = {name: _module(name) for name in _files()}
-    return [
-        n
-        for n, m in modules.items()
-        if hasattr(m, "read_config") and (hasattr(m, "define") or hasattr(m, "encode"))
-    ]
+    return [name for name in _files() if _is_model(_module(name))]
 
 
 def encoder_types() -> list[str]:
@@ -82,8 +77,8 @@ def find_model(config: Config, *, context: int | None = None, pooling: PoolingKi
     nothing else; then the mean is what is not said otherwise, as in sentence-transformers.
     """
     model_type = text(config, "model_type")
-    known = known_model_types()
-    if model_type not in known:
+    if model_type not in _files() or not _is_model(_module(model_type)):
+        known = known_model_types()  # imports them all, which a model that is known does not wait for
         nearest = difflib.get_close_matches(model_type[:60], known, 1, cutoff=0)[0]
         raise UnsupportedModel(
             f"model_type '{model_type:.60}' is not supported; the nearest that is: '{nearest}'; "
@@ -104,6 +99,10 @@ def find_model(config: Config, *, context: int | None = None, pooling: PoolingKi
 
 def _files() -> list[str]:
     return [info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)])]
+
+
+def _is_model(module: ModuleType) -> bool:
+    return hasattr(module, "read_config") and (hasattr(module, "define") or hasattr(module, "encode"))
 
 
 def _module(name: str) -> ModuleType:
