@@ -10,6 +10,7 @@ stopped goes on. Run it while nothing else runs. The tables go to the terminal a
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -184,4 +185,5 @@ def _count(text: str) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` ends all it started, as Ctrl-C
     sys.exit(main())
