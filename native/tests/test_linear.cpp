@@ -5,6 +5,7 @@
 #include "../formats/grouped.hpp"
 #include "../formats/int4.hpp"
 #include "../kernels/linear.hpp"
+#include "../kernels/rows.hpp"
 #include "test.hpp"
 
 namespace {
@@ -64,9 +65,9 @@ std::vector<float> multiply(const LinearKernels& kernels, const Weight& w, const
   return y;
 }
 
-// silu(x gate) * (x up).
+// act(x gate) * (x up).
 std::vector<float> multiply_gated(const LinearKernels& kernels, const Weight& gate, const Weight& up, const float* x,
-                                  int64_t rows, int parts) {
+                                  int64_t rows, int parts, Act act = Act::silu) {
   std::vector<float> y(static_cast<size_t>(rows * gate.n));
   FusedLinearArgs args;
   args.x = x;
@@ -75,7 +76,7 @@ std::vector<float> multiply_gated(const LinearKernels& kernels, const Weight& ga
   args.count = 2;
   args.w[0] = gate;
   args.w[1] = up;
-  args.act = Act::silu;
+  args.act = act;
   args.y[0] = y.data();
   run(kernels, args, parts);
   return y;
@@ -178,6 +179,23 @@ void test_fused(const LinearKernels& kernels) {
   for (size_t i = 0; i < gated.size(); ++i) {
     const double gate = static_cast<double>(first[0][i]) - residual[i];
     CHECK_NEAR(gated[i], gate / (1 + std::exp(-gate)) * first[2][i], 2e-5 * (1 + std::fabs(gate * first[2][i])));
+  }
+}
+
+// What follows a gated product is what the operation alone makes of the two products, bit for bit, far from zero too.
+void test_activations(const LinearKernels& kernels, const RowsKernels& alone) {
+  const int64_t n = 45, k = 64, rows = 19;
+  Random random(21);
+  const Packed gate(kernels, Format::f32, n, k, normals(random, n * k)), up(kernels, Format::f32, n, k, normals(random, n * k));
+  std::vector<float> x = normals(random, rows * k);
+  for (size_t i = 0; i < x.size() / 2; ++i) x[i] *= 5;
+  const std::vector<float> gates = multiply(kernels, gate.weight, x.data(), rows, 1);
+  const std::vector<float> ups = multiply(kernels, up.weight, x.data(), rows, 1);
+  for (const Act act : {Act::silu, Act::gelu, Act::gelu_tanh}) {
+    std::vector<float> wanted(gates.size());
+    alone.gated_act(act, gates.data(), ups.data(), rows * n, wanted.data(), 0, 1);
+    const std::vector<float> y = multiply_gated(kernels, gate.weight, up.weight, x.data(), rows, 2, act);
+    CHECK(test::same_bits(y.data(), wanted.data(), y.size()));
   }
 }
 
@@ -364,6 +382,7 @@ int main() {
     for (const auto& [gate, up] : kPairs) test_many_blocks(kernels, gate, up);
     test_fused(kernels);
     test_gated_integers(kernels);
+    test_activations(kernels, rows_kernels(isa));
     test_refused_values(kernels);
   });
   test_matrix_registers();
