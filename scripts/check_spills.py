@@ -89,15 +89,15 @@ ALLOWANCES = (
     Allowance(
         build="avx2",
         leaves=r"multiply_groups<Planes<\d, \d, \w+>, true, [1-4],",
-        accesses=20,
+        accesses=32,
         why="up to four rows that take codes out of their planes, once for a group: slower with fewer "
         "columns at a time, and up to a third slower when codes are unpacked into L1 first",
     ),
     Allowance(
         build="avx2",
-        leaves=r"multiply_groups<ByteCodes<6>, false, 6,",
+        leaves=r"multiply_groups<(ByteCodes<6>, false, 1|SignedBytes, false, [34]), true,",
         accesses=4,
-        why="sums of two lengths of six rows: 14 of 16 registers",
+        why="a constant and a vector of codes, once for 16 inputs",
     ),
     Allowance(
         build="avx2",

@@ -40,12 +40,13 @@ template <int kBits>
 struct ByteCodes {
   static constexpr bool kSigned = false, kUnrolled = false;
   static constexpr int kSpan = kBits <= 4 ? 8 : (kBits == 5 ? 4 : 2);  // steps whose pairs fit 16 bits together
+  static constexpr int kZeroBit = kBits - 1;  // of types without minima: the zero is in the middle
   static __m256i at(const uint8_t* group, int step, int v, __m256i) { return load_vector(group + step * 128 + v * 32); }
 };
 // Bytes 128 too high.
 struct SignedBytes {
   static constexpr bool kSigned = true, kUnrolled = false;
-  static constexpr int kSpan = 1;
+  static constexpr int kSpan = 1, kZeroBit = 0;
   static __m256i at(const uint8_t* group, int step, int v, __m256i) {
     return _mm256_xor_si256(load_vector(group + step * 128 + v * 32), _mm256_set1_epi8(-128));
   }
@@ -59,7 +60,7 @@ inline __m256i plane_field(const uint8_t* plane, int step, int v) {
 template <int kLow, int kHigh, bool kTable = false>
 struct Planes {
   static constexpr bool kSigned = kTable, kUnrolled = true;  // shifts by constants
-  static constexpr int kSpan = kTable ? 1 : ByteCodes<kLow + kHigh>::kSpan;
+  static constexpr int kSpan = kTable ? 1 : ByteCodes<kLow + kHigh>::kSpan, kZeroBit = ByteCodes<kLow + kHigh>::kZeroBit;
   static __m256i at(const uint8_t* planes, int step, int v, __m256i table) {
     __m256i code = plane_field<kLow>(planes, step, v);
     if constexpr (kHigh > 0) {
@@ -133,7 +134,8 @@ HEADRACE_INLINE void clear(__m256i (&sums)[kRows][kVectors]) {
                      [in] "=&x"(in), [pairs] "=&x"(pairs), [w] "+r"(w), [x] "+r"(x), [steps] "+r"(steps)        \
                    :                                                                                            \
                    : "memory", "cc")
-#define HEADRACE_THREE(DO) DO(0) DO(1) DO(2)
+#define HEADRACE_TWO(DO) DO(0) DO(1)
+#define HEADRACE_THREE(DO) HEADRACE_TWO(DO) DO(2)
 #define HEADRACE_FOUR(DO) HEADRACE_THREE(DO) DO(3)
 #define HEADRACE_FIVE(DO) HEADRACE_FOUR(DO) DO(4)
 #define HEADRACE_SIX(DO) HEADRACE_FIVE(DO) DO(5)
@@ -149,6 +151,48 @@ HEADRACE_INLINE void sum_bytes(const uint8_t* w, const uint32_t* x, int64_t step
   } else {
     static_assert(kRows == 3);
     HEADRACE_STEPS(3, HEADRACE_THREE);
+  }
+}
+
+// A span of steps of codes as bytes for two vectors and up to three rows, widened and added to words of 32 bits: those, the
+// pairs of 16, the codes, a row's inputs and their products are all 16 registers again. x[kSpan][kStride].
+#define HEADRACE_FIRST(r)                              \
+  "vpbroadcastd 4*" #r "(%[x]), %[in]\n\t"             \
+  "vpmaddubsw %[in], %[codes0], %[p" #r "]\n\t"        \
+  "vpmaddubsw %[in], %[codes1], %[q" #r "]\n\t"
+#define HEADRACE_NEXT(r)                               \
+  "vpbroadcastd 4*" #r "(%[x]), %[in]\n\t"             \
+  "vpmaddubsw %[in], %[codes0], %[product]\n\t"        \
+  "vpaddw %[product], %[p" #r "], %[p" #r "]\n\t"      \
+  "vpmaddubsw %[in], %[codes1], %[in]\n\t"             \
+  "vpaddw %[in], %[q" #r "], %[q" #r "]\n\t"
+#define HEADRACE_WIDEN(r)                              \
+  "vpmaddwd %[ones], %[p" #r "], %[p" #r "]\n\t"       \
+  "vpaddd %[p" #r "], %[a" #r "], %[a" #r "]\n\t"      \
+  "vpmaddwd %[ones], %[q" #r "], %[q" #r "]\n\t"       \
+  "vpaddd %[q" #r "], %[b" #r "], %[b" #r "]\n\t"
+#define HEADRACE_WORDS(r) \
+  [a##r] "+x"(words[r][0]), [b##r] "+x"(words[r][1]), [p##r] "=&x"(p##r), [q##r] "=&x"(q##r),
+#define HEADRACE_CODES "vmovdqu (%[w]), %[codes0]\n\tvmovdqu 32(%[w]), %[codes1]\n\t"
+#define HEADRACE_SPAN(EACH)                                                                                  \
+  __asm__(HEADRACE_CODES EACH(HEADRACE_FIRST)                                                                \
+          ".rept %c[rest]\n\tadd $128, %[w]\n\tadd $4*%c[stride], %[x]\n\t"                                \
+          HEADRACE_CODES EACH(HEADRACE_NEXT)                                                                 \
+          ".endr\n\t" EACH(HEADRACE_WIDEN)                                                                   \
+          : EACH(HEADRACE_WORDS) [codes0] "=&x"(codes0), [codes1] "=&x"(codes1), [in] "=&x"(in),             \
+            [product] "=&x"(product), [w] "+r"(w), [x] "+r"(x)                                               \
+          : [ones] "m"(kOnes), [stride] "i"(kStride), [rest] "i"(kSpan - 1)                                  \
+          : "memory", "cc")
+alignas(32) constexpr int16_t kOnes[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+template <int kSpan, int kStride, int kRows>
+HEADRACE_INLINE void add_span(const uint8_t* w, const uint32_t* x, __m256i (&words)[kRows][2]) {
+  __m256i p0, q0, p1, q1, p2, q2, codes0, codes1, in, product;  // no array: GCC 12 would keep one in memory
+  if constexpr (kRows == 3) {
+    HEADRACE_SPAN(HEADRACE_THREE);
+  } else {
+    static_assert(kRows == 2);
+    (void)p2, (void)q2;
+    HEADRACE_SPAN(HEADRACE_TWO);
   }
 }
 

@@ -16,29 +16,58 @@ inline __m256 sum_of_inputs(const uint32_t* in, int64_t stride, int half) {
   return _mm256_mul_ps(broadcast_float(in[kInputScale * stride]), _mm256_cvtepi32_ps(broadcast(in[(kInputLow + half) * stride])));
 }
 
+// Codes as bytes whose pairs have to be widened before a group's (or half's) end.
+template <class Reader, int kSteps>
+constexpr bool kSpans = !Reader::kUnrolled && !Reader::kSigned && Reader::kSpan < kSteps;
+
+// Rows that a pass takes of a tile's.
+template <class Reader, int kRows, int kSteps>
+constexpr int pass_rows() {
+  return kSpans<Reader, kSteps> && kRows > 3 ? (kRows + 1) / 2 : kRows;
+}
+
 // Vectors that a pass takes: pairs of 16 bits, or words of 32 with the steps' pairs or the weights' magnitudes beside them.
 template <class Reader, int kRows, int kSteps>
-constexpr int group_vectors() {
+constexpr int pass_vectors() {
   if (!Reader::kSigned && Reader::kSpan >= kSteps) return kRows <= 2 ? 4 : 2;
   if (Reader::kSigned) return kRows == 1 ? 4 : (kRows <= 4 ? 2 : 1);
+  if (kSpans<Reader, kSteps>) return kRows == 1 ? 4 : 2;
   return kRows == 1 ? 4 : (kRows <= 3 ? 2 : 1);
 }
 
-// Sums in 32 bits over steps [begin, begin + kSteps), inputs x[kSteps][kRows].
-template <class Reader, int kSteps, int kRows, int kVectors>
-HEADRACE_INLINE void sum_words(const uint8_t* group, int begin, int v0, const uint32_t* x, __m256i table,
+// Sums in 32 bits over steps [begin, begin + kSteps), inputs x[kSteps][kStride]; `add_zero(row, sum)` is what the codes' zero
+// makes of a sum.
+template <class Reader, int kSteps, int kStride, int kRows, int kVectors, class AddZero>
+HEADRACE_INLINE void sum_words(const uint8_t* group, int begin, int v0, const uint32_t* x, __m256i table, const AddZero& add_zero,
                       __m256i (&words)[kRows][kVectors]) {
   if constexpr (Reader::kSigned) return sum_steps<Reader, kSteps>(group, begin, v0, x, table, words);
-  clear(words);
   constexpr int kSpan = Reader::kSpan < kSteps ? Reader::kSpan : kSteps;
+  constexpr bool kInAssembly = kSpans<Reader, kSteps> && kRows > 1;
+  if constexpr (kSpan < kSteps) clear(words);
+  if constexpr (kInAssembly) {
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) words[r][0] = words[r][1] = add_zero(r, words[r][0]);
+  }
 #pragma GCC unroll 4
   for (int s = 0; s < kSteps; s += kSpan) {
-    __m256i pairs[kRows][kVectors];
-    sum_steps<Reader, kSpan>(group, begin + s, v0, x + s * kRows, table, pairs);
+    if constexpr (kInAssembly) {
+      add_span<kSpan, kStride>(group + (begin + s) * 128 + v0 * 32, x + s * kStride, words);
+    } else {
+      static_assert(kStride == kRows);
+      __m256i pairs[kRows][kVectors];
+      sum_steps<Reader, kSpan>(group, begin + s, v0, x + s * kRows, table, pairs);
 #pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) add_words(words[r][v], widened(pairs[r][v]));
+        for (int v = 0; v < kVectors; ++v) {
+          if constexpr (kSpan < kSteps) {
+            add_words(words[r][v], widened(pairs[r][v]));
+            if (s + kSpan == kSteps) words[r][v] = add_zero(r, words[r][v]);
+          } else {
+            words[r][v] = add_zero(r, widened(pairs[r][v]));
+          }
+        }
+      }
     }
   }
 }
@@ -48,9 +77,9 @@ HEADRACE_LEAF void scales_of_group(Scales kind, const uint8_t* fine, const uint8
   read_scales(kind, fine, head, scales);
 }
 
-// Scales the sums of one half (or all) of a group and adds them to the tile's.
-template <bool kHalves, bool kMinima, bool kSigned, int kRows, int kVectors>
-HEADRACE_INLINE void add_scaled(const GroupTile& t, const GroupScales& s, const uint32_t* in, int half, int v0,
+// Scales the sums of one half (or all) of a group and adds them to those of the tile's rows from `first` on.
+template <bool kHalves, bool kMinima, int kStride, int kRows, int kVectors>
+HEADRACE_INLINE void add_scaled(float* to, const GroupScales& s, const uint32_t* in, int half, int first, int v0,
                        const __m256i (&words)[kRows][kVectors]) {
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) {
@@ -58,25 +87,36 @@ HEADRACE_INLINE void add_scaled(const GroupTile& t, const GroupScales& s, const 
     const __m256 scale = _mm256_loadu_ps(s.scale[half] + column);
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
-      float* acc = t.acc + r * kStrip + column;
-      __m256i integers = words[r][v];
-      if constexpr (!kMinima && !kSigned) {
-        const uint32_t codes = in[(kHalves ? kInputLow + half : kInputAll) * kRows + r];
-        integers = _mm256_add_epi32(integers, broadcast(codes * static_cast<uint32_t>(t.zero)));
-      }
-      const __m256 row = broadcast_float(in[kInputScale * kRows + r]);
-      __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(integers), _mm256_mul_ps(scale, row), _mm256_loadu_ps(acc));
+      float* acc = to + (first + r) * kStrip + column;
+      const __m256 row = broadcast_float(in[kInputScale * kStride + first + r]);
+      __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(words[r][v]), _mm256_mul_ps(scale, row), _mm256_loadu_ps(acc));
       if constexpr (kMinima) {
-        sum = _mm256_fmadd_ps(_mm256_loadu_ps(s.minimum[half] + column), sum_of_inputs<kHalves>(in + r, kRows, half), sum);
+        sum = _mm256_fmadd_ps(_mm256_loadu_ps(s.minimum[half] + column), sum_of_inputs<kHalves>(in + first + r, kStride, half), sum);
       }
       _mm256_storeu_ps(acc, sum);
     }
   }
 }
 
+// One half (or all) of a group, for kPass of the tile's rows and kVectors vectors.
+template <class Reader, bool kHalves, bool kMinima, int kRows, int kFirst, int kPass, int kVectors>
+HEADRACE_INLINE void add_pass(float* acc, const GroupScales& s, const uint8_t* group, const uint32_t* x,
+                              const uint32_t* in, int half, int v0, __m256i table) {
+  constexpr int kSteps = kHalves ? 4 : 8;
+  const uint32_t* sums = in + (kHalves ? kInputLow + half : kInputAll) * kRows + kFirst;  // of inputs, less than nothing
+  const auto add_zero = [&](int r, __m256i words) {
+    return kMinima ? words : _mm256_add_epi32(words, _mm256_slli_epi32(broadcast(sums[r]), Reader::kZeroBit));
+  };
+  __m256i words[kPass][kVectors];
+  sum_words<Reader, kSteps, kRows>(group, half * kSteps, v0, x + half * kSteps * kRows + kFirst, table, add_zero, words);
+  add_scaled<kHalves, kMinima, kRows>(acc, s, in, half, kFirst, v0, words);
+}
+
 template <class Reader, bool kAlone, int kRows, bool kHalves, bool kMinima>
-HEADRACE_LEAF void multiply_groups(const GroupTile& t) {
-  constexpr int kSteps = kHalves ? 4 : 8, kVectors = group_vectors<Reader, kRows, kSteps>();
+HEADRACE_LEAF void multiply_groups(const GroupTile& tile) {
+  const GroupTile t = tile;  // what is stored in the sums might be the tile, for all the compiler knows, but not this one
+  constexpr int kSteps = kHalves ? 4 : 8, kPass = pass_rows<Reader, kRows, kSteps>();
+  constexpr int kVectors = pass_vectors<Reader, kPass, kSteps>();
   const __m256i table = load_table(t.table);
   const uint8_t* w = t.codes;
   const uint8_t* ahead = t.ahead;
@@ -91,9 +131,10 @@ HEADRACE_LEAF void multiply_groups(const GroupTile& t) {
     for (int v0 = 0; v0 < kStripVectors; v0 += kVectors) {
 #pragma GCC unroll 2
       for (int half = 0; half < (kHalves ? 2 : 1); ++half) {
-        __m256i words[kRows][kVectors];
-        sum_words<Reader, kSteps>(w, half * kSteps, v0, x + half * kSteps * kRows, table, words);
-        add_scaled<kHalves, kMinima, Reader::kSigned>(t, s, in, half, v0, words);
+        add_pass<Reader, kHalves, kMinima, kRows, 0, kPass, kVectors>(t.acc, s, w, x, in, half, v0, table);
+        if constexpr (kPass < kRows) {
+          add_pass<Reader, kHalves, kMinima, kRows, kPass, kRows - kPass, kVectors>(t.acc, s, w, x, in, half, v0, table);
+        }
       }
     }
   }
