@@ -13,9 +13,9 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from rich.console import Console
 
 from headrace.bench.profile import StepProfile, bench_profile
@@ -31,8 +31,7 @@ PARTS_SHOWN = 4
 SMALL_PART = 0.03  # of a step: left out of the profiles
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
+class Goal(Struct, frozen=True):
     """`bound` is the least that `value` should be, or the most where `less` is better; `phase` is the step of
     the profile that explains it, None where no step does."""
 
@@ -49,8 +48,7 @@ class Goal:
         return median <= self.bound if self.less else median >= self.bound
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """What is run, and the goals that are read from it."""
 
     name: str

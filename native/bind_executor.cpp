@@ -45,9 +45,12 @@ using StateRow = std::tuple<Bytes, int64_t>;
 using InstructionRow = std::tuple<std::string, std::vector<int>, std::vector<int>, std::vector<int>, std::vector<int>,
                                   std::vector<int>, std::vector<float>>;
 
-nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> allocate(int64_t bytes) {
-  if (bytes < 0) throw std::invalid_argument("cannot allocate " + std::to_string(bytes) + " bytes");
-  auto buffer = std::make_unique<headrace::Buffer>(static_cast<size_t>(bytes));
+nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> allocate(int64_t bytes, int64_t small_bytes) {
+  if (bytes < 0 || small_bytes < 0) {
+    throw std::invalid_argument("cannot allocate " + std::to_string(bytes) + " bytes, of which " + std::to_string(small_bytes) +
+                                " in small pages");
+  }
+  auto buffer = std::make_unique<headrace::Buffer>(static_cast<size_t>(bytes), static_cast<size_t>(small_bytes));
   static uint8_t nothing;  // NumPy wants an address even for no bytes
   uint8_t* data = bytes == 0 ? &nothing : buffer->data();
   nb::capsule owner(buffer.get(), [](void* p) noexcept { delete static_cast<headrace::Buffer*>(p); });
@@ -218,8 +221,8 @@ nb::ndarray<nb::numpy, float, nb::ndim<2>> view_of_value(nb::object self, int id
 }  // namespace
 
 void bind_executor(nb::module_& m) {
-  m.def("allocate", &allocate, "nbytes"_a,
-        "Zero-filled memory from the system, in huge pages where large; freed with the array.");
+  m.def("allocate", &allocate, "nbytes"_a, "small_nbytes"_a = 0,
+        "Zero-filled memory from the system, in huge pages where large, but for its first `small_nbytes`; freed with the array.");
   nb::class_<Pool>(m, "Pool", "A persistent pool of threads; the caller of a run is one of them.")
       .def(nb::init<int>(), "threads"_a)
       .def_prop_ro("threads", &Pool::threads);

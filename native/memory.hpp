@@ -6,11 +6,12 @@
 namespace headrace {
 
 // Memory that is committed only where it is touched. From kHugeFrom bytes on it asks for 2 MiB pages;
-// smaller buffers keep 4 KiB pages, so that a touched byte costs little.
+// smaller buffers keep 4 KiB pages, so that a touched byte costs little, and so do the first `small_bytes` of a large one
+// (about: huge pages start at a border of theirs).
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(size_t bytes);  // std::bad_alloc where the system has no room
+  explicit Buffer(size_t bytes, size_t small_bytes = 0);  // std::bad_alloc where the system has no room
   ~Buffer();
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
@@ -18,6 +19,7 @@ class Buffer {
   uint8_t* data() const { return data_; }  // 64-byte aligned; null for 0 bytes
   size_t bytes() const { return bytes_; }
 
+  static constexpr size_t kSmallPage = 4096;
   static constexpr size_t kHugePage = size_t{2} << 20;
   static constexpr size_t kHugeFrom = size_t{16} << 20;
 

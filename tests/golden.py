@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from safetensors.numpy import load_file
 
 from headrace.engine.parts import PartsOf
@@ -31,8 +31,7 @@ CAPACITY = Capacity(
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Golden:
+class Golden(Struct, frozen=True, eq=False):
     """A recorded checkpoint with its weights in float32 and what `transformers` computes from it."""
 
     program: Program
@@ -51,8 +50,7 @@ def load_golden(name: str) -> Golden:
     return Golden(program, weights, truth["prompt"], truth["logits"], truth["greedy"])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
+class Chunk(Struct, frozen=True, eq=False):
     """New tokens of a sequence that has `cached` tokens already; `pages` are the sequence's own, and
     the lowest of them also numbers its state slot."""
 

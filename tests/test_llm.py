@@ -10,11 +10,11 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from headrace import LLM
 from headrace.errors import (

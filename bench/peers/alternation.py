@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+import msgspec
 from comparison import Cell, Figure
+from msgspec import Struct
 
 from headrace.bench.spread import Spread, spread
 from headrace.bench.step import MOST_REPEATS, SLOW_SHARE
@@ -19,16 +18,14 @@ from headrace.run.limits import Limits
 Measure = Callable[[], dict[str, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
+class Speed(Struct, frozen=True):
     """What the machine could do meanwhile: bytes read and int8 operations per second."""
 
     read_per_s: float
     int8_per_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class Pair(Struct, frozen=True, kw_only=True):
     """Figures by name, and the machine's limits before ours, between both and after the peer's."""
 
     cell: str
@@ -40,8 +37,7 @@ class Pair:
     measured_at: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """A figure of a cell: each side's median, and the spread of the ratios of the pairs."""
 
     figure: Figure
@@ -131,12 +127,12 @@ class ResultFile:
         complete = text[: text.rfind("\n") + 1]
         if complete != text:
             path.write_text(complete)
-        self._pairs = [_pair(json.loads(line)) for line in complete.splitlines()]
+        self._pairs = [msgspec.json.decode(line, type=Pair) for line in complete.splitlines()]
 
     def add(self, pair: Pair) -> None:
         """Keep it."""
-        with self._path.open("a") as file:
-            file.write(json.dumps(asdict(pair)) + "\n")
+        with self._path.open("ab") as file:
+            file.write(msgspec.json.encode(pair) + b"\n")
         self._pairs.append(pair)
 
     def of(self, cell: Cell, versions: tuple[str, str], machine: Limits) -> list[Pair]:
@@ -152,8 +148,3 @@ class ResultFile:
 
 def _machine(limits: Limits) -> tuple[str, str, int]:
     return limits.cpu, limits.isa, limits.threads
-
-
-def _pair(found: dict[str, Any]) -> Pair:
-    before, between, after = (Limits(**limits) for limits in found.pop("limits"))
-    return Pair(**found, limits=(before, between, after))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class Engine(Struct, frozen=True, kw_only=True):
     """`parts` of the harness's setup must be built for it; its version stands in the name of a file that
     `version_file` matches, below the folder of the peers."""
 
@@ -16,8 +16,7 @@ class Engine:
     version_file: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Struct, frozen=True, kw_only=True):
     """A number with its name in both programs' replies, a speed unless told otherwise; the peer's times
     `peer_unit` is in our unit."""
 
@@ -33,8 +32,7 @@ class Figure:
         return ours / peer if self.more_is_better else peer / ours
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """`name` is the harness's; `prompt`, `generate` and `batch` are the same work for ours."""
 
     name: str
@@ -44,8 +42,7 @@ class Case:
     figures: tuple[Figure, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class Match(Struct, frozen=True, kw_only=True):
     """One format of ours beside one of a peer's. `group` is how it is chosen, `label` how it is shown;
     `model_file` is what ours loads, below `models`, with the model's letter in place of {}."""
 
@@ -58,8 +55,7 @@ class Match:
     parts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """What one table entry, or two, comes from: pairs of measurements."""
 
     model: str

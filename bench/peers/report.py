@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from alternation import Result
 from comparison import FIGURES, MEMORY, Cell, Figure
+from msgspec import Struct
 from rich.table import Table
 
 from headrace.run.limits import Limits
@@ -21,8 +21,7 @@ server, the others as a program; memory is the peak of a process that generates 
 Formats of one name differ in bytes: see the harness's README."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """`found` has the results of each cell that has any; `failures` says why others have none."""
 
     machine: Limits

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.engine.engine import EngineLimits, EngineStatus
 from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request, Sink, Ticket, Timing, Usage
@@ -36,8 +36,7 @@ class NullExecutor:
         return self._logits[: len(step.rows)]
 
 
-@dataclass(slots=True)
-class _Stream:
+class _Stream(Struct):
     request: Request
     sink: Sink
     tokens: int = 0

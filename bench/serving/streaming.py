@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import os
 import statistics
 import subprocess
@@ -25,6 +24,7 @@ from pathlib import Path
 
 import psutil
 from load_client import Exchange, begin, finish, post
+from msgspec.structs import replace
 from stepper import NullExecutor, Round, StepEngine
 
 from headrace import _native
@@ -80,7 +80,7 @@ def make_model(kind: str, streams: int, tokens: int, after_step: Round) -> Loade
             loaded.tokenizer,
             EngineLimits(context_length=total, max_sequences=streams),
         )
-    return dataclasses.replace(loaded, engine=engine)
+    return replace(loaded, engine=engine)
 
 
 def serve(asked: argparse.Namespace) -> None:

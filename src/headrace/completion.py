@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headrace.chat.answer import Answer
 from headrace.chat.conversation import Conversation
@@ -24,8 +25,7 @@ from headrace.engine.request import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """One finished choice."""
 
     text: str
@@ -38,8 +38,7 @@ class Choice:
     score: float | None = None  # of beam search, or what `best_by` says
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(Struct, frozen=True):
     """The answer to one prompt; `text`, `tokens`, `finish_reason`, `reasoning` and `tool_calls` are the first
     choice's. Reasoning and calls of a chat are no part of its text. With `vote`, `best_by` or
     `max_total_tokens` the choices come in the order of the `verdict`, the winner first."""
@@ -72,8 +71,7 @@ class Completion:
         return self.choices[0].tool_calls
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A piece of a stream: new text of a choice, or new reasoning of a chat; the last one of the stream has
     `completion`, with all tool calls."""
 

@@ -8,10 +8,11 @@ import queue
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, cast
+
+from msgspec.structs import fields
 
 from headrace.chat.conversation import CONTINUATION, Conversation, prepare
 from headrace.chat.messages import messages_from_openai

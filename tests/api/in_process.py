@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import anthropic
@@ -14,6 +14,7 @@ import httpx
 import httpx2
 import ollama
 import openai
+from msgspec.structs import replace
 
 from headrace.api.app import create_app
 from headrace.api.server import Server, bind

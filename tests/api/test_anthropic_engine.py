@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import anthropic
 import pytest
 from in_process import Running, running_server, shipped_model_server
+from msgspec.structs import replace
 
 from headrace.chat.template import ChatTemplate
 
@@ -121,7 +121,7 @@ def test_a_call_that_is_demanded_is_made(server: Running) -> None:
 
 
 def test_a_budget_of_thinking_is_exact(server: Running) -> None:
-    thinks = dataclasses.replace(
+    thinks = replace(
         server.model, template=ChatTemplate(TEMPLATE.replace("{% if thinks %}", "{% if true %}"))
     )
     with running_server(thinks) as running:

@@ -8,13 +8,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import compare
 import pytest
 from alternation import Pair, ResultFile, measure_pair, missing, results, slow_marks
 from comparison import CASES, ENGINES, GROUPS, MODELS, Cell, cells
+from msgspec.structs import replace
 from processes import run_whole
 from report import Report
 from their_side import Failed, Harness

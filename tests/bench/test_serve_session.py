@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from fake import FakeModel, overloaded
 from in_process import Running, running_server
+from msgspec.structs import replace
 
 from headrace.bench.serve.document import document
 from headrace.bench.serve.figures import Goals

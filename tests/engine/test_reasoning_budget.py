@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from headrace.engine.load import LoadedModel, load_model
 from headrace.engine.options import EngineOptions

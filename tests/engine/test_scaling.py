@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from headrace.engine.load import LoadedModel, load_model
 from headrace.engine.options import EngineOptions

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from safetensors.numpy import load_file
 
 from golden import CAPACITY, FOLDER, Chunk, make_step, relative_error, scattered_pages

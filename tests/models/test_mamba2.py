@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from golden import CAPACITY, FOLDER, Chunk, load_golden, make_step, relative_error, scattered_pages
 from headrace import _native

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from in_process import Running, running_server
+from msgspec.structs import replace
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
@@ -83,7 +83,7 @@ def scripted(tiny: Path, tmp_path: Path) -> Iterator[tuple[Running, ScriptedExec
     limits = EngineLimits(context_length=64, max_sequences=1)
     sampler = Sampler(len(ids), _native.Pool(1))
     engine = Engine(executor, sampler, tokenizer, limits)
-    model = dataclasses.replace(loaded, tokenizer=tokenizer, engine=engine)
+    model = replace(loaded, tokenizer=tokenizer, engine=engine)
     with running_server(model) as server:
         yield server, executor, ids
     engine.close()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from golden import (
     CAPACITY,

@@ -6,10 +6,10 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import headrace.ops
 from golden import (

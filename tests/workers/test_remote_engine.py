@@ -10,11 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from headrace.engine.contract import LoadedModel
 from headrace.engine.request import Done, Failed, Request

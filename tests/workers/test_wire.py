@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import socket
-from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from msgspec.structs import fields
 
 from headrace.chat.answer_place import AnswerPlace
 from headrace.engine.contract import EngineLimits, EngineStatus, MemoryPlan

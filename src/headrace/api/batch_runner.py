@@ -8,11 +8,11 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import IO
 
 import msgspec
+from msgspec import Struct, field
 from starlette.datastructures import Headers
 from starlette.requests import Request as HttpRequest
 from starlette.types import ASGIApp, Message, Scope
@@ -34,8 +34,7 @@ PAUSE_AFTER_FAILURE_S = 10.0
 LINES_AT_A_TIME = 64
 
 
-@dataclass(slots=True)
-class _Answer:
+class _Answer(Struct):
     """What an endpoint sent back."""
 
     status: int = 0

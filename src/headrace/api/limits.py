@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Callable
 from copy import copy
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from headrace.errors import Overloaded
 from headrace.store.keys import KeyLimits

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from headrace.errors import InvalidRequest
 
@@ -19,8 +20,7 @@ _QUOTED_PAIR = re.compile(r'\\(["\\])')
 _ESCAPES = {"%22": '"', "%0D": "\r", "%0A": "\n"}  # as browsers write them in names (WHATWG, form submission)
 
 
-@dataclass(frozen=True, slots=True)
-class FormField:
+class FormField(Struct, frozen=True):
     """One field; `filename` is None where it is no file."""
 
     name: str

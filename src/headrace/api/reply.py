@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -50,8 +49,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("headrace.api")
 
 
-@dataclass(slots=True)
-class Collected:
+class Collected(Struct):
     """One choice of a reply that is not streamed."""
 
     text: list[str] = field(default_factory=list[str])
@@ -100,8 +98,7 @@ class Shape(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """The fields that open every reply and chunk."""
 
     id: str

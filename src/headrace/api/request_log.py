@@ -6,7 +6,8 @@ import logging
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from headrace.api.call import Call
 from headrace.errors import StoreError

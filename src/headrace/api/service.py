@@ -10,9 +10,10 @@ import uuid
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 
 from headrace.api.bridge import Mailbox
@@ -170,8 +171,7 @@ class Generation:
                     self.ended.set_result(self._failure)
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """What a request is charged before it runs: its prompts, and these with all that it may generate."""
 
     prompt_tokens: int

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from headrace import _native
 from headrace.bench.workload import Workload, prepare_workload
@@ -27,8 +27,7 @@ Progress = Callable[[str], None]
 OTHER = "(rotations)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """All instructions of one kind in a step. `least_s` is what the machine's limits allow, None where the
     work is too small to be counted; `bound` says which limit that is: "bandwidth", or a peak."""
 
@@ -39,8 +38,7 @@ class Part:
     bound: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepProfile:
+class StepProfile(Struct, frozen=True, kw_only=True):
     """One kind of step: the whole of it (`step_s`, run as always) and its parts (run one by one)."""
 
     title: str
@@ -48,8 +46,7 @@ class StepProfile:
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(Struct, frozen=True):
     """What an instruction has to do at least."""
 
     nbytes: float = 0.0

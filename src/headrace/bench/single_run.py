@@ -11,9 +11,10 @@ import json
 import resource
 import sys
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from headrace.bench.together import run_together
 from headrace.bench.workload import Workload, prepare_workload, random_prompts, workload_from_json
@@ -27,8 +28,7 @@ from headrace.sample.params import SamplingParams
 _FIRST_PROMPT = 32  # tokens of the prompt whose first token is timed from the start of the process
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOrder:
+class RunOrder(Struct, frozen=True, kw_only=True):
     """`started_s` is of the monotonic clock, just before the process was started."""
 
     workload: Workload
@@ -37,14 +37,13 @@ class RunOrder:
 
     def to_json(self) -> str:
         """One line."""
-        options = asdict(self.options) | {"cache_dir": str(self.options.cache_dir)}
+        options = to_builtins(self.options, enc_hook=str)
         return json.dumps(
             {"workload": self.workload.to_json(), "options": options, "started_s": self.started_s}
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFigures:
+class RunFigures(Struct, frozen=True, kw_only=True):
     """Speeds are of all sequences together; `decode` while all of them generate, 0 for single tokens."""
 
     prefill_tokens_per_s: float
@@ -66,7 +65,7 @@ def main() -> None:
         started_s=found["started_s"],
     )
     try:
-        print(json.dumps(asdict(measure(order))))
+        print(json.dumps(to_builtins(measure(order))))
     except HeadraceError as error:
         print(json.dumps({"error": error.message, "param": error.param, "exit_code": error.exit_code}))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.bench.spread import Spread, spread
 from headrace.bench.together import run_together
@@ -61,8 +63,7 @@ JOBS: Mapping[str, Sequence[str]] = {
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeculateOrder:
+class SpeculateOrder(Struct, frozen=True, kw_only=True):
     """What is measured: every drafter at every temperature with every number of sequences at once, in `pairs`
     of a plain run and one with drafts. `prompts` are by job; `generate` is the most tokens for each."""
 
@@ -75,8 +76,7 @@ class SpeculateOrder:
     raw: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeculateFigures:
+class SpeculateFigures(Struct, frozen=True, kw_only=True):
     """One cell. `speed_up` is the ratio of tokens a second to the plain run beside it, `job_speed_up` that of
     all pairs together: few answers that gain much count for more there than many that lose little.
     `tokens_per_step` are those of one sequence; `accepted` is the share of drafted tokens that were right."""
@@ -93,8 +93,7 @@ class SpeculateFigures:
     accepted: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     tokens: tuple[tuple[int, ...], ...]
     seconds: float
     steps: int

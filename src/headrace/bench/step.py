@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from headrace.bench.single_run import RunFigures, RunOrder
 from headrace.bench.spread import Spread, spread
@@ -26,8 +28,7 @@ MOST_REPEATS = 2  # for each run that was asked for
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepReport:
+class StepReport(Struct, frozen=True, kw_only=True):
     """What was measured. Shares are of the limits measured just before and after each run.
 
     `slow_runs` were marked and repeated: meanwhile the machine was slower than `SLOW_SHARE` of its best.
@@ -47,8 +48,7 @@ class StepReport:
     slow_runs: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     figures: RunFigures
     limits: Limits  # the worse of those before and after
     slow: bool

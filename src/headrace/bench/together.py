@@ -5,14 +5,14 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headrace.engine.contract import EngineContract
 from headrace.engine.request import Delta, Done, Event, Failed, Request
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Struct, frozen=True):
     """New tokens of the request with that `index`; the time is of the monotonic clock."""
 
     index: int

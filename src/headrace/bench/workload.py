@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from headrace.bench.random_checkpoint import RandomCheckpoint, no_tokenizer, read_config_file
 from headrace.engine.load import Prepared, prepare, prepare_checkpoint
@@ -14,8 +15,7 @@ from headrace.engine.options import EngineOptions
 from headrace.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(Struct, frozen=True, kw_only=True):
     """`model` is a name as everywhere, or else `config` a config.json whose weights are made up."""
 
     model: str | None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headrace.chat.messages import ToolCall
 from headrace.chat.reasoning import ReasoningMarks, reasoning_of
@@ -26,8 +27,7 @@ from headrace.chat.tools import ToolUse
 from headrace.errors import InvalidRequest
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerSyntax:
+class AnswerSyntax(Struct, frozen=True):
     """How a model writes answers. With harmony the family says it all, otherwise `reasoning` comes first."""
 
     family: Family | None

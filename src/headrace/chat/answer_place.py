@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerPlace:
+class AnswerPlace(Struct, frozen=True):
     """The answer comes after the last `after`, within `wrap` where that is written.
 
     Without `after` all is answer, unless reasoning had begun: the prompt `opened` it or the text starts with

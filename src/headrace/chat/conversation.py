@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.chat.answer import AnswerParser, AnswerSyntax, answer_grammar, answer_syntax
 from headrace.chat.answer_place import AnswerPlace
@@ -30,8 +32,7 @@ CONTINUATION = "Wait"
 _syntax_of = lru_cache(32)(answer_syntax)
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(Struct, frozen=True):
     """What is asked of a model. `opened`: the prompt ends within the reasoning. `use`: the tools on offer."""
 
     text: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
+
+from msgspec import Struct
 
 from headrace.errors import InvalidRequest
 
@@ -13,8 +14,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 _FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True):
     """A call that the assistant made; `arguments` is the JSON text as the model wrote it."""
 
     id: str
@@ -22,8 +22,7 @@ class ToolCall:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """One turn of a conversation. `content` is None only where an assistant called tools and said nothing."""
 
     role: str

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headrace.chat.tool_formats.lark import Lark
 from headrace.chat.tool_formats.output import Output
 from headrace.chat.tool_formats.reader import Reader, Steps
 
 
-@dataclass(frozen=True, slots=True)
-class ReasoningMarks:
+class ReasoningMarks(Struct, frozen=True):
     """Reasoning stands between `start` and `end` before the answer; `wrap` stands around the answer itself.
 
     A template may write `start` at the end of the prompt; then the answer begins within the reasoning.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, cast
+
+from msgspec import Struct
 
 from headrace.errors import InvalidRequest
 
@@ -17,8 +18,7 @@ _FUNCTION_KEYS = ("name", "description", "parameters", "strict")
 Mode = Literal["auto", "required"]
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(Struct, frozen=True):
     """A function that the model may call; `parameters` is the JSON Schema of its arguments."""
 
     name: str
@@ -47,8 +47,7 @@ class Tool:
         return frozenset(cast("list[str]", names)) if isinstance(names, list) else frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class ToolUse:
+class ToolUse(Struct, frozen=True):
     """The tools of a request. The template shows `offered`; only `callable` ones may be called."""
 
     offered: tuple[Tool, ...] = ()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import queue
 from collections.abc import Generator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headrace import _native
 from headrace.cli.terminal import size
@@ -34,8 +35,7 @@ def events(model: LoadedModel, request: Request) -> Generator[Event]:
             ticket.cancel()
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
+class Statistics(Struct, frozen=True):
     """Speed of one answer. `bandwidth_share` is that of this machine's read bandwidth, 0 to 1."""
 
     first_token_s: float

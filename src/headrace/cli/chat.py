@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from headrace.chat.messages import Message
 from headrace.chat.template import missing_template
@@ -81,7 +82,7 @@ class Conversation:
             return f"unknown parameter {name}: valid are {', '.join(SETTABLE)}"
         try:
             parsed: Any = SETTABLE[name](value.strip())
-            self.params = dataclasses.replace(self.params, **{name: parsed})
+            self.params = replace(self.params, **{name: parsed})
         except ValueError:
             kind = "whole number" if SETTABLE[name] is int else "number"
             return f"{value.strip()!r} is not a {kind}"

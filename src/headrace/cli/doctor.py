@@ -6,12 +6,13 @@ import os
 import platform
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from headrace import __version__, _native
 from headrace.cli.answer import read_bandwidth
@@ -37,8 +38,7 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 LOW_SPACE_BYTES = 2_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One line of the report. `problem` says what is wrong and what to do; `broken` fails the command."""
 
     name: str

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from msgspec import Struct
 
 from headrace.config import SETTINGS, Settings, load_settings
 from headrace.errors import InvalidRequest, UsageError
@@ -51,8 +51,7 @@ SERVER_SETTINGS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(Struct, frozen=True):
     """One flag of a command: the name of its parameter, its type and how typer shows it."""
 
     name: str

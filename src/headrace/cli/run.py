@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
+from msgspec import Struct, to_builtins
 
 from headrace.chat.messages import Message
 from headrace.chat.template import missing_template
@@ -89,8 +88,7 @@ def _prompt_ids(model: LoadedModel, prompt: str, *, raw: bool, system: str | Non
     return model.tokenizer.encode(model.template.render(messages), add_special=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     text: str
     ended: ChoiceDone
     done: Done
@@ -124,7 +122,7 @@ def _report(model: LoadedModel, answer: _Answer, threads: int | None) -> dict[st
         "finish_reason": answer.ended.reason,
         "stop": answer.ended.stop,
         "seed": answer.done.seed,
-        "usage": dataclasses.asdict(answer.done.usage),
-        "timing": dataclasses.asdict(answer.done.timing),
-        "statistics": dataclasses.asdict(statistics(model, answer.done, threads)),
+        "usage": to_builtins(answer.done.usage),
+        "timing": to_builtins(answer.done.timing),
+        "statistics": to_builtins(statistics(model, answer.done, threads)),
     }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from msgspec import to_builtins
 
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import MODEL_SETTINGS, takes_settings
@@ -72,8 +72,8 @@ def _print_card(model: str | None, settings: Settings) -> None:
 
 
 def _as_json(facts: ModelFacts) -> dict[str, Any]:
-    plan = None if facts.plan is None else asdict(facts.plan) | {"total_bytes": facts.plan.total_bytes}
-    return asdict(facts) | {"path": str(facts.path), "plan": plan}
+    plan = None if facts.plan is None else to_builtins(facts.plan) | {"total_bytes": facts.plan.total_bytes}
+    return to_builtins(facts, enc_hook=str) | {"plan": plan}
 
 
 def _about(facts: ModelFacts) -> list[tuple[str, str]]:

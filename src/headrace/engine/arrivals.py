@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import secrets
 from copy import copy
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from headrace.engine.beam_group import BeamGroup
 from headrace.engine.beam_search import BeamSearch

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from headrace.engine.beam_search import BeamSearch, Candidates
 from headrace.engine.request import ChoiceDone, Delta, Event, Usage
@@ -14,8 +15,7 @@ from headrace.sample.sampler import Sampler
 from headrace.text.stream import Detokenizer
 
 
-@dataclass(slots=True)
-class Change:
+class Change(Struct):
     """Sequences that have ended and that begin, and the events of a search that is over."""
 
     ended: list[Sequence] = field(default_factory=list[Sequence])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from headrace.engine.request import TokenLogprob
 
@@ -13,8 +14,7 @@ Candidates = Sequence[tuple[int, float]]
 """Tokens with their log-probabilities, likeliest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Beam:
+class Beam(Struct, frozen=True):
     """Generated tokens, the sum of their log-probabilities, and which of the beams before it goes on."""
 
     tokens: tuple[int, ...] = ()
@@ -23,8 +23,7 @@ class Beam:
     parent: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class BeamSearch:
+class BeamSearch(Struct, kw_only=True):
     """The rules of transformers' `generate(num_beams=width)`, for one prompt.
 
     A beam's score is its log-probability / length ** length_penalty. It is over when `width` beams have

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from headrace.engine.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Struct, frozen=True):
     """Compute `sequence.tokens[start:start + count]`; `samples`: it ends at the last token, for logits;
     `scores`: logits are wanted of every token. After the last token come `drafted` ones of the sequence's
     draft, which are not in `count`."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
+
+from msgspec import Struct
 
 from headrace.chat.template import ChatTemplate
 from headrace.engine.request import Request, Sink, Ticket
@@ -15,8 +16,7 @@ from headrace.text.tokenizer import Tokenizer
 EngineState = Literal["running", "restarting", "failed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLimits:
+class EngineLimits(Struct, frozen=True, kw_only=True):
     """`context_length` in tokens; `max_waiting` sequences may queue; one class of priority per `ageing_s`.
 
     `embedding_size` is how many numbers the vector of a text has, 0 where the model generates text instead.
@@ -42,8 +42,7 @@ class EngineLimits:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStatus:
+class EngineStatus(Struct, frozen=True):
     """A snapshot. `last_step_s` is the monotonic time at which the loop last made progress.
 
     `preemptions`, tokens that were `drafted` and those of them `accepted`, and the `masks` of grammars with
@@ -91,8 +90,7 @@ class EngineContract(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPlan:
+class MemoryPlan(Struct, frozen=True, kw_only=True):
     """Bytes, when every page is in use. `base_bytes` is the process before the model: Python and libraries.
 
     `weight_bytes_per_token` is what a decode step of one sequence reads; the token table is read by the row,
@@ -126,8 +124,7 @@ class MemoryPlan:
         return self.own_bytes + self.draft_bytes + self.base_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
+class LoadedModel(Struct, frozen=True, kw_only=True):
     """A model that runs: its text side and its engine. `defaults` come from generation_config.json.
 
     `cache_failures` counts packed weights that could not be kept on the disk for the next time.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from headrace.engine.contract import MemoryPlan
 from headrace.engine.load import model_of, usable_cores, wanted_weights
@@ -32,8 +33,7 @@ from headrace.weights.stored import StoredClass, stored_classes
 _STATED_CONTEXT = 1024  # tokens before the one whose speed is predicted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
+class Speed(Struct, frozen=True, kw_only=True):
     """Tokens per second that this machine's limits allow: of one sequence after `context` tokens, which reads
     the weights and the cached keys and values; of a prompt, whose products take the peak of `arithmetic`."""
 
@@ -44,8 +44,7 @@ class Speed:
     limits: Limits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
+class ModelFacts(Struct, frozen=True, kw_only=True):
     """`active_parameters` take part in a token: of experts only the chosen ones. `plan` and `speed` are None
     where the model does not fit, as `plan_problem` says; an encoder has no `speed`. `runs_in`: the formats
     of the matrices."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from headrace.engine.chunk import Chunk
 from headrace.engine.constraints import Constraints, Masks

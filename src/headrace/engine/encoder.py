@@ -7,9 +7,9 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.engine.contract import EngineLimits, EngineStatus
@@ -37,8 +37,7 @@ from headrace.weights.pooling import Pooling, PoolingKind
 _SMALLEST_LENGTH = 1e-12  # of a vector: below it, it has no direction to keep
 
 
-@dataclass(slots=True, eq=False)
-class _Text:
+class _Text(Struct, eq=False):
     """A request on its way; times are seconds of the monotonic clock."""
 
     request_id: str

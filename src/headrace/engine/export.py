@@ -6,11 +6,11 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.chat.template import ChatTemplate
 from headrace.engine.model_card import licence
@@ -37,8 +37,7 @@ _CARRIED = (".json", ".jinja", ".txt", ".md", ".model")
 _DTYPES = {"f32": "float32", "f16": "float16"}  # as config.json says it; else bfloat16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Export:
+class Export(Struct, frozen=True, kw_only=True):
     """An open checkpoint found at `path`, and the type that its weights shall have."""
 
     checkpoint: Source

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as PySequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headrace.engine.beam_group import BeamGroup
 from headrace.engine.panel import TOTAL, Panel, Stop
@@ -32,8 +34,7 @@ from headrace.text.stops import StopMatcher
 from headrace.text.stream import Detokenizer
 
 
-@dataclass(slots=True, eq=False)
-class Choice:
+class Choice(Struct, eq=False):
     """One choice: its sequence, sampling state and text, and what its tokens are limited to."""
 
     sequence: Sequence
@@ -160,8 +161,7 @@ class Choice:
         return text if stop is not None else text + self.stops.flush()
 
 
-@dataclass(slots=True, eq=False)
-class Generation:
+class Generation(Struct, eq=False):
     """A request in the engine. Times are seconds of the monotonic clock."""
 
     request_id: str

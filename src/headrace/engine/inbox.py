@@ -8,8 +8,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from headrace.engine.contract import EngineLimits
 from headrace.engine.request import Event, Failed, Request, Sink
@@ -32,15 +33,13 @@ class Accepted(Protocol):
 AcceptedType = TypeVar("AcceptedType", bound=Accepted)
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(Struct, frozen=True):
     """The word to stop a request."""
 
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """The word to compute no more of a request, or to go on."""
 
     request_id: str

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace import _native
 from headrace.chat.template import ChatTemplate
@@ -56,8 +58,7 @@ Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while weights are packed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(Struct, frozen=True, kw_only=True):
     """A checkpoint that has been read, checked and planned, but not loaded. An encoder may `normalise`
     vectors."""
 
@@ -341,8 +342,7 @@ def default_params(generation: Config | None) -> SamplingParams:
     return SamplingParams(**values)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """A program's weights by name: packed matrices, and as float32 what is not packed."""
 
     matrices: Mapping[str, PackedWeight]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from headrace.config import Settings
 from headrace.errors import UsageError
@@ -36,8 +37,7 @@ _COUNTS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
+class EngineOptions(Struct, frozen=True, kw_only=True):
     """`weights` "keep" stays with the checkpoint's type; so does "auto", but for a shipped model that runs in
     another one. `kv_dtype` "auto" is f32 for f32 weights, else bf16.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Sequence_
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from headrace.engine.extraction import extract_of
 from headrace.engine.request import ChoiceDone, Delta, Event, FinishReason, Verdict
@@ -25,8 +26,7 @@ class Member(Protocol):
     limited_by: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """End the choice of that index, for this reason."""
 
     choice: int

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.ops.tensor_part import TensorPart

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.engine.scaling import Scaling
 from headrace.errors import HeadraceError
@@ -18,15 +18,13 @@ from headrace.sample.thinking import ThinkingLimit
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
-@dataclass(frozen=True, slots=True)
-class Embed:
+class Embed(Struct, frozen=True):
     """A vector is wanted instead of text: its first `dimensions` numbers, None for all."""
 
     dimensions: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """One prompt with its parameters; `params.n` choices come back.
 
     `salt` separates prefix caches (one per API key); `cache` False neither reads nor feeds the prefix
@@ -55,8 +53,7 @@ class Request:
     embed: Embed | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(Struct, frozen=True):
     """Natural-log probability of a token under the model's distribution before truncation."""
 
     token: int
@@ -65,15 +62,13 @@ class TokenLogprob:
     rank: int = 0  # 1: no token is likelier; 0: not known
 
 
-@dataclass(frozen=True, slots=True)
-class PromptLogprobs:
+class PromptLogprobs(Struct, frozen=True):
     """All tokens of the prompt but its first, where `prompt_logprobs` were asked for; before any Delta."""
 
     logprobs: tuple[TokenLogprob, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Token counts of one request; `miss_reason` says why `cached_tokens` is not larger. Where the request
     had a `prediction`, so many drafted tokens turned out right and wrong. `tokens_saved` is how many more the
     choices that `scaling` stopped might have generated, up to their limits: a bound."""
@@ -87,8 +82,7 @@ class Usage:
     tokens_saved: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(Struct, frozen=True):
     """New text of one choice. `text` may be empty when bytes or a possible stop string are held back."""
 
     choice: int
@@ -97,8 +91,7 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Embedded:
+class Embedded(Struct, frozen=True):
     """The vectors of a text: one, or with pooling `none` one for each token. `data` is float32,
     little-endian."""
 
@@ -111,8 +104,7 @@ class Embedded:
         return np.frombuffer(self.data, "<f4").reshape(self.rows, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceDone:
+class ChoiceDone(Struct, frozen=True):
     """One choice has ended; `stop` is the stop string or stop-token id that ended it, if one did, or what of
     `scaling` did: "max_total_tokens" or "deadline_s" with reason "length", "vote" or "best_by" with
     "cancelled". `score` is what beam search ranks by."""
@@ -123,8 +115,7 @@ class ChoiceDone:
     score: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What `scaling` made of all choices: their `order`, the one to give out first.
 
     With a vote `answer` is the winner's, None where no choice has one, and `votes` are those counted by then,
@@ -139,8 +130,7 @@ class Verdict:
     budget: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(Struct, frozen=True):
     """Seconds on the monotonic clock: from submission to first scheduling, first token and the end."""
 
     queue_s: float
@@ -148,8 +138,7 @@ class Timing:
     total_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """Terminal: every choice has ended."""
 
     usage: Usage
@@ -157,8 +146,7 @@ class Done:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """Terminal: the request failed; nothing follows."""
 
     error: HeadraceError
@@ -171,13 +159,12 @@ Sink = Callable[[list[Event]], None]
 engine waits, which is right while those who read are behind and for nothing else."""
 
 
-@dataclass(slots=True)
-class Ticket:
+class Ticket(Struct):
     """A handle on a submitted request: `cancel()` stops work within one step, `hold()` until it is undone."""
 
     request_id: str
-    _cancel: Callable[[str], None] = field(repr=False)
-    _hold: Callable[[str, bool], None] = field(repr=False)
+    _cancel: Callable[[str], None]
+    _hold: Callable[[str, bool], None]
 
     def cancel(self) -> None:
         """Stop the request: its pages are free after the current step; it ends with 'cancelled' and Done."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headrace.engine.plan import shares_per_token
 from headrace.program.program import Program
@@ -27,8 +28,7 @@ def peak_of(format: str, limits: Limits) -> float:
     return peaks[arithmetic_of(format)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roofline:
+class Roofline(Struct, frozen=True, kw_only=True):
     """Operations (multiplications and additions) of one token; `format` is that of most weights.
 
     Of a prompt only the last token is multiplied with the output matrix, so its tokens cost less than those

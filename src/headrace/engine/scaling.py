@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast, get_args
+
+from msgspec import Struct
 
 from headrace.chat.answer_place import AnswerPlace
 from headrace.errors import InvalidRequest
@@ -14,8 +15,7 @@ Extraction = Literal["text", "last_number", "boxed", "regex", "json_pointer", "f
 Score = Literal["mean_logprob", "sum_logprob", "scorer"]
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A choice that has ended, as a scorer sees it: its whole text, reasoning and marks included."""
 
     text: str
@@ -31,8 +31,7 @@ class Scorer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Vote:
+class Vote(Struct, frozen=True):
     """Self-consistency (Wang et al. 2022, https://arxiv.org/abs/2203.11171): the answer of most choices.
 
     `extract` says what of a choice is its answer: its `text`; the `last_number` in it; what stands in the
@@ -64,8 +63,7 @@ class Vote:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(Struct, frozen=True):
     """The best choices first: by log-probability per token, by that of the whole, or by one's own scorer.
 
     Only the `keep` best are certain to be whole: with `sum_logprob`, which can only fall while a choice
@@ -89,8 +87,7 @@ class Ranking:
         return self.by != "scorer"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
+class Scaling(Struct, frozen=True, kw_only=True):
     """One of `vote` and `rank`, or neither; and at most `max_total_tokens` tokens in all choices together.
 
     With it the request's deadline ends what is under way and the best so far comes back, where without it the

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from headrace.engine.chunk import Chunk
 from headrace.engine.sequence import RANK, Sequence, State, agreeing, take_out

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
+
+from msgspec import Struct, field
 
 from headrace.errors import ProgramError
 from headrace.kv.prefix_tree import MissReason
@@ -22,8 +23,7 @@ class State(Enum):
     FINISHED = "finished"
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Sequence:
+class Sequence(Struct, eq=False, kw_only=True):
     """A prompt and what was generated from it.
 
     The engine appends to `tokens` and sets `draft`, what may follow them, nothing else; the scheduler owns

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Sequence_
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from headrace.engine.chunk import Chunk
 from headrace.engine.sequence import Sequence
@@ -16,8 +16,7 @@ from headrace.program.step import Step
 FEW = 64  # tokens that are quicker one by one than as arrays
 
 
-@dataclass(slots=True)
-class _PageRow:
+class _PageRow(Struct):
     """A sequence's pages as an array, kept from step to step so that a step copies only what changed."""
 
     entries: Ints

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from headrace.engine.chunk import Chunk
 from headrace.engine.generation import Choice
@@ -13,8 +14,7 @@ from headrace.sample.grammar import GrammarError
 from headrace.sample.sampler import Sampled, Sampler
 
 
-@dataclass(slots=True, eq=False)
-class Turn:
+class Turn(Struct, eq=False):
     """A choice's turn to draw tokens from the step's logits; `row` is the one to draw from next.
 
     The rows after the first are those of its draft: each is what plain decoding would have computed if the

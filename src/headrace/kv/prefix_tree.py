@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from headrace.errors import ProgramError
 from headrace.kv.pages import PAGE_TOKENS, Pages
@@ -39,8 +40,7 @@ GHOSTS_PER_PAGE = 4
 """How many evicted pages are remembered, per page of the cache, to tell "evicted" from "cold"."""
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """The longest cached prefix: its pages, retained for the caller, and why it is not longer."""
 
     pages: list[int]
@@ -48,8 +48,7 @@ class Match:
     miss_reason: MissReason | None
 
 
-@dataclass(slots=True, eq=False)
-class _Node:
+class _Node(Struct, eq=False):
     """One cached page. `chain` identifies the tokens from the root up to and including this page."""
 
     salt: Hashable

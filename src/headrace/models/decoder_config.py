@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headrace.errors import UnsupportedModel
 from headrace.models.rope import Rope, read_rope
@@ -14,8 +15,7 @@ _ACTS = {"silu": "silu", "gelu": "gelu"} | dict.fromkeys(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
+class Experts(Struct, frozen=True, kw_only=True):
     """A mixture of `count` MLPs of `intermediate` entries, of which each token uses `top_k`, with shares that
     sum to 1 where they are `normalise`d, times `scale`. `layers[i]` says whether layer i is one, or plain.
     Experts are chosen from the `top_groups` best of `groups` groups; `shared` more are used by every token.
@@ -33,8 +33,7 @@ class Experts:
     transposed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latent:
+class Latent(Struct, frozen=True, kw_only=True):
     """Multi-head latent attention: keys and values of all heads come from one row of `kv_rank` entries,
     queries from one of `query_rank` (0: from the hidden row itself). Of a head's query and key, `plain`
     entries do not rotate and `rotary` do, as neighbours where they are `paired`; its value has `value`."""
@@ -47,8 +46,7 @@ class Latent:
     paired: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DecoderConfig:
+class DecoderConfig(Struct, frozen=True, kw_only=True, eq=False):
     """Sizes in entries. Of layer i, `ropes[i]` is the rotation of queries and keys (None: none), `windows[i]`
     the sliding window in tokens (0: full attention). A softcap of 0 is none. `parallel`: attention and MLP
     read the same rows. `transposed`: matrices are stored as [inputs, outputs]. `bidirectional`: an encoder,

@@ -6,7 +6,7 @@ and one rotated key for all heads, and what would expand them is applied to quer
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from headrace.errors import UnsupportedModel
 from headrace.kv.pages import PAGE_TOKENS

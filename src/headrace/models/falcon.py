@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from headrace.errors import UnsupportedModel
 from headrace.models import blocks

@@ -3,7 +3,7 @@ layer. Norm weights are stored less one."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from headrace.errors import UnsupportedModel
 from headrace.models import blocks, llama

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from headrace.models import gemma2, llama
 from headrace.models.decoder_config import DecoderConfig

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import cast
+
+from msgspec import Struct
 
 from headrace.errors import UnsupportedModel
 from headrace.models.blocks import project
@@ -25,8 +26,7 @@ MOST_TOKENS = 1 << 20
 """The context where the config names none: the state does not grow, so nothing but this bound ends a text."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mamba2Config:
+class Mamba2Config(Struct, frozen=True, kw_only=True):
     """Sizes in entries; `inner` = heads * head_dim. `groups` share B, C and the mean of the gated norm."""
 
     hidden: int

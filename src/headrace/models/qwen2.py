@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from headrace.models.decoder_config import DecoderConfig, read_decoder, read_windows
 from headrace.models.llama import define, encode

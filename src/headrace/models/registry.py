@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from headrace.errors import UnsupportedModel
 from headrace.models.rope import CONTEXT_IN_USE
@@ -38,8 +39,7 @@ class ModelConfig(Protocol):
     def context(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Model:
+class Model(Struct, frozen=True, eq=False):
     """An architecture with its config. With `pooling` it encodes: rows are the last tokens of texts for
     `mean` and `last`, their first for `cls`, all tokens for `none`."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.ops.value import Array
@@ -20,8 +20,7 @@ CONTEXT_IN_USE = "headrace_context"
 """Of a config: the context in tokens that a model is loaded with, where that is not its own."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rope:
+class Rope(Struct, frozen=True, eq=False):
     """inv_freq[rotary_dim / 2] in radians per position; `scale` multiplies cosine and sine."""
 
     inv_freq: Array

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from headrace.ops.op import op
 from headrace.ops.value import Array, Ints
 
 
-@dataclass(frozen=True, slots=True)
-class KvCache:
+class KvCache(Struct, frozen=True):
     """Keys and values of one layer, each [slots, kv_heads * head_dim]; slot = page * page size + offset.
 
     Values of the shape [slots, 0] are the first entries of the keys.

@@ -8,9 +8,10 @@ case is the attribute of that name; `A+B` is the size of an output.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import Struct
 
 from headrace.errors import ProgramError
 from headrace.ops.value import Attr, Dim, Value
@@ -18,8 +19,7 @@ from headrace.ops.value import Attr, Dim, Value
 Shape = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Op:
+class Op(Struct, frozen=True, eq=False):
     """An op: call it on values to record it, call `body` on arrays to compute it.
 
     `tolerance` is the largest relative error an executor may show against `body` on the same inputs.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from headrace.ops.value import Ints
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorPart:
+class TensorPart(Struct, frozen=True, kw_only=True):
     """Some of the `of` rows of a stored tensor, which for a vector are its numbers.
 
     They start at row `first` and follow each other, or come in blocks of `block` rows, one every `stride`.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NoReturn, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Dim = int | str
@@ -25,8 +25,7 @@ class Records(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Value:
+class Value(Struct, frozen=True, eq=False):
     """One array of a program. Identity is the object; `name` is for people."""
 
     name: str

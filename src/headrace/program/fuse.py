@@ -8,7 +8,7 @@ Pure parts may move up to the first part's place, but never across an effect.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from headrace.ops.value import Dim, Value
 from headrace.program.program import Instruction, Program

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from headrace.errors import ProgramError
 from headrace.ops.value import Value
@@ -11,8 +11,7 @@ from headrace.program.program import Program
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """Where a float32 value lives: [T or R rows, columns] from byte `offset` of the arena."""
 
     rows: str
@@ -21,8 +20,7 @@ class Placement:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ArenaPlan:
+class ArenaPlan(Struct, frozen=True):
     """Placements for a largest step; a smaller one uses the front of each buffer."""
 
     placements: dict[Value, Placement]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from headrace.errors import ProgramError
 from headrace.ops.op import Op
@@ -11,8 +12,7 @@ from headrace.ops.tensor_part import TensorPart
 from headrace.ops.value import Array, Attr, Ints, Value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Instruction:
+class Instruction(Struct, frozen=True, eq=False):
     """One op on values. A fused instruction has no op; `parts` are the instructions that it replaces, in
     order, and are its definition."""
 
@@ -40,8 +40,7 @@ class Instruction:
         return self.attrs[name]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class Program(Struct, frozen=True, eq=False):
     """A model as a flat list. `weights` are checkpoint tensors by name, `constants` come from the config or
     are orders of columns (int32), `caches` are the KV caches in layer order, `states` the recurrent states,
     `output` is the logits, [R, V].

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from headrace.errors import UnsupportedModel
 from headrace.ops.take_columns import take_columns

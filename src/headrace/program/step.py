@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from headrace.ops.value import Ints
 
@@ -21,8 +20,7 @@ INPUT_SHAPES: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One ragged step: prefill, chunks of it, decode and verification, mixed. All arrays are int32.
 
     tokens[T], positions[T] and slots[T] (page * page size + offset) belong together; sequence b owns rows

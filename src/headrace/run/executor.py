@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from headrace._native import SeveralSteps, Signal, SuffixAutomaton
 from headrace.ops.value import Array
@@ -12,8 +13,7 @@ from headrace.program.step import Step
 from headrace.sample.sampler import RowState, Sampler
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class Capacity(Struct, frozen=True, kw_only=True):
     """The largest step, the KV memory (`page_count` pages of `page_tokens` slots in every layer), and room
     for the recurrent states of `state_slots` sequences: 0 where the program has none."""
 
@@ -34,8 +34,7 @@ class Executor(Protocol):
         ...
 
 
-@dataclass(slots=True)  # frozen ones take four times as long to make, once for each call
-class Guesses:
+class Guesses(Struct, frozen=True):
     """Texts that grow with what is drawn, one for each sequence (None: not this one's). Where one ends with
     tokens that stood in it before, depths[b * MATCH_KINDS + its match_kind] of those that followed are
     checked by the next step, which has at most `room` tokens."""

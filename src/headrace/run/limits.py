@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from headrace import _native
 
@@ -15,8 +17,7 @@ _VERSION = 5  # of the file; raise it when what is measured changes
 _CPU_FACTS = Path("/proc/cpuinfo")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """Bytes and operations (a multiplication and an addition are two) per second of `threads` threads.
     `matrix_...` are of matrix units: 0 where there are none."""
 

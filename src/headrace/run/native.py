@@ -22,6 +22,10 @@ from headrace.weights.packed import PackedWeight
 KvType = Literal["f32", "bf16"]
 KV_BYTES: dict[KvType, int] = {"f32": 4, "bf16": 2}
 
+# Short texts lie at the beginning of every layer's keys and values. In huge pages the first token alone
+# would touch two of them a layer: 100 MB to be zeroed.
+_SHORT_TEXTS_BYTES = 256 << 10
+
 
 class NativeExecutor:
     """Runs a program on the thread pool with the GIL released for the whole step.
@@ -154,7 +158,7 @@ def _kv_memory(
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
     width, head_dim = int(cache.shape[1]), _head_dim(cache, program)
     slot_bytes = capacity.page_count * capacity.page_tokens * KV_BYTES[kv_type]
-    k, v = (_native.allocate(slot_bytes * int(width)) for width in cache.shape[1:])
+    k, v = (_native.allocate(slot_bytes * int(width), _SHORT_TEXTS_BYTES) for width in cache.shape[1:])
     return k, v, width // head_dim, head_dim
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.ops.value import Ints
 
@@ -15,8 +15,7 @@ Torch = Any
 Tensor = Any
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KvCache:
+class KvCache(Struct, frozen=True, eq=False):
     """Keys and values of one layer on the device, each [slots, kv_heads * head_dim]."""
 
     k: Tensor

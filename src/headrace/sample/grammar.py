@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct
 
 from headrace.errors import InvalidRequest
 
@@ -25,8 +26,7 @@ class GrammarError(InvalidRequest):
     code = "grammar_error"
 
 
-@dataclass(frozen=True, slots=True)
-class Constraint:
+class Constraint(Struct, frozen=True, eq=False):
     """An output must be one of the texts that `text` describes, from its first character to its last.
 
     `text` is: for json_schema a schema as JSON; for json_object nothing; for regex a regular expression of
@@ -35,13 +35,14 @@ class Constraint:
     GBNF, llama.cpp's notation; for choice a JSON list of texts; for structural_tag one as JSON.
 
     `after` is a text (such as `</think>`) before whose end nothing is constrained, except that the output
-    cannot end; up to 8 characters of white space may follow it. `param` is what errors name.
+    cannot end; up to 8 characters of white space may follow it. `param` is what errors name, and makes no
+    difference between two.
     """
 
     kind: Kind
     text: str = ""
     after: str | None = None
-    param: str | None = field(default=None, compare=False)
+    param: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -50,6 +51,16 @@ class Constraint:
             raise self.error(f"has {len(self.text):,} characters, at most {MAX_CHARACTERS:,} are allowed")
         if self.after == "":
             raise self.error("has an empty `after`: give the text after which it starts, or None")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constraint) and self._described == other._described
+
+    def __hash__(self) -> int:
+        return hash(self._described)
+
+    @property
+    def _described(self) -> tuple[Kind, str, str | None]:
+        return self.kind, self.text, self.after
 
     def error(self, cause: str) -> GrammarError:
         """An error about this constraint."""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Mask = NDArray[np.uint32]
 """[V / 32 rounded up]: bit `id % 32` of word `id // 32` is set for each token that may be drawn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenTable:
+class TokenTable(Struct, frozen=True, kw_only=True):
     """The bytes of each of a model's V tokens inside a text; special tokens stand for their spelling.
 
     `encode` gives the ids of a text, however it treats the start of one.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headrace.errors import InvalidRequest
 
@@ -19,8 +21,7 @@ MAX_BANNED = 128  # bad words, and banned strings
 MAX_BREAKERS = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
+class SamplingParams(Struct, frozen=True, kw_only=True):
     """Parameters of one request, in the field's usual names; headrace.sample.reference defines what they do.
 
     Order of the chain (as llama.cpp): logit bias and penalties, dry, top_n_sigma, top_k, typical_p, top_p,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.errors import InvalidRequest, NumericalError
@@ -16,8 +16,7 @@ from headrace.sample.penalties import adjust
 from headrace.sample.pinned import Floats, Ids, coin, gumbel, log, masses, token_key
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(Struct, frozen=True):
     """A token; with `logprobs` asked for, its log-probability and the likeliest tokens; with mirostat the
     bound of surprise for the next one."""
 

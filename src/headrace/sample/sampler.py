@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace import _native
@@ -105,8 +105,7 @@ class RowState:
         return self._breakers is not None and self._breakers.push(token)
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(Struct, frozen=True):
     """The tokens of one step, by row.
 
     Where `errors[r]` is not None the row has no token (-1). `logprobs` is NaN and `tops` empty for rows
@@ -119,8 +118,7 @@ class Sampled:
     errors: tuple[HeadraceError | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(Struct, frozen=True):
     """A token under the model's distribution: its natural-log probability, its rank (1: no token is likelier)
     and the likeliest tokens."""
 

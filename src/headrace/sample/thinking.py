@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headrace.errors import InvalidRequest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThinkingLimit:
+class ThinkingLimit(Struct, frozen=True, kw_only=True):
     """At most `max_tokens` tokens of a choice stand between `start` and `end`; then `closing` is forced.
     None: as many as the model likes.
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, cast
+
+from msgspec import Struct, field
 
 from headrace.store.database import Database, Row
 
 _COLUMNS = "name, target, created_s, system, parameters, license"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alias:
+class Alias(Struct, frozen=True, kw_only=True):
     """`target` is the name of a model, never of another alias."""
 
     name: str

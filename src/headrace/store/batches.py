@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
 from enum import IntEnum
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from headrace.store.database import Database, Row
 
@@ -20,8 +22,7 @@ class LineState(IntEnum):
     UNFINISHED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBatch:
+class StoredBatch(Struct, frozen=True):
     """A batch. Times are seconds since 1970.
 
     `status` is in_progress, cancelling, finalizing, and at the end the `outcome`: completed, expired or
@@ -50,8 +51,7 @@ class StoredBatch:
     usage: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A line of a batch; `reply` is the line that goes to an output file."""
 
     place: int

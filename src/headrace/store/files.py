@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from headrace.store.database import Database, Row
 
 PART_BYTES = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
+class StoredFile(Struct, frozen=True):
     """A file without its content. Times are seconds since 1970; after `expires_s` it is gone."""
 
     id: str

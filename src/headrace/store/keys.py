@@ -5,7 +5,8 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headrace.errors import InvalidRequest
 from headrace.store.database import Database, Row
@@ -14,8 +15,7 @@ KEY_PREFIX = "hr-"
 _COLUMNS = "name, digest, created_s, requests_per_minute, tokens_per_minute, concurrency"
 
 
-@dataclass(frozen=True, slots=True)
-class KeyLimits:
+class KeyLimits(Struct, frozen=True):
     """Per minute, and at a time; None is without limit."""
 
     requests_per_minute: int | None = None
@@ -23,8 +23,7 @@ class KeyLimits:
     concurrency: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredKey:
+class StoredKey(Struct, frozen=True):
     """A key in use. `digest` is HMAC-SHA256 of the key under the store's own secret."""
 
     name: str

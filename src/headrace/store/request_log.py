@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from msgspec import Struct
+from msgspec.structs import astuple, fields
 
 from headrace.store.database import Database
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedRequest:
+class LoggedRequest(Struct, frozen=True, kw_only=True):
     """One line. `arrived_s` is wall-clock time since 1970; durations count from the arrival."""
 
     id: str

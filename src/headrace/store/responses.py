@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headrace.errors import InvalidRequest
 from headrace.store.database import Database, Row
@@ -24,16 +25,14 @@ _ENDED = "status NOT IN ('queued', 'in_progress')"
 _COLUMNS = "id, owner, status, previous_id, alive_s, body"
 
 
-@dataclass(frozen=True, slots=True)
-class StoredItem:
+class StoredItem(Struct, frozen=True):
     """An item; `body` is its JSON."""
 
     id: str
     body: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredResponse:
+class StoredResponse(Struct, frozen=True, kw_only=True):
     """A kept response; `body` is its JSON but for the output. `alive_s`: when its server last spoke."""
 
     id: str

@@ -6,9 +6,9 @@ After GLiNER (Zaratiana et al. 2023); start, end and inside as in Stepanov and S
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.engine.contract import LoadedModel
 from headrace.errors import InvalidRequest, UnsupportedModel
@@ -21,8 +21,7 @@ START, END, INSIDE = 0, 1, 2
 THRESHOLD = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Entity:
+class Entity(Struct, frozen=True):
     """Characters [start, end) of a text; `score` in (0, 1)."""
 
     start: int
@@ -32,8 +31,7 @@ class Entity:
     score: float
 
 
-@dataclass(frozen=True, slots=True)
-class Labelled:
+class Labelled(Struct, frozen=True):
     """A text behind its labels, as a tagger reads it: ids, where each label's mark is, where the text begins,
     and which characters of it each of its tokens is."""
 
@@ -43,8 +41,7 @@ class Labelled:
     characters: list[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """Tokens [first, last] of the text and how likely they are an entity of label number `label`."""
 
     first: int

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -29,8 +29,7 @@ NO_ENGINE = EngineStatus(0, 0, 0, 0, 0, 0, 0.0, False)
 """The status of a model that is not in memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelReport:
+class ModelReport(Struct, frozen=True, kw_only=True):
     """One model. `kv_bytes` is the memory of all its pages; `restarts` are of its worker, `cache_failures`
     are packed weights that could not be kept on the disk."""
 

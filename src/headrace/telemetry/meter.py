@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from headrace.engine.request import ChoiceDone, Delta, Done, Event, Failed
 from headrace.telemetry.histogram import Histogram
 
 
-@dataclass(slots=True)
-class Meter:
+class Meter(Struct):
     """The totals of one model since the server started.
 
     Definitions: `first_token` from a request's arrival to its first token; `between_tokens` the gaps between

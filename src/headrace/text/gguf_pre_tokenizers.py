@@ -7,15 +7,14 @@ probe text; the patterns are those of the tokenizer.json files that bear these n
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Punctuation, Sequence, Split
 
 
-@dataclass(frozen=True, slots=True)
-class PreTokenizer:
+class PreTokenizer(Struct, frozen=True):
     """`build(add_prefix_space)` gives the pre-tokenizer. `whole_words`: a piece that is a token is not taken
     apart (the library's ignore_merges); `add_bos` is the default where a file does not say."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
@@ -31,8 +31,7 @@ _TURN_ENDS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Built:
+class _Built(Struct, frozen=True, eq=False):
     """A backend that adds nothing yet, and which ends it adds where the file does not say."""
 
     backend: Backend

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.errors import CorruptFile
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # token types; others: 5 unused, 6 byte
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Vocabulary:
+class Vocabulary(Struct, frozen=True, eq=False):
     """`tokens` by id; `types` has one of the types above for each."""
 
     metadata: Mapping[str, object]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from headrace.errors import InvalidRequest
 from headrace.text.pieces import Kind
 from headrace.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InfillMarks:
+class InfillMarks(Struct, frozen=True, kw_only=True):
     """Tokens around both texts: `before` TEXT `after` TEXT `middle`; with `after_first` `after` comes first.
 
     `ends` are tokens that follow a filled gap; a model has some of them.
@@ -58,8 +57,7 @@ _KNOWN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Infill:
+class Infill(Struct, frozen=True):
     """A prompt whose continuation fills the gap, and the tokens that end it besides the model's own."""
 
     ids: tuple[int, ...]

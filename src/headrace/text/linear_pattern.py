@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from headrace.errors import InvalidRequest
 
@@ -22,8 +23,7 @@ _Span = tuple[int, int]
 _Thread = tuple[int, _Span, int]  # instruction, group, where the match began
 
 
-@dataclass(slots=True)
-class _Instruction:
+class _Instruction(Struct):
     """One of the machine's: what it does, where it goes on (the preferred way first)."""
 
     kind: Literal["character", "split", "look", "save", "match"]

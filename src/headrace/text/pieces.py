@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import takewhile
 from typing import Any
 
 import tokenizers
+from msgspec import Struct
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -25,8 +25,7 @@ class Kind(Enum):
     WHOLE = "only the whole list has a meaning"
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A token's share of the text. `first` is its text where no token stands before it; `is_byte` marks
     one raw byte of a character that other tokens complete."""
 

@@ -6,12 +6,12 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Read with pre
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
@@ -70,8 +70,7 @@ class GgufFile(TensorFile):
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     name: str
     kind: BlockType
     shape: tuple[int, ...]

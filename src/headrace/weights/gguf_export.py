@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from math import prod
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.weights.block_types import BY_NAME, dequantise
 from headrace.weights.block_types.blocks import Bytes, Floats
@@ -28,8 +28,7 @@ _FEW_BITS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K")
 _PLAIN = ("wpe.weight", "conv1d.weight", "mlp.gate.weight", "block_sparse_moe.gate.weight")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GgufExport:
+class GgufExport(Struct, frozen=True, kw_only=True):
     """How a checkpoint becomes GGUF. `head_dim` matters where the architecture orders rows by heads;
     `transposed`: its matrices are stored as [inputs, outputs]."""
 

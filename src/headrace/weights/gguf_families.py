@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import cast
+
+from msgspec import Struct
 
 from headrace.errors import UnsupportedModel
 from headrace.weights.config_json import Config as Fields
@@ -12,8 +13,7 @@ from headrace.weights.config_json import integer
 from headrace.weights.gguf_keys import Keys
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """`read(keys, fields)` gives the fields of config.json that differ from `fields`, the common ones.
     `known`: keys that change what a model computes and that it minds. `eps`: the epsilon's field."""
 

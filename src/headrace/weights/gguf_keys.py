@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.errors import UnsupportedModel
 from headrace.weights.gguf import corrupt_metadata
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(Struct, frozen=True):
     """The keys that begin with one prefix; CorruptFile names the key and what it holds."""
 
     metadata: Mapping[str, object]

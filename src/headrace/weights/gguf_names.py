@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.block_types.blocks import Floats
@@ -18,8 +19,7 @@ from headrace.weights.row_order import RowOrder
 from headrace.weights.tensor_file import TensorInfo
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """What a file does to the numbers of a vector, and how to undo it."""
 
     store: Callable[[Floats], Floats]
@@ -30,8 +30,7 @@ _PLUS_ONE = Change(lambda w: w + np.float32(1), lambda w: w - np.float32(1))
 _DECAY = Change(lambda a: -np.exp(a), lambda a: np.log(-a))  # Mamba's A, whose logarithm checkpoints hold
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
+class Architecture(Struct, frozen=True, kw_only=True):
     """`general.architecture` of GGUF and the `model_type` it stands for.
 
     `top`, `block` and `experts` map names of a file (in a block: what follows `blk.N.`) to names of a

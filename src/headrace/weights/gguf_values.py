@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.errors import CorruptFile
 from headrace.weights.positioned_file import PositionedFile
@@ -38,8 +38,7 @@ _BOOL, _STRING, _ARRAY = 7, 8, 9
 _U32, _U64 = _SCALARS[4], _SCALARS[10]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Strings:
+class Strings(Struct, frozen=True, eq=False):
     """An array of strings that is still bytes: `starts` are the positions of their 8-byte lengths."""
 
     source: memoryview

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from headrace.errors import ModelNotFound, UsageError
 from headrace.weights.checkpoint import is_complete
@@ -25,8 +27,7 @@ _FETCHED = ["model*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model
 _NOT_FETCHED = ["*/*"]
 
 
-@dataclass(frozen=True, slots=True)
-class LocalModel:
+class LocalModel(Struct, frozen=True):
     """A model that needs no network. `revision` is the hub's commit; None for shipped models."""
 
     name: str
@@ -115,7 +116,7 @@ def remove(name: str) -> int:
     if not mine:
         raise ModelNotFound(f"there is no model {name!r} to remove; {_what_is_here()}")
     # The client finds revisions by commit alone, and a copied repository has the commits of its original.
-    deletion = replace(cache, repos=mine).delete_revisions(
+    deletion = dataclasses.replace(cache, repos=mine).delete_revisions(
         *(cached.commit_hash for repo in mine for cached in repo.revisions)
     )
     deletion.execute()

@@ -11,11 +11,11 @@ import hashlib
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
@@ -42,8 +42,7 @@ _LAYER_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
+class _Header(Struct, frozen=True):
     """`group` inputs share a scale in version 2; version 0 is the legacy format."""
 
     dim: int

@@ -7,10 +7,10 @@ import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace import _native
@@ -29,8 +29,7 @@ _BLOCK_BYTES = 16 << 20  # of a tensor in memory at once; there are two such buf
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """A tensor of shape [n, k] (n outputs, k inputs) and the format to have it in."""
 
     name: str
@@ -39,8 +38,7 @@ class Wanted:
     format: str
 
 
-@dataclass(frozen=True, slots=True)
-class PackedWeight:
+class PackedWeight(Struct, frozen=True):
     """`data` is 4,096-byte aligned memory in the layout of native/formats/<format>.hpp, or grouped.hpp."""
 
     format: str
@@ -49,15 +47,13 @@ class PackedWeight:
     data: NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     wanted: Wanted
     offset: int
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(Struct, frozen=True):
     """Rows of a tensor that are read and packed together; whole strips but for the tensor's last rows."""
 
     place: _Place

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
 import msgspec
+from msgspec import Struct
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights import strict_json
@@ -26,8 +26,7 @@ _MODES: dict[str, PoolingKind] = {
 _KINDS: dict[str, PoolingKind] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 
 
-@dataclass(frozen=True, slots=True)
-class Pooling:
+class Pooling(Struct, frozen=True):
     """The kind, and whether vectors are brought to length 1."""
 
     kind: PoolingKind

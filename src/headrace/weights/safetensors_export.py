@@ -7,10 +7,10 @@ first in its lowest bits, each plus half its range).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.errors import UnsupportedModel
 from headrace.weights.block_types import BY_NAME, dequantise
@@ -25,8 +25,7 @@ TYPES = ("f32", "f16", "bf16", "int8", "int4")
 _QUANTISED = ("attention", "mlp", "experts")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SafetensorsExport:
+class SafetensorsExport(Struct, frozen=True, kw_only=True):
     """How a checkpoint becomes a folder. With int8 a row has one scale, with int4 a group of 128 inputs (32
     where some row is no multiple of 128); all that is no projection of a block stays bf16."""
 
@@ -132,8 +131,7 @@ class SafetensorsExport:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Packed:
+class _Packed(Struct, frozen=True):
     """Rows [n, k] as bytes [n, codes then bf16 scales]."""
 
     bits: int

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headrace.weights.source import Source
 from headrace.weights.tensor_classes import class_of
 
 
-@dataclass(frozen=True, slots=True)
-class StoredClass:
+class StoredClass(Struct, frozen=True):
     """The tensors of one class that are stored as one type."""
 
     kind: str

@@ -7,10 +7,10 @@ are start, end and inside of an entity.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
@@ -25,8 +25,7 @@ Array = NDArray[np.float32]
 _MAX_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TaggerHead:
+class TaggerHead(Struct, frozen=True, eq=False):
     """`token` and `label` float32 [hidden, PARTS, width], `bias` [PARTS]; `longest_span` in tokens."""
 
     token: Array

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from msgspec import Struct
+
 from headrace.weights.positioned_file import PositionedFile
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(Struct, frozen=True):
     """One tensor of a file; `offset` counts from the start of the file."""
 
     name: str

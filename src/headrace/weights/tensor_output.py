@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from headrace.weights.block_types import BY_NAME, dequantise
 from headrace.weights.block_types.blocks import Bytes, Floats
@@ -17,8 +17,7 @@ from headrace.weights.tensor_classes import class_of
 _BLOCK_ENTRIES = 1 << 18  # converted at once by one thread: 1 MB of floats, and what NumPy makes on the way
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """One tensor of the file: its name there, the file's own name of its type, row-major shape, size, and its
     bytes from the first to the last, in blocks that are made as they are asked for. `sources`: the tensors of
     the checkpoint that it is made of."""
@@ -31,8 +30,7 @@ class Output:
     blocks: Callable[[], Iterator[Bytes]]
 
 
-@dataclass(slots=True)
-class Loss:
+class Loss(Struct):
     """How far the numbers written are from those read: sums of squares, and the tensor that lost most."""
 
     squared_error: float = 0.0
@@ -60,8 +58,7 @@ class Loss:
         self.squared += float(plain @ plain)
 
 
-@dataclass(slots=True)
-class Converter:
+class Converter(Struct):
     """Turns float blocks into bytes on several threads, in order. `losses` by tensor, as it was read."""
 
     threads: int
@@ -116,8 +113,7 @@ def read_floats(source: Tensors, name: str, start: int, count: int) -> Floats:
     return dequantise(kind, raw).reshape(count, k)
 
 
-@dataclass(frozen=True, slots=True)
-class ClassReport:
+class ClassReport(Struct, frozen=True):
     """What became of the tensors of one class that are stored as one type. Losses are relative root mean
     square errors, of the class and of its worst tensor."""
 

@@ -6,8 +6,9 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+from msgspec import Struct, field
 
 from headrace.engine.contract import LoadedModel, MemoryPlan
 from headrace.errors import HeadraceError
@@ -33,8 +34,7 @@ class Launch(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
+class Entry(Struct, eq=False):
     """One model of the table. `users` are those who need it in memory; `used_s` is when one last did.
 
     `keep_alive_s` is what its latest user wanted. `failure` is why it could not be loaded. `past_restarts`
@@ -88,8 +88,7 @@ class Entry:
         return "failed" if self.model.engine.status().state == "failed" else "loaded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     """`memory_bytes` is for all models together. A request waits `load_wait_s` for its model to load.
 
     `on_demand` makes the spec of a name that is not in the table, None where there is no such model.

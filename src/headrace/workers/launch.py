@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from headrace.chat.template import ChatTemplate
 from headrace.engine.contract import LoadedModel, MemoryPlan

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.engine.request import ChoiceDone, Done, Event, Failed, Request, Sink, Timing, Usage
 
 LOG = logging.getLogger("headrace.workers")
 
 
-@dataclass(slots=True, eq=False)
-class OpenRequest:
+class OpenRequest(Struct, eq=False):
     """A request that has not had its terminal event. `accepted` is there while its submission waits."""
 
     request: Request

@@ -10,7 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from headrace.engine.contract import EngineLimits, EngineState, EngineStatus
 from headrace.engine.door import check_request

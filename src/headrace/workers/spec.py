@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.config import (
     FILE_NAME,
@@ -39,8 +42,7 @@ OF_A_MODEL = (
 """Settings that a model's own table may have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(Struct, frozen=True, kw_only=True):
     """`name` and `aliases` are what clients say, `model` is what `weights.hub.resolve` takes.
 
     `keep_alive_s` is how long the model stays in memory unused; negative: until the memory is needed.
@@ -109,5 +111,5 @@ def _spec(where: str, name: str, entry: object, settings: Settings) -> ModelSpec
     for key, value in given.items():
         setting = SETTINGS[known_name(key, ["path", "aliases", *OF_A_MODEL], f"{where}: unknown {key!r}")]
         own[key] = parse_setting(setting, value, f"{where}.{key}")
-    settings = replace(settings, **own)
+    settings = dataclasses.replace(settings, **own)
     return replace(spec_of(model, settings), name=name, aliases=tuple(cast("list[str]", aliases)))

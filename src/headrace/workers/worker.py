@@ -14,10 +14,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn, cast
+
+from msgspec.structs import replace
 
 from headrace.engine.contract import EngineStatus
 from headrace.engine.encoder import Encoder

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headrace.api.anthropic.body import MessageBody, PromptBody, ThinkingDisabled, ThinkingEnabled
 from headrace.api.anthropic.tools import idle_tool_fields, tool_use
@@ -23,8 +25,7 @@ if TYPE_CHECKING:
 _SWITCHES = frozenset({"enable_thinking", "thinking"})  # what templates call it
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(Struct, frozen=True):
     """A conversation with its tokens, and warnings for what of the body had no effect."""
 
     conversation: Conversation

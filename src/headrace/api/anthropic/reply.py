@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -43,8 +42,7 @@ if TYPE_CHECKING:
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """What a message has before the model says anything. `hide_thinking`: the caller wants none to read."""
 
     model: str

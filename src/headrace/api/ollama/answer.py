@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import msgspec
+from msgspec import Struct, field
 
 from headrace.api.ollama.wire import OllamaCall, OllamaFunction
 from headrace.api.wire import ContentLogprob
@@ -20,8 +19,7 @@ from headrace.chat.tool_formats.output import (
 )
 
 
-@dataclass(slots=True)
-class Part:
+class Part(Struct):
     """What some events add to an answer."""
 
     text: str = ""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.api.ollama.names import TAG
 from headrace.api.ollama.wire import OllamaDetails
@@ -18,8 +20,7 @@ from headrace.weights.stored import StoredClass, stored_classes
 _THOUSANDS: Mapping[str, float] = {"B": 1e9, "M": 1e6, "K": 1e3}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """A name with the model behind it. `parameters` counts weights."""
 
     name: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Annotated, Any, cast
 
 from fastapi import APIRouter
 from msgspec import UNSET
+from msgspec.structs import replace
 from pydantic import Field, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, cast
 
 from fastapi import APIRouter
+from msgspec.structs import replace
 from pydantic import Field, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response

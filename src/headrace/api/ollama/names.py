@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from starlette.requests import Request as HttpRequest
 
 from headrace.api.call import call_of
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 TAG = ":latest"  # what Ollama's clients put after a name that has no tag
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
+class Used(Struct, frozen=True):
     """A model in use, under the name that the client gave. `load_s` was spent until it was there."""
 
     name: str

@@ -7,11 +7,10 @@ import logging
 import threading
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import ClassVar
 
 from fastapi import APIRouter
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
@@ -42,8 +41,7 @@ class PullBody(ModelBody):
     stream: bool | None = None
 
 
-@dataclass(slots=True)
-class Pull:
+class Pull(Struct):
     """A download that is under way; filled in by its thread."""
 
     name: str

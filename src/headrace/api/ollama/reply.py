@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct, field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -49,8 +48,7 @@ def line_replies(body: type[msgspec.Struct]) -> dict[int | str, dict[str, Any]]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """What an answer is made from. `shape` gives a part the form of its endpoint; `before_s` is the time
     from the request's arrival to its submission, of which `load_s` went to the model's loading.
     """

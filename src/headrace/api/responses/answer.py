@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from headrace.api.answers import AnswerReader
 from headrace.api.responses.items import (
@@ -44,8 +45,7 @@ from headrace.errors import HeadraceError
 ShowLogprobs = Callable[[Sequence[TokenLogprob]], list[ContentLogprob]]
 
 
-@dataclass(slots=True)
-class OpenItem:
+class OpenItem(Struct):
     """The item that is being made."""
 
     item: OutputItem

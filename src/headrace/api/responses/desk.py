@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
+from msgspec import Struct, field
 from starlette.requests import Request as HttpRequest
 
 from headrace.api.limits import Account, RateLimited
@@ -32,8 +32,7 @@ class NoSuchResponse(InvalidRequest):
     code = "response_not_found"
 
 
-@dataclass(slots=True, eq=False)
-class Making:
+class Making(Struct, eq=False):
     """A response that is being made, or is on its way into the store."""
 
     response: ResponseObject

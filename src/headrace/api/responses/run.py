@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("headrace.api")
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """What a request asks for, read and checked. `inputs` are its own items, the conversation has all."""
 
     owner: str

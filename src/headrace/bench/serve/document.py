@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from headrace.bench.serve.figures import Figures
 from headrace.bench.serve.session import Order, Report
@@ -18,7 +19,7 @@ def document(report: Report) -> dict[str, Any]:
         "started_at": report.started_at,
         "settings": settings(report.order, report.model),
         "server": report.server,
-        "machine": asdict(report.machine),
+        "machine": to_builtins(report.machine),
         "notes": list(report.notes),
         "points": [_point(one) for one in report.figures],
     }
@@ -37,7 +38,7 @@ def settings(order: Order, model: str) -> dict[str, Any]:
         "warmup": order.warmup,
         "seed": order.seed,
         "timeout_s": order.timeout_s,
-        "goals": asdict(order.goals),
+        "goals": to_builtins(order.goals),
     }
 
 
@@ -52,6 +53,6 @@ def _workload(workload: Workload) -> dict[str, str]:
 
 
 def _point(figures: Figures) -> dict[str, Any]:
-    found = asdict(figures)
+    found = to_builtins(figures)
     point = found.pop("point")
     return {"form": point["form"], "level": point["level"], **found}

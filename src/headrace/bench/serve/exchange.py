@@ -8,13 +8,12 @@ import json
 import ssl
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import httptools
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """Where a server listens."""
 
     host: str
@@ -22,8 +21,7 @@ class Address:
     tls: ssl.SSLContext | None = None
 
 
-@dataclass(slots=True, eq=False)
-class Exchange(asyncio.Protocol):
+class Exchange(asyncio.Protocol, Struct, eq=False):
     """One request on one connection, and what came back. Times are of `time.perf_counter`.
 
     `reads` has a time and the number of events of each read that completed one, `writes` counts the chunks

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.bench.serve.load import Point
 from headrace.bench.serve.outcome import Outcome
@@ -18,8 +18,7 @@ from headrace.bench.serve.outcome import Outcome
 PERCENTILES = (50, 90, 95, 99)
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(Struct, frozen=True):
     """Of a figure over requests (or gaps): percentiles are interpolated linearly, as NumPy does."""
 
     mean: float
@@ -32,8 +31,7 @@ class Distribution:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goals:
+class Goals(Struct, frozen=True, kw_only=True):
     """What a request must stay within to be good, in seconds; None is no goal."""
 
     ttft_s: float | None = None
@@ -49,8 +47,7 @@ class Goals:
         return all(goal is None or value <= goal for value, goal in zip(found, goals, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class FaultCount:
+class FaultCount(Struct, frozen=True):
     """Requests that went wrong in one way, with the first one's message."""
 
     kind: str
@@ -59,8 +56,7 @@ class FaultCount:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class Figures(Struct, frozen=True, kw_only=True):
     """What the clients saw at one point of load.
 
     `duration_s` is from when the first request was due to the end of the last. `output_tokens_per_s` (of the

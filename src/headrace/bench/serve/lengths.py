@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.errors import UsageError
 
@@ -14,8 +14,7 @@ _FORMS = re.compile(r"(?P<first>\d+)(?:(?P<sign>[:~])(?P<second>\d+))?")
 MOST_TOKENS = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Lengths:
+class Lengths(Struct, frozen=True):
     """Token counts, at least 1: `first` alone, uniform from `first` to `second`, or normal with mean `first`
     and standard deviation `second`."""
 

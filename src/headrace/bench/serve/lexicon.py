@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.bench.serve.target import Target, count_tokens
 
@@ -19,8 +19,7 @@ FIRST = "a"  # what every made-up text begins with
 _REPEATS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Lexicon:
+class Lexicon(Struct, frozen=True):
     """`costs[i]` tokens for `words[i]` after a space, and `base_tokens` for a prompt that is only `FIRST`,
     with what the server adds to it: marks of the beginning, a chat template. `counted` says that these are
     the server's own counts; otherwise a word is taken for a token."""

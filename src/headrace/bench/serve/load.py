@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.bench.serve.exchange import begin, finish
 from headrace.bench.serve.outcome import Fault, Outcome, outcome_of
@@ -19,8 +19,7 @@ Progress = Callable[[int], None]
 """Called with the number of requests that have ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """One level of load.
 
     `concurrency` (closed loop): so many users, each of whom asks again when the answer has ended. `rate`
@@ -36,8 +35,7 @@ class Point:
         return form[self.form].format(f"{self.level:g}")
 
 
-@dataclass(frozen=True, slots=True)
-class Sending:
+class Sending(Struct, frozen=True):
     """A request ready to be sent, `at_s` after the start where the form of load says so."""
 
     request: bytes

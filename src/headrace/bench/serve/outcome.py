@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from headrace.bench.serve.exchange import Exchange
 
@@ -16,8 +16,7 @@ REFUSALS = ("http 429", "http 503", "http 529")
 """What servers answer when they have too much to do: rate limits and overload."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """`kind` is what errors are counted by: connection, timeout, cut off, http STATUS, stream error,
     malformed, empty. `message` is the server's or the operating system's."""
 
@@ -30,8 +29,7 @@ class Fault:
         return self.kind in REFUSALS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """Times in seconds of one monotonic clock. `due_s` is when the request was to be sent, `sent_s` when its
     connection was asked for; `output_s` are the arrivals of events that carried output (text, reasoning, a
     tool call), `ended_s` is the end. `prompt_tokens` and `cached_tokens` are as the server reports them."""
@@ -106,8 +104,7 @@ class _Chunk(msgspec.Struct):
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
-@dataclass(slots=True)
-class _Read:
+class _Read(Struct):
     """What a stream said so far."""
 
     output_s: list[float]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.bench.serve.axis import Axis, axis_of
 from headrace.bench.serve.figures import Distribution, Figures
@@ -15,8 +15,7 @@ from headrace.bench.serve.session import Report
 GOAL_ROOM = 2.0  # times the highest point: a goal further up is not drawn
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """A line through (x, y); `labels` stand at its points, where they are not empty."""
 
     name: str
@@ -24,8 +23,7 @@ class Curve:
     labels: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """Curves over the same axes. `goal` is a level of y to stay below; `marks`: each point is one of load."""
 
     title: str

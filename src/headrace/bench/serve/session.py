@@ -6,11 +6,12 @@ import math
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import psutil
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headrace import __version__
 from headrace.bench.serve.exchange import Exchange
@@ -42,8 +43,7 @@ CACHED_SHARE = 0.02
 _WARM_UP = 10**6  # the number of a point's warm-up: its words are no other's
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Order(Struct, frozen=True, kw_only=True):
     """What is to be measured.
 
     `requests` of each point; None: as many as the trace has, or enough for the level. `warmup` requests come
@@ -83,8 +83,7 @@ class Order:
         return count if trace is None else min(count, trace)
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """Where the clients ran; the server too, where it is on the same machine."""
 
     cpu: str
@@ -94,8 +93,7 @@ class Machine:
     python: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """What was measured, how and where. `notes` say what was assumed, and what to beware of."""
 
     order: Order

@@ -6,9 +6,10 @@ import asyncio
 import json
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from headrace.bench.serve.exchange import Address, Exchange, fetch, http_request
 from headrace.errors import HeadraceError, UsageError
@@ -27,8 +28,7 @@ class ServerTrouble(HeadraceError):
     """The server under load cannot be reached, or does not do what the bench needs of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A server of OpenAI's API: `root` is the path that `/chat/completions` is appended to."""
 
     address: Address

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import lzma
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.errors import UsageError
 
@@ -20,8 +22,7 @@ FORMATS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TraceRequest:
+class TraceRequest(Struct, frozen=True):
     """One request of a trace. `blocks` are ids of the prompt's blocks of `BLOCK_TOKENS` tokens, the last one
     perhaps shorter: equal ids stand for equal text."""
 

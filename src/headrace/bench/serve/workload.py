@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.bench.serve.lengths import Lengths
 from headrace.bench.serve.lexicon import Lexicon, text_of
@@ -23,8 +24,7 @@ PROMPT_FIELDS = (
 Messages = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """One request: a text or a conversation, and the most tokens of the answer. `wanted_tokens` is how long a
     prompt was made, `at_s` when a trace sends it."""
 
@@ -40,8 +40,7 @@ class Ask:
         return {"model": model, **asked, "max_tokens": self.output_tokens}
 
 
-@dataclass(frozen=True, slots=True)
-class MadeUp:
+class MadeUp(Struct, frozen=True):
     """Prompts and answers of drawn lengths. The n-th request of every point is equally long; its words are
     new in each, so that no prefix cache knows them."""
 
@@ -57,8 +56,7 @@ class MadeUp:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class FromFile:
+class FromFile(Struct, frozen=True):
     """The prompts of a JSONL file, in its order and from its beginning again where it ends."""
 
     path: Path
@@ -69,8 +67,7 @@ class FromFile:
         return [self.prompts[index % len(self.prompts)] for index in range(count)]
 
 
-@dataclass(frozen=True, slots=True)
-class FromTrace:
+class FromTrace(Struct, frozen=True):
     """Requests of a trace's lengths. Where it has blocks, equal ones are equal words, so that prompts share
     the beginnings that they shared there. `left_out` requests of the trace were not wanted."""
 

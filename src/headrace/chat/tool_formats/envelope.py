@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from headrace.chat.tool_formats.lark import Lark
 from headrace.chat.tool_formats.output import Output
@@ -16,8 +17,7 @@ _ARGUMENT_KEYS = ("arguments", "parameters")
 _IGNORED_KEYS = ("id", "type")
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(Struct, frozen=True):
     """`{"name": …, <arguments_key>: {…}}`; read with the keys in any order."""
 
     arguments_key: str = "arguments"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from headrace.chat.tool_formats.lark import Lark
 from headrace.chat.tool_formats.output import Output
@@ -43,8 +44,7 @@ def short_id() -> str:
     return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFormat:
+class ToolFormat(Struct, frozen=True, kw_only=True):
     """How a family of models writes calls: sections in free text.
 
     A section is one of `opens`, `lead`, then calls, each between `begin` and `end`, then `tail`, `close`. It

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from headrace.chat.tool_formats.format import ToolFormat
 from headrace.chat.tool_formats.lark import Lark
@@ -14,8 +15,7 @@ from headrace.chat.tool_formats.values import quoted_by, read_members
 from headrace.chat.tools import Tool
 
 
-@dataclass(frozen=True, slots=True)
-class MarkedStrings:
+class MarkedStrings(Struct, frozen=True):
     """`call:`, the name, and arguments in braces; `quote` stands on both sides of a string."""
 
     quote: str

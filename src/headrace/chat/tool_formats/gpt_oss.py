@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from headrace.chat.tool_formats.format import ANY_OBJECT, openai_id
 from headrace.chat.tool_formats.lark import Lark
@@ -25,8 +26,7 @@ FINAL = f"{_CHANNEL}final{_MESSAGE}"
 """What stands before the answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Harmony:
+class Harmony(Struct, frozen=True):
     """Messages `<|start|>assistant<|channel|>NAME<|message|>…<|end|>`; the prompt ends in the first header.
 
     Channel `analysis` is reasoning, `final` and `commentary` are text, `to=functions.NAME` makes a call.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
+
+from msgspec import Struct
 
 from headrace.chat.tool_formats.lark import Lark
 from headrace.chat.tool_formats.output import Output
@@ -22,8 +23,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameters:
+class Parameters(Struct, frozen=True, kw_only=True):
     """`before`, the name, `after`, then for each argument `key`, its name, `value`, its value, `end`; `last`.
 
     A string stands as it is, anything else as JSON; the tool's schema tells which it is. White space around

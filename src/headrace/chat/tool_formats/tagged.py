@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from headrace.chat.tool_formats.lark import Lark
 from headrace.chat.tool_formats.output import Output
@@ -13,8 +14,7 @@ from headrace.chat.tool_formats.values import read_arguments
 from headrace.chat.tools import Tool
 
 
-@dataclass(frozen=True, slots=True)
-class Tagged:
+class Tagged(Struct, frozen=True):
     """`before`, the name, `after`, the arguments, `last`. White space around the parts is free.
 
     `between` is a mark that, with the text after it, may stand between name and arguments (a call's id).

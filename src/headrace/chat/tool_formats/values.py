@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import cast
+
+from msgspec import Struct
 
 from headrace.chat.tool_formats.reader import Malformed, Reader, Show, Steps
 
@@ -29,8 +30,7 @@ _PYTHON_ESCAPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ValueSyntax:
+class ValueSyntax(Struct, frozen=True):
     """A spelling of JSON's values. `escapes` is None where strings have none and end at the next quote;
     with `bare_keys` keys stand without quotes."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
 
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, print_table, size

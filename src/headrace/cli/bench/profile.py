@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import to_builtins
 
 from headrace.bench.profile import Part, StepProfile, bench_profile
 from headrace.bench.step import default_cache, fitted
@@ -48,7 +48,7 @@ def command(
         options = default_cache(fitted(workload, engine_options(settings)), workload, Path(folder))
         limits, profiles = bench_profile(workload, options, repeats=repeats, progress=show)
     if json:
-        print_json({"limits": asdict(limits), "steps": [asdict(profile) for profile in profiles]})
+        print_json({"limits": to_builtins(limits), "steps": [to_builtins(profile) for profile in profiles]})
         return
     for profile in profiles:
         _print(profile)

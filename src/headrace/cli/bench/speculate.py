@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import to_builtins
 
 from headrace.bench.matplotlib_figure import check_matplotlib
 from headrace.bench.serve.workload import read_prompts
@@ -87,7 +87,7 @@ def command(
     if png is not None:
         plot_speed_ups(figures, png)
     if json:
-        print_json([asdict(figure) for figure in figures])
+        print_json([to_builtins(figure) for figure in figures])
     else:
         print_table(
             [_row(figure) for figure in figures],

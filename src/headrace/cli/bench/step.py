@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec import to_builtins
 
 from headrace.bench.spread import Spread
 from headrace.bench.step import StepReport, bench_step, default_cache, shares
@@ -57,10 +57,10 @@ def command(
 
 
 def _document(report: StepReport) -> dict[str, Any]:
-    figures = {name: asdict(figure) for name, figure in report.figures.items()}
-    figures |= {name: asdict(share) for name, share in shares(report)}
+    figures = {name: to_builtins(figure) for name, figure in report.figures.items()}
+    figures |= {name: to_builtins(share) for name, share in shares(report)}
     return figures | {
-        "limits": asdict(report.limits),
+        "limits": to_builtins(report.limits),
         "weight_bytes_per_token": report.weight_bytes_per_token,
         "weights_bytes": report.plan.weights_bytes,
         "kv_bytes": report.plan.kv_bytes,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from headrace.engine.generation import Choice
 from headrace.engine.speculate.acceptance import OwnRate
@@ -16,8 +17,7 @@ LEAST_GAIN = 1.03  # rates and costs are estimates, and what is guessed has to b
 _LEAST = 0.02  # probability of a token that is worth being looked at
 
 
-@dataclass(slots=True, eq=False)
-class Candidate:
+class Candidate(Struct, eq=False):
     """A draft for a choice, each of its tokens right with the probability `chance` if those before it are;
     `count` of them are to be checked. `rate` is None for what is forced."""
 
@@ -25,7 +25,7 @@ class Candidate:
     draft: list[int]
     rate: OwnRate | None
     chance: float
-    count: int = field(default=0)
+    count: int = 0
 
 
 def most_paying(

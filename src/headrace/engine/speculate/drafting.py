@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from headrace.engine.sequence import agreeing
 from headrace.engine.speculate.acceptance import OwnRate, Rate
@@ -12,8 +13,7 @@ from headrace.engine.speculate.lookup import Lookup
 LONGEST_PAUSE = 16  # looks at a text, or calls that guess in it
 
 
-@dataclass(slots=True, eq=False)
-class Drafting:
+class Drafting(Struct, eq=False):
     """What is known of one choice's drafts. `rate` is that of the draft being checked."""
 
     lookup: Lookup | None

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class BlockType:
+class BlockType(Struct, frozen=True):
     """`block_size` consecutive weights of a row take `block_bytes`. `dequantise` maps blocks
     [n, block_bytes] to weights [n, block_size]; None for types that are only known by their size. `id` is
     the number of ggml's types in GGUF files, None for the others."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
@@ -43,8 +43,7 @@ class QuantisedTensor(ABC):
         """Rows as blocks, [row_count, bytes of a row]."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class InputGroups:
+class InputGroups(Struct, frozen=True, eq=False):
     """The group of each block of 32 inputs, once the inputs are in `order` (None: as they are stored)."""
 
     of_block: NDArray[Any]
@@ -83,8 +82,7 @@ def _uneven(name: str, size: int) -> UnsupportedModel:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ScaleGrid:
+class ScaleGrid(Struct, frozen=True, eq=False):
     """Scales [rows, columns] of a matrix: each is for `height` outputs times `width` inputs."""
 
     stored: Stored
