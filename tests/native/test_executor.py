@@ -346,6 +346,24 @@ def test_allocate_gives_zeroed_aligned_writable_memory(nbytes: int) -> None:
         data[-1] = 1
     with pytest.raises(ValueError, match="-1 bytes"):
         _native.allocate(-1)
+    with pytest.raises(ValueError, match="small pages"):
+        _native.allocate(1, -1)
+
+
+@pytest.mark.parametrize("small", [1, 4096, 256 << 10, 3 << 20])
+def test_huge_pages_start_behind_the_small_ones(small: int) -> None:
+    huge, nbytes = 2 << 20, 33 << 20
+    data = _native.allocate(nbytes, small)
+    first_huge = data.ctypes.data + -(-small // 4096) * 4096
+    assert first_huge % huge == 0 and data.ctypes.data % 64 == 0
+    data[0] = data[-1] = data[small] = 1
+    assert data.nbytes == nbytes and int(data.sum()) == 3
+
+
+def test_a_buffer_that_is_all_small_pages_has_no_border() -> None:
+    data = _native.allocate(33 << 20, 32 << 20)
+    data[0] = data[-1] = 1
+    assert int(data.sum()) == 2
 
 
 def test_read_bandwidth_is_positive() -> None:
