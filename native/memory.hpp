@@ -6,8 +6,8 @@
 namespace headrace {
 
 // Memory that is committed only where it is touched. From kHugeFrom bytes on it asks for 2 MiB pages;
-// smaller buffers keep 4 KiB pages, so that a touched byte costs little, and so do the first `small_bytes` of a large one
-// (about: huge pages start at a border of theirs).
+// smaller buffers keep 4 KiB pages, so that a touched byte costs little, and so do the first `small_bytes` of a large one,
+// rounded up to such pages (all of it where no huge page would be left).
 class Buffer {
  public:
   Buffer() = default;

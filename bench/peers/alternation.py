@@ -122,11 +122,11 @@ class ResultFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        text = path.read_text() if path.exists() else ""
+        text = path.read_bytes() if path.exists() else b""
         # A last line without its end is what an interrupted write left.
-        complete = text[: text.rfind("\n") + 1]
+        complete = text[: text.rfind(b"\n") + 1]
         if complete != text:
-            path.write_text(complete)
+            path.write_bytes(complete)
         self._pairs = [msgspec.json.decode(line, type=Pair) for line in complete.splitlines()]
 
     def add(self, pair: Pair) -> None:

@@ -155,7 +155,8 @@ HEADRACE_INLINE void sum_bytes(const uint8_t* w, const uint32_t* x, int64_t step
 }
 
 // A span of steps of codes as bytes for two vectors and up to three rows, widened and added to words of 32 bits: those, the
-// pairs of 16, the codes, a row's inputs and their products are all 16 registers again. x[kSpan][kStride].
+// pairs of 16, the codes, a row's inputs and their products are all 16 registers again. x[kSpan][kStride]. With three rows it has
+// 29 of the 30 operands that GCC allows: what is read and written counts twice.
 #define HEADRACE_FIRST(r)                              \
   "vpbroadcastd 4*" #r "(%[x]), %[in]\n\t"             \
   "vpmaddubsw %[in], %[codes0], %[p" #r "]\n\t"        \
@@ -180,7 +181,7 @@ HEADRACE_INLINE void sum_bytes(const uint8_t* w, const uint32_t* x, int64_t step
           HEADRACE_CODES EACH(HEADRACE_NEXT)                                                                 \
           ".endr\n\t" EACH(HEADRACE_WIDEN)                                                                   \
           : EACH(HEADRACE_WORDS) [codes0] "=&x"(codes0), [codes1] "=&x"(codes1), [in] "=&x"(in),             \
-            [product] "=&x"(product), [w] "+r"(w), [x] "+r"(x)                                               \
+            [product] "=&x"(product), [w] "+&r"(w), [x] "+&r"(x)                                             \
           : [ones] "m"(kOnes), [stride] "i"(kStride), [rest] "i"(kSpan - 1)                                  \
           : "memory", "cc")
 alignas(32) constexpr int16_t kOnes[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};

@@ -1,5 +1,7 @@
 // Grouped tiles for AVX2: a group's sums of codes in registers (linear_codes_avx2.hpp), float sums in L1.
 #pragma once
+#include <cassert>
+
 #include "linear_codes_avx2.hpp"
 
 namespace headrace {
@@ -31,7 +33,6 @@ template <class Reader, int kRows, int kSteps>
 constexpr int pass_vectors() {
   if (!Reader::kSigned && Reader::kSpan >= kSteps) return kRows <= 2 ? 4 : 2;
   if (Reader::kSigned) return kRows == 1 ? 4 : (kRows <= 4 ? 2 : 1);
-  if (kSpans<Reader, kSteps>) return kRows == 1 ? 4 : 2;
   return kRows == 1 ? 4 : (kRows <= 3 ? 2 : 1);
 }
 
@@ -103,7 +104,7 @@ template <class Reader, bool kHalves, bool kMinima, int kRows, int kFirst, int k
 HEADRACE_INLINE void add_pass(float* acc, const GroupScales& s, const uint8_t* group, const uint32_t* x,
                               const uint32_t* in, int half, int v0, __m256i table) {
   constexpr int kSteps = kHalves ? 4 : 8;
-  const uint32_t* sums = in + (kHalves ? kInputLow + half : kInputAll) * kRows + kFirst;  // of inputs, less than nothing
+  const uint32_t* sums = in + (kHalves ? kInputLow + half : kInputAll) * kRows + kFirst;  // minus the sums of inputs
   const auto add_zero = [&](int r, __m256i words) {
     return kMinima ? words : _mm256_add_epi32(words, _mm256_slli_epi32(broadcast(sums[r]), Reader::kZeroBit));
   };
@@ -114,7 +115,8 @@ HEADRACE_INLINE void add_pass(float* acc, const GroupScales& s, const uint8_t* g
 
 template <class Reader, bool kAlone, int kRows, bool kHalves, bool kMinima>
 HEADRACE_LEAF void multiply_groups(const GroupTile& tile) {
-  const GroupTile t = tile;  // what is stored in the sums might be the tile, for all the compiler knows, but not this one
+  const GroupTile t = tile;  // for all the compiler knows, stores to the sums may change the tile, but not this copy
+  assert(kMinima || Reader::kSigned || t.zero == 1 << Reader::kZeroBit);
   constexpr int kSteps = kHalves ? 4 : 8, kPass = pass_rows<Reader, kRows, kSteps>();
   constexpr int kVectors = pass_vectors<Reader, kPass, kSteps>();
   const __m256i table = load_table(t.table);

@@ -72,7 +72,7 @@ HEADRACE_INLINE void add_group(const Int4Tile& t, int64_t group, int v0, const I
 
 template <class Reader, int kRows>
 HEADRACE_LEAF void tile_int4(const Int4Tile& tile) {
-  const Int4Tile t = tile;  // what is stored in the sums might be the tile, for all the compiler knows, but not this one
+  const Int4Tile t = tile;  // for all the compiler knows, stores to the sums may change the tile, but not this copy
   constexpr int kVectors = kStripVectors / int4_passes(kRows);
   const uint8_t* ahead = t.ahead;
   Int4Heads own;

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, cast
 
-from msgspec.structs import fields
-
 from headrace.chat.conversation import CONTINUATION, Conversation, prepare
 from headrace.chat.messages import messages_from_openai
 from headrace.chat.template import missing_template
@@ -46,7 +44,7 @@ Messages = Sequence[Mapping[str, object]]
 _CHAT_OPTIONS = ("tools", "tool_choice", "parallel_tool_calls", "tool_format", "template_variables")
 _THINKING = ("thinking_token_budget", "min_thinking_tokens", "thinking_continuation")
 _SCALING = ("vote", "best_by", "max_total_tokens")
-_PARAMS = frozenset(field.name for field in fields(SamplingParams))
+_PARAMS = frozenset(SamplingParams.__struct_fields__)
 _LISTS = (
     *("stop", "stop_token_ids", "allowed_token_ids"),
     *("bad_words", "banned_strings", "dry_sequence_breakers"),
@@ -87,7 +85,7 @@ class LLM:
     def __init__(
         self, model: str | Path | None = None, *, progress: Progress | None = None, **options: Any
     ) -> None:
-        _known("LLM", options, frozenset(field.name for field in fields(EngineOptions)))
+        _known("LLM", options, frozenset(EngineOptions.__struct_fields__))
         options.setdefault("cache_dir", default_cache_dir())
         if isinstance(options.get("cache_dir"), str):
             options["cache_dir"] = Path(options["cache_dir"]).expanduser()

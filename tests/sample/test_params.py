@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from msgspec.structs import replace
 
 from headrace.errors import InvalidRequest
 from headrace.sample.params import MAX_LOGIT_BIAS, MAX_N, MAX_STOPS, SamplingParams
@@ -91,6 +92,11 @@ def test_a_value_outside_its_limits_is_refused_by_name(name: str, value: object)
 @pytest.mark.parametrize(("name", "value"), ACCEPTED)
 def test_a_value_at_its_limit_is_taken(name: str, value: object) -> None:
     assert getattr(SamplingParams(**{name: value}), name) == value  # type: ignore[arg-type]
+
+
+def test_replacing_a_value_checks_it_too() -> None:
+    with pytest.raises(InvalidRequest, match="temperature"):
+        replace(SamplingParams(), temperature=-5.0)
 
 
 def test_min_tokens_may_not_pass_max_tokens() -> None:

@@ -12,12 +12,12 @@ import resource
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
+import msgspec
 from msgspec import Struct, to_builtins
 
 from headrace.bench.together import run_together
-from headrace.bench.workload import Workload, prepare_workload, random_prompts, workload_from_json
+from headrace.bench.workload import Workload, prepare_workload, random_prompts
 from headrace.engine.contract import LoadedModel
 from headrace.engine.load import start
 from headrace.engine.options import EngineOptions
@@ -37,10 +37,19 @@ class RunOrder(Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> str:
         """One line."""
-        options = to_builtins(self.options, enc_hook=str)
-        return json.dumps(
-            {"workload": self.workload.to_json(), "options": options, "started_s": self.started_s}
-        )
+        return msgspec.json.encode(self, enc_hook=_text_of_path).decode()
+
+
+def _text_of_path(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError
+
+
+def _path_of_text(kind: type, text: object) -> Path:
+    if kind is Path and isinstance(text, str):
+        return Path(text)
+    raise NotImplementedError
 
 
 class RunFigures(Struct, frozen=True, kw_only=True):
@@ -57,13 +66,7 @@ class RunFigures(Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     """Read the order, run it, print the figures."""
-    found: dict[str, Any] = json.loads(sys.argv[1])
-    found["options"]["cache_dir"] = Path(found["options"]["cache_dir"])
-    order = RunOrder(
-        workload=workload_from_json(found["workload"]),
-        options=EngineOptions(**found["options"]),
-        started_s=found["started_s"],
-    )
+    order = msgspec.json.decode(sys.argv[1], type=RunOrder, dec_hook=_path_of_text)
     try:
         print(json.dumps(to_builtins(measure(order))))
     except HeadraceError as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from headrace.bench.single_run import RunFigures, RunOrder
 from headrace.bench.spread import Spread, spread
@@ -73,8 +73,8 @@ def bench_step(
     return StepReport(
         workload=workload,
         figures={
-            field.name: spread([getattr(run.figures, field.name) for run in kept])
-            for field in fields(RunFigures)
+            name: spread([getattr(run.figures, name) for run in kept])
+            for name in RunFigures.__struct_fields__
         },
         arithmetic=limit.arithmetic,
         weight_bytes_per_token=plan.weight_bytes_per_token,

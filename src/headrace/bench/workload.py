@@ -37,14 +37,8 @@ class Workload(Struct, frozen=True, kw_only=True):
         return str(self.config) if self.config is not None else self.model or "the shipped model"
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, for another process."""
+        """Everything, to be written down."""
         return asdict(self) | {"config": None if self.config is None else str(self.config)}
-
-
-def workload_from_json(found: dict[str, Any]) -> Workload:
-    """The inverse of `to_json`."""
-    made_up: Any = None if found["config"] is None else Path(found["config"])
-    return Workload(**{**found, "config": made_up})
 
 
 def prepare_workload(workload: Workload, options: EngineOptions) -> Prepared:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from msgspec import to_builtins
+from msgspec.structs import asdict
 
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import MODEL_SETTINGS, takes_settings
@@ -73,7 +74,8 @@ def _print_card(model: str | None, settings: Settings) -> None:
 
 def _as_json(facts: ModelFacts) -> dict[str, Any]:
     plan = None if facts.plan is None else to_builtins(facts.plan) | {"total_bytes": facts.plan.total_bytes}
-    return to_builtins(facts, enc_hook=str) | {"plan": plan}
+    found = {name: to_builtins(value) for name, value in asdict(facts).items() if name != "path"}
+    return found | {"path": str(facts.path), "plan": plan}
 
 
 def _about(facts: ModelFacts) -> list[tuple[str, str]]:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from msgspec import Struct
-from msgspec.structs import fields
 
 from headrace.store.database import Database, Row
 
@@ -61,7 +60,7 @@ class Line(Struct, frozen=True):
     reply: bytes | None = None
 
 
-_COLUMNS = [field.name for field in fields(StoredBatch)]
+_COLUMNS = StoredBatch.__struct_fields__
 _COUNTS = {
     name: f"COALESCE({name}, (SELECT COUNT(*) FROM batch_lines WHERE batch = batches.id AND {states}))"
     for name, states in (("completed", "state = 1"), ("failed", "state IN (2, 3)"))

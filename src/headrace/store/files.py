@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
-from msgspec.structs import fields
 
 from headrace.store.database import Database, Row
 
@@ -26,7 +25,7 @@ class StoredFile(Struct, frozen=True):
     expires_s: int | None
 
 
-_COLUMNS = ", ".join(field.name for field in fields(StoredFile))
+_COLUMNS = ", ".join(StoredFile.__struct_fields__)
 _THERE = "unfinished_of IS NULL AND (expires_s IS NULL OR expires_s > ?)"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.structs import astuple, fields
+from msgspec.structs import astuple
 
 from headrace.store.database import Database
 
@@ -27,8 +27,8 @@ class LoggedRequest(Struct, frozen=True, kw_only=True):
     body: bytes | None
 
 
-_COLUMNS = ", ".join(field.name for field in fields(LoggedRequest))
-_PLACES = ", ".join("?" for _ in fields(LoggedRequest))
+_COLUMNS = ", ".join(LoggedRequest.__struct_fields__)
+_PLACES = ", ".join("?" for _ in LoggedRequest.__struct_fields__)
 
 
 def write_log(database: Database, lines: list[LoggedRequest]) -> None:
@@ -41,5 +41,5 @@ def write_log(database: Database, lines: list[LoggedRequest]) -> None:
 def read_log(database: Database) -> list[LoggedRequest]:
     """All lines, oldest first."""
     rows = database.query(f"SELECT {_COLUMNS} FROM request_log ORDER BY arrived_s")
-    names = [field.name for field in fields(LoggedRequest)]
+    names = LoggedRequest.__struct_fields__
     return [LoggedRequest(**dict(zip(names, row, strict=True))) for row in rows]  # type: ignore[arg-type]
