@@ -39,14 +39,14 @@ static void attend_block(const Tile& tile, const Scratch& s, Block<T> block, con
   const auto* q = reinterpret_cast<const typename Arithmetic<T>::Factor*>(s.q);
   const T* const* values = args.kv.v == nullptr ? next.keys : block.values;
   over_rows<kScoreRows>(tile.rows, [&]<int Rows>(int row, int turn, int turns) {
-    const Ahead<T> ahead(block.keys, values, turn, turns);
-    score_rows<T, Rows>(q + row * stride, stride, block.keys, ahead.pages, block.page_count, dim,
+    const Ahead<T> ahead(block.keys, values, kPageTokens * dim, turn, turns);
+    score_rows<T, Rows>(q + row * stride, stride, block.keys, ahead, block.page_count, dim,
                         s.scores + row * kBlock);
   });
   soften<T>(tile, s, s.scores, 0, tile.rows, block.page_count * kPageVectors, block.begin, [] {});
   over_rows<kOutRows>(tile.rows, [&]<int Rows>(int row, int turn, int turns) {
-    const Ahead<T> ahead(block.values, next.keys, turn, turns);
-    out_rows<T, Rows>(weights_of<T>(s.scores + row * kBlock), s.decay + row, block.values, ahead.pages, block.key0,
+    const Ahead<T> ahead(block.values, next.keys, kPageTokens * dim, turn, turns);
+    out_rows<T, Rows>(weights_of<T>(s.scores + row * kBlock), s.decay + row, block.values, ahead, block.key0,
                       block.key1, args.value_dim, s.out + row * stride, stride);
   });
 }

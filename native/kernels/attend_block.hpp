@@ -96,15 +96,4 @@ static inline void show_visible(Block<T>& block, int value_dim, T* copies) {
   }
 }
 
-// What rows fetch while they read the pages of a block. Pages are small and lie anywhere, so the processor does not
-// foresee the next: while keys are read, the values are fetched, and while values are read, the next keys. Each row
-// tile, in turn, fetches some pages, since memory is slower than one of them; for the others it asks for what it has.
-template <typename T>
-struct Ahead {
-  const T* pages[kBlockPages];
-  Ahead(const T* const* read, const T* const* next, int turn, int turns) {
-    for (int p = 0; p < kBlockPages; ++p) pages[p] = p % turns == turn && next[p] != nullptr ? next[p] : read[p];
-  }
-};
-
 }  // namespace headrace::HEADRACE_NAMESPACE

@@ -48,17 +48,15 @@ struct Arithmetic<uint16_t> {
   }
 #else
   static inline F exp(F x) {
-    const F low = x < splat(-126.0f) ? splat(-126.0f) : x;
-    const F magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+    const F low = max(x, splat(-127.0f));  // NaN stays
+    const F magic = splat(12582912.0f + 127.0f);  // 1.5 * 2^23: adding it rounds to an integer, here with a float's bias
     const F shifted = low + magic;
     const F f = low - (shifted - magic);
     F p = fma(splat(0.009582852944731712f), f, splat(0.055906426161527634f));
     p = fma(p, f, splat(0.24024099111557007f));
     p = fma(p, f, splat(0.6931241750717163f));
     p = fma(p, f, splat(1.0f));
-    const F power = (F)((Bits)p + ((Bits)shifted << 23));
-    const F tiny = x < splat(-126.0f) ? F{} : x;  // 0, or NaN
-    return x >= splat(-126.0f) ? power : tiny;
+    return p * (F)((Bits)shifted << 23);  // 2^-127 is 0 here
   }
 #endif
 };
@@ -74,13 +72,13 @@ static inline void to_factors(uint16_t* to, F x) {
 }
 #endif
 
-// Rounds to bfloat16 where a factor's type does not.
+// Rounds to bfloat16 where a factor's type does not: the upper part of Veltkamp's splitting (Dekker 1971) has as many
+// bits as bfloat16. Numbers above 2^111 become NaN.
 template <typename T>
 static inline F rounded(F x) {
   if constexpr (sizeof(T) == sizeof(typename Arithmetic<T>::Factor)) return x;
-  const Bits bits = (Bits)x;
-  const Bits nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
-  return x == x ? (F)nearest : x;
+  const F spread = x * splat(65537.0f);
+  return spread - (spread - x);
 }
 
 // kWidth numbers of keys or values, or kWidth pairs of them.

@@ -39,11 +39,26 @@ static inline int larger(int a, int b) { return a < b ? b : a; }
 // To the second cache: the first is full of what is being read.
 static inline void fetch(const void* at) { __builtin_prefetch(at, 0, 2); }
 
+// What row tiles fetch while they read the pages of a block. Pages are small and lie anywhere, so the processor does not
+// foresee the next: while keys are read, the values are fetched, and while values are read, the next keys. Each row
+// tile, in turn, fetches its share of every page, as evenly as it reads: memory is slower than one tile, and waits for
+// bursts.
+template <typename T>
+struct Ahead {
+  const T* pages[kBlockPages];  // where this turn's share begins
+  int turns;
+
+  Ahead(const T* const* read, const T* const* next, int page_numbers, int turn, int of_turns) : turns(of_turns) {
+    for (int p = 0; p < kBlockPages; ++p) pages[p] = next[p] == nullptr ? read[p] : next[p] + turn * share(page_numbers);
+  }
+  int share(int numbers) const { return (numbers + turns - 1) / turns; }
+};
+
 // scores[r][0 .. 16 Pages) = sum over d of q[r][d] * K[d][key], for Rows rows and Pages pages. A leaf whose loops
 // over sums are all unrolled: else GCC keeps the sums in memory before and after the loop.
 template <typename T, int Rows, int Pages>
 HEADRACE_TILE static void score_tile(const typename Arithmetic<T>::Factor* q, int q_stride, const T* const* pages,
-                                     const T* const* ahead, int head_dim, float* scores) {
+                                     const T* const* ahead, int fetch_step, int head_dim, float* scores) {
   constexpr int kTogether = Arithmetic<T>::kTogether, kVectors = Pages * kPageVectors;
   F acc[Rows][kVectors] = {};
   const T *page[Pages], *fetched[Pages];
@@ -59,7 +74,7 @@ HEADRACE_TILE static void score_tile(const typename Arithmetic<T>::Factor* q, in
       keys[v] = load_numbers(page[v / kPageVectors] + d * kPageTokens + v % kPageVectors * kWidth * kTogether);
     }
 #pragma GCC unroll 8
-    for (int p = 0; p < Pages; ++p) fetch(fetched[p] + d * kPageTokens);
+    for (int p = 0; p < Pages; ++p, fetched[p - 1] += fetch_step) fetch(fetched[p]);
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
       const auto factor = splat_factors<T>(q + r * q_stride + d);
@@ -99,14 +114,15 @@ static inline void with_count(int count, const Call& call) {
 
 template <typename T, int Rows>
 static void score_rows(const typename Arithmetic<T>::Factor* q, int q_stride, const T* const* pages,
-                       const T* const* ahead, int page_count, int head_dim, float* scores) {
+                       const Ahead<T>& ahead, int page_count, int head_dim, float* scores) {
+  const int fetch_step = ahead.share(Arithmetic<T>::kTogether * kPageTokens);
   int p = 0;
-  for (; p + kScorePages <= page_count; p += kScorePages) {
-    score_tile<T, Rows, kScorePages>(q, q_stride, pages + p, ahead + p, head_dim, scores + p * kPageTokens);
-  }
-  with_count<kScorePages - 1>(page_count - p, [&]<int Pages>() {
-    score_tile<T, Rows, Pages>(q, q_stride, pages + p, ahead + p, head_dim, scores + p * kPageTokens);
-  });
+  const auto score = [&]<int Pages>() {
+    const T* const* fetched = ahead.pages + p;
+    score_tile<T, Rows, Pages>(q, q_stride, pages + p, fetched, fetch_step, head_dim, scores + p * kPageTokens);
+  };
+  for (; p + kScorePages <= page_count; p += kScorePages) score.template operator()<kScorePages>();
+  with_count<kScorePages - 1>(page_count - p, score);
   if constexpr (Arithmetic<T>::kTogether == 2) {
     for (int r = 0; r < Rows && head_dim % 2 != 0; ++r) {
       add_lone_dimension<T>(q + r * q_stride, pages, page_count, head_dim, scores + r * kBlock);
@@ -125,9 +141,10 @@ constexpr int kWeightStride = kBlock * static_cast<int>(sizeof(float) / sizeof(t
 // out[r][0 .. Vectors) = out * decay[r] + sum over keys of weight[r][key] * V[key], in order of keys.
 template <typename T, int Rows, int Vectors, bool Whole>
 HEADRACE_TILE static void out_tile(const typename Arithmetic<T>::Factor* weights, const float* decay,
-                                   const T* const* pages, const T* const* ahead, int key0, int key1, int value_dim,
+                                   const T* const* pages, const Ahead<T>& ahead, int key0, int key1, int value_dim,
                                    int at, int lanes, float* out, int out_stride) {
-  constexpr int kTogether = Arithmetic<T>::kTogether;
+  constexpr int kTogether = Arithmetic<T>::kTogether, kLine = 64 / sizeof(T);
+  const int step = kTogether * value_dim, fetch_step = ahead.share(step);
   F acc[Rows][Vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r) {
@@ -135,16 +152,16 @@ HEADRACE_TILE static void out_tile(const typename Arithmetic<T>::Factor* weights
     for (int v = 0; v < Vectors; ++v) acc[r][v] = load(out + r * out_stride + v * kWidth) * splat(decay[r]);
   }
   for (int key = key0 / kTogether * kTogether; key < key1;) {
-    const int64_t offset = key % kPageTokens * value_dim + at * kTogether;
-    const T *values = pages[key / kPageTokens] + offset, *fetched = ahead[key / kPageTokens] + offset;
+    const int offset = key % kPageTokens * value_dim + at * kTogether;
+    const T *values = pages[key / kPageTokens] + offset, *fetched = ahead.pages[key / kPageTokens] + ahead.share(offset);
     const int end = smaller(key1, (key / kPageTokens + 1) * kPageTokens);
-    for (; key < end; key += kTogether, values += kTogether * value_dim, fetched += kTogether * value_dim) {
+    for (; key < end; key += kTogether, values += step, fetched += fetch_step) {
       decltype(load_numbers(values)) value[Vectors];
 #pragma GCC unroll 8
       for (int v = 0; v < Vectors; ++v) {
         const T* from = values + v * kWidth * kTogether;
         value[v] = Whole ? load_numbers(from) : load_numbers(from, lanes);
-        fetch(fetched + v * kWidth * kTogether);
+        if (v * kWidth * kTogether % kLine == 0) fetch(fetched + v * kWidth * kTogether);
       }
 #pragma GCC unroll 8
       for (int r = 0; r < Rows; ++r) {
@@ -163,7 +180,7 @@ HEADRACE_TILE static void out_tile(const typename Arithmetic<T>::Factor* weights
 
 template <typename T, int Rows>
 static void out_rows(const typename Arithmetic<T>::Factor* weights, const float* decay, const T* const* pages,
-                     const T* const* ahead, int key0, int key1, int value_dim, float* out, int out_stride) {
+                     const Ahead<T>& ahead, int key0, int key1, int value_dim, float* out, int out_stride) {
   int d = 0;
   for (; d + kOutVectors * kWidth <= value_dim; d += kOutVectors * kWidth) {
     out_tile<T, Rows, kOutVectors, true>(weights, decay, pages, ahead, key0, key1, value_dim, d, kWidth, out + d, out_stride);
