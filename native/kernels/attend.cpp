@@ -35,7 +35,7 @@ static void attend_block(const Tile& tile, const Scratch& s, Block<T> block, con
       block.values[p] = turned(block.keys[p], args.value_dim, dim, to);
     }
   }
-  if constexpr (Arithmetic<T>::kTogether == 2) show_visible(block, args.value_dim, reinterpret_cast<T*>(s.turned));
+  if constexpr (sizeof(T) == sizeof(uint16_t)) show_visible(block, args.value_dim, reinterpret_cast<T*>(s.turned));
   const auto* q = reinterpret_cast<const typename Arithmetic<T>::Factor*>(s.q);
   const T* const* values = args.kv.v == nullptr ? next.keys : block.values;
   over_rows<kScoreRows>(tile.rows, [&]<int Rows>(int row, int turn, int turns) {
@@ -62,9 +62,17 @@ static inline void prepare_query(const float* from, int dim, int stride, float s
   }
 }
 
-// q and y point at the tile's first token.
+// A tile, and its first token's queries and outputs.
+struct Item {
+  Tile tile;
+  const float* q;
+  float* y;
+};
+
+// `after` is the tile that the thread computes next, or this one.
 template <typename T>
-static void attend_tile(const Tile& tile, const Scratch& s, const float* q, float* y) {
+static void attend_tile(const Item& item, const Tile& after, const Scratch& s) {
+  const Tile& tile = item.tile;
   const AttendArgs& args = *tile.args;
   const int dim = args.kv.head_dim, stride = padded_dim(dim);
   const auto head_of = [&](int row) {  // counted over all tokens' heads
@@ -72,7 +80,7 @@ static void attend_tile(const Tile& tile, const Scratch& s, const float* q, floa
   };
   const int first_block = tile.first_key / kBlock, last_block = tile.last_key / kBlock;
   for (int row = 0; row < tile.rows; ++row) {
-    prepare_query<T>(q + head_of(row) * dim, dim, stride, args.scale, s.q, row);
+    prepare_query<T>(item.q + head_of(row) * dim, dim, stride, args.scale, s.q, row);
     for (int d = 0; d < stride; ++d) s.out[row * stride + d] = 0.0f;
     // A sink is the first score of its row: the highest so far, with weight e^0.
     s.top[row] = args.sinks == nullptr ? -INFINITY
@@ -81,7 +89,7 @@ static void attend_tile(const Tile& tile, const Scratch& s, const float* q, floa
   }
   Block<T> block = block_of<T>(tile, first_block);
   for (int index = first_block; index <= last_block; ++index) {
-    const Block<T> next = block_of<T>(tile, smaller(index + 1, last_block));
+    const Block<T> next = index < last_block ? block_of<T>(tile, index + 1) : block_of<T>(after, after.first_key / kBlock);
 #if defined(HEADRACE_ISA_amx)
     if constexpr (sizeof(T) == sizeof(uint16_t)) {
       if (in_matrix(args)) {
@@ -95,7 +103,7 @@ static void attend_tile(const Tile& tile, const Scratch& s, const float* q, floa
     block = next;
   }
   for (int row = 0; row < tile.rows; ++row) {
-    float* to = y + head_of(row) * args.value_dim;
+    float* to = item.y + head_of(row) * args.value_dim;
     const float inverse = 1.0f / s.sum[row];
     for (int d = 0; d < args.value_dim; ++d) to[d] = s.out[row * stride + d] * inverse + 0.0f;  // + 0: -0 becomes 0
   }
@@ -179,6 +187,14 @@ static void attend(const AttendArgs& args, int part, int parts) {
   if (in_matrix(args)) registers.emplace(kSquare);
 #endif
   const Scratch scratch = scratch_of(args.scratch, part, most_rows(group), args.kv.head_dim);
+  const auto compute = [&](const Item& item, const Tile& after) {
+    if (args.kv.type == KvType::f32) {
+      attend_tile<float>(item, after, scratch);
+    } else {
+      attend_tile<uint16_t>(item, after, scratch);
+    }
+  };
+  std::optional<Item> waiting;  // until it is known whose keys are fetched at its end
   int64_t done = 0;
   over_tiles(args, tokens_each, [&](int b, int token, int tokens) {
     const int64_t cost = cost_of(tile_of(args, b, token, tokens, most_heads));
@@ -187,18 +203,15 @@ static void attend(const AttendArgs& args, int part, int parts) {
       done += cost;
       if (middle * parts / (2 * total) != part) continue;
       const int first = group * (item % slices) / slices, last = group * (item % slices + 1) / slices;
-      Tile tile = tile_of(args, b, token, tokens, last - first);
-      tile.kv_head = item / slices;
-      tile.first_head = tile.kv_head * group + first;
-      const float* q = args.q + static_cast<int64_t>(token) * args.heads * args.kv.head_dim;
-      float* y = args.y + static_cast<int64_t>(token) * args.heads * args.value_dim;
-      if (args.kv.type == KvType::f32) {
-        attend_tile<float>(tile, scratch, q, y);
-      } else {
-        attend_tile<uint16_t>(tile, scratch, q, y);
-      }
+      Item next = {tile_of(args, b, token, tokens, last - first), args.q + int64_t{token} * args.heads * args.kv.head_dim,
+                   args.y + int64_t{token} * args.heads * args.value_dim};
+      next.tile.kv_head = item / slices;
+      next.tile.first_head = next.tile.kv_head * group + first;
+      if (waiting) compute(*waiting, next.tile);
+      waiting = next;
     }
   });
+  if (waiting) compute(*waiting, waiting->tile);
 }
 
 }  // namespace headrace::HEADRACE_NAMESPACE

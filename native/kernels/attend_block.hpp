@@ -86,12 +86,11 @@ static inline Block<T> block_of(const Tile& tile, int index) {
 
 // Values that no row sees may be anything, also what no finite weight makes zero: where one lies beside a visible
 // one and is multiplied with it, the page is replaced by a copy without it.
-template <typename T>
-static inline void show_visible(Block<T>& block, int value_dim, T* copies) {
+static inline void show_visible(Block<uint16_t>& block, int value_dim, uint16_t* copies) {
   for (const int key : {block.key0, block.key1}) {
     if (key % 2 == 0) continue;
     const int p = key / kPageTokens, begin = p * kPageTokens;
-    T* to = copies + begin * value_dim;
+    uint16_t* to = copies + begin * value_dim;
     block.values[p] = visible_values(block.values[p], value_dim, block.key0 - begin, block.key1 - begin, to);
   }
 }

@@ -15,15 +15,16 @@ constexpr int kMostTileRows = kTileRows;
 #endif
 constexpr int kPageVectors = kPageTokens / kWidth;
 
-// Register tiles: rows x pages for scores, rows x vectors of the head for outputs.
+// Register tiles: rows x pages for scores, rows x vectors of the head for outputs. A tile of few rows takes more of
+// either, up to kSums sums: with fewer it waits for each.
 #if defined(HEADRACE_ISA_avx512)
-constexpr int kScoreRows = 6, kScorePages = 4, kOutRows = 6, kOutVectors = 4;
+constexpr int kScoreRows = 6, kScorePages = 4, kOutRows = 6, kOutVectors = 4, kSums = 0;
 #elif defined(HEADRACE_ISA_avx2)
-constexpr int kScoreRows = 5, kScorePages = 1, kOutRows = 5, kOutVectors = 2;
+constexpr int kScoreRows = 5, kScorePages = 1, kOutRows = 5, kOutVectors = 2, kSums = 8;
 #elif defined(HEADRACE_ISA_neon)
-constexpr int kScoreRows = 5, kScorePages = 1, kOutRows = 5, kOutVectors = 4;
+constexpr int kScoreRows = 5, kScorePages = 1, kOutRows = 5, kOutVectors = 4, kSums = 0;
 #else
-constexpr int kScoreRows = 2, kScorePages = 1, kOutRows = 3, kOutVectors = 4;
+constexpr int kScoreRows = 2, kScorePages = 1, kOutRows = 3, kOutVectors = 4, kSums = 0;
 #endif
 
 // Tile kernels are functions of their own: inlined into a caller, compilers spill their sums.
@@ -34,7 +35,9 @@ constexpr int kScoreRows = 2, kScorePages = 1, kOutRows = 3, kOutVectors = 4;
 #endif
 
 static inline int smaller(int a, int b) { return a < b ? a : b; }
-static inline int larger(int a, int b) { return a < b ? b : a; }
+static constexpr int larger(int a, int b) { return a < b ? b : a; }
+constexpr int score_pages(int rows) { return larger(kScorePages, kSums / (rows * kPageVectors)); }
+constexpr int out_vectors(int rows) { return larger(kOutVectors, kSums / rows); }
 
 // To the second cache: the first is full of what is being read.
 static inline void fetch(const void* at) { __builtin_prefetch(at, 0, 2); }
@@ -54,6 +57,33 @@ struct Ahead {
   int share(int numbers) const { return (numbers + turns - 1) / turns; }
 };
 
+// sums[r][v] += factors(r) * numbers(v). The fewer of either stay in registers; all unrolled, or GCC keeps the sums in
+// memory before and after the caller's loop.
+template <int Rows, int Vectors, typename Factors, typename Numbers>
+static inline void add_to_sums(F (&sums)[Rows][Vectors], const Factors& factors, const Numbers& numbers) {
+  if constexpr (Rows < Vectors) {
+    decltype(factors(0)) factor[Rows];
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) factor[r] = factors(r);
+#pragma GCC unroll 16
+    for (int v = 0; v < Vectors; ++v) {
+      const auto number = numbers(v);
+#pragma GCC unroll 8
+      for (int r = 0; r < Rows; ++r) sums[r][v] = add_products(factor[r], number, sums[r][v]);
+    }
+  } else {
+    decltype(numbers(0)) number[Vectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < Vectors; ++v) number[v] = numbers(v);
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) {
+      const auto factor = factors(r);
+#pragma GCC unroll 16
+      for (int v = 0; v < Vectors; ++v) sums[r][v] = add_products(factor, number[v], sums[r][v]);
+    }
+  }
+}
+
 // scores[r][0 .. 16 Pages) = sum over d of q[r][d] * K[d][key], for Rows rows and Pages pages. A leaf whose loops
 // over sums are all unrolled: else GCC keeps the sums in memory before and after the loop.
 template <typename T, int Rows, int Pages>
@@ -67,20 +97,14 @@ HEADRACE_TILE static void score_tile(const typename Arithmetic<T>::Factor* q, in
     page[p] = pages[p];
     fetched[p] = ahead[p];
   }
-  for (int d = 0; d + kTogether <= head_dim; d += kTogether) {
-    decltype(load_numbers(page[0])) keys[kVectors];
-#pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) {
-      keys[v] = load_numbers(page[v / kPageVectors] + d * kPageTokens + v % kPageVectors * kWidth * kTogether);
-    }
+  for (int d = 0, ahead_at = 0; d + kTogether <= head_dim; d += kTogether, ahead_at += fetch_step) {
 #pragma GCC unroll 8
-    for (int p = 0; p < Pages; ++p, fetched[p - 1] += fetch_step) fetch(fetched[p]);
-#pragma GCC unroll 8
-    for (int r = 0; r < Rows; ++r) {
-      const auto factor = splat_factors<T>(q + r * q_stride + d);
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = add_products(factor, keys[v], acc[r][v]);
-    }
+    for (int p = 0; p < Pages; ++p) fetch(fetched[p] + ahead_at);
+    add_to_sums(
+        acc, [&](int r) { return splat_factors<T>(q + r * q_stride + d); },
+        [&](int v) {
+          return load_numbers(page[v / kPageVectors] + d * kPageTokens + v % kPageVectors * kWidth * kTogether);
+        });
   }
 #pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r) {
@@ -121,8 +145,9 @@ static void score_rows(const typename Arithmetic<T>::Factor* q, int q_stride, co
     const T* const* fetched = ahead.pages + p;
     score_tile<T, Rows, Pages>(q, q_stride, pages + p, fetched, fetch_step, head_dim, scores + p * kPageTokens);
   };
-  for (; p + kScorePages <= page_count; p += kScorePages) score.template operator()<kScorePages>();
-  with_count<kScorePages - 1>(page_count - p, score);
+  constexpr int kPages = score_pages(Rows);
+  for (; p + kPages <= page_count; p += kPages) score.template operator()<kPages>();
+  with_count<kPages - 1>(page_count - p, score);
   if constexpr (Arithmetic<T>::kTogether == 2) {
     for (int r = 0; r < Rows && head_dim % 2 != 0; ++r) {
       add_lone_dimension<T>(q + r * q_stride, pages, page_count, head_dim, scores + r * kBlock);
@@ -156,19 +181,16 @@ HEADRACE_TILE static void out_tile(const typename Arithmetic<T>::Factor* weights
     const T *values = pages[key / kPageTokens] + offset, *fetched = ahead.pages[key / kPageTokens] + ahead.share(offset);
     const int end = smaller(key1, (key / kPageTokens + 1) * kPageTokens);
     for (; key < end; key += kTogether, values += step, fetched += fetch_step) {
-      decltype(load_numbers(values)) value[Vectors];
 #pragma GCC unroll 8
       for (int v = 0; v < Vectors; ++v) {
-        const T* from = values + v * kWidth * kTogether;
-        value[v] = Whole ? load_numbers(from) : load_numbers(from, lanes);
         if (v * kWidth * kTogether % kLine == 0) fetch(fetched + v * kWidth * kTogether);
       }
-#pragma GCC unroll 8
-      for (int r = 0; r < Rows; ++r) {
-        const auto weight = splat_factors<T>(weights + r * kWeightStride<T> + key);
-#pragma GCC unroll 8
-        for (int v = 0; v < Vectors; ++v) acc[r][v] = add_products(weight, value[v], acc[r][v]);
-      }
+      add_to_sums(
+          acc, [&](int r) { return splat_factors<T>(weights + r * kWeightStride<T> + key); },
+          [&](int v) {
+            const T* from = values + v * kWidth * kTogether;
+            return Whole ? load_numbers(from) : load_numbers(from, lanes);
+          });
     }
   }
 #pragma GCC unroll 8
@@ -181,9 +203,10 @@ HEADRACE_TILE static void out_tile(const typename Arithmetic<T>::Factor* weights
 template <typename T, int Rows>
 static void out_rows(const typename Arithmetic<T>::Factor* weights, const float* decay, const T* const* pages,
                      const Ahead<T>& ahead, int key0, int key1, int value_dim, float* out, int out_stride) {
+  constexpr int kVectors = out_vectors(Rows);
   int d = 0;
-  for (; d + kOutVectors * kWidth <= value_dim; d += kOutVectors * kWidth) {
-    out_tile<T, Rows, kOutVectors, true>(weights, decay, pages, ahead, key0, key1, value_dim, d, kWidth, out + d, out_stride);
+  for (; d + kVectors * kWidth <= value_dim; d += kVectors * kWidth) {
+    out_tile<T, Rows, kVectors, true>(weights, decay, pages, ahead, key0, key1, value_dim, d, kWidth, out + d, out_stride);
   }
   for (; d + kWidth <= value_dim; d += kWidth) {
     out_tile<T, Rows, 1, true>(weights, decay, pages, ahead, key0, key1, value_dim, d, kWidth, out + d, out_stride);
@@ -250,13 +273,16 @@ static inline const uint16_t* turned(const uint16_t* keys, int dim, int head_dim
   return to;
 }
 
-// A copy of a page's values in which those of keys outside [key0, key1) are zero.
-template <typename T>
-static inline const T* visible_values(const T* values, int dim, int key0, int key1, T* to) {
-  for (int pair = 0; pair < kPageTokens; pair += 2) {
-    for (int i = 0; i < 2 * dim; ++i) {
-      const int key = pair + i % 2;
-      to[pair * dim + i] = key >= key0 && key < key1 ? values[pair * dim + i] : T{};
+// A copy of a page's values in which those of keys outside [key0, key1) are zero; `to` may be where they are.
+static inline const uint16_t* visible_values(const uint16_t* values, int dim, int key0, int key1, uint16_t* to) {
+  const auto seen = [&](int key, uint32_t bits) { return key >= key0 && key < key1 ? bits : 0u; };
+  for (int key = 0; key < kPageTokens; key += 2) {
+    const uint32_t mask = seen(key, 0xffffu) | seen(key + 1, 0xffff0000u);  // of two keys' numbers side by side
+    for (int i = key * dim; i < (key + 2) * dim; i += 2) {
+      uint32_t both;
+      memcpy(&both, values + i, sizeof both);
+      both &= mask;
+      memcpy(to + i, &both, sizeof both);
     }
   }
   return to;
