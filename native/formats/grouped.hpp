@@ -15,6 +15,8 @@
 #include <immintrin.h>
 #endif
 
+#include <type_traits>
+
 #include "strip.hpp"
 
 namespace headrace {
@@ -144,6 +146,20 @@ inline void read_halves(const uint8_t* from, float* out) {
 #endif
 }
 
+// What bytes, with a sign or without, make of 32 multipliers.
+template <class Byte>
+inline void multiply_bytes(const float* multipliers, const uint8_t* bytes, float* out) {
+#if defined(__AVX2__) && !defined(__AVX512F__)  // GCC 12 widens by way of 16 bits, with twice the instructions
+  for (int64_t c = 0; c < kStrip; c += 8) {
+    const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes + c));
+    const __m256i wide = std::is_signed_v<Byte> ? _mm256_cvtepi8_epi32(eight) : _mm256_cvtepu8_epi32(eight);
+    _mm256_storeu_ps(out + c, _mm256_mul_ps(_mm256_loadu_ps(multipliers + c), _mm256_cvtepi32_ps(wide)));
+  }
+#else
+  for (int64_t c = 0; c < kStrip; ++c) out[c] = multipliers[c] * static_cast<float>(static_cast<Byte>(bytes[c]));
+#endif
+}
+
 // The 32 scales of a group (twice 32 where it has halves), and what is subtracted from its products. Of zeros (u4_g32)
 // the minimum is rounded; everything else is as the definitions have it.
 struct GroupScales {
@@ -169,8 +185,7 @@ inline void read_scales(Scales kind, const uint8_t* fine, const uint8_t* head, G
       return;
     case Scales::single_zero:
       std::memcpy(s.scale[0], head, 128);
-      for (int c = 0; c < kStrip; ++c) s.minimum[0][c] = s.scale[0][c] * static_cast<float>(head[128 + c]);
-      return;
+      return multiply_bytes<uint8_t>(s.scale[0], head + 128, s.minimum[0]);
     case Scales::single_halves:
       std::memcpy(s.scale, head, 256);
       for (int c = 0; c < 2 * kStrip; ++c) s.scale[c / kStrip][c % kStrip] *= 0.5f;
@@ -178,19 +193,13 @@ inline void read_scales(Scales kind, const uint8_t* fine, const uint8_t* head, G
     case Scales::fine_minimum:
       read_halves(fine, multiplier);
       read_halves(fine + 64, second);
-      for (int c = 0; c < kStrip; ++c) {
-        s.scale[0][c] = multiplier[c] * static_cast<float>(head[c]);
-        s.minimum[0][c] = second[c] * static_cast<float>(head[kStrip + c]);
-      }
-      return;
+      multiply_bytes<uint8_t>(multiplier, head, s.scale[0]);
+      return multiply_bytes<uint8_t>(second, head + kStrip, s.minimum[0]);
     case Scales::fine:
     case Scales::fine_halves:
       read_halves(fine, multiplier);
-      for (int half = 0; half < (kind == Scales::fine ? 1 : 2); ++half) {
-        for (int c = 0; c < kStrip; ++c) {
-          s.scale[half][c] = multiplier[c] * static_cast<float>(static_cast<int8_t>(head[half * kStrip + c]));
-        }
-      }
+      multiply_bytes<int8_t>(multiplier, head, s.scale[0]);
+      if (kind == Scales::fine_halves) multiply_bytes<int8_t>(multiplier, head + kStrip, s.scale[1]);
       return;
     case Scales::fine_min_halves:
       read_halves(fine, multiplier);

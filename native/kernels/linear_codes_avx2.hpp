@@ -51,11 +51,14 @@ struct SignedBytes {
     return _mm256_xor_si256(load_vector(group + step * 128 + v * 32), _mm256_set1_epi8(-128));
   }
 };
-template <int kBits>
+// A plane's bits of a step, from bit kAt of each byte on.
+template <int kBits, int kAt = 0>
 inline __m256i plane_field(const uint8_t* plane, int step, int v) {
   constexpr int kPer = 8 / kBits;
   const __m256i line = load_vector(plane + step / kPer * 128 + v * 32);
-  return _mm256_and_si256(_mm256_srli_epi16(line, step % kPer * kBits), _mm256_set1_epi8((1 << kBits) - 1));
+  const int right = step % kPer * kBits - kAt;
+  const __m256i moved = right < 0 ? _mm256_slli_epi16(line, -right) : _mm256_srli_epi16(line, right);
+  return _mm256_and_si256(moved, _mm256_set1_epi8(((1 << kBits) - 1) << kAt));
 }
 template <int kLow, int kHigh, bool kTable = false>
 struct Planes {
@@ -64,8 +67,7 @@ struct Planes {
   static __m256i at(const uint8_t* planes, int step, int v, __m256i table) {
     __m256i code = plane_field<kLow>(planes, step, v);
     if constexpr (kHigh > 0) {
-      const __m256i high = plane_field<kHigh>(planes + kGroup * kStrip / 8 * kLow, step, v);
-      code = _mm256_or_si256(code, _mm256_slli_epi16(high, kLow));
+      code = _mm256_or_si256(code, plane_field<kHigh, kLow>(planes + kGroup * kStrip / 8 * kLow, step, v));
     }
     return kTable ? _mm256_shuffle_epi8(table, code) : code;
   }
@@ -76,9 +78,9 @@ inline __m256i load_table(const uint8_t* table) {
   return _mm256_broadcastsi128_si256(_mm_xor_si128(bytes, _mm_set1_epi8(-128)));
 }
 
-// Adds a step's products with the inputs x[kRows] for kVectors vectors from `v0` on: pairs of 16 bits, or words of 32 where
-// the codes have signs.
-template <class Reader, int kRows, int kVectors>
+// A step's products with the inputs x[kRows] for kVectors vectors from `v0` on, added to the sums if it is not the first: pairs
+// of 16 bits, or words of 32 where the codes have signs.
+template <class Reader, bool kFirst, int kRows, int kVectors>
 HEADRACE_INLINE void add_step(const uint8_t* group, int step, int v0, const uint32_t* x, __m256i table,
                      __m256i (&sums)[kRows][kVectors]) {
   __m256i codes[kVectors], sizes[kVectors];
@@ -93,7 +95,10 @@ HEADRACE_INLINE void add_step(const uint8_t* group, int step, int v0, const uint
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       if constexpr (Reader::kSigned) {
+        if constexpr (kFirst) sums[r][v] = _mm256_setzero_si256();
         add_signed(sums[r][v], codes[v], sizes[v], in);
+      } else if constexpr (kFirst) {
+        sums[r][v] = _mm256_maddubs_epi16(codes[v], in);
       } else {
         add_products(sums[r][v], codes[v], in);
       }
@@ -204,13 +209,14 @@ HEADRACE_INLINE void sum_steps(const uint8_t* group, int begin, int v0, const ui
   if constexpr (!Reader::kUnrolled && !Reader::kSigned && kVectors == 2 && kRows >= 3) {
     return sum_bytes(group + begin * 128 + v0 * 32, x, kSteps, sums);
   }
-  clear(sums);
   if constexpr (Reader::kUnrolled) {
+    add_step<Reader, true>(group, begin, v0, x, table, sums);
 #pragma GCC unroll 8
-    for (int s = 0; s < kSteps; ++s) add_step<Reader>(group, begin + s, v0, x + s * kRows, table, sums);
+    for (int s = 1; s < kSteps; ++s) add_step<Reader, false>(group, begin + s, v0, x + s * kRows, table, sums);
   } else {
+    clear(sums);
 #pragma GCC unroll 1
-    for (int s = 0; s < kSteps; ++s) add_step<Reader>(group, begin + s, v0, x + s * kRows, table, sums);
+    for (int s = 0; s < kSteps; ++s) add_step<Reader, false>(group, begin + s, v0, x + s * kRows, table, sums);
   }
 }
 

@@ -44,8 +44,8 @@ HEADRACE_INLINE void sum_words(const uint8_t* group, int begin, int v0, const ui
   if constexpr (Reader::kSigned) return sum_steps<Reader, kSteps>(group, begin, v0, x, table, words);
   constexpr int kSpan = Reader::kSpan < kSteps ? Reader::kSpan : kSteps;
   constexpr bool kInAssembly = kSpans<Reader, kSteps> && kRows > 1;
-  if constexpr (kSpan < kSteps) clear(words);
   if constexpr (kInAssembly) {
+    clear(words);
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) words[r][0] = words[r][1] = add_zero(r, words[r][0]);
   }
@@ -61,12 +61,12 @@ HEADRACE_INLINE void sum_words(const uint8_t* group, int begin, int v0, const ui
       for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) {
-          if constexpr (kSpan < kSteps) {
-            add_words(words[r][v], widened(pairs[r][v]));
-            if (s + kSpan == kSteps) words[r][v] = add_zero(r, words[r][v]);
+          if (s == 0) {
+            words[r][v] = widened(pairs[r][v]);
           } else {
-            words[r][v] = add_zero(r, widened(pairs[r][v]));
+            add_words(words[r][v], widened(pairs[r][v]));
           }
+          if (s + kSpan == kSteps) words[r][v] = add_zero(r, words[r][v]);
         }
       }
     }
