@@ -11,7 +11,7 @@
 //
 // A weight is scale * (code - zero) - minimum, in the roundings of the type's definition.
 #pragma once
-#if defined(__F16C__)
+#if defined(__F16C__) || defined(__AVX2__)
 #include <immintrin.h>
 #endif
 

@@ -69,9 +69,9 @@ struct Item {
   float* y;
 };
 
-// `after` is the tile that the thread computes next, or this one.
+// `after` is the tile that the thread computes next, if there is one.
 template <typename T>
-static void attend_tile(const Item& item, const Tile& after, const Scratch& s) {
+static void attend_tile(const Item& item, const Tile* after, const Scratch& s) {
   const Tile& tile = item.tile;
   const AttendArgs& args = *tile.args;
   const int dim = args.kv.head_dim, stride = padded_dim(dim);
@@ -89,7 +89,9 @@ static void attend_tile(const Item& item, const Tile& after, const Scratch& s) {
   }
   Block<T> block = block_of<T>(tile, first_block);
   for (int index = first_block; index <= last_block; ++index) {
-    const Block<T> next = index < last_block ? block_of<T>(tile, index + 1) : block_of<T>(after, after.first_key / kBlock);
+    const Block<T> next = index < last_block ? block_of<T>(tile, index + 1)
+                          : after != nullptr ? block_of<T>(*after, after->first_key / kBlock)
+                                             : Block<T>{};
 #if defined(HEADRACE_ISA_amx)
     if constexpr (sizeof(T) == sizeof(uint16_t)) {
       if (in_matrix(args)) {
@@ -187,7 +189,7 @@ static void attend(const AttendArgs& args, int part, int parts) {
   if (in_matrix(args)) registers.emplace(kSquare);
 #endif
   const Scratch scratch = scratch_of(args.scratch, part, most_rows(group), args.kv.head_dim);
-  const auto compute = [&](const Item& item, const Tile& after) {
+  const auto compute = [&](const Item& item, const Tile* after) {
     if (args.kv.type == KvType::f32) {
       attend_tile<float>(item, after, scratch);
     } else {
@@ -203,15 +205,16 @@ static void attend(const AttendArgs& args, int part, int parts) {
       done += cost;
       if (middle * parts / (2 * total) != part) continue;
       const int first = group * (item % slices) / slices, last = group * (item % slices + 1) / slices;
-      Item next = {tile_of(args, b, token, tokens, last - first), args.q + int64_t{token} * args.heads * args.kv.head_dim,
-                   args.y + int64_t{token} * args.heads * args.value_dim};
-      next.tile.kv_head = item / slices;
-      next.tile.first_head = next.tile.kv_head * group + first;
-      if (waiting) compute(*waiting, next.tile);
-      waiting = next;
+      const int64_t heads_before = int64_t{token} * args.heads;
+      Item found = {tile_of(args, b, token, tokens, last - first), args.q + heads_before * args.kv.head_dim,
+                    args.y + heads_before * args.value_dim};
+      found.tile.kv_head = item / slices;
+      found.tile.first_head = found.tile.kv_head * group + first;
+      if (waiting) compute(*waiting, &found.tile);
+      waiting = found;
     }
   });
-  if (waiting) compute(*waiting, waiting->tile);
+  if (waiting) compute(*waiting, nullptr);
 }
 
 }  // namespace headrace::HEADRACE_NAMESPACE

@@ -63,7 +63,7 @@ static inline int last_visible(const AttendArgs& args, int position, int length)
 // One block of keys: page_count pages of K and V, keys key0 .. key1 (exclusive) for some row visible.
 template <typename T>
 struct Block {
-  int begin, page_count, key0, key1;
+  int begin = 0, page_count = 0, key0 = 0, key1 = 0;
   const T *keys[kBlockPages] = {}, *values[kBlockPages] = {};  // values null where keys hold them
 };
 

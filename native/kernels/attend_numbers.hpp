@@ -14,7 +14,7 @@ typedef uint32_t Bits __attribute__((vector_size(kWidth * 4)));  // of floats; s
 #if defined(HEADRACE_ISA_avx512)
 using HalfFactor = uint16_t;  // what a bf16 number is multiplied with
 #else
-using HalfFactor = float;  // a float that bfloat16 holds exactly
+using HalfFactor = float;  // a float that bfloat16 holds exactly, but for subnormal ones
 #endif
 
 template <typename T>
@@ -73,7 +73,7 @@ static inline void to_factors(uint16_t* to, F x) {
 #endif
 
 // Rounds to bfloat16 where a factor's type does not: the upper part of Veltkamp's splitting (Dekker 1971) has as many
-// bits as bfloat16. Numbers above 2^111 become NaN.
+// bits as bfloat16. Subnormal numbers keep more, and numbers of nearly 2^112 and above become NaN.
 template <typename T>
 static inline F rounded(F x) {
   if constexpr (sizeof(T) == sizeof(typename Arithmetic<T>::Factor)) return x;

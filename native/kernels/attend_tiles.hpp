@@ -16,7 +16,7 @@ constexpr int kMostTileRows = kTileRows;
 constexpr int kPageVectors = kPageTokens / kWidth;
 
 // Register tiles: rows x pages for scores, rows x vectors of the head for outputs. A tile of few rows takes more of
-// either, up to kSums sums: with fewer it waits for each.
+// either, up to kSums sums (0: not here): with fewer it waits for each.
 #if defined(HEADRACE_ISA_avx512)
 constexpr int kScoreRows = 6, kScorePages = 4, kOutRows = 6, kOutVectors = 4, kSums = 0;
 #elif defined(HEADRACE_ISA_avx2)
@@ -36,16 +36,16 @@ constexpr int kScoreRows = 2, kScorePages = 1, kOutRows = 3, kOutVectors = 4, kS
 
 static inline int smaller(int a, int b) { return a < b ? a : b; }
 static constexpr int larger(int a, int b) { return a < b ? b : a; }
-constexpr int score_pages(int rows) { return larger(kScorePages, kSums / (rows * kPageVectors)); }
-constexpr int out_vectors(int rows) { return larger(kOutVectors, kSums / rows); }
+constexpr int pages_each(int rows) { return larger(kScorePages, kSums / (rows * kPageVectors)); }
+constexpr int vectors_each(int rows) { return larger(kOutVectors, kSums / rows); }
 
 // To the second cache: the first is full of what is being read.
 static inline void fetch(const void* at) { __builtin_prefetch(at, 0, 2); }
 
 // What row tiles fetch while they read the pages of a block. Pages are small and lie anywhere, so the processor does not
 // foresee the next: while keys are read, the values are fetched, and while values are read, the next keys. Each row
-// tile, in turn, fetches its share of every page, as evenly as it reads: memory is slower than one tile, and waits for
-// bursts.
+// tile, in turn, fetches its share of every page, as evenly as it reads: what is asked for in bursts keeps the tile waiting,
+// since memory is slower.
 template <typename T>
 struct Ahead {
   const T* pages[kBlockPages];  // where this turn's share begins
@@ -84,8 +84,7 @@ static inline void add_to_sums(F (&sums)[Rows][Vectors], const Factors& factors,
   }
 }
 
-// scores[r][0 .. 16 Pages) = sum over d of q[r][d] * K[d][key], for Rows rows and Pages pages. A leaf whose loops
-// over sums are all unrolled: else GCC keeps the sums in memory before and after the loop.
+// scores[r][0 .. 16 Pages) = sum over d of q[r][d] * K[d][key], for Rows rows and Pages pages.
 template <typename T, int Rows, int Pages>
 HEADRACE_TILE static void score_tile(const typename Arithmetic<T>::Factor* q, int q_stride, const T* const* pages,
                                      const T* const* ahead, int fetch_step, int head_dim, float* scores) {
@@ -145,7 +144,7 @@ static void score_rows(const typename Arithmetic<T>::Factor* q, int q_stride, co
     const T* const* fetched = ahead.pages + p;
     score_tile<T, Rows, Pages>(q, q_stride, pages + p, fetched, fetch_step, head_dim, scores + p * kPageTokens);
   };
-  constexpr int kPages = score_pages(Rows);
+  constexpr int kPages = pages_each(Rows);
   for (; p + kPages <= page_count; p += kPages) score.template operator()<kPages>();
   with_count<kPages - 1>(page_count - p, score);
   if constexpr (Arithmetic<T>::kTogether == 2) {
@@ -203,21 +202,21 @@ HEADRACE_TILE static void out_tile(const typename Arithmetic<T>::Factor* weights
 template <typename T, int Rows>
 static void out_rows(const typename Arithmetic<T>::Factor* weights, const float* decay, const T* const* pages,
                      const Ahead<T>& ahead, int key0, int key1, int value_dim, float* out, int out_stride) {
-  constexpr int kVectors = out_vectors(Rows);
+  constexpr int kVectors = vectors_each(Rows);
   int d = 0;
-  for (; d + kVectors * kWidth <= value_dim; d += kVectors * kWidth) {
-    out_tile<T, Rows, kVectors, true>(weights, decay, pages, ahead, key0, key1, value_dim, d, kWidth, out + d, out_stride);
-  }
-  for (; d + kWidth <= value_dim; d += kWidth) {
-    out_tile<T, Rows, 1, true>(weights, decay, pages, ahead, key0, key1, value_dim, d, kWidth, out + d, out_stride);
-  }
+  const auto add = [&]<int Vectors>() {
+    out_tile<T, Rows, Vectors, true>(weights, decay, pages, ahead, key0, key1, value_dim, d, kWidth, out + d, out_stride);
+    d += Vectors * kWidth;
+  };
+  while (d + kVectors * kWidth <= value_dim) add.template operator()<kVectors>();
+  with_count<kVectors - 1>((value_dim - d) / kWidth, add);
   if (d < value_dim) {
     out_tile<T, Rows, 1, false>(weights, decay, pages, ahead, key0, key1, value_dim, d, value_dim - d, out + d, out_stride);
   }
 }
 
-// Calls f<Rows>(row, tile, tiles) over tiles of at most Max rows, of nearly one size: a tile of few rows waits for its
-// sums.
+// Calls f<Rows>(row, tile, tiles) over tiles of at most Max rows, of nearly one size: one of few rows would wait for its
+// sums, or read what the others have read for little.
 template <int Max, typename Call>
 static inline void over_rows(int rows, const Call& call) {
   const int tiles = (rows + Max - 1) / Max;

@@ -80,7 +80,7 @@ struct StepInt8 {
     const __m256i bytes = SignedBytes::at(w, 0, 0, _mm256_setzero_si256());
     return {bytes, _mm256_abs_epi8(bytes)};
   }
-  static void add(Vector& acc, const Lane& w, Input x) { add_signed(acc, w.weights, w.sizes, x); }
+  static void add(Vector& acc, const Lane& w, Input x) { add_words(acc, signed_products(w.weights, w.sizes, x)); }
 };
 
 // Rows [kFirst, kFirst + kMine) of a tile of kRows, kCount vectors.

@@ -31,8 +31,8 @@ inline void add_products(__m256i& sum, __m256i codes, __m256i inputs) {
 inline __m256i widened(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
 
 // Weights with signs times inputs; `sizes` are the weights' magnitudes.
-inline void add_signed(__m256i& sum, __m256i weights, __m256i sizes, __m256i inputs) {
-  add_words(sum, widened(_mm256_maddubs_epi16(sizes, _mm256_sign_epi8(inputs, weights))));
+inline __m256i signed_products(__m256i weights, __m256i sizes, __m256i inputs) {
+  return widened(_mm256_maddubs_epi16(sizes, _mm256_sign_epi8(inputs, weights)));
 }
 
 // How a kernel finds the codes of a step's outputs 8 v to 8 v + 7: as bytes where they were unpacked to, or in planes.
@@ -94,11 +94,10 @@ HEADRACE_INLINE void add_step(const uint8_t* group, int step, int v0, const uint
     const __m256i in = broadcast(x[r]);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      if constexpr (Reader::kSigned) {
-        if constexpr (kFirst) sums[r][v] = _mm256_setzero_si256();
-        add_signed(sums[r][v], codes[v], sizes[v], in);
-      } else if constexpr (kFirst) {
-        sums[r][v] = _mm256_maddubs_epi16(codes[v], in);
+      if constexpr (kFirst) {
+        sums[r][v] = Reader::kSigned ? signed_products(codes[v], sizes[v], in) : _mm256_maddubs_epi16(codes[v], in);
+      } else if constexpr (Reader::kSigned) {
+        add_words(sums[r][v], signed_products(codes[v], sizes[v], in));
       } else {
         add_products(sums[r][v], codes[v], in);
       }

@@ -45,9 +45,8 @@ HEADRACE_INLINE void sum_words(const uint8_t* group, int begin, int v0, const ui
   constexpr int kSpan = Reader::kSpan < kSteps ? Reader::kSpan : kSteps;
   constexpr bool kInAssembly = kSpans<Reader, kSteps> && kRows > 1;
   if constexpr (kInAssembly) {
-    clear(words);
 #pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) words[r][0] = words[r][1] = add_zero(r, words[r][0]);
+    for (int r = 0; r < kRows; ++r) words[r][0] = words[r][1] = add_zero(r, _mm256_setzero_si256());
   }
 #pragma GCC unroll 4
   for (int s = 0; s < kSteps; s += kSpan) {
