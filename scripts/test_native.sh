@@ -10,10 +10,12 @@ python=$(command -v python)
 echo "== spills"
 "$python" scripts/check_spills.py
 
+# Kernels that cannot run here need no checks either, and take half of the time to build.
+isas=$("$python" -c "from headrace import _native; print('|'.join(_native.usable_isas()))")
 for sanitizer in address thread; do
   echo "== $sanitizer sanitizer"
   cmake -S . -B "build/$sanitizer" -G Ninja -DHEADRACE_MODULE=OFF -DHEADRACE_TESTS=ON \
-    -DHEADRACE_SANITIZE="$sanitizer" >/dev/null
+    -DHEADRACE_SANITIZE="$sanitizer" -DHEADRACE_ISAS="$isas" >/dev/null
   cmake --build "build/$sanitizer" >/dev/null
 done
 ctest --test-dir build/address --output-on-failure

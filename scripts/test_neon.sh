@@ -22,8 +22,6 @@ CXX="$python -m ziglang c++ -target aarch64-linux-musl" cmake -S . -B "$build" -
   -DHEADRACE_MODULE=OFF -DHEADRACE_TESTS=ON >/dev/null
 cmake --build "$build" -j 2
 
-for source in native/tests/test_*.cpp; do
-  name=$(basename "$source" .cpp)
-  echo "$name"
-  "$qemu" "$build/$name"
-done
+printf '%s\n' native/tests/test_*.cpp | xargs -P 2 -I {} sh -c \
+  'name=$(basename "$3" .cpp); "$1" "$2/$name" && echo "$name passed" || { echo "$name failed"; exit 1; }' \
+  sh "$qemu" "$build" {}
