@@ -91,10 +91,11 @@ def machine_speed(pairs: Sequence[Pair]) -> Speed:
     )
 
 
-def missing(pairs: Sequence[Pair], wanted: int) -> bool:
-    """Whether another pair is to be measured: slow ones are repeated, but not for ever."""
+def missing(pairs: Sequence[Pair], wanted: int, repeats: int = MOST_REPEATS) -> bool:
+    """Whether another pair is to be measured: slow ones are repeated, up to `repeats` for each that is
+    wanted."""
     quick = len(pairs) - sum(slow_marks(pairs))
-    return quick < wanted and len(pairs) < wanted * (1 + MOST_REPEATS)
+    return quick < wanted and len(pairs) < wanted * (1 + repeats)
 
 
 def results(cell: Cell, pairs: Sequence[Pair], wanted: int) -> list[Result]:

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 from their_side import Failed, Harness
 
+from headrace.bench.step import MOST_REPEATS
 from headrace.engine.load import usable_cores
 from headrace.run.limits import machine_limits
 
@@ -30,8 +31,11 @@ from headrace.run.limits import machine_limits
 class Comparison:
     """The state of one call of this program."""
 
-    def __init__(self, harness: Harness, *, fresh: bool, pairs: int, threads: int, console: Console) -> None:
-        self._harness, self._pairs, self._threads, self._console = harness, pairs, threads, console
+    def __init__(
+        self, harness: Harness, *, fresh: bool, pairs: int, repeats: int, threads: int, console: Console
+    ) -> None:
+        self._harness, self._pairs, self._repeats = harness, pairs, repeats
+        self._threads, self._console = threads, console
         path = harness.folder / "pairs.jsonl"
         if fresh:
             path.unlink(missing_ok=True)
@@ -65,7 +69,7 @@ class Comparison:
         return True
 
     def _measure(self, cell: Cell) -> None:
-        while missing(self._pairs_of(cell), self._pairs):
+        while missing(self._pairs_of(cell), self._pairs, self._repeats):
             pair = measure_pair(
                 cell,
                 self._versions(cell),
@@ -127,7 +131,12 @@ def main(words: Sequence[str] | None = None) -> int:
     wanted = cells(asked.models, asked.peers, asked.weights, asked.cases)
     harness = Harness(asked.harness.resolve(), asked.folder.resolve())
     comparison = Comparison(
-        harness, fresh=asked.fresh, pairs=asked.pairs, threads=asked.threads, console=console
+        harness,
+        fresh=asked.fresh,
+        pairs=asked.pairs,
+        repeats=asked.repeats,
+        threads=asked.threads,
+        console=console,
     )
     stopped = False
     try:
@@ -162,6 +171,13 @@ def _parser() -> argparse.ArgumentParser:
             f"--{name}", type=_some_of(choices), default=choices, help=f"some of {','.join(choices)}"
         )
     parser.add_argument("--pairs", type=_count, default=5, help="pairs of each cell (5)")
+    parser.add_argument(
+        "--repeats",
+        type=_whole,
+        default=MOST_REPEATS,
+        help=f"for each pair, how many slow ones are repeated at most ({MOST_REPEATS}); 0 where the machine"
+        " is always busy: slow pairs count then, and are told",
+    )
     parser.add_argument("--threads", type=_count, default=usable_cores())
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
     return parser
@@ -182,6 +198,10 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
     return int(text)
+
+
+def _whole(text: str) -> int:
+    return 0 if text == "0" else _count(text)
 
 
 if __name__ == "__main__":

@@ -111,6 +111,8 @@ def test_slow_pairs_are_repeated_but_not_for_ever() -> None:
     assert not missing([quick, slow, quick], 2)
     assert missing([quick, *[slow] * (2 * MOST_REPEATS)], 2)
     assert not missing([quick, *[slow] * (2 * MOST_REPEATS + 1)], 2)
+    assert missing([slow], 2, repeats=0)
+    assert not missing([quick, slow], 2, repeats=0)
 
 
 def test_ratios_are_medians_of_quick_pairs() -> None:
@@ -246,7 +248,14 @@ def test_a_run_measures_what_is_missing(
 
 
 @pytest.mark.parametrize(
-    "words", [["--models", "C"], ["--pairs", "0"], ["--peers", "llama.cpp,mine"], ["--cases", ""]]
+    "words",
+    [
+        ["--models", "C"],
+        ["--pairs", "0"],
+        ["--repeats", "-1"],
+        ["--peers", "llama.cpp,mine"],
+        ["--cases", ""],
+    ],
 )
 def test_wrong_words_are_refused(
     tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
