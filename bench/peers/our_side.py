@@ -25,12 +25,13 @@ def compile_modules() -> None:
 
 
 def measure(folder: Path, model: str, match: Match, case: Case, threads: int) -> dict[str, float]:
-    """The figures of the case by their names; packed weights are kept in `folder`. Raises Failed."""
+    """The figures of the case by their names; packed weights are kept in `folder`. Measured once, as the peer
+    is: to try again while the machine is busy would be an advantage. Raises Failed."""
     path = folder / "models" / match.model_file.format(model)
     words = ["--weights", match.weights, "--threads", str(threads), "--cache-dir", str(folder / "packed")]
     words += ["--prompt", str(case.prompt), "--generate", str(case.generate), "--batch", str(case.batch)]
     command = [sys.executable, "-m", "headrace", "bench", "step", str(path), *words]
-    command += ["--runs", "1", "--json", "--offline"]
+    command += ["--runs", "1", "--repeats", "0", "--json", "--offline"]
     done = run_whole(command)
     if done.returncode:
         raise Failed(f"headrace: {last_line(done.stderr)}")

@@ -71,12 +71,23 @@ def test_slow_runs_are_marked_and_repeated(monkeypatch: pytest.MonkeyPatch) -> N
     assert report.decode_share_of_bandwidth.min == report.decode_share_of_bandwidth.max
 
 
+def test_slow_runs_count_where_none_may_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = iter([1.0, 1.0, 0.5, 1.0])
+    monkeypatch.setattr(
+        bench, "machine_limits", lambda threads, cache: replace(LIMITS, int8_per_s=1e9 * next(speeds))
+    )
+    monkeypatch.setattr(bench, "_run", lambda workload, options: FIGURES)
+    report = bench_step(WORKLOAD, EngineOptions(), runs=3, repeats=0)
+    assert (report.runs, report.slow_runs, next(speeds, None)) == (3, 2, None)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
         (lambda: replace(WORKLOAD, prompt=0), "--prompt"),
         (lambda: replace(WORKLOAD, model="novelette"), "--config"),
         (lambda: bench_step(WORKLOAD, EngineOptions(), runs=0), "--runs"),
+        (lambda: bench_step(WORKLOAD, EngineOptions(), runs=1, repeats=-1), "--repeats"),
         (lambda: bench_step(replace(WORKLOAD, prompt=10**6), EngineOptions(), runs=1), "--prompt"),
     ],
 )

@@ -31,7 +31,8 @@ Progress = Callable[[str], None]
 class StepReport(Struct, frozen=True, kw_only=True):
     """What was measured. Shares are of the limits measured just before and after each run.
 
-    `slow_runs` were marked and repeated: meanwhile the machine was slower than `SLOW_SHARE` of its best.
+    `slow_runs` were marked, and repeated as long as repeats were left: meanwhile the machine was slower than
+    `SLOW_SHARE` of its best.
     `prefill_share_of_peak` is of the peak of `arithmetic`; the products alone count as work.
     """
 
@@ -55,20 +56,28 @@ class _Run(Struct, frozen=True):
 
 
 def bench_step(
-    workload: Workload, options: EngineOptions, *, runs: int, progress: Progress = lambda text: None
+    workload: Workload,
+    options: EngineOptions,
+    *,
+    runs: int,
+    repeats: int = MOST_REPEATS,
+    progress: Progress = lambda text: None,
 ) -> StepReport:
     """Measure `runs` runs, each in a process of its own, after one that fills the cache of packed weights.
+    For each of them up to `repeats` slow ones are measured again.
 
-    Raises what loading raises, and UsageError where `runs` is no number of runs.
+    Raises what loading raises, and UsageError where `runs` or `repeats` is no such number.
     """
     if runs < 1:
         raise UsageError(f"--runs is {runs}, it must be at least 1", param="runs")
+    if repeats < 0:
+        raise UsageError(f"--repeats is {repeats}, it must be at least 0", param="repeats")
     options = fitted(workload, options)
     with prepare_workload(workload, options) as prepared:
         plan, limit = prepared.plan, roofline(prepared.program, prepared.wanted)
     progress("packing weights")
     _run(replace(workload, prompt=1, generate=1, batch=1), options)
-    done = _measured_runs(workload, options, runs, progress)
+    done = _measured_runs(workload, options, runs, runs * (1 + repeats), progress)
     kept = sorted(done, key=lambda run: run.slow)[:runs]
     return StepReport(
         workload=workload,
@@ -99,12 +108,14 @@ def fitted(workload: Workload, options: EngineOptions) -> EngineOptions:
     )
 
 
-def _measured_runs(workload: Workload, options: EngineOptions, runs: int, progress: Progress) -> list[_Run]:
+def _measured_runs(
+    workload: Workload, options: EngineOptions, runs: int, most: int, progress: Progress
+) -> list[_Run]:
     threads = options.threads or usable_cores()
     before = machine_limits(threads, None)
     best = before
     done: list[_Run] = []
-    while sum(not run.slow for run in done) < runs and len(done) < runs * (1 + MOST_REPEATS):
+    while sum(not run.slow for run in done) < runs and len(done) < most:
         slow = sum(run.slow for run in done)
         progress(f"run {len(done) - slow + 1} of {runs}" + (f" ({slow} slow ones repeated)" if slow else ""))
         figures = _run(workload, options)

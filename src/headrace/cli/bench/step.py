@@ -10,7 +10,7 @@ import typer
 from msgspec import to_builtins
 
 from headrace.bench.spread import Spread
-from headrace.bench.step import StepReport, bench_step, default_cache, shares
+from headrace.bench.step import MOST_REPEATS, StepReport, bench_step, default_cache, shares
 from headrace.bench.workload import Workload
 from headrace.cli.flags import takes_settings
 from headrace.cli.loading import engine_options, fetch
@@ -39,6 +39,9 @@ def command(
     generate: Annotated[int, typer.Option(help="Tokens generated after each prompt.")] = 128,
     batch: Annotated[int, typer.Option(help="Sequences at the same time.")] = 1,
     runs: Annotated[int, typer.Option(help="Runs; the median of them is shown.")] = 3,
+    repeats: Annotated[
+        int, typer.Option(help="For each run, how many slow ones are repeated at most.")
+    ] = MOST_REPEATS,
     json: JsonFlag = False,
     *,
     settings: Settings,
@@ -49,7 +52,7 @@ def command(
         fetch(model, settings)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder, status() as show:
         options = default_cache(engine_options(settings), workload, Path(folder))
-        report = bench_step(workload, options, runs=runs, progress=show)
+        report = bench_step(workload, options, runs=runs, repeats=repeats, progress=show)
     if json:
         print_json(_document(report))
     else:
@@ -98,7 +101,10 @@ def _print(report: StepReport) -> None:
     ]
     print_table(rows, header=("", "MEDIAN", "MIN", "MAX", "", ""))
     if report.slow_runs:
-        note(f"{report.slow_runs} runs were repeated: the machine was busy with something else")
+        note(
+            f"{report.slow_runs} slow runs: the machine was busy with something else."
+            " They count only where there are too few quick ones"
+        )
 
 
 def _row(label: str, report: StepReport, name: str, unit: str, remark: str = "") -> tuple[str, ...]:
