@@ -12,7 +12,7 @@ from comparison import Cell, Figure
 from msgspec import Struct
 
 from headrace.bench.spread import Spread, spread
-from headrace.bench.step import MOST_REPEATS, SLOW_SHARE
+from headrace.bench.step import MOST_REPEATS, SLOW_SHARE, another_is_due
 from headrace.run.limits import Limits
 
 Measure = Callable[[], dict[str, float]]
@@ -92,10 +92,8 @@ def machine_speed(pairs: Sequence[Pair]) -> Speed:
 
 
 def missing(pairs: Sequence[Pair], wanted: int, repeats: int = MOST_REPEATS) -> bool:
-    """Whether another pair is to be measured: slow ones are repeated, up to `repeats` for each that is
-    wanted."""
-    quick = len(pairs) - sum(slow_marks(pairs))
-    return quick < wanted and len(pairs) < wanted * (1 + repeats)
+    """Whether another pair is to be measured."""
+    return another_is_due(slow_marks(pairs), wanted, repeats)
 
 
 def results(cell: Cell, pairs: Sequence[Pair], wanted: int) -> list[Result]:

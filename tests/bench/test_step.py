@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from msgspec.structs import replace
@@ -58,13 +58,19 @@ def test_profile_names_every_instruction() -> None:
         assert all(part.least_s for part in products)
 
 
-def test_slow_runs_are_marked_and_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    # One limit before the first run, then one after each: the second run meets a machine at half its speed.
-    speeds = iter([1.0, 1.0, 0.5, 1.0, 1.0, 1.0])
+def meet_speeds(monkeypatch: pytest.MonkeyPatch, *speeds: float) -> Iterator[float]:
+    """Runs are made up, and each probe of the machine finds the next of `speeds`."""
+    left = iter(speeds)
     monkeypatch.setattr(
-        bench, "machine_limits", lambda threads, cache: replace(LIMITS, int8_per_s=1e9 * next(speeds))
+        bench, "machine_limits", lambda threads, cache: replace(LIMITS, int8_per_s=1e9 * next(left))
     )
     monkeypatch.setattr(bench, "_run", lambda workload, options: FIGURES)
+    return left
+
+
+def test_slow_runs_are_marked_and_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    # One limit before the first run, then one after each: the second run meets a machine at half its speed.
+    meet_speeds(monkeypatch, 1.0, 1.0, 0.5, 1.0, 1.0, 1.0)
     report = bench_step(WORKLOAD, EngineOptions(), runs=3)
     # The run before the slow probe and the one after it both touch it.
     assert (report.runs, report.slow_runs) == (3, 2)
@@ -72,11 +78,7 @@ def test_slow_runs_are_marked_and_repeated(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_slow_runs_count_where_none_may_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    speeds = iter([1.0, 1.0, 0.5, 1.0])
-    monkeypatch.setattr(
-        bench, "machine_limits", lambda threads, cache: replace(LIMITS, int8_per_s=1e9 * next(speeds))
-    )
-    monkeypatch.setattr(bench, "_run", lambda workload, options: FIGURES)
+    speeds = meet_speeds(monkeypatch, 1.0, 1.0, 0.5, 1.0)
     report = bench_step(WORKLOAD, EngineOptions(), runs=3, repeats=0)
     assert (report.runs, report.slow_runs, next(speeds, None)) == (3, 2, None)
 

@@ -77,7 +77,7 @@ def bench_step(
         plan, limit = prepared.plan, roofline(prepared.program, prepared.wanted)
     progress("packing weights")
     _run(replace(workload, prompt=1, generate=1, batch=1), options)
-    done = _measured_runs(workload, options, runs, runs * (1 + repeats), progress)
+    done = _measured_runs(workload, options, runs, repeats, progress)
     kept = sorted(done, key=lambda run: run.slow)[:runs]
     return StepReport(
         workload=workload,
@@ -108,16 +108,21 @@ def fitted(workload: Workload, options: EngineOptions) -> EngineOptions:
     )
 
 
+def another_is_due(slow: Sequence[bool], wanted: int, repeats: int) -> bool:
+    """After measurements of which some were `slow`: those are repeated, up to `repeats` for each that is
+    wanted."""
+    return len(slow) - sum(slow) < wanted and len(slow) < wanted * (1 + repeats)
+
+
 def _measured_runs(
-    workload: Workload, options: EngineOptions, runs: int, most: int, progress: Progress
+    workload: Workload, options: EngineOptions, runs: int, repeats: int, progress: Progress
 ) -> list[_Run]:
     threads = options.threads or usable_cores()
     before = machine_limits(threads, None)
     best = before
     done: list[_Run] = []
-    while sum(not run.slow for run in done) < runs and len(done) < most:
-        slow = sum(run.slow for run in done)
-        progress(f"run {len(done) - slow + 1} of {runs}" + (f" ({slow} slow ones repeated)" if slow else ""))
+    while another_is_due(slow := [run.slow for run in done], runs, repeats):
+        progress(f"run {len(done) + 1}, {runs} wanted" + (f" ({sum(slow)} slow so far)" if any(slow) else ""))
         figures = _run(workload, options)
         after = machine_limits(threads, None)
         best = _better(best, after)

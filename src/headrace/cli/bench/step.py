@@ -21,7 +21,7 @@ HELP = """Measure how fast a model reads a prompt and how fast it generates, on 
 
 With --config instead of MODEL the weights are made up: so one learns how fast a model would be before it is
 downloaded. Every run is a process of its own; the machine's limits are measured before and after each, and a
-run in which the machine was slower than at its best is marked and repeated.
+run in which the machine was slower than at its best is marked and, as far as --repeats allows, repeated.
 
 \b
 Examples:
