@@ -20,7 +20,7 @@ run: $(VENV)/.installed
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest tests/kv $(filter-out %_states.py,$(wildcard tests/engine/test_schedule*.py)) \
-	  --cov=headrace.kv --cov=headrace.engine.schedule --cov-branch --cov-fail-under=100
+	  --cov=headrace.kv --cov=headrace.engine.scheduler.scheduler --cov-branch --cov-fail-under=100
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.lint
@@ -57,7 +57,7 @@ bench-peers: $(VENV)/.installed
 # The recipes of the shipped chat models, end to end: many hours on a CPU, and they go on where they were stopped.
 DATA ?= ../shared/data
 WORK ?= build/models
-SHIPPED := src/headrace/shipped
+SHIPPED := src/headrace/bundled
 
 models: $(VENV)/.train
 	$(BIN)/python train/mini.py --data $(DATA) --work $(WORK)/mini --out $(SHIPPED)/mini

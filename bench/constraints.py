@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 
 from headrace.bench.random_checkpoint import RandomCheckpoint, read_config_file
-from headrace.engine.load import prepare_checkpoint, start
-from headrace.engine.options import EngineOptions
 from headrace.engine.request import Done, Event, Failed, Request
-from headrace.sample.grammar import Constraint, schema_constraint
-from headrace.sample.params import SamplingParams
-from headrace.text.tokenizer import load_tokenizer
+from headrace.grammar.constraint import Constraint, schema_constraint
+from headrace.loading.loader import prepare_checkpoint, start
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import SamplingParams
+from headrace.tokenization.tokenizer import load_tokenizer
 
 SCHEMA = {
     "type": "array",

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.weights.safetensors import SafetensorsFile
-from headrace.weights.safetensors_writer import write_safetensors
+from headrace.weights.safetensors.reader import SafetensorsFile
+from headrace.weights.safetensors.writer import write_safetensors
 from headrace.weights.tensor_output import Output
 
 LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")

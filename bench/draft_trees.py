@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace import LLM
-from headrace.chat.conversation import prepare
 from headrace.chat.messages import Message
+from headrace.chat.prompt import prepare
 
 ROWS = (2, 4, 8, 16)
 IN_BRANCH = (0, 1, 2)

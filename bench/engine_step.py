@@ -18,14 +18,14 @@ import numpy as np
 from headrace import _native
 from headrace.engine.engine import Engine, EngineLimits
 from headrace.engine.request import Done, Event, Failed, Request
+from headrace.executors.executor import Capacity
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.ops.value import Array
 from headrace.program.step import Step
-from headrace.run.executor import Capacity
-from headrace.sample.params import SamplingParams
-from headrace.sample.sampler import Sampler
-from headrace.text.tokenizer import load_tokenizer
-from headrace.weights.shipped import list_shipped
+from headrace.sampling.params import SamplingParams
+from headrace.sampling.sampler import Sampler
+from headrace.tokenization.tokenizer import load_tokenizer
+from headrace.weights.hub.bundled import list_shipped
 
 
 class NullExecutor:

@@ -18,12 +18,12 @@ from pathlib import Path
 from msgspec import Struct
 from rich.console import Console
 
+from headrace.bench.engine import StepReport, bench_step
 from headrace.bench.profile import StepProfile, bench_profile
-from headrace.bench.spread import Spread
-from headrace.bench.step import StepReport, bench_step
+from headrace.bench.summary import Spread
 from headrace.bench.workload import Workload
-from headrace.engine.options import EngineOptions, Weights
 from headrace.errors import HeadraceError
+from headrace.loading.options import EngineOptions, Weights
 
 COLD_S = {"A": 0.6, "B": 1.0}
 BESIDE_BYTES = 150e6  # that may be resident beside packed weights, keys and values

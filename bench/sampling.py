@@ -9,8 +9,8 @@ import time
 import numpy as np
 
 from headrace import _native
-from headrace.sample.params import SamplingParams
-from headrace.sample.sampler import RowState, Sampler
+from headrace.sampling.params import SamplingParams
+from headrace.sampling.sampler import RowState, Sampler
 
 VOCABULARY = 151_936
 CASES = {

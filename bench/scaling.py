@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from headrace.bench.workload import Workload, prepare_workload
-from headrace.engine.contract import LoadedModel
-from headrace.engine.load import start
-from headrace.engine.options import EngineOptions
+from headrace.engine.client import LoadedModel
 from headrace.engine.request import Done, Event, Failed, Request
-from headrace.engine.scaling import Scaling, Vote
-from headrace.sample.params import MAX_STOP_TOKEN_IDS, SamplingParams
+from headrace.engine.scaling.options import Scaling, Vote
+from headrace.loading.loader import start
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import MAX_STOP_TOKEN_IDS, SamplingParams
 
 NOBODY = Scaling(vote=Vote("function", function=lambda text: None))
 AGREED = Scaling(vote=Vote("function", function=lambda text: "the same"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 
-from headrace.engine.schedule import Scheduler
-from headrace.engine.sequence import Sequence
+from headrace.engine.scheduler.scheduler import Scheduler
+from headrace.engine.scheduler.sequence import Sequence
 
 SEQUENCES = 32
 STEPS = 2000

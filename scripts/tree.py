@@ -34,7 +34,7 @@ def tree() -> str:
     """One line a file: its path and the first line of its docstring."""
     lines: list[str] = []
     for path in [*sorted(PACKAGE.glob("*.py")), *sorted(PACKAGE.glob("*/**/*.py"))]:
-        if "shipped" in path.parts:
+        if "bundled" in path.parts:
             continue
         docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
         is_room = path.name == "__init__.py"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gguf_file import Stored, gguf_bytes
-from headrace.weights.block_types import BY_NAME, READABLE, SCALED, dequantise
-from headrace.weights.block_types.blocks import BlockType
+from headrace.weights.quant_types import BY_NAME, READABLE, SCALED, dequantise
+from headrace.weights.quant_types.blocks import BlockType
 
 GGML = [kind for kind in READABLE if kind.block_size > 1]
 KINDS = [*GGML, *SCALED]

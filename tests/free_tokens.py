@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.engine.speculate.costs import LARGEST, StepCosts
+from headrace.engine.speculative.step_cost_model import LARGEST, StepCosts
 
 
 class FreeTokens(StepCosts):

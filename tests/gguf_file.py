@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace.weights.block_types import BY_NAME
 from headrace.weights.checkpoint import open_checkpoint
+from headrace.weights.quant_types import BY_NAME
 
 _NUMBERS = {"u1": 0, "i1": 1, "u2": 2, "i2": 3, "u4": 4, "i4": 5, "f4": 6, "u8": 10, "i8": 11, "f8": 12}
 _NAMES = {

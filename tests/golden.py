@@ -8,15 +8,15 @@ import numpy as np
 from msgspec import Struct
 from safetensors.numpy import load_file
 
-from headrace.engine.parts import PartsOf
+from headrace.executors.executor import Capacity, Executor
 from headrace.kv.pages import PAGE_TOKENS
+from headrace.loading.program_weights import PartsOf
 from headrace.models.registry import find_model
 from headrace.ops.value import Array, Ints
 from headrace.program.program import Program
 from headrace.program.record import record
 from headrace.program.step import Step
 from headrace.program.verify import verify
-from headrace.run.executor import Capacity, Executor
 from headrace.weights.checkpoint import open_checkpoint
 
 FOLDER = Path(__file__).parent / "goldens"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.weights.shipped import list_shipped
+from headrace.weights.hub.bundled import list_shipped
 
 HEAD = 64
 

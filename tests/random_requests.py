@@ -10,15 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 from blocks import block_model
-from headrace.engine import plan as plans
-from headrace.engine.load import LoadedModel, load_model
-from headrace.engine.options import EngineOptions
-from headrace.engine.plan import MemoryPlan
 from headrace.engine.request import Request
+from headrace.executors.executor import Capacity
+from headrace.grammar.constraint import Constraint
 from headrace.kv.pages import PAGE_TOKENS
-from headrace.run.executor import Capacity
-from headrace.sample.grammar import Constraint
-from headrace.sample.params import SamplingParams
+from headrace.loading import memory_plan as plans
+from headrace.loading.loader import LoadedModel, load_model
+from headrace.loading.memory_plan import MemoryPlan
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import SamplingParams
 from tiny import Outcome, Running, tiny_model
 
 VOCABULARY = 90  # of the smallest of the golden models
@@ -91,5 +91,5 @@ def load_with_pages(folder: str, options: EngineOptions, pages: int) -> LoadedMo
         return replace(plans.capacity_of(plan, options), page_count=pages, page_tokens=PAGE_TOKENS)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.engine.load.capacity_of", capacity_of)
+        patch.setattr("headrace.loading.loader.capacity_of", capacity_of)
         return load_model(folder, options)

@@ -15,14 +15,14 @@ from gguf_file import gguf_bytes, model_metadata, model_tensors
 from golden import CAPACITY, Chunk, make_step
 from headrace import LLM, _native
 from headrace.errors import TemplateMissing
+from headrace.executors.native import NativeExecutor
+from headrace.executors.reference import ReferenceExecutor
 from headrace.models.registry import find_model
 from headrace.program.record import record
 from headrace.program.verify import verify
-from headrace.run.native import NativeExecutor
-from headrace.run.reference import ReferenceExecutor
-from headrace.weights.block_types.blocks import BlockType
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.packed import Wanted, format_of, load_packed
+from headrace.weights.packing.packed_weights import Wanted, format_of, load_packed
+from headrace.weights.quant_types.blocks import BlockType
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 

@@ -50,7 +50,7 @@ def test_the_base_install_is_small() -> None:
     sizes = {file: file.stat().st_size for file in {*files, *package.rglob("*")} if file.is_file()}
     byte_code = sum(size for file, size in sizes.items() if file.suffix == ".pyc")
     total = sum(sizes.values()) - byte_code
-    models = sum(size for file, size in sizes.items() if package / "shipped" in file.parents)
+    models = sum(size for file, size in sizes.items() if package / "bundled" in file.parents)
     print(
         f"base install: {(total - models) / 1e6:.0f} MB in {len(seen)} packages, "
         f"{models / 1e6:.0f} MB models, and {byte_code / 1e6:.0f} MB byte code"

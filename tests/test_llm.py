@@ -24,7 +24,7 @@ from headrace.errors import (
     TemplateMissing,
     UsageError,
 )
-from headrace.run.native import NativeExecutor
+from headrace.executors.native import NativeExecutor
 from tiny import tiny_model
 
 OPENING = "It was a cold evening, and the old house"

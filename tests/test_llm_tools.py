@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from headrace import LLM
-from headrace.chat.template import ChatTemplate
+from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.errors import InvalidRequest
 
 TEMPLATE = "{% if tools %}<tool_call>{% endif %}{% for m in messages %}{{ m.content }}\n{% endfor %}"

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from headrace import LLM
-from headrace.chat.template import ChatTemplate
-from headrace.engine.scaling import Ranking, Vote
+from headrace.chat.templates.chat_template import ChatTemplate
+from headrace.engine.scaling.options import Ranking, Vote
 from headrace.errors import DeadlineExceeded, InvalidRequest
 
 OPENING = "It was a cold evening, and the old house"

@@ -10,19 +10,19 @@ import pytest
 
 from golden import CAPACITY, Chunk, make_step, relative_error, scattered_pages
 from headrace import LLM, _native
-from headrace.engine.parts import PartsOf
 from headrace.errors import UnsupportedModel
+from headrace.executors.executor import Executor
+from headrace.executors.native import NativeExecutor
+from headrace.executors.reference import ReferenceExecutor
+from headrace.executors.torch_executor import TorchExecutor
+from headrace.loading.program_weights import PartsOf
 from headrace.models.registry import find_model
 from headrace.ops.value import Array
 from headrace.program.program import Program
 from headrace.program.record import record
 from headrace.program.reorder import reorder_inputs
-from headrace.run.executor import Executor
-from headrace.run.native import NativeExecutor
-from headrace.run.reference import ReferenceExecutor
-from headrace.run.torch import TorchExecutor
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.packed import Wanted, format_of, load_packed
+from headrace.weights.packing.packed_weights import Wanted, format_of, load_packed
 from quantised import CONFIG, SCHEMES, Tensors, write_model
 from tiny import tiny_model
 

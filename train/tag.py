@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headrace.tasks.entities import THRESHOLD, Labelled, best_spans, write_labels
-from headrace.text.tokenizer import Tokenizer as HeadraceTokenizer
+from headrace.tokenization.tokenizer import Tokenizer as HeadraceTokenizer
 
 SHARES = {"wnut": 0.4, "btc": 0.2, "pii": 0.4}
 KEPT_LABELS = 0.85  # each label is asked for with this chance, so that labels are read

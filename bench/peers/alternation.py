@@ -11,9 +11,9 @@ import msgspec
 from comparison import Cell, Figure
 from msgspec import Struct
 
-from headrace.bench.spread import Spread, spread
-from headrace.bench.step import MOST_REPEATS, SLOW_SHARE, another_is_due
-from headrace.run.limits import Limits
+from headrace.bench.engine import MOST_REPEATS, SLOW_SHARE, another_is_due
+from headrace.bench.summary import Spread, spread
+from headrace.executors.machine_limits import Limits
 
 Measure = Callable[[], dict[str, float]]
 

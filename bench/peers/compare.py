@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 from their_side import Failed, Harness
 
-from headrace.bench.step import MOST_REPEATS
-from headrace.engine.load import usable_cores
-from headrace.run.limits import machine_limits
+from headrace.bench.engine import MOST_REPEATS
+from headrace.executors.machine_limits import machine_limits
+from headrace.loading.loader import usable_cores
 
 
 class Comparison:

@@ -10,7 +10,7 @@ from comparison import FIGURES, MEMORY, Cell, Figure
 from msgspec import Struct
 from rich.table import Table
 
-from headrace.run.limits import Limits
+from headrace.executors.machine_limits import Limits
 
 _EXPLANATION = """\
 Ratios are ours to theirs, above 1 where ours is better (faster, sooner, smaller): the median of pairs that

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.bench.serve import exchange as client
-from headrace.bench.serve.exchange import Address, Exchange, finish, http_request
+from headrace.bench.serve import http_client as client
+from headrace.bench.serve.http_client import Address, Exchange, finish, http_request
 
 __all__ = ["Exchange", "begin", "fetch", "finish", "jain", "percentile", "post"]
 

@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from headrace.engine.engine import EngineLimits, EngineStatus
 from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request, Sink, Ticket, Timing, Usage
+from headrace.executors.executor import Capacity
 from headrace.ops.value import Array
 from headrace.program.step import Step
-from headrace.run.executor import Capacity
 
 Round = Callable[[], None]
 """Called after each step; it returns when the next one may begin."""

@@ -29,14 +29,14 @@ from stepper import NullExecutor, Round, StepEngine
 
 from headrace import _native
 from headrace.api.app import create_app
-from headrace.api.server import Server, bind
-from headrace.config import load_settings
+from headrace.api.http.server import Server, bind
+from headrace.config.settings import load_settings
 from headrace.engine.engine import Engine, EngineLimits
-from headrace.engine.load import LoadedModel, load_model
-from headrace.engine.options import EngineOptions
+from headrace.executors.executor import Capacity
 from headrace.kv.pages import PAGE_TOKENS
-from headrace.run.executor import Capacity
-from headrace.sample.sampler import Sampler
+from headrace.loading.loader import LoadedModel, load_model
+from headrace.loading.options import EngineOptions
+from headrace.sampling.sampler import Sampler
 
 TOKEN = 300
 MESSAGES = [{"role": "user", "content": "Tell me of the sea."}]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.completion import Completion, Piece
     from headrace.errors import HeadraceError
     from headrace.llm import LLM
-    from headrace.sample.params import SamplingParams
+    from headrace.sampling.params import SamplingParams
 
 __version__ = "0.1.0"
 __all__ = ["LLM", "Completion", "HeadraceError", "Piece", "SamplingParams", "__version__"]
@@ -24,7 +24,7 @@ _HOMES = {
     "Completion": "headrace.completion",
     "Piece": "headrace.completion",
     "HeadraceError": "headrace.errors",
-    "SamplingParams": "headrace.sample.params",
+    "SamplingParams": "headrace.sampling.params",
 }
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from headrace.chat.answer import Answer
-from headrace.chat.conversation import Conversation
 from headrace.chat.messages import ToolCall
-from headrace.chat.tool_formats.output import AnswerEvent, Reasoning, Text
+from headrace.chat.output_parser import Answer
+from headrace.chat.prompt import Conversation
+from headrace.chat.tool_formats.events import AnswerEvent, Reasoning, Text
 from headrace.engine.request import (
     ChoiceDone,
     Delta,

@@ -12,15 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, cast
 
-from headrace.chat.conversation import CONTINUATION, Conversation, prepare
 from headrace.chat.messages import messages_from_openai
-from headrace.chat.template import missing_template
+from headrace.chat.prompt import CONTINUATION, Conversation, prepare
+from headrace.chat.templates.chat_template import missing_template
 from headrace.chat.tools import tool_use_from_openai
 from headrace.completion import Collector, Completion, Piece
-from headrace.config import default_cache_dir
-from headrace.engine.contract import LoadedModel
-from headrace.engine.load import Progress, load_model
-from headrace.engine.options import EngineOptions
+from headrace.config.settings import default_cache_dir
+from headrace.engine.client import LoadedModel
 from headrace.engine.request import (
     Done,
     Event,
@@ -28,15 +26,17 @@ from headrace.engine.request import (
     Request,
     Ticket,
 )
-from headrace.engine.scaling import scaling_of
+from headrace.engine.scaling.options import scaling_of
 from headrace.errors import InvalidRequest
+from headrace.grammar.constraint import Constraint, choice_constraint, schema_constraint
+from headrace.loading.loader import Progress, load_model
+from headrace.loading.options import EngineOptions
 from headrace.ops.value import Array
-from headrace.sample.grammar import Constraint, choice_constraint, schema_constraint
-from headrace.sample.params import SamplingParams, with_defaults
-from headrace.sample.thinking import ThinkingLimit
+from headrace.sampling.params import SamplingParams, with_defaults
+from headrace.sampling.reasoning_budget import ThinkingLimit
 from headrace.tasks import embed as embeddings
 from headrace.tasks.entities import THRESHOLD, Entity, EntityFinder
-from headrace.text.tokenizer import Tokenizer
+from headrace.tokenization.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, object]]

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.engine.contract import EngineLimits, EngineStatus
+from headrace.engine.client import EngineLimits, EngineStatus
 from headrace.engine.request import (
     ChoiceDone,
     Delta,
@@ -26,8 +26,8 @@ from headrace.engine.request import (
     Usage,
 )
 from headrace.errors import ContextLengthExceeded, HeadraceError, Overloaded, TemplateError
-from headrace.sample.grammar_compile import compile_grammar
-from headrace.sample.params import SamplingParams
+from headrace.grammar.compile import compile_grammar
+from headrace.sampling.params import SamplingParams
 
 CONTEXT_LENGTH = 4096
 

@@ -17,11 +17,11 @@ import openai
 from msgspec.structs import replace
 
 from headrace.api.app import create_app
-from headrace.api.server import Server, bind
-from headrace.chat.template import ChatTemplate
-from headrace.config import Settings, load_settings
-from headrace.engine.load import load_model
-from headrace.engine.options import EngineOptions
+from headrace.api.http.server import Server, bind
+from headrace.chat.templates.chat_template import ChatTemplate
+from headrace.config.settings import Settings, load_settings
+from headrace.loading.loader import load_model
+from headrace.loading.options import EngineOptions
 
 REASONING_TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}<think>\n{# </think> #}"
 

@@ -11,7 +11,7 @@ import pytest
 from in_process import Running, running_server, shipped_model_server
 from msgspec.structs import replace
 
-from headrace.chat.template import ChatTemplate
+from headrace.chat.templates.chat_template import ChatTemplate
 
 CONTEXT_LENGTH = 256
 STORY: Any = [

@@ -10,7 +10,7 @@ from fake import FakeEngine, FakeModel, FakeTemplate
 from in_process import Running, running_server
 from test_anthropic_messages import HELLO, HERMES, MODEL, TIME, WEATHER, Serve
 
-import headrace.api.request_body
+import headrace.api.http.request_body
 from headrace.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -210,7 +210,7 @@ def test_what_is_not_there(serve: Serve) -> None:
 
 
 def test_a_body_that_is_too_large(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headrace.api.request_body, "BODY_LIMIT_BYTES", 10_000)
+    monkeypatch.setattr(headrace.api.http.request_body, "BODY_LIMIT_BYTES", 10_000)
     client = serve(FakeModel()).anthropic()
     with pytest.raises(anthropic.ContentTooLargeError) as caught:
         client.messages.create(**BODY | {"system": "x" * 20_000})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from headrace.api.bridge import Mailbox
+from headrace.api.http.event_bridge import Mailbox
 from headrace.engine.request import Delta, Event
 
 

@@ -6,7 +6,7 @@ import openai
 import pytest
 from in_process import Running
 
-from headrace.api.completions import TextShape
+from headrace.api.openai.completions import TextShape
 
 MODEL = "fake/model"
 

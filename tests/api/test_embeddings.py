@@ -15,9 +15,9 @@ import pytest
 from fake import FakeModel
 from in_process import Running, running_server
 
-from headrace.engine.contract import LoadedModel
-from headrace.engine.load import load_model
-from headrace.engine.options import EngineOptions
+from headrace.engine.client import LoadedModel
+from headrace.loading.loader import load_model
+from headrace.loading.options import EngineOptions
 from headrace.tasks.embed import embed
 from tiny import tiny_model
 

@@ -11,11 +11,11 @@ from in_process import Running, raw
 from starlette.requests import Request as HttpRequest
 
 from headrace.api.app import create_app
-from headrace.api.call import Call
-from headrace.api.errors import ClientGone
-from headrace.api.limits import Account
-from headrace.api.request_body import read_body
-from headrace.config import load_settings
+from headrace.api.http.call_context import Call
+from headrace.api.http.errors import ClientGone
+from headrace.api.http.rate_limits import Account
+from headrace.api.http.request_body import read_body
+from headrace.config.settings import load_settings
 from headrace.errors import (
     ContextLengthExceeded,
     EngineStopped,
@@ -23,7 +23,7 @@ from headrace.errors import (
     InvalidRequest,
     Overloaded,
 )
-from headrace.store.keys import KeyLimits
+from headrace.storage.keys import KeyLimits
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"

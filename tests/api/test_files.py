@@ -9,8 +9,8 @@ import openai
 import pytest
 from in_process import Running
 
-import headrace.api.files
-from headrace.api.multipart import parse_form
+import headrace.api.openai.files
+from headrace.api.http.multipart import parse_form
 from headrace.errors import InvalidRequest
 
 LINES = b'{"custom_id": "1"}\n' * 3
@@ -56,7 +56,7 @@ def test_pages_in_either_order(server: Running) -> None:
 def test_files_expire(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     file = upload(server, expires_after={"anchor": "created_at", "seconds": 3600})
     assert file.expires_at == file.created_at + 3600
-    monkeypatch.setattr("headrace.store.files.time.time", lambda: file.created_at + 3601.0)
+    monkeypatch.setattr("headrace.storage.files.time.time", lambda: file.created_at + 3601.0)
     assert list(server.openai().files.list()) == []
     upload(server)
     rows = server.server._service.database.query("SELECT COUNT(*) FROM files")
@@ -93,7 +93,7 @@ def test_bad_uploads_are_named(server: Running, monkeypatch: pytest.MonkeyPatch)
         reply = http.post("/v1/files", data=data, files=files)
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, param), reply.text
     assert http.post("/v1/files", json={"purpose": "batch"}).json()["error"]["code"] == "invalid_form"
-    monkeypatch.setattr(headrace.api.files, "MAX_STORED_BYTES", 100)
+    monkeypatch.setattr(headrace.api.openai.files, "MAX_STORED_BYTES", 100)
     upload(server)
     with pytest.raises(openai.BadRequestError, match="delete some first"):
         upload(server)

@@ -11,10 +11,10 @@ import pytest
 from fake import FakeEngine, FakeModel
 from in_process import Running, raw
 
-import headrace.api.protocol
-import headrace.api.stream
-from headrace.api.guard import exposed
-from headrace.config import load_settings
+import headrace.api.http.bounded_protocol
+import headrace.api.http.event_stream
+from headrace.api.http.middleware import exposed
+from headrace.config.settings import load_settings
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -107,7 +107,7 @@ def test_a_large_body_after_small_headers_is_fine(server: Running) -> None:
 
 
 def test_headers_that_trickle(server: Running, monkeypatch) -> None:
-    monkeypatch.setattr(headrace.api.protocol, "HEADER_DEADLINE_S", 0.05)
+    monkeypatch.setattr(headrace.api.http.bounded_protocol, "HEADER_DEADLINE_S", 0.05)
     head, _, body = raw(server, b"GET /health HTTP/1.1\r\nhost: loc").partition(b"\r\n\r\n")
     assert b" 408 " in head
     assert json.loads(body)["error"]["code"] == "request_timeout"
@@ -131,8 +131,8 @@ def stalled_reader(server: Running) -> socket.socket:
 
 
 def test_a_reader_that_stalls_is_cut(serve, monkeypatch) -> None:
-    monkeypatch.setattr(headrace.api.stream, "STALL_S", 0.2)
-    monkeypatch.setattr(headrace.api.stream, "PENDING_LIMIT_BYTES", 2**30)
+    monkeypatch.setattr(headrace.api.http.event_stream, "STALL_S", 0.2)
+    monkeypatch.setattr(headrace.api.http.event_stream, "PENDING_LIMIT_BYTES", 2**30)
     server = serve(FakeModel(engine=FakeEngine("x" * 20_000, pause_s=0.0005)))
     with stalled_reader(server):
         assert server.model.engine.cancelled_event.wait(20)
@@ -151,7 +151,7 @@ def test_a_reader_that_is_behind_holds_its_request(serve) -> None:
 
 def test_what_waits_for_a_reader_is_bounded(serve, monkeypatch) -> None:
     """Also where the engine does not hold the request."""
-    monkeypatch.setattr(headrace.api.stream, "HOLD_BYTES", 2**30)
+    monkeypatch.setattr(headrace.api.http.event_stream, "HOLD_BYTES", 2**30)
     server = serve(FakeModel(engine=FakeEngine("x" * 20_000)))
     with stalled_reader(server):
         assert server.model.engine.cancelled_event.wait(20)

@@ -6,8 +6,8 @@ import threading
 
 from in_process import Running
 
-from headrace.api.health import STALLED_S, ProgressWatch
-from headrace.engine.contract import EngineStatus
+from headrace.api.admin.health import STALLED_S, ProgressWatch
+from headrace.engine.client import EngineStatus
 
 
 def status(running: int, steps: int) -> EngineStatus:

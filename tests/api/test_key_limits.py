@@ -11,11 +11,11 @@ from fake import FakeModel
 from in_process import Running
 from prometheus_client.parser import text_string_to_metric_families
 
-import headrace.api.keys
+import headrace.api.http.api_keys
 import headrace.api.service
-from headrace.api.limits import Account, RateLimited
-from headrace.store.database import Database
-from headrace.store.keys import KeyLimits, Keys
+from headrace.api.http.rate_limits import Account, RateLimited
+from headrace.storage.database import Database
+from headrace.storage.keys import KeyLimits, Keys
 
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
@@ -145,7 +145,7 @@ def test_bodies_together_are_bounded(serve, monkeypatch) -> None:
 
 
 def test_keys_of_the_store_count_at_once_and_revoking_closes(serve, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(headrace.api.keys, "REFRESH_S", 0.0)
+    monkeypatch.setattr(headrace.api.http.api_keys, "REFRESH_S", 0.0)
     path = tmp_path / "store.sqlite3"
     server = serve(store=path)
     assert server.http().get("/v1/models").status_code == 200

@@ -14,13 +14,13 @@ import pytest
 from fake import FakeModel
 
 from headrace.api.app import create_app
-from headrace.api.server import Server, bind
-from headrace.config import load_settings
-from headrace.engine.options import EngineOptions
+from headrace.api.http.server import Server, bind
+from headrace.config.settings import load_settings
 from headrace.errors import CorruptFile
-from headrace.workers.entry import Policy
-from headrace.workers.spec import ModelSpec
-from headrace.workers.table import ModelTable
+from headrace.loading.options import EngineOptions
+from headrace.workers.model_entry import Policy
+from headrace.workers.model_manager import ModelTable
+from headrace.workers.model_spec import ModelSpec
 
 BODY = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
 SPEC = ModelSpec(name="fake/model", model="fake/model", options=EngineOptions())

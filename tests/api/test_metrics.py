@@ -8,7 +8,7 @@ from in_process import Running
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.engine.request import Delta, Event
-from headrace.telemetry.meter import Meter, RequestMeter
+from headrace.telemetry.request_metrics import Meter, RequestMeter
 
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}

@@ -14,10 +14,10 @@ from in_process import Running, running_server
 
 import headrace
 import headrace.api.ollama.pull
-from headrace.engine.load import LoadedModel, load_model
-from headrace.engine.options import EngineOptions
 from headrace.errors import ModelNotFound
-from headrace.weights.shipped import list_shipped
+from headrace.loading.loader import LoadedModel, load_model
+from headrace.loading.options import EngineOptions
+from headrace.weights.hub.bundled import list_shipped
 from tiny import tiny_model
 
 MODEL = "fake/model"

@@ -10,8 +10,8 @@ import pytest
 from in_process import Running, running_server
 
 from free_tokens import FreeTokens
-from headrace.engine.load import LoadedModel, load_model
-from headrace.engine.options import EngineOptions
+from headrace.loading.loader import LoadedModel, load_model
+from headrace.loading.options import EngineOptions
 
 PROMPT = "It was a cold evening, and the old house at the end of the lane"
 

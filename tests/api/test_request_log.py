@@ -8,8 +8,8 @@ from fake import FakeModel
 from in_process import running_server
 
 from headrace.errors import StoreError
-from headrace.store.database import Database
-from headrace.store.request_log import LoggedRequest, read_log
+from headrace.storage.database import Database
+from headrace.storage.request_log import LoggedRequest, read_log
 
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "a secret"}], "max_tokens": 4}
@@ -62,7 +62,7 @@ def test_a_full_disk_costs_lines_not_requests(serve, tmp_path: Path, monkeypatch
     def full(database: Database, lines: list[LoggedRequest]) -> None:
         raise StoreError("the store failed: database or disk is full")
 
-    monkeypatch.setattr("headrace.api.request_log.write_log", full)
+    monkeypatch.setattr("headrace.api.http.request_log.write_log", full)
     server = serve(log_requests=True, store=tmp_path / "store.sqlite3")
     for _ in range(3):
         assert server.http().post(CHAT, json=BODY).status_code == 200

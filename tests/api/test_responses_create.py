@@ -13,9 +13,9 @@ from in_process import Running, running_server
 from pydantic import BaseModel, Field
 
 from headrace.chat.messages import Message, ToolCall
-from headrace.engine.load import LoadedModel, load_model
-from headrace.engine.options import EngineOptions
 from headrace.errors import EngineStopped
+from headrace.loading.loader import LoadedModel, load_model
+from headrace.loading.options import EngineOptions
 
 MODEL = "fake/model"
 WEATHER: Any = {

@@ -12,11 +12,11 @@ import pytest
 from fake import FakeEngine, FakeModel, FakeTemplate
 from in_process import Running, running_server
 
-from headrace.api.responses.desk import INTERRUPTED
+from headrace.api.openai.responses.response_manager import INTERRUPTED
 from headrace.errors import StoreError
-from headrace.store import responses as store
-from headrace.store.database import Database
-from headrace.store.responses import Responses, StoredItem
+from headrace.storage import responses as store
+from headrace.storage.database import Database
+from headrace.storage.responses import Responses, StoredItem
 
 MODEL = "fake/model"
 Serve = Callable[..., Running]

@@ -11,8 +11,8 @@ import pytest
 from in_process import Running, running_server
 from pydantic import BaseModel, Field
 
-from headrace.engine.load import LoadedModel, load_model
-from headrace.engine.options import EngineOptions
+from headrace.loading.loader import LoadedModel, load_model
+from headrace.loading.options import EngineOptions
 
 MESSAGES = [{"role": "user", "content": "Who came to the house?"}]
 

@@ -8,8 +8,8 @@ import openai
 import pytest
 from in_process import Running, running_server
 
-from headrace.engine.load import load_model
-from headrace.engine.options import EngineOptions
+from headrace.loading.loader import load_model
+from headrace.loading.options import EngineOptions
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -19,8 +19,8 @@ from processes import run_whole
 from report import Report
 from their_side import Failed, Harness
 
-from headrace.bench.step import MOST_REPEATS
-from headrace.run.limits import Limits
+from headrace.bench.engine import MOST_REPEATS
+from headrace.executors.machine_limits import Limits
 
 LIMITS = Limits(
     cpu="a", isa="b", threads=2, measured_at="c", read_bytes_per_s=40e9, f32_per_s=1e9, bf16_per_s=1e9,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.bench.serve.figures import Goals, distribution, figures
-from headrace.bench.serve.load import Point, poisson_times
-from headrace.bench.serve.outcome import Fault, Outcome
+from headrace.bench.serve.arrivals import Point, poisson_times
+from headrace.bench.serve.metrics import Goals, distribution, figures
+from headrace.bench.serve.result import Fault, Outcome
 
 POINT = Point("rate", 1.0)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.bench.serve.exchange import Exchange
-from headrace.bench.serve.outcome import outcome_of
+from headrace.bench.serve.http_client import Exchange
+from headrace.bench.serve.result import outcome_of
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}'

@@ -17,20 +17,20 @@ from fake import FakeModel, overloaded
 from in_process import Running, running_server
 from msgspec.structs import replace
 
-from headrace.bench.serve.document import document
-from headrace.bench.serve.figures import Goals
-from headrace.bench.serve.lengths import parse_lengths
-from headrace.bench.serve.lexicon import read_lexicon
-from headrace.bench.serve.load import Point, Sending, run_point
-from headrace.bench.serve.outcome import Outcome
-from headrace.bench.serve.page import html
-from headrace.bench.serve.session import Order, Report, bench_serve
+from headrace.bench.serve.arrivals import Point, Sending, run_point
+from headrace.bench.serve.html_report import html
+from headrace.bench.serve.json_report import document
+from headrace.bench.serve.length_distribution import parse_lengths
+from headrace.bench.serve.metrics import Goals
+from headrace.bench.serve.result import Outcome
+from headrace.bench.serve.runner import Order, Report, bench_serve
+from headrace.bench.serve.synthetic_text import read_lexicon
 from headrace.bench.serve.target import ServerTrouble, Target, parse_target
 from headrace.bench.serve.trace import TraceRequest
 from headrace.bench.serve.workload import FromTrace, MadeUp, read_prompts
-from headrace.engine.load import load_model
-from headrace.engine.options import EngineOptions
 from headrace.errors import EngineStopped, UsageError
+from headrace.loading.loader import load_model
+from headrace.loading.options import EngineOptions
 
 
 @pytest.fixture(scope="module")

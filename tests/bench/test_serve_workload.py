@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.bench.serve.lengths import parse_lengths
-from headrace.bench.serve.lexicon import FIRST, Lexicon
+from headrace.bench.serve.length_distribution import parse_lengths
+from headrace.bench.serve.synthetic_text import FIRST, Lexicon
 from headrace.bench.serve.trace import TraceRequest, read_trace
 from headrace.bench.serve.workload import Ask, FromTrace, MadeUp, read_prompts
 from headrace.errors import UsageError

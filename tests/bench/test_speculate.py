@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.bench.speculate import SpeculateOrder, bench_speculate
-from headrace.engine.options import EngineOptions
+from headrace.bench.speculative import SpeculateOrder, bench_speculate
 from headrace.errors import UsageError
+from headrace.loading.options import EngineOptions
 from tiny import tiny_model
 
 

@@ -9,15 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from golden import FOLDER
-from headrace.bench import step as bench
+from headrace.bench import engine as bench
+from headrace.bench.engine import bench_step
 from headrace.bench.profile import bench_profile
 from headrace.bench.single_run import RunFigures
-from headrace.bench.step import bench_step
 from headrace.bench.workload import Workload
 from headrace.cli.main import main
-from headrace.engine.options import EngineOptions
 from headrace.errors import UsageError
-from headrace.run.limits import Limits
+from headrace.executors.machine_limits import Limits
+from headrace.loading.options import EngineOptions
 
 CONFIG = FOLDER / "llama3" / "config.json"
 WORKLOAD = Workload(model=None, config=CONFIG, prompt=20, generate=5, batch=2)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.chat.answer import AnswerParser, AnswerSyntax
-from headrace.chat.tool_formats.output import Arguments, CallEnd, CallFailed, CallStart, Reasoning, Text
+from headrace.chat.output_parser import AnswerParser, AnswerSyntax
+from headrace.chat.tool_formats.events import Arguments, CallEnd, CallFailed, CallStart, Reasoning, Text
 from headrace.chat.tools import Tool, ToolUse
 
 

@@ -9,11 +9,11 @@ from answers import read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.chat.answer import answer_syntax
-from headrace.chat.conversation import prepare
 from headrace.chat.messages import Message, ToolCall
-from headrace.chat.template import ChatTemplate
-from headrace.chat.tool_formats.families import FAMILIES, family_of
+from headrace.chat.output_parser import answer_syntax
+from headrace.chat.prompt import prepare
+from headrace.chat.templates.chat_template import ChatTemplate
+from headrace.chat.tool_formats.registry import FAMILIES, family_of
 from headrace.chat.tools import Tool, ToolUse
 from headrace.errors import InvalidRequest
 

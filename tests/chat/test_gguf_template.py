@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from headrace.chat.gguf_template import gguf_template
 from headrace.chat.messages import Message
 from headrace.errors import CorruptFile
-from headrace.text.gguf_tokenizer import gguf_tokenizer
+from headrace.weights.gguf.chat_template import gguf_template
+from headrace.weights.gguf.tokenizer import gguf_tokenizer
 
 TOKENS = ["<s>", "</s>", "a", "b", "Ġ"]
 METADATA: dict[str, Any] = {

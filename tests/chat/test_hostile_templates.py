@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from headrace.chat import budget as budget_module
-from headrace.chat.budget import CPU_LIMIT_S, Budget
 from headrace.chat.messages import Message
-from headrace.chat.template import SOURCE_LIMIT_BYTES, ChatTemplate
+from headrace.chat.templates import render_budget as budget_module
+from headrace.chat.templates.chat_template import SOURCE_LIMIT_BYTES, ChatTemplate
+from headrace.chat.templates.render_budget import CPU_LIMIT_S, Budget
 from headrace.errors import TemplateError
 
 MESSAGES = [Message("user", "Hello"), Message("assistant", "Hi")]

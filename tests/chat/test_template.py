@@ -12,7 +12,7 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from headrace.chat.messages import Message, ToolCall, messages_from_openai, template_messages
-from headrace.chat.template import ChatTemplate, load_template, missing_template
+from headrace.chat.templates.chat_template import ChatTemplate, load_template, missing_template
 from headrace.errors import CorruptFile, InvalidRequest, TemplateError
 
 CHAT_ML = (

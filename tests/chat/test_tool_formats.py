@@ -12,10 +12,10 @@ from answers import parsed, read, tools_for
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.chat.answer import answer_syntax
 from headrace.chat.messages import Message, ToolCall
-from headrace.chat.template import ChatTemplate
-from headrace.chat.tool_formats.families import FAMILIES
+from headrace.chat.output_parser import answer_syntax
+from headrace.chat.templates.chat_template import ChatTemplate
+from headrace.chat.tool_formats.registry import FAMILIES
 from headrace.chat.tools import ToolUse
 
 Call = tuple[str, dict[str, Any]]

@@ -9,8 +9,8 @@ import pytest
 from answers import parsed, read
 from test_tool_formats import WRITTEN, gemma
 
-from headrace.chat.answer import answer_grammar, answer_syntax
-from headrace.chat.tool_formats.families import FAMILIES
+from headrace.chat.output_parser import answer_grammar, answer_syntax
+from headrace.chat.tool_formats.registry import FAMILIES
 from headrace.chat.tools import Tool, ToolUse
 
 llguidance = pytest.importorskip("llguidance")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.flags import MODEL_SETTINGS, SERVER_SETTINGS
-from headrace.config import SETTINGS, Settings, load_settings, settings_table
+from headrace.config.settings import SETTINGS, Settings, load_settings, settings_table
 from headrace.errors import UsageError
 
 

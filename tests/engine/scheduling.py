@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.engine.schedule import Scheduler
-from headrace.engine.sequence import Sequence
+from headrace.engine.scheduler.scheduler import Scheduler
+from headrace.engine.scheduler.sequence import Sequence
 
 P = 4
 

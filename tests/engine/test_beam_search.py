@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from golden import FOLDER
-from headrace.engine.beam_search import BeamSearch
-from headrace.engine.load import LoadedModel, load_model
-from headrace.engine.options import EngineOptions
 from headrace.engine.request import Failed, Request
+from headrace.engine.sampling.beam_search import BeamSearch
 from headrace.errors import InvalidRequest
-from headrace.sample.grammar import choice_constraint
-from headrace.sample.params import SamplingParams, with_defaults
+from headrace.grammar.constraint import choice_constraint
+from headrace.loading.loader import LoadedModel, load_model
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import SamplingParams, with_defaults
 from tiny import Outcome, Running, tiny_model
 
 GOLDENS = json.loads((FOLDER / "beams.json").read_text())

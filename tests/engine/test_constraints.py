@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.engine.engine import Engine
-from headrace.engine.load import LoadedModel, load_model
-from headrace.engine.options import EngineOptions
 from headrace.engine.request import Done, Failed, Request
 from headrace.errors import InvalidRequest
-from headrace.sample.grammar import Constraint, GrammarError, choice_constraint, schema_constraint
-from headrace.sample.params import SamplingParams
+from headrace.grammar.constraint import Constraint, GrammarError, choice_constraint, schema_constraint
+from headrace.loading.loader import LoadedModel, load_model
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import SamplingParams
 from tiny import Outcome, Running
 
 SCHEMA = {
@@ -131,7 +131,7 @@ def test_contradictions_fail_the_request_alone(model: LoadedModel) -> None:
 def test_a_grammar_that_gives_up_fails_its_request_alone(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sample.grammar_matcher.MAX_LEXER_STATES", 60)
+    monkeypatch.setattr("headrace.grammar.matcher.MAX_LEXER_STATES", 60)
     bad = Running(model.engine, request(model, Constraint("regex", "(a|b)*a(a|b){9}[0-9]"), max_tokens=400))
     good = Running(model.engine, request(model, None, max_tokens=50))
     assert len(good.finish().tokens[0]) == 50

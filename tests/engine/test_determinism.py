@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from headrace.engine.load import LoadedModel
-from headrace.engine.options import EngineOptions
 from headrace.engine.request import Request
+from headrace.loading.loader import LoadedModel
+from headrace.loading.options import EngineOptions
 from random_requests import VOCABULARY, answers_alone, load_with_pages, random_request, small_model
 from tiny import Running
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.speculate.acceptance import Rate
-from headrace.engine.speculate.account import MOST, MOST_LOST
-from headrace.engine.speculate.books import Books
-from headrace.engine.speculate.costs import Spent, StepCosts
-from headrace.engine.speculate.texts import Texts
-from headrace.run.executor import NO_GUESSES
+from headrace.engine.speculative.acceptance import Rate
+from headrace.engine.speculative.budget import MOST, MOST_LOST
+from headrace.engine.speculative.ledger import Books
+from headrace.engine.speculative.ngram_index import Texts
+from headrace.engine.speculative.step_cost_model import Spent, StepCosts
+from headrace.executors.executor import NO_GUESSES
 
 STEP_S, TOKEN_S, LOOP_S = 1e-3, 0.2e-3, 0.1e-3
 

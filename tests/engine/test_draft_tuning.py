@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from headrace._native import MATCH_KINDS
-from headrace.engine.speculate.acceptance import OwnRate, Rate
-from headrace.engine.speculate.account import FIRST, MOST, MOST_LOST, OVERDRAFT, SHARE, Account
-from headrace.engine.speculate.books import Books
-from headrace.engine.speculate.choosing import MOST_DRAFTED, best_depth
-from headrace.engine.speculate.costs import ENOUGH_S, LARGEST, PRIOR_SHARE, StepCosts
-from headrace.engine.speculate.lookup import Lookup
-from headrace.engine.speculate.pace import (
+from headrace.engine.speculative.acceptance import OwnRate, Rate
+from headrace.engine.speculative.budget import FIRST, MOST, MOST_LOST, OVERDRAFT, SHARE, Account
+from headrace.engine.speculative.draft_selection import MOST_DRAFTED, best_depth
+from headrace.engine.speculative.ledger import Books
+from headrace.engine.speculative.ngram_index import PRIORS, TRIED_KIND, Texts
+from headrace.engine.speculative.probing import (
     DRAFTS_S,
     LONGEST_REST,
     LONGEST_SLEEP,
@@ -27,8 +26,9 @@ from headrace.engine.speculate.pace import (
     Rests,
     Sleep,
 )
-from headrace.engine.speculate.speculation import PROBE_EVERY, Speculation
-from headrace.engine.speculate.texts import PRIORS, TRIED_KIND, Texts
+from headrace.engine.speculative.prompt_lookup import Lookup
+from headrace.engine.speculative.speculation import PROBE_EVERY, Speculation
+from headrace.engine.speculative.step_cost_model import ENOUGH_S, LARGEST, PRIOR_SHARE, StepCosts
 
 
 def test_between_measured_steps_are_straight_lines_and_beyond_them_what_tokens_added():

@@ -12,14 +12,14 @@ import pytest
 
 from golden import relative_error
 from headrace import LLM
-from headrace.engine.contract import LoadedModel
-from headrace.engine.load import load_model
-from headrace.engine.options import EngineOptions
+from headrace.engine.client import LoadedModel
 from headrace.engine.request import ChoiceDone, Done, Embed, Embedded, Event, Failed, Request
 from headrace.errors import ContextLengthExceeded, DeadlineExceeded, EngineStopped, InvalidRequest, UsageError
+from headrace.loading.loader import load_model
+from headrace.loading.options import EngineOptions
 from headrace.ops.value import Array
-from headrace.workers.launch import WorkerLaunch
-from headrace.workers.spec import ModelSpec
+from headrace.workers.model_spec import ModelSpec
+from headrace.workers.worker_loader import WorkerLaunch
 from tiny import tiny_model
 
 CONTEXT = 64  # of the tiny BERT
@@ -203,7 +203,7 @@ def test_closing_ends_what_waits(folder: Path) -> None:
 
 
 def test_a_broken_step_fails_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.run.native.NativeExecutor.run", lambda self, step: 1 / 0)
+    monkeypatch.setattr("headrace.executors.native.NativeExecutor.run", lambda self, step: 1 / 0)
     model = load_model(str(folder), EngineOptions(threads=1))
     [failed] = submit(model, TEXTS[0]).get(timeout=60)
     assert isinstance(failed, Failed) and "ZeroDivisionError" in failed.error.message

@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.engine.load import LoadedModel, load_model
-from headrace.engine.options import EngineOptions
 from headrace.engine.request import Event, Failed, Request
 from headrace.errors import (
     ContextLengthExceeded,
@@ -23,7 +21,9 @@ from headrace.errors import (
     UnsupportedModel,
     UsageError,
 )
-from headrace.sample.params import SamplingParams
+from headrace.loading.loader import LoadedModel, load_model
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import SamplingParams
 from tiny import Running, tiny_model
 
 LONG = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)

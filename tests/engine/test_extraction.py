@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.chat.answer_place import AnswerPlace
-from headrace.engine.extraction import extract_of
-from headrace.engine.scaling import Candidate, Ranking, Scaling, Vote, scaling_of
+from headrace.chat.answer_span import AnswerPlace
+from headrace.engine.scaling.answer_extraction import extract_of
+from headrace.engine.scaling.options import Candidate, Ranking, Scaling, Vote, scaling_of
 from headrace.errors import InvalidRequest
 
 

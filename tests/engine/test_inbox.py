@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from headrace.engine.contract import EngineLimits
-from headrace.engine.inbox import Cancel, Hold, Inbox
+from headrace.engine.client import EngineLimits
 from headrace.engine.request import Event, Failed, Request, Sink
+from headrace.engine.request_queue import Cancel, Hold, Inbox
 from headrace.errors import EngineStopped, InvalidRequest, Overloaded
-from headrace.sample.params import SamplingParams
+from headrace.sampling.params import SamplingParams
 
 
 @dataclass(slots=True, eq=False)

@@ -11,15 +11,16 @@ from msgspec.structs import replace
 
 from free_tokens import FreeTokens
 from headrace._native import SeveralSteps
-from headrace.engine import multi_step, schedule
-from headrace.engine.load import LoadedModel, load_model
-from headrace.engine.options import EngineOptions
+from headrace.engine import multi_step
 from headrace.engine.request import Failed, Request
-from headrace.engine.scaling import Scaling, Vote
-from headrace.engine.text_limits import TextLimits
-from headrace.run.native import NativeExecutor
-from headrace.sample.grammar import Constraint
-from headrace.sample.params import SamplingParams
+from headrace.engine.sampling.token_limits import TextLimits
+from headrace.engine.scaling.options import Scaling, Vote
+from headrace.engine.scheduler import scheduler as schedule
+from headrace.executors.native import NativeExecutor
+from headrace.grammar.constraint import Constraint
+from headrace.loading.loader import LoadedModel, load_model
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import SamplingParams
 from random_requests import VOCABULARY, answers_alone, load_with_pages, random_request, small_model
 from tiny import Running, tiny_model
 

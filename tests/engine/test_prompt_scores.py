@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from headrace.engine.engine import Engine
-from headrace.engine.load import LoadedModel, load_model
-from headrace.engine.options import EngineOptions
 from headrace.engine.request import Request, TokenLogprob
-from headrace.sample.params import SamplingParams
+from headrace.loading.loader import LoadedModel, load_model
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import SamplingParams
 from tiny import Running, tiny_model
 
 PROMPT = tuple(int(token) for token in np.random.default_rng(5).integers(2, 128, 75))

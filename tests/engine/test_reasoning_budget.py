@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from headrace.engine.load import LoadedModel, load_model
-from headrace.engine.options import EngineOptions
 from headrace.engine.request import Failed, Request
-from headrace.engine.scaling import Ranking, Scaling
+from headrace.engine.scaling.options import Ranking, Scaling
 from headrace.errors import ContextLengthExceeded, InvalidRequest
-from headrace.sample.grammar import Constraint
-from headrace.sample.params import SamplingParams
-from headrace.sample.thinking import ThinkingLimit
+from headrace.grammar.constraint import Constraint
+from headrace.loading.loader import LoadedModel, load_model
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import SamplingParams
+from headrace.sampling.reasoning_budget import ThinkingLimit
 from tiny import Outcome, Running
 
 END = "</think>"

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 import pytest
 from msgspec.structs import replace
 
-from headrace.engine.load import LoadedModel, load_model
-from headrace.engine.options import EngineOptions
 from headrace.engine.request import ChoiceDone, Failed, Request, Verdict
-from headrace.engine.scaling import Candidate, Ranking, Scaling, Vote
+from headrace.engine.scaling.options import Candidate, Ranking, Scaling, Vote
 from headrace.errors import DeadlineExceeded, InvalidRequest
-from headrace.sample.grammar import Constraint
-from headrace.sample.params import SamplingParams
+from headrace.grammar.constraint import Constraint
+from headrace.loading.loader import LoadedModel, load_model
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import SamplingParams
 from tiny import Outcome, Running
 
 N = 8

@@ -7,7 +7,7 @@ import random
 import pytest
 from scheduling import P, scheduler, sequence, step
 
-from headrace.engine.sequence import Sequence, State
+from headrace.engine.scheduler.sequence import Sequence, State
 from headrace.errors import ProgramError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduling import P, nearly_full, scheduler, sequence, step, verify
 
-from headrace.engine.schedule import Scheduler
+from headrace.engine.scheduler.scheduler import Scheduler
 
 
 def test_of_a_draft_what_is_right_is_kept():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduling import P, crowd, nearly_full, scheduler, sequence, step
 
-from headrace.engine.schedule import Scheduler
+from headrace.engine.scheduler.scheduler import Scheduler
 
 
 def repeat(engine: Scheduler, times: int, drawn: int | None = None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scheduling import scheduler, sequence, step
 
-from headrace.engine.schedule import RESERVE_PAGES
+from headrace.engine.scheduler.scheduler import RESERVE_PAGES
 
 
 def test_a_prompt_that_was_computed_is_shared():

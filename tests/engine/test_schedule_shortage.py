@@ -7,8 +7,8 @@ import random
 import pytest
 from scheduling import P, crowd, scheduler, sequence, step
 
-from headrace.engine.schedule import MAX_PREEMPTIONS, Scheduler
-from headrace.engine.sequence import Sequence, State
+from headrace.engine.scheduler.scheduler import MAX_PREEMPTIONS, Scheduler
+from headrace.engine.scheduler.sequence import Sequence, State
 
 
 def test_shortage_evicts_first():

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from headrace.engine import schedule
-from headrace.engine.chunk import Chunk
-from headrace.engine.schedule import MAX_PREEMPTIONS, RESERVE_PAGES, Scheduler
-from headrace.engine.sequence import Sequence, State, agreeing
+from headrace.engine.scheduler import scheduler as schedule
+from headrace.engine.scheduler.scheduled_chunk import Chunk
+from headrace.engine.scheduler.scheduler import MAX_PREEMPTIONS, RESERVE_PAGES, Scheduler
+from headrace.engine.scheduler.sequence import Sequence, State, agreeing
 
 STEPS = int(os.environ.get("HEADRACE_STATE_STEPS", "100000"))
 STEPS_PER_EXAMPLE = 100

@@ -15,18 +15,19 @@ from pathlib import Path
 import pytest
 
 from free_tokens import FreeTokens
-from headrace.engine import load, schedule
-from headrace.engine.generation import Choice
-from headrace.engine.load import LoadedModel, load_model
-from headrace.engine.options import EngineOptions
 from headrace.engine.request import Request
-from headrace.engine.sequence import State
-from headrace.engine.speculate.account import LEAST, MOST_LOST, SHARE
-from headrace.engine.speculate.costs import LARGEST
-from headrace.engine.speculate.pace import LONGEST_SLEEP
-from headrace.engine.speculate.speculation import Speculation
+from headrace.engine.request_state import Choice
+from headrace.engine.scheduler import scheduler as schedule
+from headrace.engine.scheduler.sequence import State
+from headrace.engine.speculative.budget import LEAST, MOST_LOST, SHARE
+from headrace.engine.speculative.probing import LONGEST_SLEEP
+from headrace.engine.speculative.speculation import Speculation
+from headrace.engine.speculative.step_cost_model import LARGEST
 from headrace.errors import UsageError
-from headrace.sample.params import SamplingParams
+from headrace.loading import loader as load
+from headrace.loading.loader import LoadedModel, load_model
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import SamplingParams
 from random_requests import VOCABULARY, answers_alone, load_with_pages, random_request, small_model
 from tiny import Running, tiny_model
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.engine.load import LoadedModel, load_model
-from headrace.engine.options import EngineOptions
 from headrace.engine.request import Request
-from headrace.sample.grammar import choice_constraint
-from headrace.sample.params import SamplingParams
+from headrace.grammar.constraint import choice_constraint
+from headrace.loading.loader import LoadedModel, load_model
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import SamplingParams
 from tiny import Outcome, Running
 
 PROMPT = "Once upon a time there was a"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.voting import Ballot
+from headrace.engine.scaling.majority_vote import Ballot
 
 ANSWERS = [None, "a", "b", "c"]
 

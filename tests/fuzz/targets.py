@@ -17,17 +17,17 @@ from safetensors.numpy import save
 from blocks import block_model
 from golden import FOLDER
 from headrace.chat.messages import Message
-from headrace.chat.template import ChatTemplate
-from headrace.engine.load import text_side, wanted_weights
-from headrace.engine.options import EngineOptions
-from headrace.engine.parts import PartsOf
+from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.errors import HeadraceError
+from headrace.loading.loader import text_side, wanted_weights
+from headrace.loading.options import EngineOptions
+from headrace.loading.program_weights import PartsOf
 from headrace.models.registry import find_model
 from headrace.program.record import record
 from headrace.program.verify import verify
-from headrace.text.tokenizer import load_tokenizer
+from headrace.tokenization.tokenizer import load_tokenizer
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.safetensors import SafetensorsFile
+from headrace.weights.safetensors.reader import SafetensorsFile
 from headrace.weights.strict_json import read_object
 from tiny import CHAT_TEMPLATE, tiny_model
 

@@ -13,18 +13,18 @@ from safetensors.numpy import load_file
 
 from golden import CAPACITY, FOLDER, Chunk, make_step, relative_error, scattered_pages
 from headrace import _native
-from headrace.engine.parts import PartsOf
 from headrace.errors import UnsupportedModel
+from headrace.executors.executor import Executor
+from headrace.executors.native import NativeExecutor
+from headrace.executors.reference import ReferenceExecutor
+from headrace.loading.program_weights import PartsOf
 from headrace.models.registry import encoder_types, find_model, known_model_types
 from headrace.ops.value import Array, Ints
 from headrace.program.program import Program
 from headrace.program.record import record
 from headrace.program.verify import verify
-from headrace.run.executor import Executor
-from headrace.run.native import NativeExecutor
-from headrace.run.reference import ReferenceExecutor
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.packed import Wanted, load_packed
+from headrace.weights.packing.packed_weights import Wanted, load_packed
 from headrace.weights.pooling import PoolingKind, read_pooling
 
 ENCODERS = FOLDER / "encoders"
@@ -57,7 +57,7 @@ def executor_of(kind: str, name: str, pooling: PoolingKind = "none", threads: in
         return ReferenceExecutor(program, weights, CAPACITY)
     if kind == "torch":
         pytest.importorskip("torch")
-        from headrace.run.torch import TorchExecutor
+        from headrace.executors.torch_executor import TorchExecutor
 
         return TorchExecutor(program, weights, CAPACITY, device="cpu")
     pool = _native.Pool(threads)

@@ -16,8 +16,8 @@ from golden import (
     run_greedy,
     scattered_pages,
 )
+from headrace.executors.reference import ReferenceExecutor
 from headrace.models.registry import known_model_types
-from headrace.run.reference import ReferenceExecutor
 from headrace.weights.checkpoint import open_checkpoint
 
 ENCODERS_ONLY = {"bert", "modernbert"}  # theirs are in test_encoders.py

@@ -9,14 +9,14 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from golden import FOLDER
-from headrace.engine.load import load_model
-from headrace.engine.options import EngineOptions
-from headrace.engine.parts import PartsOf
 from headrace.engine.request import Request
+from headrace.loading.loader import load_model
+from headrace.loading.options import EngineOptions
+from headrace.loading.program_weights import PartsOf
 from headrace.models.registry import find_model
 from headrace.ops.value import Array
 from headrace.program.record import record
-from headrace.sample.params import SamplingParams
+from headrace.sampling.params import SamplingParams
 from headrace.weights.checkpoint import open_checkpoint
 from tiny import Running, tiny_model
 

@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from golden import CAPACITY, FOLDER, Chunk, load_golden, make_step, relative_error, scattered_pages
 from headrace import _native
 from headrace.errors import CorruptFile, UnsupportedModel
+from headrace.executors.native import NativeExecutor
+from headrace.executors.reference import ReferenceExecutor
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.models import mamba2
 from headrace.ops.add import add
@@ -24,11 +26,9 @@ from headrace.ops.value import Array, Ints, Value
 from headrace.program.program import Program
 from headrace.program.record import record
 from headrace.program.verify import verify
-from headrace.run.native import NativeExecutor
-from headrace.run.reference import ReferenceExecutor
 from headrace.weights.config_json import Config
 from headrace.weights.formats import pack
-from headrace.weights.packed import PackedWeight
+from headrace.weights.packing.packed_weights import PackedWeight
 from headrace.weights.strict_json import read_object
 
 TEXT = (FOLDER / "mamba2" / "config.json").read_text()

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from golden import FOLDER
-from headrace.engine.load import prepare
-from headrace.engine.options import EngineOptions
 from headrace.errors import CorruptFile
+from headrace.loading.loader import prepare
+from headrace.loading.options import EngineOptions
 from headrace.models.registry import find_model
 from tiny import tiny_model
 

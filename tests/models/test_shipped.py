@@ -14,14 +14,14 @@ from tokenizers import Tokenizer
 
 from golden import CAPACITY, Chunk, make_step, scattered_pages
 from headrace import LLM
-from headrace.engine.load import prepare
-from headrace.engine.model_card import about, card
-from headrace.engine.options import EngineOptions
+from headrace.executors.reference import ReferenceExecutor
+from headrace.loading.loader import prepare
+from headrace.loading.model_card import about, card
+from headrace.loading.options import EngineOptions
 from headrace.models.registry import find_model
 from headrace.program.record import record
-from headrace.run.reference import ReferenceExecutor
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.shipped import SHIPPED_DEFAULT, SHIPPED_FOLDER, list_shipped
+from headrace.weights.hub.bundled import SHIPPED_DEFAULT, SHIPPED_FOLDER, list_shipped
 
 MODELS = sorted(list_shipped())
 GENERATES = [name for name in MODELS if (SHIPPED_FOLDER / name / "generation_config.json").is_file()]

@@ -18,13 +18,13 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from headrace import _native
 from headrace.engine.engine import Engine, EngineLimits
-from headrace.engine.load import load_model
-from headrace.engine.options import EngineOptions
+from headrace.executors.executor import Capacity
+from headrace.loading.loader import load_model
+from headrace.loading.options import EngineOptions
 from headrace.ops.value import Array
 from headrace.program.step import Step
-from headrace.run.executor import Capacity
-from headrace.sample.sampler import Sampler
-from headrace.text.tokenizer import load_tokenizer
+from headrace.sampling.sampler import Sampler
+from headrace.tokenization.tokenizer import load_tokenizer
 
 TEXT = "é€🌊".encode()  # characters of two, three and four bytes
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from load_client import percentile
 
-from headrace.engine.load import LoadedModel, load_model
-from headrace.engine.options import EngineOptions
 from headrace.engine.request import Request
-from headrace.engine.schedule import MAX_PREEMPTIONS, Scheduler
-from headrace.engine.sequence import Sequence
-from headrace.sample.grammar import Constraint
-from headrace.sample.params import SamplingParams
+from headrace.engine.scheduler.scheduler import MAX_PREEMPTIONS, Scheduler
+from headrace.engine.scheduler.sequence import Sequence
+from headrace.grammar.constraint import Constraint
+from headrace.loading.loader import LoadedModel, load_model
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import SamplingParams
 from tiny import Running
 
 Show = Callable[[str], None]

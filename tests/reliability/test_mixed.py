@@ -16,8 +16,8 @@ import pytest
 from in_process import Running, running_server
 from load_client import begin, finish, post
 
-from headrace.engine.load import load_model
-from headrace.engine.options import EngineOptions
+from headrace.loading.loader import load_model
+from headrace.loading.options import EngineOptions
 
 SIDE_BY_SIDE = 24
 MIB = 2**20

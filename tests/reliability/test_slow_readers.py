@@ -15,10 +15,10 @@ from fake import FakeEngine, FakeModel
 from in_process import Running, running_server
 from load_client import fetch, percentile, post
 
-import headrace.api.stream
-from headrace.api.server import bind
-from headrace.api.stream import StreamedReply
-from headrace.config import Settings
+import headrace.api.http.event_stream
+from headrace.api.http.event_stream import StreamedReply
+from headrace.api.http.server import bind
+from headrace.config.settings import Settings
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -87,7 +87,7 @@ def frozen_heap() -> Iterator[None]:
 @pytest.mark.parametrize(("stall_s", "tokens"), [(8.0, 30), pytest.param(60.0, 400, marks=pytest.mark.soak)])
 def test_l3_stalled_readers(monkeypatch, show: Callable[[str], None], stall_s: float, tokens: int) -> None:
     """From when they have stalled to when they are cut; before that nobody can tell them from others."""
-    monkeypatch.setattr(headrace.api.stream, "STALL_S", stall_s)
+    monkeypatch.setattr(headrace.api.http.event_stream, "STALL_S", stall_s)
     monkeypatch.setattr(in_process, "bind", bind_with_small_buffers)
     engine = FakeEngine(pause_s=STEP_S)
     engine.answer = [TEXT] * 4000  # type: ignore[assignment]

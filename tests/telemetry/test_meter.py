@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.engine.contract import EngineStatus
+from headrace.engine.client import EngineStatus
 from headrace.engine.request import ChoiceDone, Delta, Done, Event, Failed, Timing, Usage
 from headrace.errors import DeadlineExceeded
-from headrace.telemetry.exposition import ModelReport, expose
 from headrace.telemetry.histogram import Histogram
-from headrace.telemetry.meter import Meter, RequestMeter
+from headrace.telemetry.prometheus import ModelReport, expose
+from headrace.telemetry.request_metrics import Meter, RequestMeter
 
 STATUS = EngineStatus(2, 3, 10, 60, 100, 7, 0.0, True, preemptions=4, masks=8, mask_s=0.5)
 

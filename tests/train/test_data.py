@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from headrace.chat.messages import messages_from_openai
-from headrace.chat.template import ChatTemplate
-from headrace.chat.tool_formats.families import family_of
+from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.chat.tool_formats.hermes import HERMES
+from headrace.chat.tool_formats.registry import family_of
 
 pytestmark = pytest.mark.usefixtures("recipes")
 TRAIN = Path(__file__).resolve().parents[2] / "train"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace import LLM
-from headrace.weights.shipped import list_shipped
+from headrace.weights.hub.bundled import list_shipped
 
 TEXTS = (
     "It was a cold evening, and the old house",

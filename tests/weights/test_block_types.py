@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from headrace.errors import UnsupportedModel
-from headrace.weights.block_types import BY_ID, BY_NAME, READABLE, dequantise, scaled, unreadable
-from headrace.weights.block_types.blocks import BlockType
+from headrace.weights.quant_types import BY_ID, BY_NAME, READABLE, dequantise, scaled, unreadable
+from headrace.weights.quant_types.blocks import BlockType
 
 BLOCKS = 512
 

@@ -12,8 +12,8 @@ from packing import aligned
 from headrace import _native
 from headrace.weights import formats
 from headrace.weights.formats import activations
-from headrace.weights.formats.rotation import rotate, rotated_k, rotation_block
-from headrace.weights.formats.strips import Bytes, Floats
+from headrace.weights.formats.column_panels import Bytes, Floats
+from headrace.weights.formats.hadamard import rotate, rotated_k, rotation_block
 
 SHAPES = [(1, 1), (31, 2), (33, 31), (100, 172), (64, 64), (33, 896), (7, 130)]
 

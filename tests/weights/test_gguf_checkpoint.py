@@ -16,11 +16,11 @@ from headrace.errors import CorruptFile, HeadraceError, ModelNotFound, Unsupport
 from headrace.models.registry import find_model
 from headrace.program.record import record
 from headrace.program.text import format_program
-from headrace.weights.block_types import BY_NAME, READABLE, dequantise
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.gguf_checkpoint import GgufCheckpoint
-from headrace.weights.hub import resolve
-from headrace.weights.packed import Wanted, format_of, load_packed
+from headrace.weights.gguf.checkpoint import GgufCheckpoint
+from headrace.weights.hub.resolver import resolve
+from headrace.weights.packing.packed_weights import Wanted, format_of, load_packed
+from headrace.weights.quant_types import BY_NAME, READABLE, dequantise
 
 # Not llama3: its rope scaling is a tensor in GGUF. Not qwen2_window: the windows have no key.
 GOLDENS = ("llama2", "llama2_bf16", "llama_bias", "llama_head_dim", "llama_linear", "llama_odd")

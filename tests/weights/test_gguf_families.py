@@ -13,14 +13,14 @@ import pytest
 from safetensors.numpy import load_file
 
 from golden import CAPACITY, FOLDER, Chunk, make_step, relative_error, scattered_pages
-from headrace.engine.parts import PartsOf
+from headrace.executors.reference import ReferenceExecutor
+from headrace.loading.program_weights import PartsOf
 from headrace.models.registry import find_model, known_model_types
 from headrace.program.record import record
 from headrace.program.text import format_program
 from headrace.program.verify import verify
-from headrace.run.reference import ReferenceExecutor
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.source import Source
+from headrace.weights.checkpoint_reader import Source
 
 gguf = pytest.importorskip("gguf", reason="the writer and the names are those of the package gguf")
 Config = dict[str, Any]

@@ -14,10 +14,10 @@ from packing import aligned
 from blocks import GGML, KINDS, random_bytes, random_rows
 from headrace import _native
 from headrace.weights import formats
-from headrace.weights.block_types import BY_NAME, READABLE, SCALED, dequantise
-from headrace.weights.block_types.blocks import BlockType
 from headrace.weights.formats import activations
-from headrace.weights.formats.strips import Bytes, Floats
+from headrace.weights.formats.column_panels import Bytes, Floats
+from headrace.weights.quant_types import BY_NAME, READABLE, SCALED, dequantise
+from headrace.weights.quant_types.blocks import BlockType
 
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 

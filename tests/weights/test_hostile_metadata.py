@@ -12,16 +12,16 @@ import pytest
 
 from blocks import block_model
 from gguf_file import Raw, Stored, gguf_bytes
-from headrace.engine.export import Export
-from headrace.engine.load import default_params, text_side, wanted_weights
-from headrace.engine.options import EngineOptions
-from headrace.engine.parts import PartsOf
 from headrace.errors import CorruptFile, HeadraceError
+from headrace.loading.export import Export
+from headrace.loading.loader import default_params, text_side, wanted_weights
+from headrace.loading.options import EngineOptions
+from headrace.loading.program_weights import PartsOf
 from headrace.models.registry import find_model
 from headrace.program.record import record
 from headrace.program.verify import verify
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.gguf import GgufFile
+from headrace.weights.gguf.reader import GgufFile
 from tiny import convertible_model
 
 WRONG: list[Any] = [

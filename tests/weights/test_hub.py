@@ -11,8 +11,9 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
 
 from headrace.errors import HeadraceError, ModelNotFound, UsageError
-from headrace.weights import hub, shipped
 from headrace.weights.checkpoint import SINGLE
+from headrace.weights.hub import bundled as shipped
+from headrace.weights.hub import resolver as hub
 
 COMMIT = "c" * 40
 

@@ -15,11 +15,11 @@ from safetensors.numpy import save_file
 from blocks import KINDS
 from headrace import _native
 from headrace.errors import CorruptFile, ProgramError, UnsupportedModel, UsageError
-from headrace.weights import packed
-from headrace.weights.block_types.blocks import BlockType
 from headrace.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.weights.formats import FORMATS
-from headrace.weights.packed import Wanted, format_of, load_packed, predicted_bytes
+from headrace.weights.packing import packed_weights as packed
+from headrace.weights.packing.packed_weights import Wanted, format_of, load_packed, predicted_bytes
+from headrace.weights.quant_types.blocks import BlockType
 
 
 @pytest.mark.parametrize("format", FORMATS)

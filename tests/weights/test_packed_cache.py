@@ -19,9 +19,9 @@ import pytest
 from packing import SHAPES, WANTED
 
 from headrace import _native
-from headrace.weights import packed
 from headrace.weights.checkpoint import Checkpoint, open_checkpoint
-from headrace.weights.packed import PackedWeight, Wanted, load_packed, predicted_bytes
+from headrace.weights.packing import packed_weights as packed
+from headrace.weights.packing.packed_weights import PackedWeight, Wanted, load_packed, predicted_bytes
 
 
 def assert_same(found: dict[str, PackedWeight], expected: dict[str, PackedWeight]) -> None:
@@ -41,7 +41,7 @@ def cache_file(cache: Path) -> Path:
 def test_second_load_comes_from_the_cache(
     checkpoint: Checkpoint, pool: _native.Pool, cache: Path, packs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.weights.packed_cache._CHUNK_BYTES", 5000)
+    monkeypatch.setattr("headrace.weights.packing.packed_cache._CHUNK_BYTES", 5000)
     first = load_packed(checkpoint, WANTED, pool, cache=cache)
     assert len(packs) == 4
     path = cache_file(cache)
@@ -255,7 +255,7 @@ import sys
 from pathlib import Path
 from headrace import _native
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.packed import Wanted, load_packed
+from headrace.weights.packing.packed_weights import Wanted, load_packed
 pool = _native.Pool(1)
 sys.stdin.readline()
 with open_checkpoint(Path(sys.argv[1])) as checkpoint:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.weights.block_types import BY_NAME, dequantise
-from headrace.weights.quantise import QUANTISERS, quantise, symmetric_bf16
+from headrace.weights.quant_types import BY_NAME, dequantise
+from headrace.weights.quantize import QUANTISERS, quantise, symmetric_bf16
 
 gguf = pytest.importorskip("gguf", reason="the truth is what the package gguf reads and writes")
 RNG = np.random.default_rng(5)

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptFile, UnsupportedModel
-from headrace.weights.block_types import BY_NAME, dequantise
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.source import Source
+from headrace.weights.checkpoint_reader import Source
+from headrace.weights.quant_types import BY_NAME, dequantise
 from quantised import E2M1, SCHEMES, Scheme, Tensors, gptq, save, write_config, write_model
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save
 
 from headrace.errors import CorruptFile, HeadraceError, UnsupportedModel
-from headrace.weights import safetensors as reader
-from headrace.weights.safetensors import SafetensorsFile
+from headrace.weights.safetensors import reader
+from headrace.weights.safetensors.reader import SafetensorsFile
 
 TENSORS = {
     "model.embed.weight": {"dtype": "F32", "shape": [4, 3], "data_offsets": [0, 48]},

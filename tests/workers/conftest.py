@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine.contract import LoadedModel
-from headrace.engine.load import load_model
-from headrace.engine.options import EngineOptions
-from headrace.workers.launch import WorkerLaunch
-from headrace.workers.spec import ModelSpec
+from headrace.engine.client import LoadedModel
+from headrace.loading.loader import load_model
+from headrace.loading.options import EngineOptions
+from headrace.workers.model_spec import ModelSpec
+from headrace.workers.worker_loader import WorkerLaunch
 from tiny import tiny_model
 
 OPTIONS = EngineOptions(threads=1, max_sequences=4)

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headrace.engine.contract import LoadedModel
+from headrace.engine.client import LoadedModel
 from headrace.engine.request import Done, Failed, Request
-from headrace.engine.scaling import Ranking, Scaling, Vote
+from headrace.engine.scaling.options import Ranking, Scaling, Vote
 from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest, Overloaded
-from headrace.sample.grammar import Constraint, GrammarError
-from headrace.sample.params import SamplingParams
-from headrace.workers import remote_engine
-from headrace.workers.remote_engine import RemoteEngine
+from headrace.grammar.constraint import Constraint, GrammarError
+from headrace.sampling.params import SamplingParams
+from headrace.workers import engine_client as remote_engine
+from headrace.workers.engine_client import RemoteEngine
 from tiny import Outcome, Running
 
 
@@ -302,9 +302,9 @@ def test_close_ends_the_process_and_fails_what_runs(start: Callable[[], LoadedMo
 
 PARENT = """
 import sys, time
-from headrace.engine.options import EngineOptions
-from headrace.workers.launch import WorkerLaunch
-from headrace.workers.spec import ModelSpec
+from headrace.loading.options import EngineOptions
+from headrace.workers.worker_loader import WorkerLaunch
+from headrace.workers.model_spec import ModelSpec
 launch = WorkerLaunch(ModelSpec(name="tiny", model=sys.argv[1], options=EngineOptions(threads=1)))
 launch.plan(None)
 model = launch.load(lambda done, total: None)

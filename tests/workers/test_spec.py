@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.config import Settings, load_settings
+from headrace.config.settings import Settings, load_settings
 from headrace.errors import UsageError
-from headrace.workers.spec import ModelSpec, read_specs
+from headrace.workers.model_spec import ModelSpec, read_specs
 
 TABLE = """
 keep_alive = 5

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headrace.engine.contract import EngineStatus
-from headrace.engine.options import EngineOptions
+from headrace.engine.client import EngineStatus
 from headrace.errors import (
     CorruptFile,
     InvalidRequest,
@@ -22,9 +21,10 @@ from headrace.errors import (
     OutOfMemory,
     Overloaded,
 )
-from headrace.workers.entry import Entry, Policy
-from headrace.workers.spec import ModelSpec
-from headrace.workers.table import ModelTable
+from headrace.loading.options import EngineOptions
+from headrace.workers.model_entry import Entry, Policy
+from headrace.workers.model_manager import ModelTable
+from headrace.workers.model_spec import ModelSpec
 
 SIZES = {"small": 30, "middle": 50, "large": 80}
 

@@ -10,9 +10,8 @@ from typing import get_args
 import pytest
 from msgspec.structs import fields
 
-from headrace.chat.answer_place import AnswerPlace
-from headrace.engine.contract import EngineLimits, EngineStatus, MemoryPlan
-from headrace.engine.options import EngineOptions
+from headrace.chat.answer_span import AnswerPlace
+from headrace.engine.client import EngineLimits, EngineStatus, MemoryPlan
 from headrace.engine.request import (
     ChoiceDone,
     Delta,
@@ -28,13 +27,13 @@ from headrace.engine.request import (
     Usage,
     Verdict,
 )
-from headrace.engine.scaling import Ranking, Scaling, Vote
+from headrace.engine.scaling.options import Ranking, Scaling, Vote
 from headrace.errors import EngineStopped, HeadraceError, InvalidRequest, OutOfMemory, Overloaded
-from headrace.sample.grammar import Constraint, GrammarError
-from headrace.sample.params import SamplingParams
-from headrace.sample.thinking import ThinkingLimit
-from headrace.workers.pipe import Pipe
-from headrace.workers.wire import (
+from headrace.grammar.constraint import Constraint, GrammarError
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import SamplingParams
+from headrace.sampling.reasoning_budget import ThinkingLimit
+from headrace.workers.protocol import (
     FRAME_LIMIT_BYTES,
     HEADER_BYTES,
     Answer,
@@ -58,6 +57,7 @@ from headrace.workers.wire import (
     read_to_worker,
     step_frame,
 )
+from headrace.workers.transport import Pipe
 
 PLAN = MemoryPlan(
     step_tokens=512,

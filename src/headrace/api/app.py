@@ -8,37 +8,37 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from headrace.api import (
+from headrace.api.admin import health, metrics
+from headrace.api.admin.health import ProgressWatch
+from headrace.api.anthropic import batches as message_batches
+from headrace.api.anthropic import messages
+from headrace.api.http import openapi
+from headrace.api.http.errors import install_error_handlers
+from headrace.api.http.middleware import Guard
+from headrace.api.ollama import routes as ollama
+from headrace.api.ollama.pull import Pulls
+from headrace.api.openai import (
     batches,
     chat_completions,
     completions,
     embeddings,
     files,
-    health,
-    metrics,
     models,
     moderations,
-    openapi,
     tokenize,
 )
-from headrace.api.anthropic import batches as message_batches
-from headrace.api.anthropic import messages
-from headrace.api.batch_runner import BatchRunner
-from headrace.api.errors import install_error_handlers
-from headrace.api.guard import Guard
-from headrace.api.health import ProgressWatch
-from headrace.api.ollama import routes as ollama
-from headrace.api.ollama.pull import Pulls
-from headrace.api.responses import create, kept
-from headrace.api.responses.desk import Desk
+from headrace.api.openai.batch_runner import BatchRunner
+from headrace.api.openai.responses import create
+from headrace.api.openai.responses import retrieve as kept
+from headrace.api.openai.responses.response_manager import Desk
 from headrace.api.service import Service
-from headrace.config import Settings
-from headrace.engine.options import EngineOptions
-from headrace.workers.spec import ModelSpec
-from headrace.workers.table import ModelTable
+from headrace.config.settings import Settings
+from headrace.loading.options import EngineOptions
+from headrace.workers.model_manager import ModelTable
+from headrace.workers.model_spec import ModelSpec
 
 if TYPE_CHECKING:
-    from headrace.engine.contract import LoadedModel
+    from headrace.engine.client import LoadedModel
 
 ROOMS = (
     *(chat_completions, completions, messages, message_batches, create, kept, ollama, files, batches),

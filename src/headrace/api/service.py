@@ -16,20 +16,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 
-from headrace.api.bridge import Mailbox
-from headrace.api.call import Call, call_of
-from headrace.api.keys import KeyRing
-from headrace.api.request_log import RequestLog
-from headrace.config import Settings
-from headrace.engine.door import MAX_PRIORITY
+from headrace.api.http.api_keys import KeyRing
+from headrace.api.http.call_context import Call, call_of
+from headrace.api.http.event_bridge import Mailbox
+from headrace.api.http.request_log import RequestLog
+from headrace.config.settings import Settings
 from headrace.engine.request import Done, Event, Failed, Request, Ticket
+from headrace.engine.validation import MAX_PRIORITY
 from headrace.errors import HeadraceError, InvalidRequest, ModelLoading, Overloaded
-from headrace.store.database import Database
-from headrace.telemetry.meter import Meter, RequestMeter
-from headrace.workers.table import ModelTable
+from headrace.storage.database import Database
+from headrace.telemetry.request_metrics import Meter, RequestMeter
+from headrace.workers.model_manager import ModelTable
 
 if TYPE_CHECKING:
-    from headrace.engine.contract import LoadedModel
+    from headrace.engine.client import LoadedModel
 
 LOG = logging.getLogger("headrace.api")
 

@@ -11,17 +11,17 @@ from msgspec import Struct
 
 from headrace import _native
 from headrace.bench.workload import Workload, prepare_workload
-from headrace.engine.load import load_weights, make_executor, usable_cores
-from headrace.engine.options import EngineOptions
-from headrace.engine.plan import shares_per_token
-from headrace.engine.roofline import arithmetic_of, peak_of
 from headrace.errors import UsageError
+from headrace.executors.machine_limits import Limits, machine_limits
+from headrace.executors.native import KV_BYTES, KvType, NativeExecutor
 from headrace.kv.pages import pages_for
+from headrace.loading.loader import load_weights, make_executor, usable_cores
+from headrace.loading.memory_plan import shares_per_token
+from headrace.loading.options import EngineOptions
+from headrace.loading.roofline import arithmetic_of, peak_of
 from headrace.program.program import Instruction, Program
 from headrace.program.step import Step
-from headrace.run.limits import Limits, machine_limits
-from headrace.run.native import KV_BYTES, KvType, NativeExecutor
-from headrace.weights.packed import Wanted, predicted_bytes
+from headrace.weights.packing.packed_weights import Wanted, predicted_bytes
 
 Progress = Callable[[str], None]
 OTHER = "(rotations)"

@@ -19,7 +19,7 @@ from headrace.errors import CorruptFile, UsageError
 from headrace.models.registry import find_model
 from headrace.program.program import Program
 from headrace.program.record import record
-from headrace.text.tokenizer import Tokenizer
+from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.config_json import Config
 from headrace.weights.tensor_file import TensorInfo
 

@@ -16,14 +16,14 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, to_builtins
 
-from headrace.bench.together import run_together
+from headrace.bench.batch_run import run_together
 from headrace.bench.workload import Workload, prepare_workload, random_prompts
-from headrace.engine.contract import LoadedModel
-from headrace.engine.load import start
-from headrace.engine.options import EngineOptions
+from headrace.engine.client import LoadedModel
 from headrace.engine.request import Request
 from headrace.errors import HeadraceError
-from headrace.sample.params import SamplingParams
+from headrace.loading.loader import start
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import SamplingParams
 
 _FIRST_PROMPT = 32  # tokens of the prompt whose first token is timed from the start of the process
 

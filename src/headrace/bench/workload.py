@@ -10,9 +10,9 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from headrace.bench.random_checkpoint import RandomCheckpoint, no_tokenizer, read_config_file
-from headrace.engine.load import Prepared, prepare, prepare_checkpoint
-from headrace.engine.options import EngineOptions
 from headrace.errors import UsageError
+from headrace.loading.loader import Prepared, prepare, prepare_checkpoint
+from headrace.loading.options import EngineOptions
 
 
 class Workload(Struct, frozen=True, kw_only=True):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from headrace.chat.tool_formats.events import Output
 from headrace.chat.tool_formats.lark import Lark
-from headrace.chat.tool_formats.output import Output
 from headrace.chat.tool_formats.reader import Reader, Steps
 
 

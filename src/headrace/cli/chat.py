@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from headrace.chat.messages import Message
-from headrace.chat.template import missing_template
-from headrace.cli.answer import events, statistics
+from headrace.chat.templates.chat_template import missing_template
+from headrace.cli.answer_printer import events, statistics
 from headrace.cli.terminal import note
-from headrace.engine.contract import LoadedModel
+from headrace.engine.client import LoadedModel
 from headrace.engine.request import Delta, Done, Request
 from headrace.errors import HeadraceError
-from headrace.sample.params import SamplingParams, with_defaults
+from headrace.sampling.params import SamplingParams, with_defaults
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession

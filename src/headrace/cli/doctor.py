@@ -15,15 +15,15 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from headrace import __version__, _native
-from headrace.cli.answer import read_bandwidth
+from headrace.cli.answer_printer import read_bandwidth
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, print_table, size
-from headrace.config import Settings
-from headrace.engine.free_memory import free_memory_bytes
-from headrace.engine.load import usable_cores
+from headrace.config.settings import Settings
 from headrace.errors import HeadraceError
-from headrace.weights.hub import list_local
-from headrace.weights.shipped import SHIPPED_DEFAULT, list_shipped
+from headrace.loading.free_memory import free_memory_bytes
+from headrace.loading.loader import usable_cores
+from headrace.weights.hub.bundled import SHIPPED_DEFAULT, list_shipped
+from headrace.weights.hub.resolver import list_local
 
 HELP = """Check this machine: kernels, threads, memory and its speed, caches, models; problems with remedies.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from headrace.cli.terminal import note, progress_bar
-from headrace.config import Settings
+from headrace.config.settings import Settings
 from headrace.errors import ModelNotFound
-from headrace.weights.hub import FILES, pull, resolve
+from headrace.weights.hub.resolver import FILES, pull, resolve
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 

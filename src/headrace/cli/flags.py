@@ -9,9 +9,9 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from msgspec import Struct
 
-from headrace.config import SETTINGS, Settings, load_settings
+from headrace.config.settings import SETTINGS, Settings, load_settings
 from headrace.errors import InvalidRequest, UsageError
-from headrace.sample.params import SamplingParams
+from headrace.sampling.params import SamplingParams
 
 MODEL_SETTINGS = (
     "weights",

@@ -10,10 +10,10 @@ import typer
 
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, print_table
-from headrace.config import Settings
+from headrace.config.settings import Settings
 from headrace.errors import UsageError
-from headrace.store.database import Database
-from headrace.store.keys import KeyLimits, Keys
+from headrace.storage.database import Database
+from headrace.storage.keys import KeyLimits, Keys
 
 HELP = """Make, list and revoke the API keys of `headrace serve`. A running server knows within a second.
 

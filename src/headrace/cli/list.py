@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 
 from headrace.cli.terminal import JsonFlag, print_json, print_table, size
-from headrace.engine.model_card import about
-from headrace.weights.hub import list_local
+from headrace.loading.model_card import about
+from headrace.weights.hub.resolver import list_local
 
 ABOUT_WIDTH = 90
 

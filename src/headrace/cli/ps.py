@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.cli.flags import takes_settings
 from headrace.cli.server_call import call_server
 from headrace.cli.terminal import JsonFlag, print_json, print_table, size
-from headrace.config import Settings
+from headrace.config.settings import Settings
 
 HELP = """List the models of the server that runs at --host and --port: which are loaded, and what they take.
 

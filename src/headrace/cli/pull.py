@@ -8,9 +8,9 @@ import typer
 
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, progress_bar
-from headrace.config import Settings
+from headrace.config.settings import Settings
 from headrace.errors import UsageError
-from headrace.weights.hub import pull
+from headrace.weights.hub.resolver import pull
 
 HELP = """Fetch a model from the hub, or what has changed of it.
 

@@ -11,14 +11,15 @@ from msgspec.structs import asdict
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, size
-from headrace.config import Settings
-from headrace.engine.export import Export
-from headrace.engine.load import usable_cores
-from headrace.engine.text_side import public_name
+from headrace.config.settings import Settings
 from headrace.errors import UsageError
-from headrace.weights import gguf_export, safetensors_export
+from headrace.loading.export import Export
+from headrace.loading.loader import usable_cores
+from headrace.loading.text_assets import public_name
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.hub import resolve
+from headrace.weights.gguf import export as gguf_export
+from headrace.weights.hub.resolver import resolve
+from headrace.weights.safetensors import export as safetensors_export
 from headrace.weights.tensor_output import ClassReport
 
 HELP = f"""Write a model in another type of weights: a GGUF file where OUT ends in .gguf, else a folder.

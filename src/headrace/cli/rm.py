@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.terminal import JsonFlag, print_json, size
-from headrace.weights.hub import remove
+from headrace.weights.hub.resolver import remove
 
 HELP = """Delete a model of the hub from this machine, all its revisions.
 

@@ -9,17 +9,17 @@ import typer
 from msgspec import Struct, to_builtins
 
 from headrace.chat.messages import Message
-from headrace.chat.template import missing_template
-from headrace.cli.answer import events, statistics
+from headrace.chat.templates.chat_template import missing_template
+from headrace.cli.answer_printer import events, statistics
 from headrace.cli.chat import chat
 from headrace.cli.flags import MODEL_SETTINGS, takes_sampling, takes_settings
-from headrace.cli.loading import loaded, names_a_model
+from headrace.cli.load_progress import loaded, names_a_model
 from headrace.cli.terminal import JsonFlag, note, print_json
-from headrace.config import Settings
-from headrace.engine.contract import LoadedModel
+from headrace.config.settings import Settings
+from headrace.engine.client import LoadedModel
 from headrace.engine.request import ChoiceDone, Delta, Done, Request
 from headrace.errors import UsageError
-from headrace.sample.params import with_defaults
+from headrace.sampling.params import with_defaults
 
 HELP = """Stream an answer to a prompt, or chat in the terminal.
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.flags import MODEL_SETTINGS, SERVER_SETTINGS, takes_settings_again
-from headrace.config import Settings
+from headrace.config.settings import Settings
 from headrace.workers.spawn import spawn
 
 HELP = """Serve models over HTTP, as OpenAI's API does: chat completions, completions, models, health, ready,
@@ -40,7 +40,7 @@ def command(
     settings = read_settings()
     first = spawn()  # it starts while this process imports what a server needs
     gc.disable()  # what is imported stays: to look through it again and again is a fifth of the start
-    serving = importlib.import_module("headrace.cli.serving")
+    serving = importlib.import_module("headrace.cli.serve_settings")
     gc.freeze()
     gc.enable()
     serving.run(models or [], settings, read_settings, first)

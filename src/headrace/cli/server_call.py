@@ -6,7 +6,7 @@ import json
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
-from headrace.config import Settings
+from headrace.config.settings import Settings
 from headrace.errors import HeadraceError, UsageError
 
 ANSWER_S = 30.0

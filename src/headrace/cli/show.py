@@ -11,13 +11,13 @@ from msgspec.structs import asdict
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import MODEL_SETTINGS, takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, print_table, size
-from headrace.config import Settings
-from headrace.engine.describe import ModelFacts, describe
-from headrace.engine.model_card import about, card
-from headrace.engine.options import engine_options
+from headrace.config.settings import Settings
 from headrace.errors import UsageError
-from headrace.weights.hub import resolve
-from headrace.weights.shipped import SHIPPED_DEFAULT
+from headrace.loading.describe import ModelFacts, describe
+from headrace.loading.model_card import about, card
+from headrace.loading.options import engine_options
+from headrace.weights.hub.bundled import SHIPPED_DEFAULT
+from headrace.weights.hub.resolver import resolve
 
 HELP = """Show what a model is: architecture, parameters, types, context, template, licence.
 

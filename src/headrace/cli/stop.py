@@ -10,7 +10,7 @@ import typer
 from headrace.cli.flags import takes_settings
 from headrace.cli.server_call import call_server
 from headrace.cli.terminal import JsonFlag, print_json
-from headrace.config import Settings
+from headrace.config.settings import Settings
 
 HELP = """Unload a model of the server that runs at --host and --port, as soon as no request uses it. The next
 request for it loads it again.

@@ -12,9 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from headrace.engine.contract import EngineLimits, EngineStatus
-from headrace.engine.door import check_request
-from headrace.engine.inbox import Cancel, Hold, Inbox, send
+from headrace.engine.client import EngineLimits, EngineStatus
 from headrace.engine.request import (
     ChoiceDone,
     Done,
@@ -27,11 +25,13 @@ from headrace.engine.request import (
     Timing,
     Usage,
 )
+from headrace.engine.request_queue import Cancel, Hold, Inbox, send
+from headrace.engine.validation import check_request
 from headrace.errors import HeadraceError
+from headrace.executors.executor import Executor
 from headrace.kv.pages import pages_for
 from headrace.ops.value import Array, Ints
 from headrace.program.step import Step
-from headrace.run.executor import Executor
 from headrace.weights.pooling import Pooling, PoolingKind
 
 _SMALLEST_LENGTH = 1e-12  # of a vector: below it, it has no direction to keep

@@ -8,27 +8,27 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 
 from headrace._native import SeveralSteps
-from headrace.engine.arrivals import Arrivals
-from headrace.engine.chunk import Chunk
-from headrace.engine.constraints import Constraints
-from headrace.engine.contract import EngineLimits, EngineStatus
-from headrace.engine.door import check_request
-from headrace.engine.drawing import Drawing, turns_of
-from headrace.engine.generation import Choice, Generation
-from headrace.engine.inbox import Cancel, Hold, Inbox, send
+from headrace.engine.client import EngineLimits, EngineStatus
 from headrace.engine.multi_step import MOST_AHEAD, MultiStep
 from headrace.engine.request import ChoiceDone, Event, Failed, Request, Sink, Ticket
-from headrace.engine.schedule import Scheduler
-from headrace.engine.sequence import Sequence
-from headrace.engine.speculate.costs import Spent
-from headrace.engine.speculate.speculation import Speculation
-from headrace.engine.step_builder import StepBuilder
-from headrace.engine.turn import Turn
+from headrace.engine.request_builder import Arrivals
+from headrace.engine.request_queue import Cancel, Hold, Inbox, send
+from headrace.engine.request_state import Choice, Generation
+from headrace.engine.sampling.constraints import Constraints
+from headrace.engine.sampling.sample_slot import Turn
+from headrace.engine.sampling.token_sampling import Drawing, turns_of
+from headrace.engine.scheduler.batch_builder import StepBuilder
+from headrace.engine.scheduler.scheduled_chunk import Chunk
+from headrace.engine.scheduler.scheduler import Scheduler
+from headrace.engine.scheduler.sequence import Sequence
+from headrace.engine.speculative.speculation import Speculation
+from headrace.engine.speculative.step_cost_model import Spent
+from headrace.engine.validation import check_request
+from headrace.executors.executor import NO_GUESSES, Capacity, Executor, Guesses
 from headrace.ops.value import Array
 from headrace.program.step import Step
-from headrace.run.executor import NO_GUESSES, Capacity, Executor, Guesses
-from headrace.sample.sampler import Sampler
-from headrace.text.tokenizer import Tokenizer
+from headrace.sampling.sampler import Sampler
+from headrace.tokenization.tokenizer import Tokenizer
 
 
 class Engine:

@@ -7,12 +7,12 @@ from typing import cast
 
 from headrace import _native
 from headrace._native import SeveralSteps
-from headrace.engine.generation import Choice
-from headrace.engine.sequence import State
-from headrace.engine.turn import Turn
+from headrace.engine.request_state import Choice
+from headrace.engine.sampling.sample_slot import Turn
+from headrace.engine.scheduler.sequence import State
+from headrace.executors.executor import Executor, Guesses, RunsSeveral
 from headrace.program.step import Step
-from headrace.run.executor import Executor, Guesses, RunsSeveral
-from headrace.sample.sampler import Sampler
+from headrace.sampling.sampler import Sampler
 
 MOST_STEPS = 8  # in one call
 LONGEST_S = 4e-3  # that a call takes before its last step

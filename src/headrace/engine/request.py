@@ -8,12 +8,12 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from headrace.engine.scaling import Scaling
+from headrace.engine.scaling.options import Scaling
 from headrace.errors import HeadraceError
+from headrace.grammar.constraint import Constraint
 from headrace.ops.value import Array
-from headrace.sample.grammar import Constraint
-from headrace.sample.params import SamplingParams
-from headrace.sample.thinking import ThinkingLimit
+from headrace.sampling.params import SamplingParams
+from headrace.sampling.reasoning_budget import ThinkingLimit
 
 FinishReason = Literal["stop", "length", "cancelled"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from headrace.engine.contract import LoadedModel
+from headrace.engine.client import LoadedModel
 from headrace.engine.request import Done, Embed, Embedded, Event, Failed, Request, Ticket
 from headrace.errors import EngineStopped, InvalidRequest
 from headrace.ops.value import Array

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from msgspec import Struct
 
-from headrace.engine.contract import LoadedModel
+from headrace.engine.client import LoadedModel
 from headrace.errors import InvalidRequest, UnsupportedModel
 from headrace.ops.value import Array
 from headrace.tasks.embed import token_vectors
-from headrace.text.tokenizer import Tokenizer
+from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.tagger_head import TaggerHead, read_tagger_head
 
 START, END, INSIDE = 0, 1, 2

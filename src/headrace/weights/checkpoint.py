@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, ModelNotFound
 from headrace.weights import strict_json
-from headrace.weights.gguf_checkpoint import GgufCheckpoint
+from headrace.weights.checkpoint_reader import Source
+from headrace.weights.gguf.checkpoint import GgufCheckpoint
 from headrace.weights.llama2c import Llama2cCheckpoint
-from headrace.weights.quantised.checkpoint import QuantisedCheckpoint, quantisation_of
-from headrace.weights.safetensors import SafetensorsFile, element_bytes
-from headrace.weights.source import Source
+from headrace.weights.quantized.checkpoint import QuantisedCheckpoint, quantisation_of
+from headrace.weights.safetensors.reader import SafetensorsFile, element_bytes
 from headrace.weights.tensor_file import TensorInfo
 
 SINGLE = "model.safetensors"

@@ -19,9 +19,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
-from headrace.weights.block_types import BY_NAME, dequantise
 from headrace.weights.llama2c_tokenizer import tokenizer_metadata
-from headrace.weights.quantised.encode import byte_blocks
+from headrace.weights.quant_types import BY_NAME, dequantise
+from headrace.weights.quantized.encode import byte_blocks
 from headrace.weights.row_order import RowOrder, gather_rows
 from headrace.weights.tensor_file import TensorFile, TensorInfo
 

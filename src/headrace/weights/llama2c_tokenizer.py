@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.errors import CorruptFile, ModelNotFound
-from headrace.weights.positioned_file import PositionedFile
+from headrace.weights.pread_file import PositionedFile
 
 MAX_BYTES = 64 << 20
 _UNKNOWN, _CONTROL, _BYTE, _NORMAL = 2, 3, 6, 1  # tokenizer.ggml.token_type

@@ -17,7 +17,7 @@ from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights import strict_json
 from headrace.weights.checkpoint import confined
 from headrace.weights.config_json import integer, text
-from headrace.weights.safetensors import SafetensorsFile
+from headrace.weights.safetensors.reader import SafetensorsFile
 
 SETTINGS, TENSORS = "tagger.json", "head.safetensors"
 PARTS = 3

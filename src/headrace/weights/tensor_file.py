@@ -8,7 +8,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from headrace.weights.positioned_file import PositionedFile
+from headrace.weights.pread_file import PositionedFile
 
 
 class TensorInfo(Struct, frozen=True):

@@ -9,10 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from msgspec import Struct, field
 
-from headrace.weights.block_types import BY_NAME, dequantise
-from headrace.weights.block_types.blocks import Bytes, Floats
-from headrace.weights.source import Source, Tensors
-from headrace.weights.tensor_classes import class_of
+from headrace.weights.checkpoint_reader import Source, Tensors
+from headrace.weights.quant_types import BY_NAME, dequantise
+from headrace.weights.quant_types.blocks import Bytes, Floats
+from headrace.weights.tensor_roles import class_of
 
 _BLOCK_ENTRIES = 1 << 18  # converted at once by one thread: 1 MB of floats, and what NumPy makes on the way
 

@@ -8,7 +8,7 @@ import socket
 import sys
 
 gc.disable()  # what is imported stays: nothing is gained by looking through it
-worker = importlib.import_module("headrace.workers.worker")
+worker = importlib.import_module("headrace.workers.engine_server")
 gc.freeze()
 gc.enable()
 worker.Worker(socket.socket(fileno=int(sys.argv[1]))).run()

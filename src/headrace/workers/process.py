@@ -6,11 +6,9 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 
-from headrace.engine.contract import MemoryPlan
+from headrace.engine.client import MemoryPlan
 from headrace.errors import EngineStopped
-from headrace.workers.pipe import Pipe
-from headrace.workers.spawn import Spawned, spawn
-from headrace.workers.wire import (
+from headrace.workers.protocol import (
     BadFrame,
     FromWorker,
     Planned,
@@ -21,6 +19,8 @@ from headrace.workers.wire import (
     frame,
     read_from_worker,
 )
+from headrace.workers.spawn import Spawned, spawn
+from headrace.workers.transport import Pipe
 
 GRACE_S = 5.0  # beyond this a worker that was told to end is killed
 

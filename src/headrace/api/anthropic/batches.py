@@ -13,7 +13,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
 from headrace.api.anthropic.body import Strict
-from headrace.api.anthropic.wire import (
+from headrace.api.anthropic.schema import (
     BatchCanceled,
     BatchErrored,
     BatchExpired,
@@ -23,18 +23,18 @@ from headrace.api.anthropic.wire import (
     MessageBatchList,
     MessageCounts,
 )
-from headrace.api.batch_lines import MAX_LINES, UNFINISHED, WITHOUT_SENSE, LineReply, text_lines
-from headrace.api.batch_runner import runner_of
-from headrace.api.call import call_of
-from headrace.api.errors import NotFound, json_response
-from headrace.api.files import query_number, query_schema
-from headrace.api.openapi import replies, request_body
-from headrace.api.parameters import parse_body
-from headrace.api.request_body import read_body
+from headrace.api.http.call_context import call_of
+from headrace.api.http.errors import NotFound, json_response
+from headrace.api.http.openapi import replies, request_body
+from headrace.api.http.request_body import read_body
+from headrace.api.openai.batch_lines import MAX_LINES, UNFINISHED, WITHOUT_SENSE, LineReply, text_lines
+from headrace.api.openai.batch_runner import runner_of
+from headrace.api.openai.files import query_number, query_schema
+from headrace.api.openai.parameters import parse_body
 from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest
-from headrace.store.batches import Batches, Line, StoredBatch
-from headrace.store.files import Files
+from headrace.storage.batches import Batches, Line, StoredBatch
+from headrace.storage.files import Files
 
 router = APIRouter()
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from headrace.api.parameters import RequestBody
-from headrace.api.wire import ParameterWarning
+from headrace.api.openai.parameters import RequestBody
+from headrace.api.openai.schema import ParameterWarning
 from headrace.errors import InvalidRequest
-from headrace.sample.params import MAX_STOPS
+from headrace.sampling.params import MAX_STOPS
 
 
 class Strict(BaseModel):

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from headrace.api.call import Call
+from headrace.api.http.call_context import Call
 from headrace.errors import HeadraceError
 
 MESSAGES_PATH: Final = "/v1/messages"

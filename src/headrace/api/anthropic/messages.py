@@ -11,15 +11,15 @@ from starlette.responses import Response
 
 from headrace.api.anthropic.body import MessageBody, PromptBody, ThinkingDisabled
 from headrace.api.anthropic.errors import AnthropicError
-from headrace.api.anthropic.prompt import Prompt, make_prompt, make_request
 from headrace.api.anthropic.reply import Head, respond
-from headrace.api.anthropic.wire import STREAM_EVENTS, AnthropicMessage, AnthropicTokenCount
-from headrace.api.call import call_of
-from headrace.api.errors import json_response
-from headrace.api.openapi import SCHEMA_OF, replies
-from headrace.api.parameters import json_schema, read_parameters
+from headrace.api.anthropic.request_builder import Prompt, make_prompt, make_request
+from headrace.api.anthropic.schema import STREAM_EVENTS, AnthropicMessage, AnthropicTokenCount
+from headrace.api.http.call_context import call_of
+from headrace.api.http.errors import json_response
+from headrace.api.http.openapi import SCHEMA_OF, replies
+from headrace.api.http.sse import MEDIA_TYPE
+from headrace.api.openai.parameters import json_schema, read_parameters
 from headrace.api.service import get_service, key_salt
-from headrace.api.sse import MEDIA_TYPE
 from headrace.engine.request import Request
 
 router = APIRouter()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from headrace.api.anthropic.wire import AnthropicModel, AnthropicModelList
-from headrace.api.wire import ModelCard
+from headrace.api.anthropic.schema import AnthropicModel, AnthropicModelList
+from headrace.api.openai.schema import ModelCard
 from headrace.errors import InvalidRequest
 
 MAX_PAGE = 1000

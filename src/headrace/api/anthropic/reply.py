@@ -9,10 +9,9 @@ from msgspec import UNSET, Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.answers import AnswerReader
-from headrace.api.anthropic.blocks import BlockStream, whole_blocks
+from headrace.api.anthropic.content_blocks import BlockStream, whole_blocks
 from headrace.api.anthropic.errors import anthropic_error
-from headrace.api.anthropic.wire import (
+from headrace.api.anthropic.schema import (
     AnthropicMessage,
     AnthropicOutputDetails,
     Block,
@@ -25,19 +24,20 @@ from headrace.api.anthropic.wire import (
     Ping,
     StreamEvent,
 )
-from headrace.api.call import Call, call_of
-from headrace.api.errors import json_response
-from headrace.api.reply import collect
+from headrace.api.http.call_context import Call, call_of
+from headrace.api.http.errors import json_response
+from headrace.api.http.event_stream import StreamedReply
+from headrace.api.http.sse import MEDIA_TYPE, sse_event
+from headrace.api.openai.output_formatter import AnswerReader
+from headrace.api.openai.responder import collect
+from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import CLIENT_GONE, get_service
-from headrace.api.sse import MEDIA_TYPE, sse_event
-from headrace.api.stream import StreamedReply
-from headrace.api.wire import ParameterWarning
-from headrace.chat.conversation import Conversation
+from headrace.chat.prompt import Conversation
 from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request, Usage
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.engine.contract import LoadedModel
+    from headrace.engine.client import LoadedModel
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 

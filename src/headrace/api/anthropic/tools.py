@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.api.anthropic.body import NamedChoice, NoChoice, ToolChoice, ToolPart
-from headrace.api.wire import ParameterWarning
+from headrace.api.openai.schema import ParameterWarning
 from headrace.chat.tools import Tool, ToolUse, distinct_tools, function_tool
 from headrace.errors import InvalidRequest
 

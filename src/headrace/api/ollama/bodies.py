@@ -10,10 +10,10 @@ from typing import Annotated, Any, ClassVar, Final, cast
 from pydantic import Field, WithJsonSchema
 
 from headrace.api.ollama.options import Options, options_schema
-from headrace.api.parameters import RequestBody, validated
+from headrace.api.openai.parameters import RequestBody, validated
 from headrace.errors import InvalidRequest
-from headrace.sample.grammar import Constraint, schema_constraint
-from headrace.sample.params import MAX_TOP_LOGPROBS
+from headrace.grammar.constraint import Constraint, schema_constraint
+from headrace.sampling.params import MAX_TOP_LOGPROBS
 
 FORMAT_SCHEMA: Final = {"anyOf": [{"enum": ["", "json"]}, {"type": "object"}, {"type": "null"}]}
 _UNIT_S: Final[Mapping[str, float]] = {

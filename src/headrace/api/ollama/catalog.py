@@ -8,14 +8,14 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.api.ollama.names import TAG
-from headrace.api.ollama.wire import OllamaDetails
+from headrace.api.ollama.model_names import TAG
+from headrace.api.ollama.schema import OllamaDetails
 from headrace.api.service import Service
 from headrace.errors import HeadraceError, ModelNotFound
-from headrace.store.aliases import Alias, Aliases
+from headrace.storage.aliases import Alias, Aliases
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.hub import list_local
-from headrace.weights.stored import StoredClass, stored_classes
+from headrace.weights.hub.resolver import list_local
+from headrace.weights.tensor_stats import StoredClass, stored_classes
 
 _THOUSANDS: Mapping[str, float] = {"B": 1e9, "M": 1e6, "K": 1e3}
 

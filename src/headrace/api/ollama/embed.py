@@ -12,16 +12,16 @@ from pydantic import Field, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.call import call_of
-from headrace.api.embeddings import MAX_INPUTS, Embeddings, check_embeds, computed, embed_requests
-from headrace.api.errors import json_response
+from headrace.api.http.call_context import call_of
+from headrace.api.http.errors import json_response
+from headrace.api.http.openapi import replies
 from headrace.api.ollama.bodies import UsingBody
-from headrace.api.ollama.names import Used, use_model
-from headrace.api.ollama.wire import OllamaEmbedding, OllamaEmbeddings
-from headrace.api.openapi import replies
-from headrace.api.parameters import json_schema, read_parameters
+from headrace.api.ollama.model_names import Used, use_model
+from headrace.api.ollama.schema import OllamaEmbedding, OllamaEmbeddings
+from headrace.api.openai.embeddings import MAX_INPUTS, Embeddings, check_embeds, computed, embed_requests
+from headrace.api.openai.parameters import json_schema, read_parameters
+from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import CLIENT_GONE, get_service, new_id
-from headrace.api.wire import ParameterWarning
 from headrace.engine.request import Request
 from headrace.errors import InvalidRequest
 

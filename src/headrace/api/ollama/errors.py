@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.api.call import Call
+from headrace.api.http.call_context import Call
 from headrace.errors import HeadraceError
 
 

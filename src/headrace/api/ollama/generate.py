@@ -13,25 +13,25 @@ from pydantic import Field, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.ollama.answer import Part
 from headrace.api.ollama.bodies import AnswerBody
-from headrace.api.ollama.flow import answer
-from headrace.api.ollama.names import Used
+from headrace.api.ollama.delta import Part
+from headrace.api.ollama.handler import answer
+from headrace.api.ollama.model_names import Used
 from headrace.api.ollama.reply import line_replies
+from headrace.api.ollama.schema import OllamaGenerate, timestamp
 from headrace.api.ollama.thinking import think_variables
-from headrace.api.ollama.wire import OllamaGenerate, timestamp
-from headrace.api.parameters import check_characters, json_schema, read_parameters
+from headrace.api.openai.parameters import check_characters, json_schema, read_parameters
+from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import new_id
-from headrace.api.wire import ParameterWarning
-from headrace.chat.conversation import Conversation, prepare
 from headrace.chat.messages import Message
-from headrace.chat.template import ChatTemplate
+from headrace.chat.prompt import Conversation, prepare
+from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.engine.request import Request
 from headrace.errors import InvalidRequest
-from headrace.text.infill import infill_prompt
+from headrace.tokenization.infill import infill_prompt
 
 if TYPE_CHECKING:
-    from headrace.engine.contract import LoadedModel
+    from headrace.engine.client import LoadedModel
 
 router = APIRouter()
 

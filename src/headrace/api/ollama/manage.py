@@ -13,20 +13,20 @@ from pydantic import Field, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.errors import json_response
+from headrace.api.http.errors import json_response
+from headrace.api.http.openapi import replies
 from headrace.api.ollama.bodies import ModelBody, OllamaBody
 from headrace.api.ollama.catalog import find_entry, model_paths
-from headrace.api.ollama.names import TAG
+from headrace.api.ollama.model_names import TAG
 from headrace.api.ollama.options import Options, options_schema
 from headrace.api.ollama.reply import MEDIA_TYPE, line_of, line_replies
-from headrace.api.ollama.wire import OllamaStatus
-from headrace.api.openapi import replies
-from headrace.api.parameters import json_schema, read_parameters, validated
+from headrace.api.ollama.schema import OllamaStatus
+from headrace.api.openai.parameters import json_schema, read_parameters, validated
+from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import Service, get_service
-from headrace.api.wire import ParameterWarning
 from headrace.errors import InvalidRequest
-from headrace.store.aliases import Alias, Aliases
-from headrace.weights.hub import remove
+from headrace.storage.aliases import Alias, Aliases
+from headrace.weights.hub.resolver import remove
 
 router = APIRouter()
 

@@ -14,11 +14,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 
 from headrace import __version__
-from headrace.api.errors import json_response
+from headrace.api.http.errors import json_response
+from headrace.api.http.openapi import replies
 from headrace.api.ollama.bodies import ModelBody
 from headrace.api.ollama.catalog import Entry, entries, find_entry
-from headrace.api.ollama.thinking import thinks
-from headrace.api.ollama.wire import (
+from headrace.api.ollama.schema import (
     OllamaModel,
     OllamaProcesses,
     OllamaRunning,
@@ -27,20 +27,20 @@ from headrace.api.ollama.wire import (
     OllamaVersion,
     timestamp,
 )
-from headrace.api.openapi import replies
-from headrace.api.parameters import json_schema, read_parameters
+from headrace.api.ollama.thinking import thinks
+from headrace.api.openai.parameters import json_schema, read_parameters
 from headrace.api.service import Service, get_service
-from headrace.chat.template import ChatTemplate
-from headrace.engine.load import model_of
-from headrace.engine.model_card import licence
-from headrace.engine.options import EngineOptions
-from headrace.engine.text_side import text_side
+from headrace.chat.templates.chat_template import ChatTemplate
+from headrace.loading.loader import model_of
+from headrace.loading.model_card import licence
+from headrace.loading.options import EngineOptions
+from headrace.loading.text_assets import text_side
 from headrace.models.registry import Model
 from headrace.weights.checkpoint import open_checkpoint
 
 if TYPE_CHECKING:
-    from headrace.engine.contract import LoadedModel
-    from headrace.workers.entry import Entry as ServedEntry
+    from headrace.engine.client import LoadedModel
+    from headrace.workers.model_entry import Entry as ServedEntry
 
 router = APIRouter()
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from headrace.api.parameters import RequestBody, body_schema
+from headrace.api.openai.parameters import RequestBody, body_schema
 from headrace.errors import ContextLengthExceeded, InvalidRequest
-from headrace.sample.params import SamplingParams, with_defaults
+from headrace.sampling.params import SamplingParams, with_defaults
 
 if TYPE_CHECKING:
-    from headrace.engine.contract import LoadedModel
+    from headrace.engine.client import LoadedModel
 
 # Ollama's name, and the engine's where it is another.
 SAMPLING: Final[Mapping[str, str]] = {

@@ -14,17 +14,17 @@ from msgspec import UNSET, Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
-from headrace.api.errors import json_response
+from headrace.api.http.errors import json_response
 from headrace.api.ollama.bodies import ModelBody
 from headrace.api.ollama.catalog import model_paths
 from headrace.api.ollama.errors import OllamaError
-from headrace.api.ollama.names import TAG
+from headrace.api.ollama.model_names import TAG
 from headrace.api.ollama.reply import MEDIA_TYPE, line_of, line_replies
-from headrace.api.ollama.wire import OllamaStatus
-from headrace.api.parameters import json_schema, read_parameters
+from headrace.api.ollama.schema import OllamaStatus
+from headrace.api.openai.parameters import json_schema, read_parameters
 from headrace.api.service import Service, get_service
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
-from headrace.weights.hub import check_pullable, pull
+from headrace.weights.hub.resolver import check_pullable, pull
 
 router = APIRouter()
 

@@ -11,23 +11,23 @@ from msgspec import UNSET, Struct, field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.call import call_of
-from headrace.api.errors import json_response
-from headrace.api.logprobs import chat_logprobs
-from headrace.api.ollama.answer import Part, PartReader
+from headrace.api.http.call_context import call_of
+from headrace.api.http.disconnect import wait_for_end
+from headrace.api.http.errors import json_response
+from headrace.api.http.event_stream import StreamedReply
+from headrace.api.http.openapi import replies
+from headrace.api.ollama.delta import Part, PartReader
 from headrace.api.ollama.errors import OllamaError
-from headrace.api.ollama.wire import OllamaGenerate, OllamaLine
-from headrace.api.openapi import replies
+from headrace.api.ollama.schema import OllamaGenerate, OllamaLine
+from headrace.api.openai.logprobs import chat_logprobs
+from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import CLIENT_GONE, get_service
-from headrace.api.stream import StreamedReply
-from headrace.api.waiting import wait_for_end
-from headrace.api.wire import ParameterWarning
-from headrace.chat.answer import AnswerParser
+from headrace.chat.output_parser import AnswerParser
 from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.engine.contract import LoadedModel
+    from headrace.engine.client import LoadedModel
 
 LOG = logging.getLogger("headrace.api")
 MEDIA_TYPE = "application/x-ndjson"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.api.wire import ParameterWarning
-from headrace.chat.answer import answer_syntax
-from headrace.chat.template import ChatTemplate
+from headrace.api.openai.schema import ParameterWarning
+from headrace.chat.output_parser import answer_syntax
+from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.chat.tool_formats.gpt_oss import Harmony
 from headrace.errors import InvalidRequest
 

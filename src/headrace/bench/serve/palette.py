@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from headrace.bench.serve.series import Chart
+from headrace.bench.serve.chart_data import Chart
 
 
 class Colour(Struct, frozen=True):

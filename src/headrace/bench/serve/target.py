@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from headrace.bench.serve.exchange import Address, Exchange, fetch, http_request
+from headrace.bench.serve.http_client import Address, Exchange, fetch, http_request
 from headrace.errors import HeadraceError, UsageError
 
 ANSWER_S = 60.0  # for what is asked outside the load

@@ -11,8 +11,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.bench.serve.lengths import Lengths
-from headrace.bench.serve.lexicon import Lexicon, text_of
+from headrace.bench.serve.length_distribution import Lengths
+from headrace.bench.serve.synthetic_text import Lexicon, text_of
 from headrace.bench.serve.target import Endpoint
 from headrace.bench.serve.trace import BLOCK_TOKENS, TraceRequest
 from headrace.errors import UsageError

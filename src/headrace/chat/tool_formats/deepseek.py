@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.chat.tool_formats.format import ToolFormat
-from headrace.chat.tool_formats.tagged import Tagged
+from headrace.chat.tool_formats.xml_tags import Tagged
 
 _OPEN, _CLOSE = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from headrace.chat.tool_formats.events import Output
 from headrace.chat.tool_formats.lark import Lark
-from headrace.chat.tool_formats.output import Output
 from headrace.chat.tool_formats.reader import Malformed, Reader, Steps
 from headrace.chat.tools import Tool, ToolUse
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from headrace.chat.tool_formats.events import Output
 from headrace.chat.tool_formats.format import ANY_OBJECT, openai_id
 from headrace.chat.tool_formats.lark import Lark
-from headrace.chat.tool_formats.output import Output
 from headrace.chat.tool_formats.reader import Malformed, Reader, Steps
 from headrace.chat.tool_formats.values import read_arguments
 from headrace.chat.tools import ToolUse

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.chat.tool_formats.envelope import Envelope
 from headrace.chat.tool_formats.format import ToolFormat
+from headrace.chat.tool_formats.json_envelope import Envelope
 
 HERMES = ToolFormat(
     name="hermes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.chat.tool_formats.format import ToolFormat
-from headrace.chat.tool_formats.tagged import Tagged
+from headrace.chat.tool_formats.xml_tags import Tagged
 
 _ARGUMENTS = "<|tool_call_argument_begin|>"
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.sample.grammar_schema import schema_text
+from headrace.grammar.json_schema import schema_text
 
 SpecialId = Callable[[str], int | None]
 """The id of a special token by its spelling; None where it is ordinary text."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.chat.tool_formats.envelope import Envelope
 from headrace.chat.tool_formats.format import ToolFormat, short_id
-from headrace.chat.tool_formats.tagged import Tagged
+from headrace.chat.tool_formats.json_envelope import Envelope
+from headrace.chat.tool_formats.xml_tags import Tagged
 
 MISTRAL = ToolFormat(
     name="mistral",

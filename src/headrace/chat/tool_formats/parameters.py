@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from msgspec import Struct
 
+from headrace.chat.tool_formats.events import Output
 from headrace.chat.tool_formats.lark import Lark
-from headrace.chat.tool_formats.output import Output
 from headrace.chat.tool_formats.reader import Malformed, Reader, Show, Steps
 from headrace.chat.tool_formats.values import json_text, value_of
 from headrace.chat.tools import Tool

@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from headrace.chat.tool_formats.events import Output
 from headrace.chat.tool_formats.format import ToolFormat
 from headrace.chat.tool_formats.lark import Lark
-from headrace.chat.tool_formats.output import Output
 from headrace.chat.tool_formats.reader import Malformed, Reader, Steps
 from headrace.chat.tool_formats.values import PYTHON, json_text, read_value
 from headrace.chat.tools import Tool

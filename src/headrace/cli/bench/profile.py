@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 from msgspec import to_builtins
 
+from headrace.bench.engine import default_cache, fitted
 from headrace.bench.profile import Part, StepProfile, bench_profile
-from headrace.bench.step import default_cache, fitted
 from headrace.bench.workload import Workload
 from headrace.cli.flags import takes_settings
-from headrace.cli.loading import engine_options, fetch
+from headrace.cli.load_progress import engine_options, fetch
 from headrace.cli.terminal import JsonFlag, print_json, print_table, status
-from headrace.config import Settings
+from headrace.config.settings import Settings
 
 HELP = """Time every instruction of a step that reads a prompt, and of one that generates.
 

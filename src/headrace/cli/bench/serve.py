@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from headrace.bench.matplotlib_figure import check_matplotlib
-from headrace.bench.serve.document import document
-from headrace.bench.serve.figures import Figures
-from headrace.bench.serve.page import html as page
-from headrace.bench.serve.picture import write_png
-from headrace.bench.serve.session import Order, Report, bench_serve
+from headrace.bench.serve.html_report import html as page
+from headrace.bench.serve.json_report import document
+from headrace.bench.serve.metrics import Figures
+from headrace.bench.serve.png_report import write_png
+from headrace.bench.serve.runner import Order, Report, bench_serve
 from headrace.bench.serve.target import ServerTrouble
 from headrace.cli.bench.serve_flags import order_of, takes_load
 from headrace.cli.bench.serve_tables import print_point, print_report, progress

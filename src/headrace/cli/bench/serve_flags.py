@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import typer
 
-from headrace.bench.serve.figures import Goals
-from headrace.bench.serve.lengths import parse_lengths
-from headrace.bench.serve.load import Form, Point
-from headrace.bench.serve.session import DEFAULT_TIMEOUT_S, Order
+from headrace.bench.serve.arrivals import Form, Point
+from headrace.bench.serve.length_distribution import parse_lengths
+from headrace.bench.serve.metrics import Goals
+from headrace.bench.serve.runner import DEFAULT_TIMEOUT_S, Order
 from headrace.bench.serve.target import PATHS, Endpoint, parse_target
 from headrace.bench.serve.trace import read_trace
 from headrace.bench.serve.workload import FromFile, FromTrace, MadeUp, Workload, read_prompts

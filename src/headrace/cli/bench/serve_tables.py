@@ -7,9 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.bench.serve.figures import Figures
-from headrace.bench.serve.session import Progress, Report
-from headrace.bench.serve.wording import (
+from headrace.bench.serve.formatting import (
     SPREAD,
     goals_text,
     latency_rows,
@@ -17,6 +15,8 @@ from headrace.bench.serve.wording import (
     number,
     of_user,
 )
+from headrace.bench.serve.metrics import Figures
+from headrace.bench.serve.runner import Progress, Report
 from headrace.cli.terminal import note
 
 WIDTH = 110  # where output is no terminal

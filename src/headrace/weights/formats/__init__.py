@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 
 from headrace.weights.formats import bf16, f16, f32, grouped, int4, int8
-from headrace.weights.formats.strips import Bytes, Floats
+from headrace.weights.formats.column_panels import Bytes, Floats
 
 _MODULES: dict[str, ModuleType] = {"f32": f32, "f16": f16, "bf16": bf16, "int8": int8, "int4": int4}
 

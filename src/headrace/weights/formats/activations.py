@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from headrace.weights.formats import grouped, int4, int8
 from headrace.weights.formats.bf16 import round_to_bf16, widen
+from headrace.weights.formats.column_panels import Bytes, Floats, from_strips
+from headrace.weights.formats.hadamard import rotate, rotated_k, rotation_block
 from headrace.weights.formats.int8 import TINY
-from headrace.weights.formats.rotation import rotate, rotated_k, rotation_block
-from headrace.weights.formats.strips import Bytes, Floats, from_strips
 
 
 def quantise_rows(x: Floats) -> tuple[npt.NDArray[np.int8], Floats]:

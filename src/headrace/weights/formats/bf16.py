@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from headrace.weights.formats.strips import (
+from headrace.weights.formats.column_panels import (
     STRIP,
     Bytes,
     Floats,

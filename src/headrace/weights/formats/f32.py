@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.weights.formats.strips import (
+from headrace.weights.formats.column_panels import (
     STRIP,
     Bytes,
     Floats,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.weights.block_types import READABLE, SCALED
+from headrace.weights.formats.column_panels import Floats, round_up
+from headrace.weights.formats.hadamard import GROUP
 from headrace.weights.formats.int8 import TINY
-from headrace.weights.formats.rotation import GROUP
-from headrace.weights.formats.strips import Floats, round_up
+from headrace.weights.quant_types import READABLE, SCALED
 
 # By the name of the format, that of the type in small letters.
 TYPES = {kind.name.lower(): kind for kind in (*READABLE, *SCALED) if kind.block_size > 1}

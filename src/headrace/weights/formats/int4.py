@@ -18,8 +18,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.weights.formats.int8 import SCALE_BYTES, TINY, column_ranges
-from headrace.weights.formats.rotation import (
+from headrace.weights.formats.column_panels import (
+    STRIP,
+    Bytes,
+    Floats,
+    from_strips,
+    join,
+    strip_count,
+    to_strips,
+)
+from headrace.weights.formats.hadamard import (
     GROUP,
     check_integer_shape,
     rotate,
@@ -27,7 +35,7 @@ from headrace.weights.formats.rotation import (
     rotated_k,
     rotation_block,
 )
-from headrace.weights.formats.strips import STRIP, Bytes, Floats, from_strips, join, strip_count, to_strips
+from headrace.weights.formats.int8 import SCALE_BYTES, TINY, column_ranges
 
 TOLERANCE = 2e-2  # activations are rounded to 8 bits
 GROUP_BYTES = 64 + GROUP * STRIP // 2

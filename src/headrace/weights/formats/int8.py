@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.weights.formats.rotation import (
+from headrace.weights.formats.column_panels import (
+    STRIP,
+    Bytes,
+    Floats,
+    from_strips,
+    join,
+    strip_count,
+    to_strips,
+)
+from headrace.weights.formats.hadamard import (
     check_integer_shape,
     rotate,
     rotate_weights,
     rotated_k,
     rotation_block,
 )
-from headrace.weights.formats.strips import STRIP, Bytes, Floats, from_strips, join, strip_count, to_strips
 
 TOLERANCE = 2e-2  # activations are rounded to 8 bits
 SCALE_BYTES = STRIP * 4

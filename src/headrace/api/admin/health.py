@@ -1,0 +1,113 @@
+"""GET /health (the engine's loop progresses) and GET /ready (requests are taken)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from headrace.api.http.call_context import call_of
+from headrace.api.http.errors import error_response, json_response
+from headrace.api.http.openapi import replies
+from headrace.api.openai.schema import Health, Ready
+from headrace.api.service import get_service
+from headrace.errors import EngineStopped, ModelLoading, Overloaded
+
+if TYPE_CHECKING:
+    from headrace.engine.client import EngineStatus
+    from headrace.workers.model_entry import Entry
+
+router = APIRouter()
+
+STALLED_S = 60.0  # far beyond the longest step: one chunk of prefill of a large model on a slow CPU
+
+
+class ProgressWatch:
+    """Tells a stalled loop from an idle one: while there is work, the count of steps must grow.
+
+    An idle engine's last step may be hours old when a request arrives, so the age of the last step alone
+    would raise a false alarm; the clock starts when work is first seen.
+    """
+
+    def __init__(self) -> None:
+        self._steps: int | None = None
+        self._since_s = 0.0
+
+    def stalled_s(self, status: EngineStatus, now_s: float) -> float:
+        """Seconds without a step since work was first seen; 0 when idle."""
+        if status.running == 0 and status.waiting == 0:
+            self._steps = None
+            return 0.0
+        if status.steps != self._steps:
+            self._steps = status.steps
+            self._since_s = now_s
+        return now_s - self._since_s
+
+
+@router.get("/health", responses=replies(Health))
+async def health(http: HttpRequest) -> Response:
+    """200 while the default model loads or runs and every loop progresses, else 503."""
+    service = get_service(http)
+    if service.starting:
+        return json_response(Health("loading", 0, 0, 0, 0, 0))
+    entries = service.models.entries
+    states = {entry.name: _state(entry) for entry in entries}
+    loaded = {entry.name: entry.model.engine.status() for entry in entries if entry.model is not None}
+    problem = _problem(loaded, service.models.default.name, http.app.state.progress)
+    if problem is not None:
+        return error_response(EngineStopped(problem), call_of(http))
+    statuses = loaded.values()
+    return json_response(
+        Health(
+            "restarting" if "restarting" in states.values() else "ok",
+            sum(status.running for status in statuses),
+            sum(status.waiting for status in statuses),
+            sum(status.steps for status in statuses),
+            sum(status.free_pages for status in statuses),
+            sum(status.page_count for status in statuses),
+            states,
+        )
+    )
+
+
+def _state(entry: Entry) -> str:
+    restarting = entry.model is not None and entry.model.engine.status().state == "restarting"
+    return "restarting" if restarting else entry.state
+
+
+def _problem(
+    loaded: Mapping[str, EngineStatus], default: str, watches: dict[str, ProgressWatch]
+) -> str | None:
+    """What only a restart would mend: the default model is dead, or the loop of any stands still."""
+    now_s = time.monotonic()
+    for name, status in loaded.items():
+        stalled_s = watches.setdefault(name, ProgressWatch()).stalled_s(status, now_s)
+        if name == default and not status.alive:
+            return status.failure or "the engine has stopped: restart the server"
+        if stalled_s > STALLED_S and status.state == "running":
+            return f"no step for {stalled_s:.0f} s with {status.running} running: restart the server"
+    return None
+
+
+@router.get("/ready", responses=replies(Ready))
+async def ready(http: HttpRequest) -> Response:
+    """200 while requests are taken, else 503; 503 also while the default model's worker restarts."""
+    service = get_service(http)
+    if service.draining:
+        return error_response(Overloaded("the server is shutting down", retry_after_s=5.0), call_of(http))
+    service.check_started()
+    default = service.models.default
+    status = None if default.model is None else default.model.engine.status()
+    if status is not None and not status.alive:
+        message = status.failure or "the engine has stopped: restart the server"
+        return error_response(EngineStopped(message), call_of(http))
+    if status is not None and status.state == "restarting":
+        return error_response(
+            ModelLoading(f"{default.name!r} restarts: try again in a moment", reason="restarting"),
+            call_of(http),
+        )
+    return json_response(Ready("ready", default.name))

@@ -1,0 +1,1 @@
+"""HTTP for every API: the server, middleware, errors, limits, streams."""

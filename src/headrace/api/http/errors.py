@@ -1,0 +1,151 @@
+"""Errors of the HTTP surface: in the shape of the surface whose path was asked for, whatever went wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import msgspec
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.api.anthropic.errors import MESSAGES_PATH, anthropic_error
+from headrace.api.http.call_context import Call, call_of
+from headrace.api.ollama.errors import ollama_error
+from headrace.errors import HeadraceError, InvalidRequest, Overloaded
+
+
+class Unauthorized(InvalidRequest):
+    """The key is missing or not one of the server's."""
+
+    status = 401
+    code = "invalid_api_key"
+
+
+class Forbidden(InvalidRequest):
+    """The Host or Origin header does not belong to this server."""
+
+    status = 403
+    code = "forbidden_host"
+
+
+class BodyTooLarge(InvalidRequest):
+    """The body is larger than the server reads."""
+
+    status = 413
+    code = "body_too_large"
+
+
+class BodyTooSlow(InvalidRequest):
+    """The body did not arrive in time."""
+
+    status = 408
+    code = "request_timeout"
+
+
+class ClientGone(InvalidRequest):
+    """The client left before its request was complete; nobody reads this."""
+
+    status = 499
+
+
+class NotFound(InvalidRequest):
+    """There is nothing of that id, or it is another key's."""
+
+    status = 404
+    code = "not_found"
+
+
+class NoSuchRoute(InvalidRequest):
+    """The path is none of this server's, or does not take the method."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(status)
+        super().__init__(message, code=code)
+        self.status = status
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """The inside of an error reply."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """An error reply, and the chunk that ends a stream that failed."""
+
+    error: ErrorDetail
+
+
+def error_body(error: HeadraceError) -> ErrorBody:
+    """The reply's body for a typed error."""
+    return ErrorBody(ErrorDetail(error.message, error.kind, error.param, error.code))
+
+
+ErrorShape = Callable[[HeadraceError, Call], tuple[int, msgspec.Struct]]
+"""The status and the body that a surface gives an error."""
+
+
+def openai_error(error: HeadraceError, call: Call) -> tuple[int, msgspec.Struct]:
+    """OpenAI's shape: four keys always."""
+    return error.status, error_body(error)
+
+
+# Other surfaces by the beginning of their paths.
+SHAPES: Mapping[str, ErrorShape] = {"/api/": ollama_error, MESSAGES_PATH: anthropic_error}
+
+
+def error_response(error: HeadraceError, call: Call) -> Response:
+    """The reply for a typed error; 503 says when to come back, 401 how to authenticate."""
+    shape = next((shape for path, shape in SHAPES.items() if call.surface.startswith(path)), openai_error)
+    headers: dict[str, str] = {}
+    if isinstance(error, Overloaded):
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
+        headers["retry-after-ms"] = str(math.ceil(error.retry_after_s * 1000))
+    elif error.status == 503:
+        headers["retry-after"] = "5"
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if error.status in (408, 413):
+        headers["connection"] = "close"  # the rest of the body is not wanted
+    status, body = shape(error, call)
+    return json_response(body, status=status, headers=headers)
+
+
+def json_response(
+    body: msgspec.Struct | msgspec.Raw, *, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    """A reply of compact JSON."""
+    return Response(
+        msgspec.json.encode(body), status_code=status, headers=headers, media_type="application/json"
+    )
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every error of `app`, its own and the framework's, leave in the shape of its surface."""
+
+    async def typed(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HeadraceError)
+        call_of(request).note(error)
+        return error_response(error, call_of(request))
+
+    async def framework(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        reply = error_response(NoSuchRoute(message, status=error.status_code), call_of(request))
+        reply.headers.update(error.headers or {})
+        return reply
+
+    async def unexpected(request: Request, error: Exception) -> Response:
+        # The text of an unknown error may hold a path or a prompt: it goes to the log's traceback only.
+        hidden = HeadraceError("the server failed; its log has the details")
+        return error_response(hidden, call_of(request))
+
+    app.add_exception_handler(HeadraceError, typed)
+    app.add_exception_handler(HTTPException, framework)
+    app.add_exception_handler(Exception, unexpected)

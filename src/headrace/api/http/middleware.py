@@ -1,0 +1,166 @@
+"""The door: request ids, Host and Origin checks, CORS, API keys, limits. Every request passes here first."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headrace.api.anthropic.errors import MESSAGES_PATH
+from headrace.api.http.call_context import Call
+from headrace.api.http.cors import Cors
+from headrace.api.http.errors import Forbidden, Unauthorized, error_response
+from headrace.api.http.rate_limits import Account
+from headrace.api.service import Service
+from headrace.config.settings import Settings
+from headrace.errors import HeadraceError
+from headrace.storage.database import Database
+from headrace.storage.keys import Keys
+
+OPEN_PATHS = frozenset({"/health", "/ready"})
+_CLIENT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+class Guard:
+    """ASGI middleware. Stands outside everything, so that refusals and failures have a request id too."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+        self._keys = service.keys
+        self._configure(service.settings)
+
+    def _configure(self, settings: Settings) -> None:
+        """Take over settings, at the start and when they have been read again."""
+        self._settings = settings
+        self._cors = Cors(settings.cors_origins)
+        self._hosts = {"localhost", *(name.lower() for name in settings.allowed_hosts)}
+        self._loopback = is_loopback(settings.host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check and pass on, or reply with the refusal; then the call is counted and logged."""
+        if scope["type"] != "http" or "headrace.call" in scope:  # the server's own calls were let in before
+            await self._app(scope, receive, send)
+            return
+        if self._settings is not self._service.settings:
+            self._keys.configure(self._service.settings)
+            self._configure(self._service.settings)
+        headers = Headers(scope=scope)
+        sent = headers.get("x-request-id", "")
+        request_id = sent if _CLIENT_ID.fullmatch(sent) else new_request_id()
+        call = Call(request_id, scope["method"], scope["path"], self._keys.everybody)
+        if "anthropic-version" in headers and call.path.startswith("/v1/models"):
+            call.surface = MESSAGES_PATH  # this path is of two surfaces
+        scope["headrace.call"] = call
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                call.status = message["status"]
+                self._service.release_body(call)
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (b"x-request-id", request_id.encode()),
+                    (b"request-id", request_id.encode()),  # as Anthropic calls it
+                    *call.account.headers(),
+                    *self._cors.headers(headers.get("origin")),
+                ]
+            await send(message)
+
+        try:
+            await self._pass_on(call, headers, scope, receive, send_with_headers)
+        finally:
+            self._service.ended(call)
+
+    async def _pass_on(
+        self, call: Call, headers: Headers, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        with ExitStack() as held:
+            try:
+                self._check_host(headers)
+                if self._cors.is_preflight(call.method, headers):  # browsers send no key with it
+                    allowed = self._cors.preflight_headers(headers)
+                    await Response(status_code=204, headers=allowed)(scope, receive, send)
+                    return
+                call.account = self._account(headers, call.path)
+                if call.method == "POST":  # what is posted makes work, everything else is a look at a number
+                    held.enter_context(self._service.admitted(call))
+            except HeadraceError as error:
+                call.note(error)
+                await error_response(error, call)(scope, receive, send)
+                return
+            await self._app(scope, receive, send)
+
+    def _check_host(self, headers: Headers) -> None:
+        """Refuse foreign names on a loopback address: a web page must not reach it by DNS rebinding."""
+        if not self._loopback:
+            return
+        host = _host_name(headers.get("host", ""))
+        if not self._is_ours(host):
+            raise Forbidden(
+                f"the Host header names {host[:80]!r}, this server answers to localhost: "
+                "start it with --allowed-hosts for other names"
+            )
+        origin = headers.get("origin")
+        if origin is None or self._cors.allows(origin):
+            return
+        if not self._is_ours(_host_name(origin.partition("//")[2])):
+            raise Forbidden(
+                f"pages of {origin[:80]!r} may not call this server: start it with --cors-origins for them"
+            )
+
+    def _is_ours(self, host: str) -> bool:
+        return host in self._hosts or is_loopback(host)
+
+    def _account(self, headers: Headers, path: str) -> Account:
+        """The account of the caller's key, or where the server has no keys that of everybody."""
+        if path in OPEN_PATHS or not self._keys.required:
+            return self._keys.everybody
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        sent = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        account = self._keys.find(sent.encode("latin-1"))
+        if account is None:
+            said = (
+                "is not valid" if sent else "is missing: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
+            )
+            raise Unauthorized(f"the API key {said}")
+        return account
+
+
+def new_request_id() -> str:
+    """An id for a request whose client gave none."""
+    return f"req_{uuid.uuid4().hex}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is an address (or the name) of this machine's loopback."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _host_name(header: str) -> str:
+    """The Host header (or what follows the scheme in Origin) without its port, in lower case."""
+    try:
+        return (urlsplit("//" + header).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def exposed(settings: Settings) -> Sequence[str]:
+    """Warnings about how the server is bound."""
+    if is_loopback(settings.host) or settings.api_key or Keys(Database(settings.store_file)).ever():
+        return ()
+    return (
+        f"anyone who reaches {settings.host}:{settings.port} can use this server: "
+        "set --api-key (or HEADRACE_API_KEY), make one with `headrace keys add`, or bind 127.0.0.1",
+    )

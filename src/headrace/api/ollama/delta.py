@@ -1,0 +1,79 @@
+"""An answer in Ollama's terms as it arrives: text, thinking, whole calls."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct, field
+
+from headrace.api.ollama.schema import OllamaCall, OllamaFunction
+from headrace.api.openai.schema import ContentLogprob
+from headrace.chat.output_parser import AnswerParser
+from headrace.chat.tool_formats.events import (
+    AnswerEvent,
+    Arguments,
+    CallEnd,
+    CallFailed,
+    CallStart,
+    Reasoning,
+    Text,
+)
+
+
+class Part(Struct):
+    """What some events add to an answer."""
+
+    text: str = ""
+    thinking: str = ""
+    calls: list[OllamaCall] = field(default_factory=list[OllamaCall])
+    logprobs: list[ContentLogprob] = field(default_factory=list[ContentLogprob])
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.thinking or self.calls or self.logprobs)
+
+    def add(self, more: Part) -> None:
+        """Take what comes next into this part."""
+        self.text += more.text
+        self.thinking += more.thinking
+        self.calls += more.calls
+        self.logprobs += more.logprobs
+
+
+class PartReader:
+    """Takes an answer's text; without a parser all of it is text. A call is shown when it is complete."""
+
+    def __init__(self, parser: AnswerParser | None) -> None:
+        self._parser = parser
+        self._begun: dict[int, tuple[CallStart, list[str]]] = {}
+
+    @property
+    def cut_calls(self) -> list[str]:
+        """Functions whose calls have begun and not ended."""
+        return [start.name for start, _ in self._begun.values()]
+
+    def feed(self, text: str) -> Part:
+        """More text."""
+        return Part(text) if self._parser is None else self._part(self._parser.feed(text))
+
+    def finish(self, reason: str) -> Part:
+        """The answer has ended for that reason."""
+        return Part() if self._parser is None else self._part(self._parser.finish(cut=reason != "stop"))
+
+    def _part(self, events: list[AnswerEvent]) -> Part:
+        part = Part()
+        for event in events:
+            match event:
+                case Text(text):
+                    part.text += text
+                case Reasoning(text):
+                    part.thinking += text
+                case CallStart(index):
+                    self._begun[index] = event, []
+                case Arguments(index, text):
+                    self._begun[index][1].append(text)
+                case CallFailed(index):
+                    del self._begun[index]
+                case CallEnd(index):
+                    start, parts = self._begun.pop(index)
+                    arguments = msgspec.json.decode("".join(parts), type=dict[str, object])
+                    part.calls.append(OllamaCall(OllamaFunction(start.name, arguments), start.id))
+        return part

@@ -1,0 +1,73 @@
+"""From the name in a request to a model: one that is served, or an alias of one."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from starlette.requests import Request as HttpRequest
+
+from headrace.api.http.call_context import call_of
+from headrace.api.ollama.bodies import AnswerBody, UsingBody
+from headrace.api.openai.schema import ParameterWarning
+from headrace.api.service import Service, get_service
+from headrace.errors import ModelNotFound
+from headrace.storage.aliases import Alias, Aliases
+
+if TYPE_CHECKING:
+    from headrace.engine.client import LoadedModel
+    from headrace.workers.model_entry import Entry
+
+TAG = ":latest"  # what Ollama's clients put after a name that has no tag
+
+
+class Used(Struct, frozen=True):
+    """A model in use, under the name that the client gave. `load_s` was spent until it was there."""
+
+    name: str
+    model: LoadedModel
+    alias: Alias | None
+    load_s: float
+    warnings: list[ParameterWarning]
+
+    @property
+    def system(self) -> str | None:
+        """The alias's own system prompt."""
+        return None if self.alias is None else self.alias.system
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The alias's own options."""
+        return {} if self.alias is None else dict(self.alias.parameters)
+
+
+async def use_model(http: HttpRequest, body: UsingBody) -> Used:
+    """The model that `body` names, kept in memory as long as it says; ModelNotFound."""
+    service, start_s = get_service(http), time.monotonic()
+    entry, alias = await _find(service, body.model)
+    model = await service.use(call_of(http), entry.name, keep_alive_s=body.keep_alive_s)
+    warnings: list[ParameterWarning] = []
+    if entry.fixed and body.keep_alive_s is not None and body.keep_alive_s >= 0:
+        message = "keep_alive has no effect: the model belongs to the program that started this server"
+        warnings.append(ParameterWarning("keep_alive", message))
+    return Used(body.model, model, alias, time.monotonic() - start_s, warnings)
+
+
+async def unload_model(http: HttpRequest, body: AnswerBody) -> None:
+    """Free the memory of the model that `body` names, as soon as nothing uses it."""
+    service = get_service(http)
+    entry, _ = await _find(service, body.model)
+    await service.models.unload_when_idle(entry)
+
+
+async def _find(service: Service, name: str) -> tuple[Entry, Alias | None]:
+    """The served model of that name or of that alias; ModelNotFound."""
+    name = name.removesuffix(TAG)
+    try:
+        return service.models.find(name), None
+    except ModelNotFound:
+        alias = await service.off_loop(lambda: Aliases(service.database).find(name))
+        if alias is None:
+            raise
+        return service.models.find(alias.target), alias

@@ -1,0 +1,216 @@
+"""/v1/batches: requests from a file, computed while there is nothing better to do; every key sees its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from headrace.api.http.call_context import call_of
+from headrace.api.http.errors import NotFound, json_response
+from headrace.api.http.openapi import replies, request_body
+from headrace.api.http.request_body import read_body
+from headrace.api.openai.batch_lines import read_lines
+from headrace.api.openai.batch_runner import runner_of
+from headrace.api.openai.files import EXPIRES_AFTER_S, no_such_file, query_number, query_schema
+from headrace.api.openai.parameters import parse_body
+from headrace.api.openai.schema import BatchList, BatchObject, BatchUsage, RequestCounts
+from headrace.api.service import get_service
+from headrace.errors import InvalidRequest
+from headrace.storage.batches import Batches, StoredBatch
+from headrace.storage.files import Files
+
+router = APIRouter()
+
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
+MAX_PAGE = 100
+MAX_METADATA = 16
+_WINDOW = re.compile(r"([1-9][0-9]{0,3})([smhd])")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+MAX_WINDOW_S = 30 * 86_400
+
+METADATA = {
+    "type": ["object", "null"],
+    "additionalProperties": {"type": "string", "maxLength": 512},
+    "propertyNames": {"maxLength": 64},
+    "maxProperties": MAX_METADATA,
+}
+EXPIRES_AFTER = {
+    "type": "object",
+    "properties": {
+        "anchor": {"const": "created_at"},
+        "seconds": {"type": "integer", "minimum": EXPIRES_AFTER_S[0], "maximum": EXPIRES_AFTER_S[1]},
+    },
+    "required": ["anchor", "seconds"],
+    "additionalProperties": False,
+}
+
+
+class ExpiresAfter(BaseModel):
+    """How long the files of a batch are kept."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
+    anchor: Annotated[str, Field(pattern="^created_at$")]
+    seconds: Annotated[int, Field(ge=EXPIRES_AFTER_S[0], le=EXPIRES_AFTER_S[1])]
+
+
+class BatchBody(BaseModel):
+    """The body of a new batch."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
+    input_file_id: Annotated[str, Field(max_length=200)]
+    endpoint: Annotated[str, WithJsonSchema({"enum": list(ENDPOINTS)})]
+    completion_window: Annotated[
+        str, WithJsonSchema({"type": "string", "description": "24h, or another time such as 30m or 7d"})
+    ]
+    metadata: Annotated[
+        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None,
+        Field(max_length=MAX_METADATA),
+        WithJsonSchema(METADATA),
+    ] = None
+    output_expires_after: Annotated[ExpiresAfter, WithJsonSchema(EXPIRES_AFTER)] | None = None
+
+    @property
+    def window_s(self) -> int:
+        """The completion window in seconds; raises InvalidRequest."""
+        found = _WINDOW.fullmatch(self.completion_window)
+        window_s = int(found[1]) * _UNIT_S[found[2]] if found else 0
+        if not 1 <= window_s <= MAX_WINDOW_S:
+            raise InvalidRequest(
+                f"completion_window is {self.completion_window[:40]!r}, it must be a time such as 24h, "
+                "at most 30d",
+                param="completion_window",
+            )
+        return window_s
+
+
+def batch_object(batch: StoredBatch) -> BatchObject:
+    """A batch as the API shows it."""
+    ended = {batch.status: batch.ended_s}
+    return BatchObject(
+        id=batch.id,
+        endpoint=batch.endpoint,
+        input_file_id=batch.input_file_id,
+        completion_window=batch.completion_window,
+        status=batch.status,
+        created_at=batch.created_s,
+        in_progress_at=batch.created_s,
+        expires_at=batch.expires_s,
+        cancelling_at=batch.cancelling_s,
+        finalizing_at=batch.finalizing_s,
+        completed_at=ended.get("completed"),
+        expired_at=ended.get("expired"),
+        cancelled_at=ended.get("cancelled"),
+        output_file_id=batch.output_file_id,
+        error_file_id=batch.error_file_id,
+        request_counts=RequestCounts(batch.total, batch.completed, batch.failed),
+        usage=None if batch.usage is None else msgspec.json.decode(batch.usage, type=BatchUsage),
+        metadata=None if batch.metadata is None else json.loads(batch.metadata),
+    )
+
+
+def _no_such_batch(batch_id: str) -> NotFound:
+    return NotFound(f"there is no batch {batch_id[:80]!r}")
+
+
+@router.post(
+    "/v1/batches", openapi_extra=request_body(BatchBody.model_json_schema), responses=replies(BatchObject)
+)
+async def create_batch(http: HttpRequest) -> Response:
+    """Begin a batch with the lines of a file. It runs while there is room; a wrong line fails alone."""
+    service, owner = get_service(http), call_of(http).account.owner
+    body = parse_body(BatchBody, await read_body(http))
+    window_s = body.window_s
+    served = [path for path in ENDPOINTS if path in http.app.openapi()["paths"]]
+    if body.endpoint not in served:
+        raise InvalidRequest(
+            f"endpoint is {body.endpoint[:80]!r}, batches run on {', '.join(served)}", param="endpoint"
+        )
+
+    def begin() -> StoredBatch:
+        files = Files(service.database)
+        file = files.get(owner(), body.input_file_id) if service.database.exists else None
+        if file is None:
+            raise no_such_file(body.input_file_id, "input_file_id")
+        if file.purpose != "batch":
+            raise InvalidRequest(
+                f"the file's purpose is {file.purpose!r}: upload it with the purpose 'batch'",
+                param="input_file_id",
+            )
+        expires_after = body.output_expires_after
+        return Batches(service.database).add(
+            owner(),
+            read_lines(files.parts(file.id), body.endpoint),
+            endpoint=body.endpoint,
+            input_file_id=file.id,
+            completion_window=body.completion_window,
+            window_s=window_s,
+            metadata=None if body.metadata is None else json.dumps(body.metadata),
+            files_expire_after_s=None if expires_after is None else expires_after.seconds,
+        )
+
+    batch = await service.off_loop(begin)
+    runner_of(http).look()
+    return json_response(batch_object(batch))
+
+
+@router.get(
+    "/v1/batches",
+    openapi_extra=query_schema(
+        after={"type": "string"}, limit={"type": "integer", "minimum": 1, "maximum": MAX_PAGE}
+    ),
+    responses=replies(BatchList),
+)
+async def list_batches(http: HttpRequest) -> Response:
+    """The caller's batches, newest first."""
+    service, owner = get_service(http), call_of(http).account.owner
+    limit, after = query_number(http, "limit", 20, MAX_PAGE), http.query_params.get("after")
+
+    def read() -> list[StoredBatch]:
+        if not service.database.exists:
+            return []
+        return Batches(service.database).page(owner(), after=after, limit=limit + 1)
+
+    found = [batch_object(batch) for batch in await service.off_loop(read)]
+    page = found[:limit]
+    first, last = (page[0].id, page[-1].id) if page else (None, None)
+    return json_response(BatchList(page, len(found) > limit, first, last))
+
+
+@router.get("/v1/batches/{batch_id}", responses=replies(BatchObject))
+async def get_batch(http: HttpRequest, batch_id: str) -> Response:
+    """One of the caller's batches, with how far it is."""
+    service, owner = get_service(http), call_of(http).account.owner
+
+    def read() -> StoredBatch | None:
+        return Batches(service.database).get(owner(), batch_id) if service.database.exists else None
+
+    batch = await service.off_loop(read)
+    if batch is None:
+        raise _no_such_batch(batch_id)
+    return json_response(batch_object(batch))
+
+
+@router.post("/v1/batches/{batch_id}/cancel", responses=replies(BatchObject))
+async def cancel_batch(http: HttpRequest, batch_id: str) -> Response:
+    """End one of the caller's batches; what has run stays in its files."""
+    service, owner = get_service(http), call_of(http).account.owner
+
+    def cancel() -> StoredBatch | None:
+        return Batches(service.database).cancel(owner(), batch_id) if service.database.exists else None
+
+    batch = await service.off_loop(cancel)
+    if batch is None:
+        raise _no_such_batch(batch_id)
+    if batch.ended_s is not None and batch.status != "cancelled":
+        raise InvalidRequest(
+            f"the batch has ended ({batch.status}): there is nothing to cancel", param="batch_id"
+        )
+    runner_of(http).look()
+    return json_response(batch_object(batch))

@@ -1,0 +1,110 @@
+"""What is made of several choices together: a vote, the best of them, one budget; fields of bodies."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, UnsetType, structs
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from headrace.api.openai.parameters import GenerationBody
+from headrace.api.openai.schema import ScalingNote
+from headrace.chat.answer_span import AnswerPlace
+from headrace.engine.request import ChoiceDone, Verdict
+from headrace.engine.scaling.options import Scaling, scaling_of
+from headrace.errors import InvalidRequest
+
+MAX_BEST_OF = 20
+
+VOTE = {
+    "type": "object",
+    "description": (
+        "Self-consistency: of `n` choices the one is given out whose answer most of them have; choices that "
+        "cannot change that any more are stopped. Cannot be streamed. `extract` says what the answer is: all "
+        "the `text`, the `last_number`, what stands in the last `boxed{}`, the group in the last match of "
+        "the `regex` in `pattern`, or what the `json_pointer` in `pattern` finds; always after the reasoning."
+    ),
+    "properties": {
+        "extract": {"enum": ["text", "last_number", "boxed", "regex", "json_pointer"]},
+        "pattern": {"type": ["string", "null"], "maxLength": 1000},
+    },
+    "required": ["extract"],
+    "additionalProperties": False,
+}
+BEST_OF = "So many choices are computed and the `n` best given out, best first. Cannot be streamed."
+BEST_BY = "What `best_of` ranks by: the log-probability per token (the default), or that of the whole."
+MAX_TOTAL = (
+    "The most tokens that all choices of a prompt have together. When it is reached, choices under way end "
+    "with `finish_reason` length and `stop_reason` max_total_tokens. Where it, vote or best_of is given, "
+    "`deadline_s` does the same, and the best so far comes back."
+)
+
+
+class VoteOptions(BaseModel):
+    """`vote` of a request."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    extract: Literal["text", "last_number", "boxed", "regex", "json_pointer"]
+    pattern: Annotated[str, Field(max_length=1000)] | None = None
+
+
+class ScalingBody(GenerationBody):
+    """A body that may ask for something to be made of several choices."""
+
+    vote: Annotated[VoteOptions, WithJsonSchema(VOTE)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_BEST_OF, description=BEST_OF)] | None = None
+    best_by: Annotated[Literal["mean_logprob", "sum_logprob"], Field(description=BEST_BY)] | None = None
+    max_total_tokens: Annotated[int, Field(ge=1, description=MAX_TOTAL)] | None = None
+
+    @property
+    def keep(self) -> int:
+        """Choices to give out of each prompt."""
+        return 1 if self.vote is not None else self.n or 1
+
+    @property
+    def computed(self) -> dict[str, Any]:
+        """As a sampling parameter, how many choices are computed where these are more than are given out."""
+        return {} if self.best_of is None else {"n": self.best_of}
+
+    def scaling(self, place: AnswerPlace | None = None) -> Scaling | None:
+        """What is made of the choices; raises InvalidRequest for what contradicts itself or cannot stream."""
+        n, best_of = self.n or 1, self.best_of or 0
+        if self.best_of is not None and best_of < n:
+            raise InvalidRequest(f"best_of ({best_of}) is smaller than n ({n})", param="best_of")
+        if self.best_by is not None and best_of <= n:
+            raise InvalidRequest(
+                f"best_by needs best_of (now {best_of}) larger than n ({n}): there is nothing to choose from",
+                param="best_by",
+            )
+        if self.vote is not None and self.best_of is not None:
+            raise InvalidRequest(
+                f"vote is taken among n ({n}) choices, best_of ({best_of}) ranks them: leave one out",
+                param="vote",
+            )
+        if self.stream and (self.vote is not None or best_of > n):
+            name = "best_of" if self.vote is None else "vote"
+            said = f"best_of ({best_of}) larger than n ({n})" if self.vote is None else "vote"
+            raise InvalidRequest(f"{said} cannot be streamed: leave one out", param=name)
+        ranks = best_of > n and not self.use_beam_search  # beams come best first
+        return scaling_of(
+            None if self.vote is None else self.vote.model_dump(exclude_none=True),
+            (self.best_by or "mean_logprob") if ranks else None,
+            self.max_total_tokens,
+            keep=n,
+            place=place,
+        )
+
+
+def scaling_note(
+    scaling: Scaling | None, verdict: Verdict | None, done: ChoiceDone | None
+) -> ScalingNote | UnsetType:
+    """What is to be said of a choice, where there is anything."""
+    if scaling is None or verdict is None or done is None:
+        return UNSET
+    note = ScalingNote(budget=UNSET if verdict.budget is None else verdict.budget)
+    if scaling.vote is not None:
+        note = structs.replace(note, answer=verdict.answer, votes=dict(verdict.votes))
+    if scaling.rank is not None:
+        score = verdict.scores[done.choice]
+        note = structs.replace(note, score=UNSET if score is None else score)
+    return UNSET if note == ScalingNote() else note

@@ -1,0 +1,80 @@
+"""GET /v1/models and /v1/models/{id}, in OpenAI's shape or Anthropic's; POST to load and unload a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from headrace.api.anthropic.errors import MESSAGES_PATH
+from headrace.api.anthropic.models import anthropic_model, anthropic_models
+from headrace.api.anthropic.schema import AnthropicModel, AnthropicModelList
+from headrace.api.http.call_context import call_of
+from headrace.api.http.errors import json_response
+from headrace.api.http.openapi import replies
+from headrace.api.openai.schema import ModelCard, ModelList
+from headrace.api.service import get_service
+
+if TYPE_CHECKING:
+    from headrace.workers.model_entry import Entry
+
+router = APIRouter()
+
+
+def _card(entry: Entry) -> ModelCard:
+    model = entry.model
+    context = None if model is None else model.context_length
+    return ModelCard(
+        *(entry.name, entry.created_s if model is None else model.created_s, context, context),
+        state=entry.state,
+        aliases=entry.spec.aliases,
+        memory_bytes=entry.reserved_bytes or None,
+        in_use=entry.uses,
+        restarts=entry.restarts,
+        failure=entry.cause,
+    )
+
+
+def _for_anthropic(http: HttpRequest) -> bool:
+    return call_of(http).surface == MESSAGES_PATH
+
+
+@router.get("/v1/models", responses=replies(ModelList, other=AnthropicModelList))
+async def list_models(http: HttpRequest) -> Response:
+    """The served models, the default one first; with the header `anthropic-version` in Anthropic's shape."""
+    service = get_service(http)
+    service.check_started()
+    cards = [_card(entry) for entry in service.models.entries]
+    if _for_anthropic(http):
+        return json_response(anthropic_models(cards, http.query_params))
+    return json_response(ModelList(cards))
+
+
+@router.get("/v1/models/{name:path}", responses=replies(ModelCard, other=AnthropicModel))
+async def get_model(http: HttpRequest, name: str) -> Response:
+    """One model, or 404; with the header `anthropic-version` in Anthropic's shape, also of errors."""
+    service = get_service(http)
+    service.check_started()
+    card = _card(service.models.find(name))
+    return json_response(anthropic_model(card) if _for_anthropic(http) else card)
+
+
+@router.post("/v1/models/{name:path}/load", responses=replies(ModelCard))
+async def load_model(http: HttpRequest, name: str) -> Response:
+    """Load a model now, also one that has failed; the reply comes when it is there."""
+    service = get_service(http)
+    entry = service.models.find(name)
+    await service.models.forget_failure(entry)
+    await service.use(call_of(http), name)
+    return json_response(_card(entry))
+
+
+@router.post("/v1/models/{name:path}/unload", responses=replies(ModelCard))
+async def unload_model(http: HttpRequest, name: str) -> Response:
+    """Unload a model: at once, or when the last request that uses it has ended."""
+    service = get_service(http)
+    entry = service.models.find(name)
+    await service.models.unload_when_idle(entry)
+    return json_response(_card(entry))

@@ -1,0 +1,238 @@
+"""A response as it is made: from engine events to output items, and to the events of its stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct, field
+
+from headrace.api.openai.output_formatter import AnswerReader
+from headrace.api.openai.responses.items import (
+    FunctionCall,
+    ItemStatus,
+    OutputItem,
+    OutputMessage,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+    item_id,
+)
+from headrace.api.openai.responses.schema import (
+    UNFINISHED,
+    IncompleteDetails,
+    ResponseEvent,
+    ResponseFailure,
+    ResponseInputDetails,
+    ResponseObject,
+    ResponseOutputDetails,
+    ResponseUsage,
+    Status,
+)
+from headrace.api.openai.schema import ContentLogprob
+from headrace.api.service import now_s
+from headrace.chat.tool_formats.events import (
+    AnswerEvent,
+    Arguments,
+    CallEnd,
+    CallFailed,
+    CallStart,
+    Reasoning,
+    Text,
+)
+from headrace.engine.request import ChoiceDone, Delta, Done, Event, TokenLogprob
+from headrace.errors import HeadraceError
+
+ShowLogprobs = Callable[[Sequence[TokenLogprob]], list[ContentLogprob]]
+
+
+class OpenItem(Struct):
+    """The item that is being made."""
+
+    item: OutputItem
+    index: int
+    text: list[str] = field(default_factory=list[str])
+    logprobs: list[ContentLogprob] = field(default_factory=list[ContentLogprob])
+
+
+class ResponseAnswer:
+    """Fills `response` from the events of its one choice, and passes each event of its stream to `emit`.
+
+    Items follow one another: the next begins when the one before it is complete. A call that turns out to be
+    none is closed as incomplete in the stream and is no part of the output; its text follows as a message.
+    """
+
+    def __init__(
+        self,
+        response: ResponseObject,
+        reader: AnswerReader,
+        emit: Callable[[ResponseEvent], None],
+        show_logprobs: ShowLogprobs | None = None,
+    ) -> None:
+        self.response = response
+        self._reader = reader
+        self._emit = emit
+        self._show_logprobs = show_logprobs
+        self._number = 0
+        self._items = 0
+        self._open: OpenItem | None = None
+        self._logprobs: list[TokenLogprob] = []  # of tokens whose text has not come out yet
+        self._reason: str | None = None
+
+    def announce(self) -> None:
+        """The response exists, and waits where it is queued."""
+        self._event("response.created", response=self.response)
+        if self.response.status == "queued":
+            self._event("response.queued", response=self.response)
+        else:
+            self._event("response.in_progress", response=self.response)
+
+    def take(self, events: Sequence[Event]) -> None:
+        """The engine's events, in order."""
+        self._begin()
+        for event in events:
+            if isinstance(event, Delta):
+                self._logprobs += event.logprobs
+                self._shape(self._reader.feed(event.text, len(event.tokens)))
+            elif isinstance(event, ChoiceDone) and event.reason != "cancelled":
+                self._reason = event.reason
+                self._shape(self._reader.finish(event.reason)[0])
+            elif isinstance(event, Done):
+                self._count(event)
+
+    def end(self, error: HeadraceError | None) -> None:
+        """Nothing more comes: the last event says what has become of the response. Once."""
+        if self.response.status not in UNFINISHED:
+            return
+        self._begin()
+        complete = error is None and self._reason == "stop"
+        if complete and self._items == 0:
+            self._start(OutputMessage(id=item_id(OutputMessage), content=[], status="in_progress"))
+        if self._open is not None and self._show_logprobs is not None:
+            self._open.logprobs += self._show_logprobs(self._logprobs)
+        self._close("completed" if complete else "incomplete")
+        response = self.response
+        response.status, name = self._outcome(error)
+        if error is not None:
+            response.error = failure(error)
+        if response.status == "incomplete":
+            response.incomplete_details = IncompleteDetails("max_output_tokens")
+        response.completed_at = now_s() if response.status == "completed" else None
+        self._event(name, response=response)
+
+    def _outcome(self, error: HeadraceError | None) -> tuple[Status, str]:
+        if error is not None:
+            return "failed", "response.failed"
+        if self._reason is None:  # a stream of a cancelled response ends like one of an incomplete one
+            return "cancelled", "response.incomplete"
+        if self._reason == "length":
+            return "incomplete", "response.incomplete"
+        return "completed", "response.completed"
+
+    def _begin(self) -> None:
+        if self._number == 0:
+            self.response.status = "in_progress"
+            self.announce()
+        elif self.response.status == "queued":
+            self.response.status = "in_progress"
+            self._event("response.in_progress", response=self.response)
+
+    def _count(self, done: Done) -> None:
+        usage = done.usage
+        self.response.seed = done.seed
+        self.response.usage = ResponseUsage(
+            usage.prompt_tokens,
+            ResponseInputDetails(usage.cached_tokens, usage.miss_reason),
+            usage.completion_tokens,
+            ResponseOutputDetails(self._reader.reasoning_tokens),
+            usage.prompt_tokens + usage.completion_tokens,
+        )
+
+    def _shape(self, events: Sequence[AnswerEvent]) -> None:
+        for event in events:
+            match event:
+                case Text(text):
+                    if self._open is None or not isinstance(self._open.item, OutputMessage):
+                        self._start(
+                            OutputMessage(id=item_id(OutputMessage), content=[], status="in_progress")
+                        )
+                    self._say(text)
+                case Reasoning(text):
+                    if self._open is None or not isinstance(self._open.item, ReasoningItem):
+                        self._start(ReasoningItem(id=item_id(ReasoningItem), status="in_progress"))
+                    self._say(text)
+                case CallStart(_, call_id, name):
+                    call = FunctionCall(call_id=call_id, name=name, arguments="", status="in_progress")
+                    call.id = item_id(FunctionCall)
+                    self._start(call)
+                case Arguments(_, text):
+                    self._say(text)
+                case CallEnd():
+                    self._close("completed")
+                case CallFailed():
+                    self._close("incomplete")
+                    self.response.output.pop()
+
+    def _start(self, item: OutputItem) -> None:
+        self._close("completed")
+        self._open = OpenItem(item, self._items)
+        self._items += 1
+        self._event("response.output_item.added", output_index=self._open.index, item=item)
+        if isinstance(item, OutputMessage):
+            self._part_event("response.content_part.added", OutputText(text=""))
+        elif isinstance(item, ReasoningItem):
+            self._part_event("response.content_part.added", ReasoningText(""))
+
+    def _say(self, text: str) -> None:
+        """More text, or arguments, of the open item."""
+        open_item = self._open
+        assert open_item is not None
+        open_item.text.append(text)
+        at = {"output_index": open_item.index, "item_id": open_item.item.id}
+        tokens, self._logprobs = self._logprobs, []
+        if isinstance(open_item.item, FunctionCall):
+            self._event("response.function_call_arguments.delta", delta=text, **at)
+        elif isinstance(open_item.item, ReasoningItem):
+            self._event("response.reasoning_text.delta", content_index=0, delta=text, **at)
+        else:
+            shown = self._show_logprobs(tokens) if self._show_logprobs and tokens else []
+            open_item.logprobs += shown
+            self._event("response.output_text.delta", content_index=0, delta=text, logprobs=shown, **at)
+
+    def _close(self, status: ItemStatus) -> None:
+        """The open item, if there is one, is at its end."""
+        open_item, self._open = self._open, None
+        if open_item is None:
+            return
+        item, text = open_item.item, "".join(open_item.text)
+        at = {"output_index": open_item.index, "item_id": item.id}
+        if isinstance(item, FunctionCall):
+            item.arguments = text
+            self._event("response.function_call_arguments.done", arguments=text, name=item.name, **at)
+        elif isinstance(item, ReasoningItem):
+            item.content = [ReasoningText(text)]
+            self._event("response.reasoning_text.done", content_index=0, text=text, **at)
+            self._event("response.content_part.done", content_index=0, part=item.content[0], **at)
+        else:
+            part = OutputText(text=text, logprobs=open_item.logprobs)
+            item.content = [part]
+            self._event("response.output_text.done", content_index=0, text=text, logprobs=part.logprobs, **at)
+            self._event("response.content_part.done", content_index=0, part=part, **at)
+        item.status = status
+        self._event("response.output_item.done", output_index=open_item.index, item=item)
+        self.response.output.append(item)
+
+    def _part_event(self, name: str, part: OutputText | ReasoningText) -> None:
+        assert self._open is not None
+        at = {"output_index": self._open.index, "item_id": self._open.item.id}
+        self._event(name, content_index=0, part=part, **at)
+
+    def _event(self, kind: str, **fields: object) -> None:
+        self._emit(ResponseEvent(type=kind, sequence_number=self._number, **fields))  # type: ignore[arg-type]
+        self._number += 1
+
+
+def failure(error: HeadraceError) -> ResponseFailure:
+    """What a failed response says of its error."""
+    if error.status == 429:
+        return ResponseFailure("rate_limit_exceeded", error.message)
+    return ResponseFailure("invalid_prompt" if error.status == 400 else "server_error", error.message)

@@ -1,0 +1,60 @@
+"""The stream of a response in the background: it can be read from any event on, left, and read again."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from headrace.api.http.disconnect import wait_for_disconnect
+from headrace.api.http.event_stream import SLICE_BYTES, STALL_S
+from headrace.api.http.sse import MEDIA_TYPE
+from headrace.api.openai.responses.response_manager import Making
+
+
+class Tail(Response):
+    """The events from the number `first` on, as they come. Whoever leaves stops nothing."""
+
+    def __init__(self, making: Making, first: int) -> None:
+        super().__init__(
+            media_type=MEDIA_TYPE, headers={"cache-control": "no-cache", "x-accel-buffering": "no"}
+        )
+        del self.headers["content-length"]  # not known yet
+        self._making = making
+        self._next = first
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the last one, or until the reader has left or takes none for STALL_S."""
+        writer = asyncio.ensure_future(self._write(send))
+        gone = asyncio.ensure_future(wait_for_disconnect(receive))
+        try:
+            await asyncio.wait((writer, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            writer.cancel()
+        if writer.done() and not writer.cancelled() and writer.exception() is not None:
+            scope.get("extensions", {}).get("headrace.abort", writer.cancel)()
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        more = True
+        while more:
+            wake = self._making.more
+            part = self._part()
+            more = not self._making.ended or self._next < len(self._making.events)
+            if part or not more:
+                async with asyncio.timeout(STALL_S):
+                    await send({"type": "http.response.body", "body": part, "more_body": more})
+            elif more:
+                await wake.wait()
+
+    def _part(self) -> bytes:
+        """The next events, of about SLICE_BYTES."""
+        part = bytearray()
+        for event in self._making.events[self._next :]:
+            part += event
+            self._next += 1
+            if len(part) >= SLICE_BYTES:
+                break
+        return bytes(part)

@@ -1,0 +1,80 @@
+"""Items to the messages that templates read: reasoning, text and calls of one turn belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from headrace.api.openai.responses.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputMessage,
+    InputText,
+    Item,
+    OutputMessage,
+    OutputText,
+    ReasoningItem,
+    Refusal,
+)
+from headrace.chat.messages import Message, ToolCall
+from headrace.errors import InvalidRequest
+
+
+def messages_of(items: Sequence[Item], instructions: str | None) -> list[Message]:
+    """The conversation that `items` are, after `instructions`.
+
+    Raises InvalidRequest for the output of a call that is not there.
+    """
+    messages = [] if instructions is None else [Message("system", instructions)]
+    turn: Message | None = None  # the assistant's, not complete yet
+    names: dict[str, str] = {}
+    for item in items:
+        if isinstance(item, InputMessage | FunctionCallOutput):
+            messages += [] if turn is None else [turn]
+            turn = None
+            messages.append(_input(item, names))
+            continue
+        if turn is not None and _begins_turn(item, turn):
+            messages.append(turn)
+            turn = None
+        turn = _with(turn or Message("assistant", None), item)
+        if isinstance(item, FunctionCall):
+            names[item.call_id] = item.name
+    messages += [] if turn is None else [turn]
+    return [message for message in messages if message != Message("assistant", None)]
+
+
+def _input(item: InputMessage | FunctionCallOutput, names: dict[str, str]) -> Message:
+    if isinstance(item, InputMessage):
+        return Message(item.role, _text(item.content))
+    if item.call_id not in names:
+        raise InvalidRequest(
+            f"the function_call_output for {item.call_id[:80]!r} has no function_call before it: send the "
+            "call as well, or previous_response_id",
+            param="input",
+        )
+    return Message("tool", _text(item.output), name=names[item.call_id], tool_call_id=item.call_id)
+
+
+def _begins_turn(item: OutputMessage | FunctionCall | ReasoningItem, turn: Message) -> bool:
+    """Whether the item cannot follow what is there in one turn: reasoning, then text, then calls."""
+    if isinstance(item, FunctionCall):
+        return False
+    return bool(turn.tool_calls) or turn.content is not None
+
+
+def _with(turn: Message, item: OutputMessage | FunctionCall | ReasoningItem) -> Message:
+    if isinstance(item, FunctionCall):
+        call = ToolCall(item.call_id, item.name, item.arguments or "{}")
+        return replace(turn, tool_calls=(*turn.tool_calls, call))
+    if isinstance(item, OutputMessage):
+        return replace(turn, content=_text(item.content))
+    thought = "".join(part.text for part in item.content)
+    return replace(turn, reasoning=(turn.reasoning or "") + thought or None)
+
+
+def _text(content: str | Sequence[InputText | OutputText | Refusal]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.refusal if isinstance(part, Refusal) else part.text for part in content)

@@ -1,0 +1,40 @@
+"""Requests that run together, and when the tokens of each came."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from headrace.engine.client import EngineContract
+from headrace.engine.request import Delta, Done, Event, Failed, Request
+
+
+class Arrival(Struct, frozen=True):
+    """New tokens of the request with that `index`; the time is of the monotonic clock."""
+
+    index: int
+    at_s: float
+    tokens: tuple[int, ...]
+
+
+def run_together(engine: EngineContract, requests: Sequence[Request]) -> Iterator[Arrival]:
+    """Submit all and give out what comes until all have ended. Raises the error of one that fails."""
+    arrived: queue.SimpleQueue[tuple[int, float, list[Event]]] = queue.SimpleQueue()
+    for index, request in enumerate(requests):
+
+        def sink(events: list[Event], index: int = index) -> None:
+            arrived.put((index, time.monotonic(), events))
+
+        engine.submit(request, sink)
+    open_requests = len(requests)
+    while open_requests:
+        index, at_s, events = arrived.get()
+        for event in events:
+            if isinstance(event, Failed):
+                raise event.error
+            if isinstance(event, Delta):
+                yield Arrival(index, at_s, event.tokens)
+            open_requests -= isinstance(event, Done)

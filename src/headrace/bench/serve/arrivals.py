@@ -1,0 +1,93 @@
+"""The forms of load (users at a time, arrivals at random, a trace's times), and one point of such load."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct
+
+from headrace.bench.serve.http_client import begin, finish
+from headrace.bench.serve.result import Fault, Outcome, outcome_of
+from headrace.bench.serve.target import Target
+
+Form = Literal["concurrency", "rate", "speed"]
+Progress = Callable[[int], None]
+"""Called with the number of requests that have ended."""
+
+
+class Point(Struct, frozen=True):
+    """One level of load.
+
+    `concurrency` (closed loop): so many users, each of whom asks again when the answer has ended. `rate`
+    (open loop): so many requests per second on average, in a Poisson process, whatever the server does.
+    `speed`: a trace at so many times its own pace.
+    """
+
+    form: Form
+    level: float
+
+    def __str__(self) -> str:
+        form = {"concurrency": "concurrency {}", "rate": "{} requests/s", "speed": "{} x the trace's pace"}
+        return form[self.form].format(f"{self.level:g}")
+
+
+class Sending(Struct, frozen=True):
+    """A request ready to be sent, `at_s` after the start where the form of load says so."""
+
+    request: bytes
+    at_s: float = 0.0
+
+
+def poisson_times(rate_per_s: float, count: int, seed: int) -> list[float]:
+    """Seconds of `count` arrivals of a Poisson process, the first at 0: gaps are drawn from the exponential
+    distribution with mean 1 / rate."""
+    gaps_s = np.random.default_rng([seed, 4]).exponential(1 / rate_per_s, count)
+    return (np.cumsum(gaps_s) - gaps_s[0]).tolist()
+
+
+async def run_point(
+    target: Target, point: Point, sendings: Sequence[Sending], timeout_s: float, progress: Progress
+) -> list[Outcome]:
+    """Send them all in the form of the point and wait for every end; the outcomes in the order of sending."""
+    outcomes: dict[int, Outcome] = {}
+
+    async def one(index: int, due_s: float) -> None:
+        outcomes[index] = await _exchange(target, sendings[index].request, due_s, timeout_s)
+        progress(len(outcomes))
+
+    if point.form == "concurrency":
+        left = iter(range(len(sendings)))
+
+        async def user() -> None:
+            for index in left:
+                await one(index, time.perf_counter())
+
+        await asyncio.gather(*(user() for _ in range(int(point.level))))
+    else:
+        start_s = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for index, sending in enumerate(sendings):
+                due_s = start_s + sending.at_s
+                await asyncio.sleep(due_s - time.perf_counter())
+                group.create_task(one(index, due_s))
+    return [outcomes[index] for index in range(len(sendings))]
+
+
+async def _exchange(target: Target, request: bytes, due_s: float, timeout_s: float) -> Outcome:
+    sent_s = time.perf_counter()
+
+    def failed(kind: str, message: str) -> Outcome:
+        return Outcome(due_s=due_s, sent_s=sent_s, ended_s=time.perf_counter(), fault=Fault(kind, message))
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            exchange = await finish(await begin(target.address, request), timeout_s)
+    except TimeoutError:
+        return failed("timeout", f"no end within {timeout_s:g} s")
+    except OSError as error:
+        return failed("connection", str(error))
+    return outcome_of(exchange, due_s, sent_s)

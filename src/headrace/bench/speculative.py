@@ -1,0 +1,222 @@
+"""`headrace bench speculate`: what drafts bring, by drafter, temperature and sequences at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headrace.bench.batch_run import run_together
+from headrace.bench.summary import Spread, spread
+from headrace.chat.messages import Message
+from headrace.chat.prompt import prepare as prepare_conversation
+from headrace.engine.client import EngineStatus, LoadedModel
+from headrace.engine.request import Request
+from headrace.errors import HeadraceError, UsageError
+from headrace.loading.loader import load_model
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import SamplingParams
+
+_TABLE = "Table flights (carrier, origin, destination, delay minutes, passengers)\n"
+JOBS: Mapping[str, Sequence[str]] = {
+    "command": [
+        "extract a gzipped tar archive",
+        "list all files, hidden ones too, the newest first",
+        "search a text in all files of a directory",
+        "count the lines of a file",
+        "download a file and follow redirects",
+        "show the free space of all disks",
+        "copy a directory with everything in it",
+        "find files that are larger than 100 megabytes",
+    ],
+    "sql": [
+        _TABLE + "Which carrier has more than 200 passengers from Lisbon?",
+        _TABLE + "What is the largest delay minutes to Oslo?",
+        _TABLE + "How many flights have the origin Athens and the destination Rome?",
+        _TABLE + "What is the destination when the carrier is North Wind and the passengers 81?",
+    ],
+    "edit": [
+        f"Repeat this text and write {new} for {old}:\n{text}"
+        for old, new, text in (
+            (
+                "harbour",
+                "station",
+                "The harbour was quiet. In the harbour lay three ships, and the harbour master slept.",
+            ),
+            (
+                "Anna",
+                "Maria",
+                "Anna took the letter. When Anna had read it, Anna laid it back, and nobody asked Anna.",
+            ),
+            (
+                "total",
+                "count",
+                "total = 0\nfor item in items:\n    total = total + item\nprint(total)\nreturn total",
+            ),
+        )
+    ],
+}
+"""What is asked where no prompts are given."""
+
+Progress = Callable[[str], None]
+
+
+class SpeculateOrder(Struct, frozen=True, kw_only=True):
+    """What is measured: every drafter at every temperature with every number of sequences at once, in `pairs`
+    of a plain run and one with drafts. `prompts` are by job; `generate` is the most tokens for each."""
+
+    model: str | None
+    prompts: Mapping[str, Sequence[str]]
+    temperatures: Sequence[float]
+    batches: Sequence[int]
+    generate: int
+    pairs: int
+    raw: bool = False
+
+
+class SpeculateFigures(Struct, frozen=True, kw_only=True):
+    """One cell. `speed_up` is the ratio of tokens a second to the plain run beside it, `job_speed_up` that of
+    all pairs together: few answers that gain much count for more there than many that lose little.
+    `tokens_per_step` are those of one sequence; `accepted` is the share of drafted tokens that were right."""
+
+    job: str
+    drafter: str
+    temperature: float
+    batch: int
+    plain_tokens_per_s: Spread
+    speed_up: Spread
+    job_speed_up: float
+    tokens_per_step: float
+    drafted_per_token: float
+    accepted: float
+
+
+class _Run(Struct, frozen=True):
+    tokens: tuple[tuple[int, ...], ...]
+    seconds: float
+    steps: int
+    drafted: int
+    accepted: int
+
+    @property
+    def generated(self) -> int:
+        return sum(map(len, self.tokens))
+
+    @property
+    def longest(self) -> int:
+        return max(map(len, self.tokens))
+
+
+def bench_speculate(
+    order: SpeculateOrder, options: EngineOptions, *, progress: Progress = lambda text: None
+) -> Iterator[SpeculateFigures]:
+    """Measure cell after cell. Raises what loading raises; HeadraceError where drafts change a token."""
+    if min(order.pairs, order.generate, *order.batches) < 1:
+        raise UsageError("--pairs, --tokens and --batch must be at least 1", param="pairs")
+    options = replace(options, max_sequences=max(options.max_sequences, *order.batches))
+    progress("loading")
+    with _engines(order, options) as (plain, drafting):
+        for job, prompts in order.prompts.items():
+            ids = [_encode(plain, prompt, raw=order.raw) for prompt in prompts]
+            for temperature in order.temperatures:
+                for batch in order.batches:
+                    progress(f"{job}, temperature {temperature:g}, {batch} at once")
+                    yield from _cells(order, plain, drafting, job, ids, temperature, batch)
+
+
+@contextmanager
+def _engines(
+    order: SpeculateOrder, options: EngineOptions
+) -> Generator[tuple[LoadedModel, Mapping[str, LoadedModel]]]:
+    """The plain engine and one for each drafter."""
+    alone = replace(options, draft_model=None, draft_layers=None)
+    shapes = {"lookup": alone}
+    if options.named_draft is not None:
+        shapes["model"] = options
+    if options.draft_layers is not None:
+        shapes["layers"] = options
+    with ExitStack() as stack:
+
+        def load(of: EngineOptions) -> LoadedModel:
+            return stack.enter_context(closing(load_model(order.model, of)))
+
+        yield load(replace(alone, speculation="off")), {name: load(of) for name, of in shapes.items()}
+
+
+def _cells(
+    order: SpeculateOrder,
+    plain: LoadedModel,
+    drafting: Mapping[str, LoadedModel],
+    job: str,
+    ids: Sequence[tuple[int, ...]],
+    temperature: float,
+    batch: int,
+) -> Iterator[SpeculateFigures]:
+    found: dict[str, list[tuple[_Run, _Run]]] = {name: [] for name in drafting}
+    for pair in range(-1, order.pairs):  # the first warms up: costs and rates are not known yet
+        requests = [
+            Request(
+                prompt=ids[(pair * batch + index) % len(ids)],
+                params=SamplingParams(
+                    temperature=temperature, max_tokens=order.generate, seed=pair * batch + index
+                ),
+            )
+            for index in range(batch)
+        ]
+        for name, model in drafting.items():
+            if pair % 2:  # who runs second finds the caches of the other
+                other, one = _run(model, requests), _run(plain, requests)
+            else:
+                one, other = _run(plain, requests), _run(model, requests)
+            if one.tokens != other.tokens:
+                raise HeadraceError(f"{name} changed the output of {job}: this is a bug, please report it")
+            if pair >= 0:
+                found[name].append((one, other))
+    for name, pairs in found.items():
+        with_drafts = [run for _, run in pairs]
+        generated = sum(run.generated for run in with_drafts)
+        drafted = sum(run.drafted for run in with_drafts)
+        yield SpeculateFigures(
+            job=job,
+            drafter=name,
+            temperature=temperature,
+            batch=batch,
+            plain_tokens_per_s=spread([run.generated / run.seconds for run, _ in pairs]),
+            speed_up=spread([one.seconds / other.seconds for one, other in pairs]),
+            job_speed_up=sum(run.seconds for run, _ in pairs) / sum(run.seconds for run in with_drafts),
+            # As many steps as its longest answer has tokens are those without drafts.
+            tokens_per_step=sum(run.longest for run in with_drafts) / sum(run.steps for run in with_drafts),
+            drafted_per_token=drafted / generated,
+            accepted=sum(run.accepted for run in with_drafts) / drafted if drafted else 0.0,
+        )
+
+
+def _encode(model: LoadedModel, prompt: str, *, raw: bool) -> tuple[int, ...]:
+    if raw or model.template is None:
+        return tuple(model.tokenizer.encode_prompt(prompt))
+    conversation = prepare_conversation(model.template, [Message("user", prompt)])
+    return tuple(model.tokenizer.encode(conversation.text, add_special=False))
+
+
+def _run(model: LoadedModel, requests: Sequence[Request]) -> _Run:
+    """Run them together; the time is from the last first token on, so that prefill does not count."""
+    before = model.engine.status()
+    tokens: list[list[int]] = [[] for _ in requests]
+    began_s, now_s = 0.0, 0.0
+    for arrival in run_together(model.engine, requests):
+        now_s = arrival.at_s
+        began_s = began_s if tokens[arrival.index] else now_s
+        tokens[arrival.index] += arrival.tokens
+    return _finished(tokens, now_s - began_s, before, model.engine.status())
+
+
+def _finished(tokens: list[list[int]], seconds: float, before: EngineStatus, after: EngineStatus) -> _Run:
+    return _Run(
+        tuple(map(tuple, tokens)),
+        max(seconds, 1e-9),
+        after.steps - before.steps,
+        after.drafted - before.drafted,
+        after.accepted - before.accepted,
+    )

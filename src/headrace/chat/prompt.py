@@ -1,0 +1,208 @@
+"""A conversation made ready for a model: its prompt, and how the answer to it is to be read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headrace.chat.answer_span import AnswerPlace
+from headrace.chat.messages import Message
+from headrace.chat.output_parser import AnswerParser, AnswerSyntax, answer_grammar, answer_syntax
+from headrace.chat.templates.chat_template import ChatTemplate
+from headrace.chat.tool_formats.format import ToolFormat, short_id
+from headrace.chat.tool_formats.gpt_oss import ANALYSIS, FINAL, Harmony
+from headrace.chat.tool_formats.registry import FAMILIES
+from headrace.chat.tools import ToolUse
+from headrace.errors import InvalidRequest
+from headrace.grammar.constraint import Constraint
+from headrace.sampling.reasoning_budget import ThinkingLimit
+from headrace.tokenization.tokenizer import Tokenizer
+
+STRICT_IN_VAIN = "tools: strict has no effect with tool_choice auto, this model's calls begin without a mark"
+"""What a caller is told where `strict_in_vain`."""
+
+CONTINUATION = "Wait"
+"""What a model that would end its reasoning too early reads instead, as in s1."""
+
+_syntax_of = lru_cache(32)(answer_syntax)
+
+
+class Conversation(Struct, frozen=True):
+    """What is asked of a model. `opened`: the prompt ends within the reasoning. `use`: the tools on offer."""
+
+    text: str
+    syntax: AnswerSyntax
+    use: ToolUse | None
+    opened: bool
+    continues: bool
+
+    @property
+    def plain(self) -> bool:
+        """Whether the answer is text and nothing else."""
+        return self.continues or (self.use is None and self.syntax.thinking is None)
+
+    def parser(self) -> AnswerParser:
+        """A parser for one answer; there is one for each choice."""
+        return AnswerParser(self.syntax, self.use, opened=self.opened)
+
+    def visible_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """Special tokens that the parser must see in the text."""
+        if self.plain:
+            return frozenset()
+        return frozenset(
+            token_id for mark in self.syntax.marks if (token_id := _special_id(tokenizer, mark)) is not None
+        )
+
+    def constraint(self, tokenizer: Tokenizer, wanted: Constraint | None = None) -> Constraint | None:
+        """What the answer must match: calls alone where one is demanded, calls of strict tools their schemas,
+        or else, after reasoning that the prompt opened, what is `wanted`. None where it is free.
+
+        Raises InvalidRequest naming what in a schema cannot be kept, and where both are asked for.
+        """
+        grammar = None
+        if self.use is not None:
+            grammar = answer_grammar(
+                self.syntax, self.use, lambda mark: _special_id(tokenizer, mark), opened=self.opened
+            )
+        if wanted is None:
+            return None if grammar is None else Constraint("lark", grammar, param="tools")
+        if grammar is not None:
+            raise InvalidRequest(
+                f"{wanted.param or wanted.kind} excludes strict tools and a tool_choice that demands a call: "
+                "an answer follows one grammar, leave one of them out",
+                param=wanted.param,
+            )
+        reasoning = self.syntax.reasoning
+        return replace(wanted, after=reasoning.end) if self.opened and reasoning is not None else wanted
+
+    @property
+    def answer_place(self) -> AnswerPlace | None:
+        """Where the answer stands in what the model writes; None: all of it is."""
+        if self.plain or self.syntax.thinking is None:
+            return None
+        if isinstance(self.syntax.family, Harmony):
+            return AnswerPlace(FINAL, ANALYSIS[0])
+        marks = self.syntax.thinking
+        return AnswerPlace(marks.end, marks.start, self.opened, marks.wrap)
+
+    def thinking(
+        self,
+        tokenizer: Tokenizer,
+        max_tokens: int | None,
+        *,
+        param: str,
+        min_tokens: int = 0,
+        continuation: str = CONTINUATION,
+    ) -> ThinkingLimit:
+        """Bounds on the tokens of reasoning; what ends it is the model's own mark and nothing else, and where
+        the model would end it before `min_tokens`, `continuation` stands in place of the mark.
+
+        Raises InvalidRequest that names `param` where the model does not reason between marks.
+        """
+        marks = self.syntax.thinking
+        if marks is None or self.continues:
+            cause = "this model's chat template has no marks for reasoning"
+            if self.continues:
+                cause = "with continue_final_message there is no reasoning"
+            raise InvalidRequest(f"{param}: {cause}: leave it out", param=param, code="unsupported_parameter")
+        family, end = self.syntax.family, marks.end.encode()
+        harmony = isinstance(family, Harmony)
+        text = family.closing(calls=self.use is not None) if harmony else marks.end
+        closing = tokenizer.encode(text, add_special=False)
+        if end not in b"".join(map(tokenizer.token_bytes, closing)):
+            raise InvalidRequest(
+                f"{param}: this model's tokenizer cannot write {marks.end!r}: leave it out", param=param
+            )
+        further = tokenizer.encode(continuation, add_special=False) if min_tokens else []
+        if end in b"".join(map(tokenizer.token_bytes, further)):
+            raise InvalidRequest(
+                f"thinking_continuation contains {marks.end!r}, which ends the reasoning: take it out",
+                param="thinking_continuation",
+            )
+        return ThinkingLimit(
+            max_tokens=max_tokens,
+            min_tokens=min_tokens,
+            continuation=tuple(further),
+            start=marks.start.encode(),
+            end=end,
+            closing=tuple(closing),
+            opened=self.opened,
+            reopens=harmony,
+        )
+
+    @property
+    def strict_in_vain(self) -> bool:
+        """Whether a tool is strict, and calls cannot be told from text before they are complete."""
+        use, family = self.use, self.syntax.family
+        bare = isinstance(family, ToolFormat) and family.bare
+        return use is not None and bare and use.mode == "auto" and any(tool.strict for tool in use.callable)
+
+
+def prepare(
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    *,
+    use: ToolUse | None = None,
+    family: str | None = None,
+    add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
+    variables: Mapping[str, Any] | None = None,
+) -> Conversation:
+    """Render messages and tools; raises InvalidRequest for tools that the template would not show.
+
+    `family` names the syntax of calls where the template does not tell it.
+    """
+    syntax = _syntax_of(template.tool_source if use else template.source, family)
+    if use is not None:
+        _check_tools(template, syntax)
+    if syntax.family is not None and syntax.family.new_id is short_id:
+        messages = [_with_short_ids(message) for message in messages]
+    text = template.render(
+        messages,
+        tools=[tool.for_template() for tool in use.offered] if use else None,
+        add_generation_prompt=add_generation_prompt,
+        continue_final_message=continue_final_message,
+        variables=variables,
+    )
+    opened = syntax.reasoning is not None and syntax.reasoning.opened_by(text)
+    return Conversation(text, syntax, use, opened, continue_final_message)
+
+
+def _check_tools(template: ChatTemplate, syntax: AnswerSyntax) -> None:
+    # A template that first sets its own `tools` from another variable reads it all the same.
+    if "tools" not in template.reads and "set tools =" not in template.tool_source:
+        raise InvalidRequest(
+            "this model's chat template does not know tools: leave tools out, or use a model that was "
+            "trained to call them",
+            param="tools",
+            code="tools_unsupported",
+        )
+    if syntax.family is None:
+        raise InvalidRequest(
+            "this model's chat template shows tools, but not in which syntax they are called: name it with "
+            f"the setting tool_format, one of {', '.join(FAMILIES)}",
+            param="tools",
+            code="tools_unsupported",
+        )
+
+
+def _with_short_ids(message: Message) -> Message:
+    """Ids of other servers in the only form that Mistral's templates take; equal ones stay equal."""
+    calls = tuple(replace(call, id=_short(call.id)) for call in message.tool_calls)
+    answers = None if message.tool_call_id is None else _short(message.tool_call_id)
+    return replace(message, tool_calls=calls, tool_call_id=answers)
+
+
+def _short(call_id: str) -> str:
+    kept = len(call_id) == 9 and call_id.isalnum()
+    return call_id if kept else hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
+
+
+def _special_id(tokenizer: Tokenizer, mark: str) -> int | None:
+    token_id = tokenizer.id_of(mark)
+    return token_id if token_id in tokenizer.pieces.special_ids else None

@@ -1,0 +1,1 @@
+"""Chat templates: rendering in a sandbox within time and size limits."""

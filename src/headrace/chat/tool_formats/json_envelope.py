@@ -1,0 +1,69 @@
+"""A call as a JSON object with a name and arguments: what most families write between their marks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from headrace.chat.tool_formats.events import Output
+from headrace.chat.tool_formats.lark import Lark
+from headrace.chat.tool_formats.reader import Malformed, Reader, Steps
+from headrace.chat.tool_formats.values import json_text, read_arguments, read_text, read_value
+from headrace.chat.tools import Tool
+
+_ARGUMENT_KEYS = ("arguments", "parameters")
+_IGNORED_KEYS = ("id", "type")
+
+
+class Envelope(Struct, frozen=True):
+    """`{"name": …, <arguments_key>: {…}}`; read with the keys in any order."""
+
+    arguments_key: str = "arguments"
+    marks: tuple[str, ...] = ()
+
+    def read(self, reader: Reader, output: Output) -> Steps[None]:
+        """Take the object. Arguments that come before the name wait for it."""
+        name: str | None = None
+        held: list[str] | None = None
+        yield from reader.space()
+        yield from reader.expect("{")
+        while True:
+            key = yield from read_text(reader)
+            yield from reader.space()
+            yield from reader.expect(":")
+            if key == "name" and name is None:
+                name = yield from read_text(reader)
+                if name not in output.tools:
+                    raise Malformed
+                if held is not None:
+                    output.start(name)
+                    output.arguments("".join(held))
+            elif key in _ARGUMENT_KEYS and held is None:
+                held = []
+                if name is not None:
+                    output.start(name)
+                yield from read_arguments(reader, held.append if name is None else output.arguments)
+            elif key in _IGNORED_KEYS:
+                yield from read_value(reader, _ignore)
+            else:
+                raise Malformed
+            yield from reader.space()
+            if (yield from reader.expect(",", "}")) == "}":
+                break
+        if name is None:
+            raise Malformed
+        if held is None:
+            output.start(name)
+            output.arguments("{}")
+        output.end()
+
+    def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any]) -> str:
+        """The object in the order that templates write it."""
+        before = f'{{"name": {json_text(tool.name)}, "{self.arguments_key}": '
+        return f"{lark.text(before)} {lark.json(schema)} {lark.text('}')}"
+
+
+def _ignore(text: str) -> None:
+    pass

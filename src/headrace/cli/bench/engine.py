@@ -1,0 +1,126 @@
+"""`headrace bench step`: prefill and decode speed of a model."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from msgspec import to_builtins
+
+from headrace.bench.engine import MOST_REPEATS, StepReport, bench_step, default_cache, shares
+from headrace.bench.summary import Spread
+from headrace.bench.workload import Workload
+from headrace.cli.flags import takes_settings
+from headrace.cli.load_progress import engine_options, fetch
+from headrace.cli.terminal import JsonFlag, note, print_json, print_table, size, status
+from headrace.config.settings import Settings
+
+HELP = """Measure how fast a model reads a prompt and how fast it generates, on this machine.
+
+With --config instead of MODEL the weights are made up: so one learns how fast a model would be before it is
+downloaded. Every run is a process of its own; the machine's limits are measured before and after each, and a
+run in which the machine was slower than at its best is marked and, as far as --repeats allows, repeated.
+
+\b
+Examples:
+  headrace bench step
+  headrace bench step Qwen/Qwen3-0.6B --weights int4 --prompt 512 --generate 128
+  headrace bench step --config config.json --weights int4 --batch 16 --prompt 128
+"""
+
+
+@takes_settings("weights", "kv_dtype", "context", "threads", "token_budget", "cache_dir", "offline")
+def command(
+    model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or shipped model.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A config.json: random weights of its shapes.")] = None,
+    prompt: Annotated[int, typer.Option(help="Tokens of each prompt.")] = 512,
+    generate: Annotated[int, typer.Option(help="Tokens generated after each prompt.")] = 128,
+    batch: Annotated[int, typer.Option(help="Sequences at the same time.")] = 1,
+    runs: Annotated[int, typer.Option(help="Runs; the median of them is shown.")] = 3,
+    repeats: Annotated[
+        int, typer.Option(help="For each run, how many slow ones are repeated at most.")
+    ] = MOST_REPEATS,
+    json: JsonFlag = False,
+    *,
+    settings: Settings,
+) -> None:
+    """Measure it; see HELP."""
+    workload = Workload(model=model, config=config, prompt=prompt, generate=generate, batch=batch)
+    if model is not None:
+        fetch(model, settings)
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder, status() as show:
+        options = default_cache(engine_options(settings), workload, Path(folder))
+        report = bench_step(workload, options, runs=runs, repeats=repeats, progress=show)
+    if json:
+        print_json(_document(report))
+    else:
+        _print(report)
+
+
+def _document(report: StepReport) -> dict[str, Any]:
+    figures = {name: to_builtins(figure) for name, figure in report.figures.items()}
+    figures |= {name: to_builtins(share) for name, share in shares(report)}
+    return figures | {
+        "limits": to_builtins(report.limits),
+        "weight_bytes_per_token": report.weight_bytes_per_token,
+        "weights_bytes": report.plan.weights_bytes,
+        "kv_bytes": report.plan.kv_bytes,
+        "workload": report.workload.to_json(),
+        "runs": report.runs,
+        "slow_runs": report.slow_runs,
+    }
+
+
+def _print(report: StepReport) -> None:
+    work, limits = report.workload, report.limits
+    print(f"{work.name}: {work.batch} x ({work.prompt:,} prompt + {work.generate:,} generated tokens)")
+    print(
+        f"{limits.cpu}, {limits.isa}, {limits.threads} threads: {size(limits.read_bytes_per_s)}/s, "
+        f"{limits.best_int8_per_s / 1e12:.2f} T int8/s, {limits.best_bf16_per_s / 1e12:.2f} T bf16/s"
+    )
+    of_peak = f"of the {report.arithmetic} peak"
+    prefill, decode = (
+        _percent(share) for share in (report.prefill_share_of_peak, report.decode_share_of_peak)
+    )
+    rows = [
+        _row("prefill", report, "prefill_tokens_per_s", "tok/s", f"{prefill} {of_peak}"),
+        _row(
+            "decode",
+            report,
+            "decode_tokens_per_s",
+            "tok/s",
+            f"{_percent(report.decode_share_of_bandwidth)} of bandwidth, {decode} {of_peak}",
+        ),
+        _row("first token (TTFT)", report, "ttft_s", "ms"),
+        _row("per token (TPOT)", report, "tpot_s", "ms"),
+        _row("load", report, "load_s", "ms"),
+        _row("process start to first token", report, "first_token_from_start_s", "ms"),
+        _row("peak memory", report, "peak_rss_bytes", "MB", _memory(report)),
+    ]
+    print_table(rows, header=("", "MEDIAN", "MIN", "MAX", "", ""))
+    if report.slow_runs:
+        note(
+            f"{report.slow_runs} slow runs: the machine was busy with something else."
+            " They count only where there are too few quick ones"
+        )
+
+
+def _row(label: str, report: StepReport, name: str, unit: str, remark: str = "") -> tuple[str, ...]:
+    figure = report.figures[name]
+    factor = {"tok/s": 1.0, "ms": 1e3, "MB": 1e-6}[unit]
+    numbers = (figure.median, figure.min, figure.max)
+    return (label, *(_number(number * factor) for number in numbers), unit, remark)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _percent(share: Spread) -> str:
+    return f"{share.median:.0%}"
+
+
+def _memory(report: StepReport) -> str:
+    return f"weights {size(report.plan.weights_bytes)}, keys and values {size(report.plan.kv_bytes)}"

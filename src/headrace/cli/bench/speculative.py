@@ -1,0 +1,137 @@
+"""`headrace bench speculate`: what drafts bring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec import to_builtins
+
+from headrace.bench.matplotlib_figure import check_matplotlib
+from headrace.bench.serve.workload import read_prompts
+from headrace.bench.speculative import JOBS, SpeculateFigures, SpeculateOrder, bench_speculate
+from headrace.bench.speculative_plot import plot_speed_ups
+from headrace.cli.flags import takes_settings
+from headrace.cli.load_progress import engine_options, fetch
+from headrace.cli.terminal import JsonFlag, print_json, print_table, status
+from headrace.config.settings import Settings
+from headrace.errors import UsageError
+
+HELP = """Measure how much faster a model generates when tokens are guessed and checked several in one step.
+
+SPEED-UP is the ratio of tokens a second to plain decoding, all pairs of runs together; OF A RUN is the median
+pair, and the least and the most. What is guessed never changes the output: this is checked too.
+
+\b
+Examples:
+  headrace bench speculate
+  headrace bench speculate MODEL --draft-model SMALL --temperature 0 --temperature 0.8 --batch 1 --batch 16
+  headrace bench speculate MODEL --prompts prompts.txt --png speed-up.png
+"""
+
+PromptsFlag = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help='Prompts instead of the own ones, one on each line; in a .jsonl file as {"prompt": "..."}.'
+        " Can be repeated: a job for each file."
+    ),
+]
+
+
+@takes_settings(
+    "weights",
+    "kv_dtype",
+    "context",
+    "threads",
+    "token_budget",
+    "draft_model",
+    "draft_layers",
+    "cache_dir",
+    "offline",
+)
+def command(
+    model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or shipped model.")] = None,
+    prompts: PromptsFlag = None,
+    temperature: Annotated[list[float] | None, typer.Option(help="Can be repeated.")] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(help="Sequences at the same time; can be repeated.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="Most tokens for each prompt.")] = 96,
+    pairs: Annotated[int, typer.Option(help="Pairs of runs, one plain and one with drafts.")] = 5,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Prompts as they are, without the chat template.")
+    ] = False,
+    png: Annotated[Path | None, typer.Option(help="Draw the speed-ups into this file.")] = None,
+    json: JsonFlag = False,
+    *,
+    settings: Settings,
+) -> None:
+    """Measure it; see HELP."""
+    if png is not None:
+        check_matplotlib()
+    if model is not None:
+        fetch(model, settings)
+    options = engine_options(settings)
+    order = SpeculateOrder(
+        model=model,
+        prompts=_jobs(prompts) if prompts else JOBS,
+        temperatures=temperature or [0.0],
+        batches=batch or [1],
+        generate=tokens,
+        pairs=pairs,
+        raw=raw,
+    )
+    with status() as show:
+        figures = list(bench_speculate(order, options, progress=show))
+    if png is not None:
+        plot_speed_ups(figures, png)
+    if json:
+        print_json([to_builtins(figure) for figure in figures])
+    else:
+        print_table(
+            [_row(figure) for figure in figures],
+            header=(
+                *("JOB", "DRAFTS BY", "TEMP", "AT ONCE", "PLAIN tok/s", "SPEED-UP", "OF A RUN"),
+                *("TOKENS/STEP", "RIGHT"),
+            ),
+        )
+
+
+def _jobs(paths: list[Path]) -> dict[str, list[str]]:
+    jobs: dict[str, list[str]] = {}
+    for path in paths:
+        if path.stem in jobs:
+            raise UsageError(
+                f"--prompts names two files {path.stem!r}, which would be one job: rename one",
+                param="prompts",
+            )
+        jobs[path.stem] = _read_prompts(path)
+    return jobs
+
+
+def _read_prompts(path: Path) -> list[str]:
+    if path.suffix == ".jsonl":
+        return [str(ask.prompt) for ask in read_prompts(path, "completions", 1).prompts]
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--prompts {path} cannot be read: {error}", param="prompts") from None
+    if not lines:
+        raise UsageError(f"--prompts {path} is empty: write a prompt on each line", param="prompts")
+    return lines
+
+
+def _row(figure: SpeculateFigures) -> tuple[str, ...]:
+    speed_up = figure.speed_up
+    return (
+        figure.job,
+        figure.drafter,
+        f"{figure.temperature:g}",
+        str(figure.batch),
+        f"{figure.plain_tokens_per_s.median:,.0f}",
+        f"{figure.job_speed_up:.2f}",
+        f"{speed_up.median:.2f} ({speed_up.min:.2f} to {speed_up.max:.2f})",
+        f"{figure.tokens_per_step:.2f}",
+        f"{figure.accepted:.0%} of {figure.drafted_per_token:.2f} a token",
+    )

@@ -1,0 +1,38 @@
+"""From a model's name on the command line to a loaded model, with progress on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.cli.fetching import HUB_NAME, fetch
+from headrace.cli.terminal import progress_bar
+from headrace.config.settings import Settings
+from headrace.engine.client import LoadedModel
+from headrace.loading.loader import load_model
+from headrace.loading.options import engine_options
+from headrace.weights.hub.bundled import list_shipped
+from headrace.weights.hub.resolver import FILES
+
+
+def names_a_model(word: str) -> bool:
+    """Whether a lone argument is MODEL: a folder here, x.gguf, x.bin, OWNER/NAME, a shipped name, ./x, /x."""
+    if not word or any(space in word for space in " \n\t"):
+        return False
+    if word in list_shipped() or HUB_NAME.fullmatch(word) or word.startswith(("./", "../", "/", "~/")):
+        return True
+    return word.endswith(FILES) or Path(word).is_dir()
+
+
+@contextmanager
+def loaded(name: str | None, settings: Settings) -> Generator[LoadedModel]:
+    """A model that runs until the block ends."""
+    if name is not None:
+        fetch(name, settings)
+    with progress_bar("packing weights") as progress:
+        model = load_model(name, engine_options(settings), progress=progress)
+    try:
+        yield model
+    finally:
+        model.close()

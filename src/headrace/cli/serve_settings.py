@@ -1,0 +1,133 @@
+"""What `headrace serve` runs once its settings are read: socket, models, greeting, settings read again."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+
+from headrace.api.app import create_app
+from headrace.api.http.middleware import exposed
+from headrace.api.http.server import bind, serve
+from headrace.api.service import Service
+from headrace.cli.fetching import fetch
+from headrace.cli.terminal import note, progress_bar
+from headrace.config.settings import Settings
+from headrace.engine.client import LoadedModel
+from headrace.errors import HeadraceError
+from headrace.loading.free_memory import free_memory_bytes
+from headrace.weights.hub.resolver import list_local
+from headrace.workers.model_entry import Policy
+from headrace.workers.model_manager import ModelTable
+from headrace.workers.model_spec import ModelSpec, read_specs, spec_of
+from headrace.workers.process import WorkerProcess
+from headrace.workers.spawn import Spawned
+from headrace.workers.worker_loader import WorkerLaunch
+
+LOG = logging.getLogger("headrace.cli")
+
+# What a running server cannot change.
+FIXED_SETTINGS = ("host", "port", "store", "log_requests")
+
+
+def run(
+    names: Sequence[str], settings: Settings, read_settings: Callable[[], Settings], first: Spawned
+) -> None:
+    """Serve until a signal; `first` is a worker that has been started for the first model."""
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    spare = [WorkerProcess(first)]
+
+    def launch(spec: ModelSpec) -> WorkerLaunch:
+        if not spare:
+            return WorkerLaunch(spec)
+        fetch(spec.model, settings)
+        return WorkerLaunch(spec, spare.pop())
+
+    free_bytes = free_memory_bytes()
+    try:
+        table = ModelTable(read_specs(names, settings), launch, _policy(settings, free_bytes))
+        with bind(settings) as listener, ExitStack() as shown:
+            for warning in exposed(settings):
+                note(f"warning: {warning}")
+            app = create_app(table, settings)
+            service: Service = app.state.service
+            host, port = listener.getsockname()[:2]
+            stopped_by = serve(
+                app,
+                settings,
+                listener,
+                on_started=lambda: _greet(table.default.model, service.settings, host, port),
+                progress=_Bar(shown),
+                reload=lambda: _reload(service, names, read_settings, free_bytes),
+            )
+    finally:
+        for process in spare:
+            process.close()
+    if stopped_by == signal.SIGINT:
+        sys.exit(130)
+
+
+class _Bar:
+    """A progress bar from the first bytes to the last: fetching a model has a bar of its own before."""
+
+    def __init__(self, shown: ExitStack) -> None:
+        self._shown = shown
+        self._update: Callable[[int, int], None] | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._update is None:
+            self._update = self._shown.enter_context(progress_bar("packing weights"))
+        self._update(done, total)
+        if done == total:
+            self._shown.close()
+
+
+def _policy(settings: Settings, free_bytes: int) -> Policy:
+    return Policy(
+        memory_bytes=settings.memory or free_bytes,
+        load_wait_s=settings.load_wait_s,
+        on_demand=partial(_on_demand, settings),
+    )
+
+
+def _on_demand(settings: Settings, name: str) -> ModelSpec | None:
+    """A model that nobody configured, where that is wanted: one that is here, by its name, never a path."""
+    known = settings.on_demand and any(model.name == name for model in list_local())
+    return spec_of(name, settings) if known else None
+
+
+def _reload(
+    service: Service, names: Sequence[str], read_settings: Callable[[], Settings], free_bytes: int
+) -> None:
+    """Take over what the settings say now; where they are wrong, everything stays."""
+    try:
+        settings = read_settings()
+        specs = read_specs(names, settings)
+    except HeadraceError as error:
+        LOG.error("the settings stay as they were: %s", error.message)
+        return
+    for name in FIXED_SETTINGS:
+        if getattr(settings, name) != getattr(service.settings, name):
+            LOG.warning("%s has changed, which takes effect at the next start", name)
+    service.settings = settings
+    service.models.update(specs, _policy(settings, free_bytes))
+    LOG.warning("the settings have been read again")
+
+
+def _greet(model: LoadedModel | None, settings: Settings, host: str, port: int) -> None:
+    assert model is not None
+    address = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    url = f"http://{address}:{port}"
+    key = " -H 'authorization: Bearer KEY'" if settings.api_key else ""
+    if model.engine.limits.embedding_size:
+        path, body = "embeddings", '{"input": "It was a dark and stormy night"}'
+    elif model.template is not None:
+        path, body = "chat/completions", '{"messages": [{"role": "user", "content": "Hello"}]}'
+    else:
+        path, body = "completions", '{"prompt": "It was a dark and stormy night", "max_tokens": 60}'
+    with suppress(OSError):  # a server needs no terminal
+        print(f"serving {model.name} ({model.context_length:,} tokens of context) on {url}")
+        print(f"try: curl {url}/v1/{path}{key} -H 'content-type: application/json' -d '{body}'", flush=True)

@@ -1,0 +1,1 @@
+"""Settings: one table, read from flags, environment variables and headrace.toml."""

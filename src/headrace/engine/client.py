@@ -1,0 +1,146 @@
+"""A loaded model as its users see it: its engine, wherever that runs, with limits, status and memory plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from headrace.chat.templates.chat_template import ChatTemplate
+from headrace.engine.request import Request, Sink, Ticket
+from headrace.errors import Overloaded
+from headrace.sampling.params import SamplingParams
+from headrace.tokenization.tokenizer import Tokenizer
+
+EngineState = Literal["running", "restarting", "failed"]
+
+
+class EngineLimits(Struct, frozen=True, kw_only=True):
+    """`context_length` in tokens; `max_waiting` sequences may queue; one class of priority per `ageing_s`.
+
+    `embedding_size` is how many numbers the vector of a text has, 0 where the model generates text instead.
+    """
+
+    context_length: int
+    max_sequences: int
+    max_waiting: int = 4096
+    ageing_s: float = 5.0
+    embedding_size: int = 0
+
+    @property
+    def max_choices(self) -> int:
+        """Most choices that may be queued or running."""
+        return self.max_waiting + self.max_sequences
+
+    def check_room(self, pending: int, choices: int) -> None:
+        """Raise Overloaded where `choices` more beside `pending` ones are too many."""
+        if pending + choices > self.max_choices:
+            raise Overloaded(
+                f"{pending:,} sequences are queued or running, at most {self.max_choices:,} are allowed: "
+                "try again later"
+            )
+
+
+class EngineStatus(Struct, frozen=True):
+    """A snapshot. `last_step_s` is the monotonic time at which the loop last made progress.
+
+    `preemptions`, tokens that were `drafted` and those of them `accepted`, and the `masks` of grammars with
+    the seconds they took, are counted since the loop's start.
+    An engine in a process of its own may be `restarting`, as it did `restarts` times, or have `failed` for
+    good, with the cause in `failure`; until then it is alive.
+    """
+
+    running: int
+    waiting: int
+    free_pages: int
+    available_pages: int
+    page_count: int
+    steps: int
+    last_step_s: float
+    alive: bool
+    preemptions: int = 0
+    masks: int = 0
+    mask_s: float = 0.0
+    state: EngineState = "running"
+    restarts: int = 0
+    failure: str | None = None
+    drafted: int = 0
+    accepted: int = 0
+
+
+class EngineContract(Protocol):
+    """An engine of this process or another one. Every method may be called from any thread."""
+
+    @property
+    def limits(self) -> EngineLimits:
+        """How much it takes."""
+        ...
+
+    def submit(self, request: Request, sink: Sink) -> Ticket:
+        """Queue a request; `sink` gets its events. Raises a typed error before anything is computed."""
+        ...
+
+    def status(self) -> EngineStatus:
+        """Where the engine stands now."""
+        ...
+
+    def close(self) -> None:
+        """Stop; requests that have not ended fail with EngineStopped."""
+        ...
+
+
+class MemoryPlan(Struct, frozen=True, kw_only=True):
+    """Bytes, when every page is in use. `base_bytes` is the process before the model: Python and libraries.
+
+    `weight_bytes_per_token` is what a decode step of one sequence reads; the token table is read by the row,
+    so it counts only where it is the output matrix too, and of a mixture only the experts of one token count.
+    A step has at most `step_tokens` and wants the output of `step_rows` of them.
+    Where a model has no KV cache a page takes no bytes: then every sequence has one, as long as the context.
+    """
+
+    context: int
+    kv_type: Literal["f32", "bf16"]
+    weights_bytes: int
+    kv_bytes: int
+    state_bytes: int
+    activation_bytes: int
+    base_bytes: int
+    page_count: int
+    page_tokens: int
+    weight_bytes_per_token: int
+    step_tokens: int
+    step_rows: int
+    draft_bytes: int = 0  # of a draft model, all together
+
+    @property
+    def own_bytes(self) -> int:
+        """What the model itself takes."""
+        return self.weights_bytes + self.kv_bytes + self.state_bytes + self.activation_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return self.own_bytes + self.draft_bytes + self.base_bytes
+
+
+class LoadedModel(Struct, frozen=True, kw_only=True):
+    """A model that runs: its text side and its engine. `defaults` come from generation_config.json.
+
+    `cache_failures` counts packed weights that could not be kept on the disk for the next time.
+    """
+
+    name: str
+    folder: Path
+    context_length: int
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    engine: EngineContract
+    defaults: SamplingParams
+    plan: MemoryPlan
+    created_s: int
+    cache_failures: int = 0
+
+    def close(self) -> None:
+        """Stop the engine; what has not ended fails."""
+        self.engine.close()

@@ -1,0 +1,139 @@
+"""From a request to its generation: sequences, sampling state, text, what its tokens are limited to."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from copy import copy
+
+import numpy as np
+from msgspec.structs import replace
+
+from headrace.engine.request import Request, Sink
+from headrace.engine.request_state import Choice, Generation
+from headrace.engine.sampling.beam_group import BeamGroup
+from headrace.engine.sampling.beam_search import BeamSearch
+from headrace.engine.sampling.constraints import Constraints
+from headrace.engine.sampling.prompt_scores import PromptScores
+from headrace.engine.sampling.token_limits import TextLimits
+from headrace.engine.scaling.controller import Panel
+from headrace.engine.scheduler.sequence import Sequence
+from headrace.sampling.banned_strings import BannedStrings
+from headrace.sampling.sampler import RowState
+from headrace.tokenization.detokenizer import Detokenizer
+from headrace.tokenization.stop_strings import StopMatcher
+from headrace.tokenization.tokenizer import Tokenizer
+
+
+class Arrivals:
+    """Makes generations for one engine. May be used from any thread."""
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary: int, constraints: Constraints, longest: int) -> None:
+        self._tokenizer, self._longest = tokenizer, longest
+        self._constraints = constraints
+        self._text_limits = TextLimits(tokenizer, vocabulary)
+        self._sequence_ids = itertools.count()
+
+    def generation(self, request: Request, request_id: str, sink: Sink, now_s: float) -> Generation:
+        """A checked request that has arrived; typed errors for what its limits say."""
+        scaling = request.scaling
+        ranks = scaling is not None and scaling.rank is not None and scaling.rank.needs_logprobs
+        if ranks and request.params.logprobs is None:
+            request = replace(request, params=replace(request.params, logprobs=0))
+        given = request.params.seed
+        seed = secrets.randbits(63) if given is None else given % (1 << 64)
+        generation = Generation(request_id, request, sink, seed, now_s)
+        if request.params.use_beam_search:
+            generation.beams = self._beam_group(generation)
+        else:
+            self._add_choices(generation)
+        if scaling is not None:
+            generation.panel = Panel(scaling, generation.choices)
+        return generation
+
+    def _add_choices(self, generation: Generation) -> None:
+        request, params = generation.request, generation.request.params
+        stops = StopMatcher(params.stop, params.include_stop_str_in_output)
+        matchers, fixed_mask = self._constraints.matchers(request), self._constraints.fixed(request)
+        banned = self._text_limits.banned(params, self._constraints.visible_ids(request))
+        for index, (matcher, row) in enumerate(zip(matchers, self._rows(generation), strict=True)):
+            choice = Choice(
+                self._sequence(generation, index),
+                row,
+                self._detokenizer(request),
+                copy(stops),
+                self._stop_ids(request),
+                generation,
+            )
+            choice.matcher, choice.fixed_mask = matcher, fixed_mask
+            choice.thinking = self._constraints.thinking(request)
+            choice.banned = None if banned is None else BannedStrings(banned)
+            if params.prompt_logprobs is not None and index == 0:
+                choice.scores = PromptScores(request.prompt, params.prompt_logprobs)
+            generation.choices.append(choice)
+
+    def _beam_group(self, generation: Generation) -> BeamGroup:
+        request, params = generation.request, generation.request.params
+        search = BeamSearch(
+            width=params.n,
+            max_tokens=min(params.max_tokens or self._longest, self._longest - len(request.prompt)),
+            min_tokens=params.min_tokens,
+            stop_ids=self._stop_ids(request),
+            length_penalty=params.length_penalty,
+            early_stopping=params.early_stopping,
+            tops=params.logprobs,
+        )
+        return BeamGroup(
+            search,
+            lambda tokens: self._sequence(generation, 0, tokens),
+            lambda: self._detokenizer(request),
+        )
+
+    def _stop_ids(self, request: Request) -> frozenset[int]:
+        eos = frozenset[int]() if request.params.ignore_eos else self._tokenizer.eos_ids
+        return eos | frozenset(request.params.stop_token_ids)
+
+    def _detokenizer(self, request: Request) -> Detokenizer:
+        return Detokenizer(
+            self._tokenizer,
+            visible_ids=self._constraints.visible_ids(request),
+            # A grammar describes the text from its first byte, where a decoder would take off a space.
+            continues=request.continues or request.constraint is not None,
+        )
+
+    def _sequence(self, generation: Generation, index: int, generated: tuple[int, ...] = ()) -> Sequence:
+        request = generation.request
+        asked = request.params.max_tokens or self._longest
+        return Sequence(
+            id=next(self._sequence_ids),
+            request_key=generation.request_id,
+            choice=index,
+            tokens=[*request.prompt, *generated],
+            prompt_length=len(request.prompt),
+            max_length=min(len(request.prompt) + asked, self._longest),
+            salt=request.salt,
+            cache=request.cache,
+            priority=request.priority,
+            arrival_s=generation.submitted_s,
+            scores=request.params.prompt_logprobs is not None and index == 0 and len(request.prompt) > 1,
+        )
+
+    def _rows(self, generation: Generation) -> list[RowState]:
+        """The sampling state of each choice."""
+        request, params = generation.request, generation.request.params
+        stop_ids, bad_words = self._stop_ids(request), self._text_limits.bad_words(params)
+        breakers = self._text_limits.breakers(params, self._constraints.visible_ids(request))
+        history = np.array([] if breakers is None else breakers.marked(request.prompt), np.int32)
+        return [
+            RowState(
+                params,
+                generation.seed,
+                index,
+                request.prompt,
+                stop_ids,
+                bad_words,
+                history,
+                copy(breakers),
+            )
+            for index in range(params.n)
+        ]

@@ -1,0 +1,166 @@
+"""What an engine's loop takes in from any thread: requests, words about them, and the word to stop."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Generic, Protocol, TypeVar
+
+from msgspec import Struct
+
+from headrace.engine.client import EngineLimits
+from headrace.engine.request import Event, Failed, Request, Sink
+from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
+
+DEADLINE_LOOK_S = 0.25
+
+log = logging.getLogger("headrace.engine")
+
+
+class Accepted(Protocol):
+    """A checked request on its way; `submitted_s` is of the loop's clock."""
+
+    request_id: str
+    request: Request
+    sink: Sink
+    submitted_s: float
+
+
+AcceptedType = TypeVar("AcceptedType", bound=Accepted)
+
+
+class Cancel(Struct, frozen=True):
+    """The word to stop a request."""
+
+    request_id: str
+
+
+class Hold(Struct, frozen=True):
+    """The word to compute no more of a request, or to go on."""
+
+    request_id: str
+    held: bool
+
+
+class Inbox(Generic[AcceptedType]):
+    """The requests of one loop, from their acceptance to their end.
+
+    Those that `take` has given out are `active` until `end`; that dictionary is for the loop's thread alone.
+    """
+
+    def __init__(self, limits: EngineLimits, arrived: Callable[[], None] = lambda: None) -> None:
+        """`arrived` is called, from any thread, when there is something to take."""
+        self._limits, self._arrived = limits, arrived
+        self.active: dict[str, AcceptedType] = {}
+        self._accepted: dict[str, AcceptedType] = {}  # not ended yet; this and all below guarded by _wake
+        self._pending_choices = 0  # of the accepted
+        self._unread: deque[AcceptedType | Cancel | Hold] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._failure: HeadraceError | None = None
+        self._numbers = itertools.count()
+
+    # -- from any thread ------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """How many requests and words the loop has not taken yet."""
+        return len(self._unread)
+
+    @property
+    def pending_choices(self) -> int:
+        """Choices of all requests that have not ended."""
+        return self._pending_choices
+
+    def name(self, request: Request) -> str:
+        """The request's own id, or a new one."""
+        return request.request_id or f"r{next(self._numbers)}"
+
+    def accept(self, item: AcceptedType) -> None:
+        """Take a request in. EngineStopped, Overloaded, or InvalidRequest where its id is in use."""
+        choices = item.request.params.n
+        with self._wake:
+            if self._failure is not None or self._stopping:
+                raise self._failure or EngineStopped("the engine is shutting down: start it again")
+            if item.request_id in self._accepted:
+                raise InvalidRequest(f"request_id '{item.request_id}' is in use", param="request_id")
+            self._limits.check_room(self._pending_choices, choices)
+            self._pending_choices += choices
+            self._accepted[item.request_id] = item
+            self.tell(item)
+
+    def tell(self, word: AcceptedType | Cancel | Hold) -> None:
+        """Put a word before the loop."""
+        with self._wake:
+            self._unread.append(word)
+            self._arrived()
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Take no more in, and have the loop stop."""
+        with self._wake:
+            self._stopping = True
+            self._arrived()
+            self._wake.notify()
+
+    # -- on the loop's thread -------------------------------------------------------------------------
+
+    @contextmanager
+    def serving(self) -> Generator[None]:
+        """Around the loop: when it stops or fails, what has not ended fails with EngineStopped."""
+        try:
+            yield
+        except BaseException as error:
+            log.exception("the engine's loop failed")
+            self._failure = EngineStopped(f"the engine failed: {type(error).__name__}; see the log")
+        finally:
+            failure = self._failure or EngineStopped("the engine was shut down")
+            with self._wake:
+                self._stopping = True
+                left = list(self._accepted.values())
+                self._accepted.clear()
+            for item in left:
+                send(item, [Failed(failure)])
+
+    def take(self, *, idle: bool) -> list[AcceptedType | Cancel | Hold] | None:
+        """What has arrived, in order; an `idle` loop waits for it. None when it is time to stop."""
+        with self._wake:
+            if idle and not self._unread and not self._stopping:
+                self._wake.wait(DEADLINE_LOOK_S if self.active else None)  # what is active is held
+            arrived = list(self._unread)
+            self._unread.clear()
+            if self._stopping:
+                return None
+        for item in arrived:
+            if not isinstance(item, Cancel | Hold):
+                self.active[item.request_id] = item
+        return arrived
+
+    def late(self, now_s: float) -> list[tuple[AcceptedType, DeadlineExceeded]]:
+        """The active requests whose deadline has passed, each with the error that says so."""
+        late: list[tuple[AcceptedType, DeadlineExceeded]] = []
+        for item in self.active.values():
+            after = item.request.deadline_s
+            if after is not None and now_s > item.submitted_s + after:
+                message = f"the request's deadline of {after} s has passed: allow more time"
+                late.append((item, DeadlineExceeded(message)))
+        return late
+
+    def end(self, item: AcceptedType) -> None:
+        """Forget an active request: it is over."""
+        del self.active[item.request_id]
+        with self._wake:
+            del self._accepted[item.request_id]
+            self._pending_choices -= item.request.params.n
+
+
+def send(item: Accepted, events: list[Event]) -> None:
+    """Hand events to the request's sink."""
+    try:
+        item.sink(events)
+    except Exception:
+        # A sink belongs to one client; its failure must not end the others' requests.
+        log.exception("a sink failed")

@@ -1,0 +1,224 @@
+"""What becomes of one request: its choices, their tokens turned to text, their ends, its usage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as PySequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from headrace.engine.request import (
+    ChoiceDone,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    FinishReason,
+    Request,
+    Sink,
+    Timing,
+    TokenLogprob,
+    Usage,
+)
+from headrace.engine.sampling.beam_group import BeamGroup
+from headrace.engine.sampling.prompt_scores import PromptScores
+from headrace.engine.scaling.controller import TOTAL, Panel, Stop
+from headrace.engine.scheduler.sequence import Sequence
+from headrace.errors import HeadraceError
+from headrace.grammar.matcher import Matcher
+from headrace.grammar.token_table import Mask
+from headrace.sampling.banned_strings import BannedStrings
+from headrace.sampling.reasoning_budget import Thinking
+from headrace.sampling.sampler import RowState
+from headrace.tokenization.detokenizer import Detokenizer
+from headrace.tokenization.stop_strings import StopMatcher
+
+
+class Choice(Struct, eq=False):
+    """One choice: its sequence, sampling state and text, and what its tokens are limited to."""
+
+    sequence: Sequence
+    row: RowState
+    detokenizer: Detokenizer
+    stops: StopMatcher
+    stop_ids: frozenset[int]
+    generation: Generation
+    matcher: Matcher | None = None
+    fixed_mask: Mask | None = None
+    banned: BannedStrings | None = None
+    scores: PromptScores | None = None
+    thinking: Thinking | None = None
+    limited_by: str | None = None  # which budget of all choices made its limit lower
+    done: bool = False
+
+    @property
+    def free(self) -> bool:
+        """Whether its next token may be any."""
+        ends = self.thinking is not None and self.thinking.forced is not None
+        return self.matcher is None and self.fixed_mask is None and self.banned is None and not ends
+
+    @property
+    def simple(self) -> bool:
+        """Whether its tokens follow from logits and `row` alone: several may be drawn without the loop."""
+        params = self.generation.request.params
+        limited = self.matcher or self.fixed_mask is not None or self.banned or self.thinking
+        watched = self.generation.panel or params.logprobs is not None
+        return not (limited or watched or params.mirostat or params.dry_multiplier)
+
+    def accept(self, token: int, logprob: TokenLogprob | None) -> list[Event]:
+        """Take a sampled token and those that are forced after it: the text that they make certain, and the
+        end of the choice if one of them is its end. GrammarError where the grammar gives up."""
+        panel = self.generation.panel
+        if panel is not None and not panel.narrow(self):
+            return self.cut("length", TOTAL)
+        if self.thinking is not None:
+            token = self.thinking.instead_of(token, stops=token in self.stop_ids)
+        tokens = [token]
+        text, reason, stop = self._take(token)
+        while reason is None and (forced := self._forced()) is not None:
+            tokens.append(forced)
+            more, reason, stop = self._take(forced)
+            text += more
+        if reason is not None and not isinstance(stop, str):
+            text += self._rest()
+        logprobs = () if logprob is None else (logprob,)
+        events: list[Event] = [Delta(self.sequence.choice, text, tuple(tokens), logprobs)]
+        if reason is not None:
+            events.append(self.end(reason, stop))
+        return events
+
+    def accept_drawn(self, drawn: PySequence[int]) -> list[Event]:
+        """Take tokens that were drawn one after the other for a simple choice, and that its row knows: as
+        `accept` of each, up to its end, with the text of all in one event."""
+        texts: list[str] = []
+        for count, token in enumerate(drawn, 1):
+            text, reason, stop = self._take(token, known=True)
+            texts.append(text)
+            if reason is not None:
+                if not isinstance(stop, str):
+                    texts.append(self._rest())
+                return [self._delta(texts, drawn[:count]), self.end(reason, stop)]
+        return [self._delta(texts, drawn)]
+
+    def _delta(self, texts: list[str], tokens: PySequence[int]) -> Delta:
+        return Delta(self.sequence.choice, "".join(texts), tuple(tokens))
+
+    def end(self, reason: FinishReason, stop: str | int | None = None) -> ChoiceDone:
+        """Mark the choice as ended."""
+        self.done = True
+        if reason == "length" and stop is None:
+            stop = self.limited_by
+        return ChoiceDone(self.sequence.choice, reason, stop)
+
+    def cut(self, reason: FinishReason, cause: str) -> list[Event]:
+        """End the choice between two tokens, with the text that was held back."""
+        rest = self._rest()
+        return [*([Delta(self.sequence.choice, rest, ())] if rest else []), self.end(reason, cause)]
+
+    def _take(self, token: int, *, known: bool = False) -> tuple[str, FinishReason | None, str | int | None]:
+        """Append a token: its text, why the choice ends with it, and the stop string or token that did it."""
+        self.sequence.tokens.append(token)
+        if not known:
+            self.row.append(token)
+        if self.banned is not None:
+            self.banned.accept(token)
+        if self.thinking is not None:
+            self.thinking.take(token)
+        if token in self.stop_ids:
+            return "", "stop", token
+        generated = len(self.sequence.tokens) - self.sequence.prompt_length
+        min_tokens = self.generation.request.params.min_tokens
+        text, stop = self._text(token, watched=generated > min_tokens)
+        if stop is not None:
+            return text, "stop", stop
+        if self.matcher is not None:
+            self.matcher.accept(token)
+            if self.matcher.finished and generated >= min_tokens:
+                return text, "stop", None
+        return text, "length" if len(self.sequence.tokens) >= self.sequence.max_length else None, None
+
+    def _forced(self) -> int | None:
+        """The next token where it needs no model: neither its logits are wanted nor could they matter."""
+        params = self.generation.request.params
+        token = None
+        if params.logprobs is not None or params.mirostat or params.bad_words:
+            return None
+        if self.thinking is not None:
+            token = self.thinking.forced
+        limited = self.fixed_mask is not None or self.banned is not None
+        if token is None and self.matcher is not None and not limited:
+            token = self.matcher.forced
+        early = self.row.position < params.min_tokens
+        return None if early and token in self.stop_ids else token
+
+    def _text(self, token: int, *, watched: bool) -> tuple[str, str | None]:
+        text = self.detokenizer.push(token)
+        return self.stops.push(text) if watched else (text, None)
+
+    def _rest(self) -> str:
+        """What was held back, at the end: bytes of an unfinished character, the start of a stop string."""
+        text, stop = self.stops.push(self.detokenizer.flush())
+        return text if stop is not None else text + self.stops.flush()
+
+
+class Generation(Struct, eq=False):
+    """A request in the engine. Times are seconds of the monotonic clock."""
+
+    request_id: str
+    request: Request
+    sink: Sink
+    seed: int
+    submitted_s: float
+    choices: list[Choice] = field(default_factory=list[Choice])
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+    beams: BeamGroup | None = None  # instead of choices
+    accepted_drafts: int = 0  # tokens
+    rejected_drafts: int = 0
+    panel: Panel | None = None
+
+    @property
+    def done(self) -> bool:
+        return all(choice.done for choice in self.choices)
+
+    def finished(self, now_s: float) -> Done:
+        """The terminal event of a request whose choices have all ended."""
+        timing = Timing(
+            queue_s=(self.scheduled_s or now_s) - self.submitted_s,
+            first_token_s=(self.first_token_s or now_s) - self.submitted_s,
+            total_s=now_s - self.submitted_s,
+        )
+        return Done(self._usage() if self.beams is None else self.beams.usage(), timing, self.seed)
+
+    def judged(self, events: list[Event]) -> list[Event]:
+        """The events of a step, with the ends of choices that the request's scaling stops for them, and when
+        all have ended the verdict."""
+        panel = self.panel
+        if panel is None or any(isinstance(event, Failed) for event in events):
+            return events
+        try:
+            return self._stopped(panel, events, panel.take(events))
+        except HeadraceError as error:
+            return [*events, Failed(error)]
+
+    def expired(self, error: HeadraceError) -> list[Event]:
+        """The deadline has passed: the best so far where `scaling` says what that is, else the error."""
+        try:
+            stops = [] if self.panel is None else self.panel.expire()
+            return self._stopped(self.panel, [], stops) if self.panel and stops else [Failed(error)]
+        except HeadraceError as failure:
+            return [Failed(failure)]
+
+    def _stopped(self, panel: Panel, events: list[Event], stops: list[Stop]) -> list[Event]:
+        while stops:
+            ends = [end for stop in stops for end in self.choices[stop.choice].cut(stop.reason, stop.cause)]
+            events = [*events, *ends]
+            stops = panel.take(ends)
+        return [*events, panel.verdict()] if self.done else events
+
+    def _usage(self) -> Usage:
+        first = self.choices[0].sequence
+        generated = sum(len(c.sequence.tokens) - c.sequence.prompt_length for c in self.choices)
+        drafts = (self.accepted_drafts, self.rejected_drafts) if self.request.prediction else (0, 0)
+        usage = Usage(first.prompt_length, generated, first.cached_tokens, first.miss_reason, *drafts)
+        return usage if self.panel is None else replace(usage, tokens_saved=self.panel.tokens_saved)

@@ -1,0 +1,118 @@
+"""What a request's tokens are limited to: made at the door, and each step's masks, found while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from headrace.engine.request import Request
+from headrace.engine.request_state import Choice
+from headrace.errors import HeadraceError, InvalidRequest
+from headrace.grammar.matcher import Grammars, Matcher
+from headrace.grammar.token_table import Mask, TokenTable, mask_of
+from headrace.sampling.reasoning_budget import Thinking
+from headrace.tokenization.token_bytes import Kind
+from headrace.tokenization.tokenizer import Tokenizer
+
+Masks = list[Mask | HeadraceError | None]
+"""For each row its mask, None where every token may be drawn, or why there is no mask."""
+
+
+class Constraints:
+    """The masks of one engine. `matchers` may be called from any thread, the others only by the loop."""
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
+        self._tokenizer, self._vocabulary = tokenizer, vocabulary
+        self._grammars = Grammars(self._read_tokens)
+        self._thread: ThreadPoolExecutor | None = None
+        self.masks, self.mask_s = 0, 0.0  # found so far, and the seconds that took
+
+    def matchers(self, request: Request) -> list[Matcher | None]:
+        """One for each choice, or None for each; GrammarError where the constraint cannot be compiled."""
+        constraint, n = request.constraint, request.params.n
+        if constraint is None:
+            return [None] * n
+        if self._tokenizer.pieces.kind is Kind.WHOLE:
+            raise InvalidRequest(
+                "this model's tokenizer has no bytes for single tokens, so its output cannot follow a "
+                f"grammar: leave {constraint.param or constraint.kind} out",
+                param=constraint.param,
+            )
+        return [self._grammars.matcher(constraint) for _ in range(n)]
+
+    def thinking(self, request: Request) -> Thinking | None:
+        """What bounds the reasoning of one choice."""
+        if request.thinking is None:
+            return None
+        if self._tokenizer.pieces.kind is Kind.WHOLE:
+            raise InvalidRequest(
+                "this model's tokenizer has no bytes for single tokens, so its reasoning cannot be bounded: "
+                "leave the budget for thinking out",
+                param="thinking_token_budget",
+            )
+        return Thinking(request.thinking, self._tokenizer.token_bytes)
+
+    def visible_ids(self, request: Request) -> frozenset[int]:
+        """Special tokens that are part of the text: those that the request or its structural tag names."""
+        constraint = request.constraint
+        if constraint is None or constraint.kind != "structural_tag":
+            return request.visible_ids
+        named = self._grammars.tokens.special_ids.items()
+        return request.visible_ids.union(token for text, token in named if text in constraint.text)
+
+    def fixed(self, request: Request) -> Mask | None:
+        """What limits every token of a request."""
+        params = request.params
+        mask = None
+        if params.allowed_token_ids is not None:
+            mask = mask_of(params.allowed_token_ids, self._vocabulary)
+        if request.constraint is not None and params.ignore_eos:
+            unended = ~mask_of(self._tokenizer.eos_ids, self._vocabulary)
+            mask = unended if mask is None else mask & unended
+        return mask
+
+    def start(self, choices: Sequence[Choice]) -> Future[Masks] | None:
+        """Begin to find the masks of the choices' next tokens; None where no choice is limited."""
+        if all(choice.free for choice in choices):
+            return None
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-masks")
+        return self._thread.submit(lambda: self._find(choices))
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def _find(self, choices: Sequence[Choice]) -> Masks:
+        start_s = time.monotonic()
+        masks = [self._mask(choice) for choice in choices]
+        self.masks += sum(mask is not None for mask in masks)
+        self.mask_s += time.monotonic() - start_s
+        return masks
+
+    def _mask(self, choice: Choice) -> Mask | HeadraceError | None:
+        ends = None if choice.thinking is None else choice.thinking.forced
+        if ends is not None:  # whatever else limits the choice: it limits the answer, not its marks
+            return mask_of([ends], self._vocabulary)
+        mask = choice.fixed_mask
+        if choice.banned is not None:
+            banned = choice.banned.mask()
+            mask = banned if mask is None else mask & banned
+        if choice.matcher is not None:
+            try:
+                matching = choice.matcher.mask()
+            except HeadraceError as error:
+                return error
+            mask = matching if mask is None else mask & matching
+        return mask
+
+    def _read_tokens(self) -> TokenTable:
+        pieces, twin = self._tokenizer.pieces, self._tokenizer.twin()
+        return TokenTable(
+            tokens=pieces.bytes_of_all(self._vocabulary),
+            special_ids=pieces.special_ids,
+            eos_ids=self._tokenizer.eos_ids,
+            encode=lambda text: twin.encode(text, add_special=False, parse_special=False),
+        )

@@ -1,0 +1,1 @@
+"""Several choices of one request: votes, rankings and shared budgets."""

@@ -1,0 +1,395 @@
+"""Which tokens of which sequences the next step computes: admission, chunked prefill, pages, preemption."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from headrace.engine.scheduler.scheduled_chunk import Chunk
+from headrace.engine.scheduler.sequence import RANK, Sequence, State, agreeing, take_out
+from headrace.errors import ProgramError
+from headrace.kv.pages import PAGE_TOKENS, Pages, pages_for
+from headrace.kv.prefix_tree import Match, PrefixTree
+
+RESERVE_PAGES = 4
+"""Pages beyond its present tokens that admission keeps back per sequence; doubled with each preemption."""
+
+MAX_PREEMPTIONS = 4
+"""So often at most is a sequence preempted."""
+
+
+class Scheduler:
+    """Continuous batching under a token budget over a fixed number of pages. One thread; never blocks.
+
+    Each step: `schedule()`, compute the chunks, append at least one token to (or `finish`) every sequence
+    whose chunk `samples`, `advance(chunks)`. Of a draft so much is kept as agrees with the tokens appended.
+
+    Order. A sequence's rank is `arrival_s + priority * ageing_s`, ties by id; the lower is the more
+    important. That is priority with ageing: per `ageing_s` waited a sequence gains one class on all that
+    come later, and within a class the first come is the first served. The order of two sequences never
+    changes, so no clock is read. No starvation: a sequence of class p is overtaken only by sequences of a
+    class q < p that arrive within (p - q) * ageing_s after it.
+
+    Admission is in rank order, and who does not fit stops all behind it. A sequence is admitted when the
+    pages that it and all running ones still need for their present tokens, plus a reserve each, are
+    available; it never preempts to be admitted. While a sequence that was preempted `MAX_PREEMPTIONS` times
+    runs or is to be admitted, the reserve is all that each may ever need: then nobody has to be preempted,
+    which makes that number a hard bound.
+
+    Shortage. A running sequence that needs pages takes free ones, evicts idle ones, then preempts the least
+    important running sequences that are less important than itself; where that is not enough it computes
+    fewer tokens or sits out the step. The most important running sequence can take everything, hence always
+    progresses. A preempted one goes back to its place in the queue; its full pages stay in the prefix tree
+    until evicted, and readmission goes on from what is left of them.
+
+    Holding. Of a sequence whose reader is behind nothing is computed: it gives its pages and slot to others
+    and goes back to its place in the queue when it is read on.
+
+    Choices. Of the sequences of one request the first computes the prompt's full pages while the others
+    wait; then they find these in the prefix tree (with `cache` off, under a salt of the request's own).
+
+    Rows. A step has at most `max_sequences` rows of logits. A sequence that `scores` takes nothing from the
+    prefix tree and gets half of the rows that are left when every running sequence has one, the other half
+    stays for newcomers.
+
+    Drafts get what the others leave of a step: tokens, rows, pages that hold nothing in use. Nobody is
+    preempted for them, and no sequence goes beyond its `max_length`.
+
+    Slots. Every running sequence has one of `max_sequences` slots for a model's recurrent states. With
+    `recurrent` a text's pages are of no use without the state at their end, which nobody saves: nothing is
+    taken from the prefix tree or put there, every choice computes its own prompt, and a preempted sequence
+    starts again.
+    """
+
+    def __init__(
+        self,
+        *,
+        page_count: int,
+        token_budget: int,
+        max_sequences: int,
+        ageing_s: float,
+        page_tokens: int = PAGE_TOKENS,
+        recurrent: bool = False,
+        max_rows: int | None = None,
+    ) -> None:
+        if token_budget < max_sequences:
+            raise ProgramError(
+                f"token_budget {token_budget} is below max_sequences {max_sequences}: "
+                "every running sequence needs one token per step"
+            )
+        self._token_budget = token_budget
+        self._max_sequences = max_sequences
+        self._max_rows = max_rows or max_sequences
+        self._ageing_s = ageing_s
+        self._page_tokens = page_tokens
+        self._pages = Pages(page_count)
+        self._tree = PrefixTree(self._pages, page_tokens=page_tokens)
+        self._recurrent = recurrent
+        self._free_slots = list(range(max_sequences))
+        self._waiting: list[Sequence] = []  # by rank
+        self._running: list[Sequence] = []  # by rank
+        self._leaders: dict[int | str, Sequence] = {}  # who computes a request's prompt now, by request_key
+        self._extra_rows = 0  # of logits in this step, beyond one for each running sequence
+        self._blocked: Sequence | None = None  # did not fit, and no page was given back since
+        self.preemptions = 0
+        """How often a sequence lost its pages to a more important one."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to compute."""
+        return not self._running and not self._waiting
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that hold nothing."""
+        return self._pages.free
+
+    @property
+    def available_pages(self) -> int:
+        """Pages that hold nothing, or only cached text that no sequence uses."""
+        return self._pages.free + self._tree.evictable
+
+    @property
+    def running(self) -> tuple[Sequence, ...]:
+        """Sequences that hold pages, most important first."""
+        return tuple(self._running)
+
+    @property
+    def waiting(self) -> tuple[Sequence, ...]:
+        """Sequences in the queue, most important first."""
+        return tuple(self._waiting)
+
+    def can_ever_fit(self, tokens: int) -> bool:
+        """Whether a sequence of so many tokens (prompt and all that may follow) fits when it is alone."""
+        return pages_for(tokens, self._page_tokens) <= self._pages.count
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a new sequence."""
+        if not 1 <= len(sequence.tokens) <= sequence.max_length or not self.can_ever_fit(sequence.max_length):
+            raise ProgramError(
+                f"sequence {sequence.id} has {len(sequence.tokens)} tokens and may grow to "
+                f"{sequence.max_length}, in {self._pages.count} pages of {self._page_tokens} tokens: "
+                "refuse at the door what is empty, exceeds its own limit or can never fit"
+            )
+        sequence.rank = (sequence.arrival_s + sequence.priority * self._ageing_s, sequence.id)
+        insort(self._waiting, sequence, key=RANK)
+
+    def finish(self, sequence: Sequence) -> None:
+        """The sequence has ended, wherever it stands: its pages are given back now."""
+        if sequence.state is State.WAITING:
+            take_out(self._waiting, sequence)
+        elif sequence.state is State.RUNNING:
+            self._stop(sequence, keep=sequence.cache)
+        sequence.state = State.FINISHED
+
+    def hold(self, sequence: Sequence) -> None:
+        """Compute no more of it until `resume`. Its full pages stay in the prefix tree until evicted."""
+        if sequence.state is State.WAITING:
+            take_out(self._waiting, sequence)
+        elif sequence.state is State.RUNNING:
+            self._stop(sequence, keep=True)
+            sequence.computed = 0
+        else:
+            return
+        sequence.state = State.HELD
+
+    def resume(self, sequence: Sequence) -> None:
+        """Back to its place in the queue, if it was held."""
+        if sequence.state is State.HELD:
+            sequence.state = State.WAITING
+            insort(self._waiting, sequence, key=RANK)
+
+    cancel = finish
+    """Ended from outside; fine a second time, and between `schedule` and `advance` (which then skips it)."""
+
+    def schedule(self) -> list[Chunk]:
+        """The next step: first every sequence with one token to compute, then prefill in rank order."""
+        planned: dict[int, Chunk] = {}
+        self._extra_rows = 0
+        budget = self._token_budget
+        prefills: list[Sequence] = []
+        size = self._page_tokens
+        for sequence in self._running[:]:
+            if sequence.state is not State.RUNNING:
+                continue  # preempted by one before it
+            start = sequence.computed
+            pending = len(sequence.tokens) - start
+            if pending > 1:
+                prefills.append(sequence)
+            elif pending < 1:
+                raise ProgramError(
+                    f"sequence {sequence.id} has nothing to compute: append a token or finish it"
+                )
+            elif start < len(sequence.pages) * size or self._provide(sequence, 1, planned):
+                planned[sequence.id] = Chunk(sequence, start, 1, True)
+                budget -= 1
+        if prefills or self._waiting:
+            budget = self._prefill(prefills, budget, planned)
+        if budget > 0:
+            self._lengthen(planned, budget)
+        return list(planned.values())
+
+    def repeatable(self, chunks: list[Chunk], times: int) -> int:
+        """How many tokens more, at most `times`, each sequence may compute at once after the one of this
+        step, before `advance`; their pages are taken now. -1 where the step is not one token of each."""
+        for chunk in chunks:
+            if chunk.length != 1 or not chunk.samples:
+                return -1
+            # The last token that there may be needs no keys and values.
+            times = min(times, chunk.sequence.max_length - chunk.start - 2)
+        for chunk in chunks:
+            if times > 0:
+                end = chunk.start + 1
+                times = min(times, self._room(chunk.sequence, end + times) - end)
+        return max(times, 0)
+
+    def advance(self, chunks: Iterable[Chunk], repeated: int = 0) -> None:
+        """The chunks are computed and what was sampled is appended: count their tokens, of drafts those that
+        agree, and put newly full pages into the prefix tree."""
+        size = self._page_tokens
+        for chunk in chunks:
+            sequence, start = chunk.sequence, chunk.start
+            if sequence.state is not State.RUNNING:
+                continue
+            computed = start + chunk.count
+            if chunk.drafted:
+                # Not the last token: its logits are wanted yet, or the sequence is about to end.
+                computed += agreeing(sequence.draft[: chunk.drafted], sequence.tokens[computed:-1])
+            elif repeated:  # or interrupted before
+                computed = min(computed + repeated, len(sequence.tokens) - 1)
+            sequence.computed = computed
+            sequence.scores = sequence.scores and computed < sequence.prompt_length - 1
+            first, last = start // size, computed // size
+            if last > first and not self._recurrent:
+                self._tree.insert(sequence.cache_salt, sequence.tokens, sequence.pages, first, last)
+            leads = self._leaders.get(sequence.request_key) is sequence
+            if leads and computed >= self._shareable(sequence):
+                del self._leaders[sequence.request_key]
+                self._blocked = None  # it may share these pages now
+
+    def _lengthen(self, planned: dict[int, Chunk], budget: int) -> None:
+        """Let sequences compute their drafts too, in rank order, as far as the step has room."""
+        rows = self._max_rows - sum(chunk.rows for chunk in planned.values())
+        for chunk in list(planned.values()):
+            sequence = chunk.sequence
+            if not sequence.draft or not chunk.samples or chunk.scores:
+                continue
+            end = chunk.start + chunk.count
+            # The last token that there may be needs no keys and values.
+            wanted = min(len(sequence.draft), budget, rows, sequence.max_length - end - 1)
+            drafted = min(wanted, self._room(sequence, end + wanted) - end)
+            if drafted > 0:
+                planned[sequence.id] = replace(chunk, drafted=drafted)
+                budget -= drafted
+                rows -= drafted
+
+    def _room(self, sequence: Sequence, length: int) -> int:
+        """Get pages for `length` tokens while there is one left for every sequence; room for how many."""
+        size = self._page_tokens
+        spare = self.available_pages - len(self._running)
+        needed = min(pages_for(length, size) - len(sequence.pages), spare)
+        if needed > 0:
+            self._take_pages(sequence, needed)
+        return len(sequence.pages) * size
+
+    def _prefill(self, prefills: list[Sequence], budget: int, planned: dict[int, Chunk]) -> int:
+        """Give the rest of the budget to running prefills and admitted newcomers, in rank order; what is left
+        of it."""
+        prefills.reverse()
+        place = 0  # in the queue: those before it wait for another choice of their request
+        while budget > 0:
+            place, newcomer = self._newcomer(place)
+            if prefills and (newcomer is None or prefills[-1].rank < newcomer.rank):
+                sequence = prefills.pop()
+            elif newcomer is not None:
+                sequence = newcomer
+                if not self._admit(sequence, place):
+                    continue
+            else:
+                return budget
+            if sequence.state is State.RUNNING:  # not preempted by one before it
+                wanted = min(sequence.pending, budget)
+                if sequence.scores:
+                    rows = self._max_sequences - len(self._running) - self._extra_rows
+                    wanted = min(wanted, 1 + rows // 2)
+                count = self._provide(sequence, wanted, planned)
+                if count:
+                    samples = count == sequence.pending
+                    planned[sequence.id] = Chunk(sequence, sequence.computed, count, samples, sequence.scores)
+                    budget -= count
+                    self._extra_rows += count - 1 if sequence.scores else 0
+        return budget
+
+    def _newcomer(self, place: int) -> tuple[int, Sequence | None]:
+        """The first in the queue, from `place` on, that could be admitted now, and its place."""
+        if len(self._running) + self._extra_rows < self._max_sequences:
+            while place < len(self._waiting):
+                sequence = self._waiting[place]
+                if sequence is self._blocked:
+                    break
+                if sequence.request_key not in self._leaders:
+                    return place, sequence
+                place += 1
+        return place, None
+
+    def _admit(self, sequence: Sequence, place: int) -> bool:
+        """Let the sequence at `place` in the queue run if it fits."""
+        if self._recurrent:
+            match = Match([], 0, "recurrent_state")
+        elif sequence.scores:
+            match = Match([], 0, "scored")
+        else:
+            match = self._tree.match(sequence.cache_salt, sequence.tokens)
+        sequence.pages = match.pages
+        if not self._fits(sequence):
+            self._tree.release(match.pages)
+            sequence.pages = []
+            self._blocked = sequence
+            return False
+        del self._waiting[place]
+        insort(self._running, sequence, key=RANK)
+        sequence.state = State.RUNNING
+        sequence.state_slot = self._free_slots.pop()
+        sequence.computed = match.tokens_matched
+        if not sequence.admitted:
+            sequence.admitted = True
+            sequence.cached_tokens = match.tokens_matched
+            sequence.miss_reason = match.miss_reason
+            if not sequence.cache:
+                sequence.miss_reason = "disabled"
+            elif match.miss_reason is not None and self._in_flight(sequence):
+                sequence.miss_reason = "in_flight"
+        if sequence.computed < self._shareable(sequence):
+            self._leaders[sequence.request_key] = sequence
+        return True
+
+    def _fits(self, newcomer: Sequence) -> bool:
+        """Whether what the newcomer and all running ones still need, with their reserves, is available."""
+        together = [*self._running, newcomer]
+        guaranteed = any(sequence.preemptions >= MAX_PREEMPTIONS for sequence in together)
+        needed = 0
+        for sequence in together:
+            pages = pages_for(sequence.max_length, self._page_tokens)
+            if not guaranteed:
+                present = pages_for(len(sequence.tokens), self._page_tokens)
+                pages = min(pages, present + (RESERVE_PAGES << sequence.preemptions))
+            needed += pages - len(sequence.pages)
+        return needed <= self.available_pages
+
+    def _in_flight(self, sequence: Sequence) -> bool:
+        """Whether a running sequence of the same salt is computing the first page that this one misses."""
+        start, end = sequence.computed, sequence.computed + self._page_tokens
+        return end < len(sequence.tokens) and any(
+            leader.cache_salt == sequence.cache_salt
+            and leader.tokens[start:end] == sequence.tokens[start:end]
+            and leader.tokens[:start] == sequence.tokens[:start]
+            for leader in self._leaders.values()
+        )
+
+    def _shareable(self, sequence: Sequence) -> int:
+        """Tokens of the prompt that the others of its request wait for: those in full pages before its last
+        token, where pages can be shared."""
+        if sequence.scores:
+            return sequence.prompt_length - 1  # the others' text must not come before its scores
+        return 0 if self._recurrent else (sequence.prompt_length - 1) // self._page_tokens * self._page_tokens
+
+    def _provide(self, sequence: Sequence, count: int, planned: dict[int, Chunk]) -> int:
+        """Get pages for the next `count` tokens, preempting where needed; how many tokens have pages now."""
+        size = self._page_tokens
+        needed = pages_for(sequence.computed + count, size) - len(sequence.pages)
+        if needed > 0:
+            while self.available_pages < needed and self._running[-1] is not sequence:
+                victim = self._running[-1]
+                self._preempt(victim)
+                planned.pop(victim.id, None)
+            self._take_pages(sequence, min(needed, self.available_pages))
+        return min(count, len(sequence.pages) * size - sequence.computed)
+
+    def _take_pages(self, sequence: Sequence, count: int) -> None:
+        """Give it pages that are available, evicting idle ones."""
+        self._tree.evict(max(0, count - self._pages.free))
+        taken = self._pages.allocate(count)
+        assert taken is not None
+        sequence.pages += taken
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back to the queue; full pages stay in the tree, the rest is computed again."""
+        self._stop(sequence, keep=True)
+        sequence.state = State.WAITING
+        sequence.computed = 0
+        sequence.preemptions += 1
+        self.preemptions += 1
+        insort(self._waiting, sequence, key=RANK)
+
+    def _stop(self, sequence: Sequence, *, keep: bool) -> None:
+        """Out of the running ones, without pages and slot."""
+        take_out(self._running, sequence)
+        self._free_slots.append(sequence.state_slot)
+        sequence.state_slot = -1
+        self._tree.release(sequence.pages, keep=keep)
+        sequence.pages = []
+        self._blocked = None
+        if self._leaders.get(sequence.request_key) is sequence:
+            del self._leaders[sequence.request_key]

@@ -1,0 +1,174 @@
+"""The native executor: C++ walks the lowered program in one call per step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from headrace import _native
+from headrace.errors import ProgramError
+from headrace.executors.executor import NO_GUESSES, Capacity, Guesses
+from headrace.executors.lowering import Lowering
+from headrace.ops.value import Array, Ints, Value
+from headrace.program.fuse import fuse
+from headrace.program.plan import plan_arena
+from headrace.program.program import Instruction, Program
+from headrace.program.step import Step
+from headrace.sampling.sampler import RowState, Sampler
+from headrace.weights.packing.packed_weights import PackedWeight
+
+KvType = Literal["f32", "bf16"]
+KV_BYTES: dict[KvType, int] = {"f32": 4, "bf16": 2}
+
+# The first texts lie at the beginning of every layer's keys and values. In huge pages a single token would
+# touch two of them a layer: 100 MB to be zeroed with 24 layers.
+_SHORT_TEXTS_BYTES = 256 << 10
+
+
+class NativeExecutor:
+    """Runs a program on the thread pool with the GIL released for the whole step.
+
+    `matrices` are packed weights and `vectors` float32 arrays (norms, biases), by checkpoint name.
+    `poison` fills dead buffers with NaN (tests). `program` is the fused one that it runs.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        matrices: Mapping[str, PackedWeight],
+        vectors: Mapping[str, Array],
+        capacity: Capacity,
+        *,
+        pool: _native.Pool,
+        kv_type: KvType,
+        poison: bool = False,
+    ) -> None:
+        self.capacity = capacity
+        self.program = program = fuse(program)
+        lowering = Lowering(program, vectors)
+        arena = plan_arena(program, max_tokens=capacity.max_tokens, max_rows=capacity.max_rows)
+        places = [arena.placements[value] for value in lowering.values]
+        self._executor = _native.Executor(
+            pool,
+            _native.allocate(arena.nbytes),
+            [(place.rows, place.columns, place.offset) for place in places],
+            [_weight(matrices[name]) for name in lowering.matrices],
+            lowering.constants,
+            [_kv_memory(cache, program, capacity, kv_type) for cache in program.caches],
+            kv_type,
+            [_state_memory(state, capacity) for state in program.states],
+            capacity.max_tokens,
+            capacity.max_rows,
+            lowering.instructions,
+            poison,
+        )
+        self._output = lowering.value_id(program.output)
+
+    def run(self, step: Step) -> Array:
+        """Logits [R, V], float32: a view of the arena, valid (and writable) until the next run."""
+        self._run(step, timed=False)
+        return self._executor.value(self._output, len(step.rows))
+
+    def run_several(
+        self,
+        step: Step,
+        sampler: Sampler,
+        rows: Sequence[RowState],
+        steps: int,
+        *,
+        spare: int | None = None,
+        seconds: float = 0.0,
+        guesses: Guesses = NO_GUESSES,
+        signal: _native.Signal | None = None,
+    ) -> _native.SeveralSteps:
+        """As RunsSeveral says."""
+        return self._executor.run_several(
+            self._output,
+            sampler.native,
+            [row.native for row in rows],
+            *_arrays(step),
+            steps=steps,
+            spare=steps - 1 if spare is None else spare,
+            seconds=seconds,
+            texts=guesses.texts,
+            depths=guesses.depths,
+            room=guesses.room,
+            signal=signal,
+        )
+
+    def run_timed(self, step: Step) -> tuple[float, list[float]]:
+        """A step, instruction by instruction: seconds of preparing rotations, then of each of `program`."""
+        rotations_s, *seconds = self._run(step, timed=True)
+        return rotations_s, seconds
+
+    def _run(self, step: Step, *, timed: bool) -> list[float]:
+        return self._executor.run(*_arrays(step), token_types=step.token_types, timed=timed)
+
+
+def _arrays(step: Step) -> tuple[Ints, ...]:
+    return (
+        step.tokens,
+        step.positions,
+        step.slots,
+        step.query_starts,
+        step.lengths,
+        step.block_tables,
+        step.rows,
+        step.state_slots,
+    )
+
+
+def kv_bytes_per_page(program: Program, kv_type: KvType, page_tokens: int) -> int:
+    """Bytes of keys and values that one page takes over all layers."""
+    widths = sum(int(width) for cache in program.caches for width in cache.shape[1:])
+    return widths * page_tokens * KV_BYTES[kv_type]
+
+
+def state_bytes(program: Program, sequences: int) -> int:
+    """Bytes of the recurrent states of so many sequences."""
+    return program.state_width * 4 * sequences
+
+
+def scratch_bytes(program: Program, formats: Collection[str], max_tokens: int) -> int:
+    """Bytes that the products need beside the arena, for inputs made ready for weights in `formats`."""
+    names = sorted(formats)
+    widest = max(int(v.shape[1]) for v in program.weights.values() if len(v.shape) == 2)
+    mixtures = (
+        _moe_scratch_bytes(ins, program, names, max_tokens) for ins in program.expanded() if ins.name == "moe"
+    )
+    return _native.linear_scratch_bytes(max_tokens, widest, names) + max(mixtures, default=0)
+
+
+def _moe_scratch_bytes(moe: Instruction, program: Program, formats: Sequence[str], max_tokens: int) -> int:
+    _, gates, _, _, down, *_ = moe.inputs
+    assert gates is not None and down is not None
+    experts, outer, inner = int(gates.shape[1]), int(moe.outputs[0].shape[1]), int(down.shape[1])
+    top_k = program.experts_per_row(moe)
+    return _native.moe_scratch_bytes(max_tokens, experts, top_k, outer, inner, formats)
+
+
+def _weight(packed: PackedWeight) -> tuple[str, int, int, np.ndarray]:
+    return packed.format, packed.n, packed.k, packed.data
+
+
+def _kv_memory(
+    cache: Value, program: Program, capacity: Capacity, kv_type: KvType
+) -> tuple[np.ndarray, np.ndarray, int, int]:
+    width, head_dim = int(cache.shape[1]), _head_dim(cache, program)
+    slot_bytes = capacity.page_count * capacity.page_tokens * KV_BYTES[kv_type]
+    k, v = (_native.allocate(slot_bytes * int(width), _SHORT_TEXTS_BYTES) for width in cache.shape[1:])
+    return k, v, width // head_dim, head_dim
+
+
+def _state_memory(state: Value, capacity: Capacity) -> tuple[np.ndarray, int]:
+    width = int(state.shape[1])
+    return _native.allocate(width * 4 * capacity.state_slots), width
+
+
+def _head_dim(cache: Value, program: Program) -> int:
+    for instruction in program.instructions:
+        if instruction.name == "attend" and cache in instruction.inputs:
+            return int(instruction.attr("head_dim"))
+    raise ProgramError(f"{cache} is never attended to")

@@ -1,0 +1,59 @@
+"""The NumPy executor: walks the unfused program in float32. It is the oracle, not a fast path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from headrace.executors.executor import Capacity
+from headrace.ops.kv_write import KvCache
+from headrace.ops.value import Array, Value
+from headrace.program.program import Instruction, Program
+from headrace.program.step import INPUT_SHAPES, Step
+
+
+class ReferenceExecutor:
+    """Runs a program on NumPy arrays; `weights` are float32 by checkpoint name.
+
+    `trace` receives (instruction, outputs) after each instruction: two executors that differ are compared
+    at the first instruction whose outputs differ.
+    """
+
+    def __init__(self, program: Program, weights: Mapping[str, Array], capacity: Capacity) -> None:
+        self.capacity = capacity
+        self._instructions = program.expanded()
+        self._output = program.output
+        slots = capacity.page_count * capacity.page_tokens
+        self._fixed: dict[Value, Any] = {value: weights[name] for name, value in program.weights.items()}
+        self._fixed |= program.constants
+        for cache in program.caches:
+            k, v = (np.zeros((slots, int(width)), np.float32) for width in cache.shape[1:])
+            self._fixed[cache] = KvCache(k, v)
+        for state in program.states:
+            self._fixed[state] = np.zeros((capacity.state_slots, int(state.shape[1])), np.float32)
+
+    def run(self, step: Step, trace: Any = None) -> Array:
+        """Logits [R, V], float32."""
+        values = dict(self._fixed)
+        for instruction in self._instructions:
+            outputs = self._compute(instruction, values, step)
+            if trace is not None:
+                trace(instruction, outputs)
+        return values[self._output]
+
+    def _compute(self, instruction: Instruction, values: dict[Value, Any], step: Step) -> tuple[Array, ...]:
+        assert instruction.op is not None
+        arguments = [None if v is None else _value(v, values, step) for v in instruction.inputs]
+        result = instruction.op.body(*arguments, **instruction.attrs)
+        outputs: tuple[Array, ...] = () if result is None else (result,)
+        values.update(zip(instruction.outputs, outputs, strict=True))
+        return outputs
+
+
+def _value(value: Value, values: dict[Value, Any], step: Step) -> Any:
+    if value.kind == "input":
+        assert value.name in INPUT_SHAPES
+        return getattr(step, value.name)
+    return values[value]

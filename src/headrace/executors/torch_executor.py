@@ -1,0 +1,117 @@
+"""The torch executor: the calls of torch_ops over the unfused program, on `cpu` or `cuda`.
+
+Tier two: it computes in torch's order of summation, so the determinism contract does not cover it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from headrace.errors import ProgramError, UsageError
+from headrace.executors.executor import Capacity
+from headrace.executors.torch_ops import OPERATIONS, KvCache, Tensor, Torch
+from headrace.ops.value import Array, Ints, Value
+from headrace.program.program import Instruction, Program
+from headrace.program.step import Step
+
+DataType = Literal["float32", "bfloat16"]
+
+
+class TorchExecutor:
+    """Runs a program on torch tensors; `weights` are float32 by checkpoint name.
+
+    Weights, activations and KV are held in `data_type` on `device` (None: `cuda` where there is one, else
+    `cpu`); norms and rotations are computed in float32. UsageError where torch or the device is missing.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        weights: Mapping[str, Array],
+        capacity: Capacity,
+        *,
+        device: str | None = None,
+        data_type: DataType = "float32",
+    ) -> None:
+        self.capacity = capacity
+        self._torch = _import_torch()
+        self._device = _find_device(self._torch, device)
+        self._instructions = program.expanded()
+        self._output = program.output
+        unknown = sorted({ins.name for ins in self._instructions} - OPERATIONS.keys())
+        if unknown:
+            raise ProgramError(f"the torch executor has no call for {', '.join(unknown)}")
+        dtype = getattr(self._torch, data_type)
+        # A copy: the arrays may be read-only views of a mapped file.
+        self._fixed: dict[Value, Any] = {
+            value: self._torch.tensor(weights[name], dtype=dtype, device=self._device)
+            for name, value in program.weights.items()
+        }
+        self._fixed |= {value: self._to_device(data) for value, data in program.constants.items()}
+        slots = capacity.page_count * capacity.page_tokens
+        for cache in program.caches:
+            k, v = (
+                self._torch.zeros(slots, width, dtype=dtype, device=self._device) for width in cache.shape[1:]
+            )
+            self._fixed[cache] = KvCache(k, v)
+
+        for state in program.states:
+            self._fixed[state] = self._torch.zeros(capacity.state_slots, state.shape[1], device=self._device)
+
+    def run(self, step: Step, trace: Callable[[Instruction, tuple[Array, ...]], None] | None = None) -> Array:
+        """Logits [R, V], float32. `trace` sees every instruction with its outputs, as ReferenceExecutor's."""
+        inputs: dict[str, Any] = {
+            name: self._to_device(getattr(step, name))
+            for name in ("tokens", "token_types", "positions", "slots", "block_tables", "rows")
+        }
+        # Loop bounds stay on the host: reading them back from a device would stall it in every layer.
+        inputs |= {name: getattr(step, name) for name in ("query_starts", "lengths", "state_slots")}
+        values = dict(self._fixed)
+        with self._torch.inference_mode():
+            for instruction in self._instructions:
+                outputs = self._compute(instruction, values, inputs)
+                if trace is not None:
+                    trace(instruction, tuple(_to_numpy(output) for output in outputs))
+            return _to_numpy(values[self._output])
+
+    def _compute(
+        self, instruction: Instruction, values: dict[Value, Any], inputs: dict[str, Any]
+    ) -> tuple[Tensor, ...]:
+        arguments = [
+            None if v is None else inputs[v.name] if v.kind == "input" else values[v]
+            for v in instruction.inputs
+        ]
+        result = OPERATIONS[instruction.name](self._torch, *arguments, **instruction.attrs)
+        outputs: tuple[Tensor, ...] = () if result is None else (result,)
+        values.update(zip(instruction.outputs, outputs, strict=True))
+        return outputs
+
+    def _to_device(self, data: Array | Ints) -> Tensor:
+        return self._torch.tensor(data, device=self._device)
+
+
+def _import_torch() -> Torch:
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise UsageError(
+            f"the torch executor needs PyTorch, which is not installed ({error}): pip install headrace[torch]"
+        ) from error
+
+
+def _find_device(torch: Torch, name: str | None) -> Any:
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.zeros(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            f"torch {torch.__version__} has no device '{name}' here ({reason}): use 'cpu' or 'cuda'"
+        ) from error
+
+
+def _to_numpy(tensor: Tensor) -> Array:
+    return tensor.float().cpu().numpy()

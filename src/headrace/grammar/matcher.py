@@ -1,0 +1,191 @@
+"""Where an output stands in its grammar: masks, forced tokens and the end, through llguidance."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.grammar.compile import compile_grammar, on_large_stack
+from headrace.grammar.constraint import Constraint
+from headrace.grammar.token_table import GrammarTokens, Mask, TokenTable, mask_of
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+MAX_CACHED = 64
+MAX_LEXER_STATES = 50_000  # 1 to 2 kB each
+
+
+class Grammars:
+    """Compiles constraints for one model and keeps the latest. Safe to share between threads.
+
+    `read_tokens` is called once, with the first constraint.
+    """
+
+    def __init__(self, read_tokens: Callable[[], TokenTable]) -> None:
+        self._read_tokens = read_tokens
+        self._tokens: GrammarTokens | None = None
+        self._compiled: OrderedDict[Constraint, LLMatcher] = OrderedDict()
+        self._building, self._lock = threading.Lock(), threading.Lock()
+
+    def matcher(self, constraint: Constraint) -> Matcher:
+        """A matcher at the start of `constraint`; GrammarError where it cannot be compiled."""
+        return Matcher(self, constraint)
+
+    @property
+    def tokens(self) -> GrammarTokens:
+        """The model's tokens."""
+        with self._building:
+            if self._tokens is None:
+                self._tokens = GrammarTokens(self._read_tokens())
+            return self._tokens
+
+    def shared(self, constraint: Constraint) -> LLMatcher:
+        """A copy of the compiled grammar that shares what its lexer has found out with all other copies."""
+        with self._lock:
+            if constraint in self._compiled:
+                self._compiled.move_to_end(constraint)
+                return self._compiled[constraint].deep_copy()
+        compiled = self.fresh(constraint)
+        with self._lock:
+            self._compiled[constraint] = compiled
+            while len(self._compiled) > MAX_CACHED:
+                self._compiled.popitem(last=False)
+            return compiled.deep_copy()
+
+    def fresh(self, constraint: Constraint) -> LLMatcher:
+        """The grammar compiled anew."""
+        from llguidance import LLMatcher, LLParserLimits  # a tenth of a cold start, and few requests need it
+
+        grammar = compile_grammar(constraint, self.tokens.special_ids)
+        limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
+        try:
+            matcher = on_large_stack(lambda: LLMatcher(self.tokens.trie, grammar, log_level=0, limits=limits))
+        except RuntimeError as error:
+            raise constraint.error(f"cannot be compiled: the compiler failed ({error})") from error
+        matcher.compute_bitmask()  # what fails at once fails here, beside the loop
+        if matcher.is_error():
+            raise constraint.error(f"cannot be compiled: {_first_lines(matcher.get_error())}")
+        return matcher
+
+    def forget(self, constraint: Constraint) -> None:
+        """Drop the shared copy, which has met a limit and would fail for everyone."""
+        with self._lock:
+            self._compiled.pop(constraint, None)
+
+
+class Matcher:
+    """One choice's place in its grammar. For one thread at a time.
+
+    What comes out depends on the constraint and the accepted tokens alone: where copies that share a lexer
+    run into a limit, the tokens are replayed on a grammar of its own, which decides.
+    """
+
+    def __init__(self, grammars: Grammars, constraint: Constraint) -> None:
+        self._grammars, self._constraint = grammars, constraint
+        self._tokens = grammars.tokens
+        self._marker = None if constraint.after is None else constraint.after.encode()
+        self._tail = b""  # what has been generated lately, while the marker has not come
+        self._shares = True
+        self._state = grammars.shared(constraint)
+        self._accepted: list[int] = []  # by the grammar
+        self._forced: deque[int] = deque()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the output is complete and nothing can follow it but its end."""
+        return self._marker is None and not self._forced and self._state.is_stopped()
+
+    @property
+    def forced(self) -> int | None:
+        """The next token, where the grammar leaves no choice."""
+        return self._forced[0] if self._forced else None
+
+    @property
+    def forced_run(self) -> list[int]:
+        """All of the next tokens that are certain."""
+        return list(self._forced)
+
+    def fitting(self, tokens: list[int]) -> int:
+        """How many of the tokens may come next, one after the other, as far as that is known."""
+        return len(tokens) if self._marker is not None else self._state.validate_tokens(tokens)
+
+    def accept(self, token: int) -> None:
+        """Take note of a token that was generated; GrammarError where it does not fit or a limit is met."""
+        if self._marker is not None:
+            self._wait(token, self._marker)
+            return
+        self._consume(token)
+        if self._forced:
+            self._forced.popleft()
+        if not self._forced and not self._state.is_stopped():
+            self._force()
+
+    def mask(self) -> Mask:
+        """The tokens that may come next; GrammarError where a limit is met."""
+        if self._marker is not None:
+            return self._tokens.unended
+        if self._forced:
+            return mask_of([self._forced[0]], self._tokens.vocabulary)
+        words = self._state.compute_bitmask()
+        if self._state.is_error():
+            self._replay()
+            words = self._state.compute_bitmask()
+            self._check()
+        return np.frombuffer(words, np.uint32)[: -(-self._tokens.vocabulary // 32)]
+
+    def _wait(self, token: int, marker: bytes) -> None:
+        """The grammar starts where the marker ends, even if that is inside the token."""
+        text = self._tail + self._tokens.tokens[token]
+        place = text.find(marker)
+        if place < 0:
+            self._tail = text[-(len(marker) - 1) :] if len(marker) > 1 else b""
+            return
+        self._marker, self._tail = None, b""
+        for rest in self._tokens.trie.tokenize_bytes(text[place + len(marker) :]):
+            self._consume(rest)
+        if not self._state.is_stopped():
+            self._force()
+
+    def _consume(self, token: int) -> None:
+        self._accepted.append(token)
+        if not self._state.consume_token(token):
+            self._replay()
+
+    def _force(self) -> None:
+        self._forced.extend(self._state.compute_ff_tokens())
+        if self._state.is_error():
+            self._replay()
+            self._forced.extend(self._state.compute_ff_tokens())
+            self._check()
+
+    def _replay(self) -> None:
+        """Go on with a grammar that no other output has used."""
+        if self._shares:
+            self._shares = False
+            self._grammars.forget(self._constraint)
+            self._state = self._grammars.fresh(self._constraint)
+            for token in self._accepted:
+                self._state.consume_token(token)
+        self._check()
+
+    def _check(self) -> None:
+        if self._state.is_error():
+            raise self._constraint.error(f"cannot be followed any further: {self._why()}")
+
+    def _why(self) -> str:
+        reason = self._state.stop_reason()
+        return f"{_first_lines(self._state.get_error())} ({reason})"
+
+
+def _first_lines(message: str) -> str:
+    if message.startswith("oneOf constraints are not supported"):  # its remedy is none of ours
+        return (
+            "schema keyword 'oneOf' is only supported where no two alternatives can hold at once, as with "
+            "another `const` in each for one required property: use anyOf"
+        )
+    return " ".join(message.split("<state>")[0].split())[:400]

@@ -1,0 +1,223 @@
+"""A model as a new GGUF file or folder: tensors in another type, with its config, tokenizer and template."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from msgspec import Struct
+
+from headrace.chat.templates.chat_template import ChatTemplate
+from headrace.errors import UnsupportedModel
+from headrace.loading.model_card import licence
+from headrace.loading.text_assets import text_side
+from headrace.models.decoder_config import DecoderConfig
+from headrace.models.registry import Model, find_model
+from headrace.models.rope import Rope, read_rope
+from headrace.tokenization.tokenizer import Tokenizer
+from headrace.weights.checkpoint import INDEX
+from headrace.weights.checkpoint_reader import Source
+from headrace.weights.gguf.export import FILE_TYPES, GgufExport
+from headrace.weights.gguf.metadata import long_rope_factors, metadata_of
+from headrace.weights.gguf.model_config import ROPE_FACTORS
+from headrace.weights.gguf.tensor_names import by_model_type
+from headrace.weights.gguf.tokenizer_export import tokenizer_keys
+from headrace.weights.gguf.writer import write_gguf
+from headrace.weights.safetensors.export import SafetensorsExport
+from headrace.weights.safetensors.writer import write_safetensors
+from headrace.weights.tensor_output import ClassReport, Converter, Output, report
+
+Progress = Callable[[int, int], None]
+_CARRIED = (".json", ".jinja", ".txt", ".md", ".model")
+_DTYPES = {"f32": "float32", "f16": "float16"}  # as config.json says it; else bfloat16
+
+
+class Export(Struct, frozen=True, kw_only=True):
+    """An open checkpoint found at `path`, and the type that its weights shall have."""
+
+    checkpoint: Source
+    path: Path
+    name: str
+    type: str
+    threads: int
+
+    def to_gguf(self, out: Path, progress: Progress) -> list[ClassReport]:
+        """Writes a GGUF file beside `out`, then puts it in its place; nothing is left where that fails."""
+        converter, model = Converter(self.threads), find_model(self.checkpoint.config)
+        export = GgufExport(
+            source=self.checkpoint,
+            architecture=by_model_type(model.model_type),
+            type=self.type,
+            head_dim=model.config.head_dim if isinstance(model.config, DecoderConfig) else 0,
+            transposed=isinstance(model.config, DecoderConfig) and model.config.transposed,
+            converter=converter,
+        )
+        outputs = [*self._rope_tensors(model), *export.outputs()]
+        metadata = self._gguf_metadata()
+        total = sum(output.nbytes for output in outputs)
+        temporary = out.with_name(f".{out.name}.{os.getpid()}.partial")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("xb") as file:
+                write_gguf(file, metadata, outputs, lambda done: progress(done, total))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(out)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return report(self.checkpoint, outputs, converter.losses)
+
+    def to_folder(self, out: Path, progress: Progress) -> list[ClassReport]:
+        """Writes a folder beside `out`, then puts it in its place; nothing is left where that fails."""
+        converter, model = Converter(self.threads), find_model(self.checkpoint.config)
+        if self.checkpoint.metadata is not None and model.model_type == "gpt2":
+            raise UnsupportedModel(
+                "gpt2 from GGUF has its matrices turned: start from its folder, or write GGUF"
+            )
+        export = SafetensorsExport(source=self.checkpoint, type=self.type, converter=converter)
+        outputs = export.outputs()
+        total = sum(output.nbytes for output in outputs)
+        temporary = out.with_name(f".{out.name}.{os.getpid()}.partial")
+        temporary.mkdir(parents=True)
+        try:
+            self._write_text_files(temporary, model)
+            self._write_config(temporary, export.quantization_config())
+            with (temporary / "model.safetensors").open("xb") as file:
+                write_safetensors(file, outputs, lambda done: progress(done, total))
+                file.flush()
+                os.fsync(file.fileno())
+            if out.is_dir() and not out.is_symlink():
+                shutil.rmtree(out)
+            else:
+                out.unlink(missing_ok=True)
+            temporary.replace(out)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return report(self.checkpoint, outputs, converter.losses)
+
+    def _gguf_metadata(self) -> dict[str, object]:
+        kind: dict[str, object] = {
+            "general.file_type": FILE_TYPES[self.type],
+            "general.quantization_version": 2,
+        }
+        old = self.checkpoint.metadata
+        if old is not None:
+            dropped = ("split.", "general.alignment")
+            kept = {key: value for key, value in old.items() if not key.startswith(dropped)}
+            return kept | kind
+        tokenizer, template = text_side(self.path, None)
+        config = self.checkpoint.config
+        model = find_model(config)
+        architecture, rope = by_model_type(model.model_type), _rope_of(model)
+        keys = metadata_of(config, architecture)
+        if rope is not None and long_rope_factors(config, 2 * len(rope.inv_freq)):
+            keys[f"{architecture.name}.rope.scaling.attn_factor"] = rope.scale
+        keys |= {"general.type": "model", "general.name": self.name} | kind
+        own_licence = licence(self.path, None)
+        if own_licence is not None:
+            keys["general.license"] = own_licence
+        keys |= tokenizer_keys(tokenizer, model.config.vocabulary)
+        return keys | _template_keys(template) | _sampling_keys(self.checkpoint.generation_config or {})
+
+    def _rope_tensors(self, model: Model) -> list[Output]:
+        """Divisors of the rotary frequencies, which GGUF keeps as tensors."""
+        config, rope = self.checkpoint.config, _rope_of(model)
+        if rope is None:
+            return []
+        table = cast("dict[str, object]", config.get("rope_parameters") or config.get("rope_scaling") or {})
+        if table.get("rope_type", table.get("type")) in ("llama3", "divided"):
+            theta = table.get("rope_theta", config.get("rope_theta", 10000.0))
+            plain = read_rope({"rope_theta": theta}, 2 * len(rope.inv_freq))
+            return [_vector(ROPE_FACTORS, (plain.inv_freq / rope.inv_freq).astype(np.float32))]
+        factors = long_rope_factors(config, 2 * len(rope.inv_freq))
+        return [_vector(name, values) for name, values in factors.items()]
+
+    def _write_text_files(self, folder: Path, model: Model) -> None:
+        if self.checkpoint.metadata is None:
+            for file in self.path.iterdir():
+                if (file.suffix in _CARRIED or file.name.startswith("LICENSE")) and file.name != INDEX:
+                    shutil.copyfile(file, folder / file.name)
+            return
+        tokenizer, template = text_side(self.path, self.checkpoint.metadata)
+        (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
+        settings = _token_settings(tokenizer, template)
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2, ensure_ascii=False))
+        generation = dict(self.checkpoint.generation_config or {})
+        generation["eos_token_id"] = sorted(tokenizer.eos_ids)
+        (folder / "generation_config.json").write_text(json.dumps(generation, indent=2))
+
+    def _write_config(self, folder: Path, quantization: Mapping[str, object] | None) -> None:
+        config = dict(self.checkpoint.config)
+        config.pop("torch_dtype", None)
+        config.pop("quantization_config", None)
+        config["dtype"] = _DTYPES.get(self.type, "bfloat16")
+        if self.checkpoint.metadata is not None:
+            _check_rope(config)
+        if quantization is not None:
+            config["quantization_config"] = dict(quantization)
+        (folder / "config.json").write_text(json.dumps(config, indent=2))
+
+
+def _rope_of(model: Model) -> Rope | None:
+    """The rotation of the first layer, None where it has none."""
+    return model.config.ropes[0] if isinstance(model.config, DecoderConfig) else None
+
+
+def _vector(name: str, values: np.ndarray) -> Output:
+    return Output(name, "F32", values.shape, values.nbytes, (), lambda: iter([values.view(np.uint8)]))
+
+
+def _template_keys(template: ChatTemplate | None) -> dict[str, object]:
+    if template is None:
+        return {}
+    keys: dict[str, object] = {"tokenizer.chat_template": template.source}
+    if template.tool_source != template.source:
+        keys["tokenizer.chat_template.tool_use"] = template.tool_source
+        keys["tokenizer.chat_templates"] = ["tool_use"]
+    return keys
+
+
+def _sampling_keys(generation: Mapping[str, object]) -> dict[str, object]:
+    names = {
+        "temperature": "temp",
+        "top_p": "top_p",
+        "min_p": "min_p",
+        "repetition_penalty": "penalty_repeat",
+    }
+    keys: dict[str, object] = {}
+    for field, key in names.items():
+        value = generation.get(field)
+        if isinstance(value, int | float):
+            keys[f"general.sampling.{key}"] = float(value)
+    if isinstance(generation.get("top_k"), int):
+        keys["general.sampling.top_k"] = generation["top_k"]
+    return keys
+
+
+def _token_settings(tokenizer: Tokenizer, template: ChatTemplate | None) -> dict[str, object]:
+    settings: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    if tokenizer.bos_id is not None:
+        settings["bos_token"] = tokenizer.pieces.token_of(tokenizer.bos_id)
+        settings["add_bos_token"] = tokenizer.encode("a")[:1] == [tokenizer.bos_id]
+    if tokenizer.eos_ids:
+        settings["eos_token"] = tokenizer.pieces.token_of(min(tokenizer.eos_ids))
+    if template is not None and template.tool_source != template.source:
+        sources = {"default": template.source, "tool_use": template.tool_source}
+        settings["chat_template"] = [{"name": name, "template": text} for name, text in sources.items()]
+    elif template is not None:
+        settings["chat_template"] = template.source
+    return settings
+
+
+def _check_rope(config: Mapping[str, object]) -> None:
+    rope = cast("Mapping[str, object]", config.get("rope_parameters") or {})
+    if rope.get("rope_type") == "divided":
+        raise UnsupportedModel(
+            "this GGUF holds divisors of its rotary frequencies, for which config.json has no field: start "
+            "from the model's folder, or write GGUF"
+        )

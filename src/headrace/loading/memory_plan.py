@@ -1,0 +1,207 @@
+"""The memory plan, made before any weight is read: weights, keys and values, states, activations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import psutil
+
+from headrace.engine.client import MemoryPlan
+from headrace.errors import OutOfMemory, UsageError
+from headrace.executors.executor import Capacity
+from headrace.executors.native import KvType, kv_bytes_per_page, scratch_bytes, state_bytes
+from headrace.kv.pages import PAGE_TOKENS, pages_for
+from headrace.loading.free_memory import free_memory_bytes
+from headrace.loading.options import EngineOptions
+from headrace.program.fuse import fuse
+from headrace.program.plan import plan_arena
+from headrace.program.program import Program
+from headrace.weights.packing.packed_weights import Wanted, predicted_bytes
+
+KV_SHARE_OF_FREE_MEMORY = 0.5
+DRAFT_ROWS = 32
+
+
+def plan_memory(
+    program: Program,
+    wanted: Sequence[Wanted],
+    options: EngineOptions,
+    *,
+    context: int,
+    encodes: bool = False,
+    draft_bytes: int = 0,
+) -> MemoryPlan:
+    """What a model will take; OutOfMemory where that is more than there is.
+
+    `context` is the model's own length; the options may lower it, but not raise it. `draft_bytes` are taken
+    by its draft model. An encoder reads a text in one step, so that its steps are that long, and needs keys
+    and values of one step only.
+    """
+    context = _context(options.context, context)
+    kv_type = _kv_type(options, wanted)
+    weights = predicted_bytes(wanted) + 4 * _vector_entries(program)
+    step_tokens, step_rows = _step_size(options, context, encodes=encodes)
+    activations = _activation_bytes(program, wanted, step_tokens, step_rows)
+    states = state_bytes(program, options.max_sequences)
+    per_page = kv_bytes_per_page(program, kv_type, PAGE_TOKENS)
+    base = psutil.Process().memory_info().rss
+    usable = _usable_bytes(options, base)
+    free = usable - draft_bytes - weights - activations - states
+    pages_of = _encoder_pages if encodes else _pages
+    pages = pages_of(options, step_tokens if encodes else context, per_page, free)
+    plan = MemoryPlan(
+        context=context,
+        kv_type=kv_type,
+        weights_bytes=weights,
+        kv_bytes=pages * per_page,
+        state_bytes=states,
+        activation_bytes=activations,
+        base_bytes=base,
+        page_count=pages,
+        page_tokens=PAGE_TOKENS if per_page else context,
+        weight_bytes_per_token=_bytes_per_token(program, wanted),
+        step_tokens=step_tokens,
+        step_rows=step_rows,
+        draft_bytes=draft_bytes,
+    )
+    if plan.kv_bytes > free:
+        raise _does_not_fit(plan, usable)
+    return plan
+
+
+def _does_not_fit(plan: MemoryPlan, usable: int) -> OutOfMemory:
+    draft = f"{_gb(plan.draft_bytes)} for the draft model, " if plan.draft_bytes else ""
+    return OutOfMemory(
+        f"the model needs {draft}{_gb(plan.weights_bytes)} for weights, {_gb(plan.activation_bytes)} for"
+        f" activations, {_gb(plan.state_bytes)} for states and {_gb(plan.kv_bytes)} for keys and values, "
+        f"{_gb(max(usable, 0))} are free: use a smaller --context or --max-sequences, or --weights int4",
+        needed_bytes=plan.total_bytes,
+    )
+
+
+def _usable_bytes(options: EngineOptions, base: int) -> int:
+    """Memory that may be taken beside the `base` bytes of the process."""
+    free = free_memory_bytes()
+    return free if options.memory_bytes is None else min(free, options.memory_bytes - base)
+
+
+def _activation_bytes(program: Program, wanted: Sequence[Wanted], step_tokens: int, step_rows: int) -> int:
+    arena = plan_arena(fuse(program), max_tokens=step_tokens, max_rows=step_rows)
+    return arena.nbytes + scratch_bytes(program, {weight.format for weight in wanted}, step_tokens)
+
+
+def _step_size(options: EngineOptions, context: int, *, encodes: bool) -> tuple[int, int]:
+    """Most tokens of a step, and most rows of output."""
+    if encodes:
+        tokens = max(options.token_budget, context)
+        return tokens, tokens
+    return options.token_budget, _max_rows(options)
+
+
+def capacity_of(plan: MemoryPlan, options: EngineOptions) -> Capacity:
+    """The executor's sizes under a plan."""
+    return Capacity(
+        max_tokens=plan.step_tokens,
+        max_rows=plan.step_rows,
+        page_count=plan.page_count,
+        page_tokens=plan.page_tokens,
+        state_slots=options.max_sequences if plan.state_bytes else 0,
+    )
+
+
+def _max_rows(options: EngineOptions) -> int:
+    """Rows of logits: one for each sequence, and enough for the drafts of a few."""
+    if options.speculation == "off":
+        return options.max_sequences
+    return min(max(options.max_sequences, DRAFT_ROWS), options.token_budget)
+
+
+def _context(asked: int | None, own: int) -> int:
+    if asked is not None and asked > own:
+        raise UsageError(
+            f"--context {asked:,} is more than the model's own {own:,} tokens: lower it", param="context"
+        )
+    return asked or own
+
+
+def _kv_type(options: EngineOptions, wanted: Sequence[Wanted]) -> KvType:
+    if options.kv_dtype != "auto":
+        return options.kv_dtype
+    return "f32" if all(weight.format == "f32" for weight in wanted) else "bf16"
+
+
+def _pages(options: EngineOptions, context: int, per_page: int, free: int) -> int:
+    return _page_count(options, context, per_page, free) if per_page else _pages_of_nothing(options, context)
+
+
+def _page_count(options: EngineOptions, context: int, per_page: int, free: int) -> int:
+    """Pages for the asked bytes, or for every sequence's full context as far as half the free memory goes."""
+    one_context = -(-context // PAGE_TOKENS)
+    if options.kv_memory_bytes is not None:
+        pages = options.kv_memory_bytes // per_page
+        if pages < 1:
+            raise UsageError(
+                f"kv_memory_bytes {options.kv_memory_bytes:,} is less than one page of {per_page:,} bytes",
+                param="kv_memory_bytes",
+            )
+        return min(pages, one_context * options.max_sequences)
+    affordable = int(free * KV_SHARE_OF_FREE_MEMORY) // per_page
+    return max(one_context, min(one_context * options.max_sequences, affordable))
+
+
+def _encoder_pages(options: EngineOptions, step_tokens: int, per_page: int, free: int) -> int:
+    """Pages for an encoder, each of whose texts begins with one of its own."""
+    pages = pages_for(step_tokens, PAGE_TOKENS) + options.max_sequences
+    if options.kv_memory_bytes is not None and options.kv_memory_bytes < pages * per_page:
+        raise UsageError(
+            f"kv_memory_bytes {options.kv_memory_bytes:,} is less than {pages * per_page:,}, which a step of"
+            f" {step_tokens:,} tokens needs: raise it, or use a smaller --context",
+            param="kv_memory_bytes",
+        )
+    return pages
+
+
+def _pages_of_nothing(options: EngineOptions, context: int) -> int:
+    """One page for each sequence, of a model that keeps no keys and values."""
+    if options.kv_memory_bytes is not None:
+        raise UsageError(
+            "kv_memory_bytes has no effect on a model without keys and values: leave it out, and lower"
+            " --max-sequences for less memory",
+            param="kv_memory_bytes",
+        )
+    if context * options.max_sequences >= 1 << 31:
+        raise UsageError(
+            f"{options.max_sequences:,} sequences of {context:,} tokens are more than {1 << 31:,} tokens:"
+            " use a smaller --context",
+            param="context",
+        )
+    return options.max_sequences
+
+
+def _vector_entries(program: Program) -> int:
+    shapes = [value.shape for value in program.weights.values() if len(value.shape) != 2]
+    return sum(prod(int(size) for size in shape) for shape in shapes)
+
+
+def shares_per_token(program: Program) -> dict[str, float]:
+    """Of each matrix that takes part in products: the share that one token is multiplied with."""
+    shares: dict[str, float] = {}
+    for instruction in program.expanded():
+        if instruction.name in ("linear", "head_linear", "moe"):
+            share = 1.0
+            if instruction.name == "moe":
+                gates = instruction.inputs[1]
+                assert gates is not None
+                share = program.experts_per_row(instruction) / int(gates.shape[1])
+            shares |= {value.name: share for value in instruction.inputs if value is not None}
+    return shares
+
+
+def _bytes_per_token(program: Program, wanted: Sequence[Wanted]) -> int:
+    shares = shares_per_token(program)
+    return sum(int(shares.get(weight.name, 0) * predicted_bytes([weight])) for weight in wanted)
+
+
+def _gb(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.2f} GB"

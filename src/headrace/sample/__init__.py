@@ -1,1 +1,0 @@
-"""Logits to tokens: penalties, truncation, and draws from counter-based random numbers."""

@@ -1,0 +1,1 @@
+"""Sampling parameters, logit processors and the sampler."""

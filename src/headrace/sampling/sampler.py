@@ -1,0 +1,212 @@
+"""Logits to tokens for the rows of one step: the front of the native sampler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from headrace import _native
+from headrace.errors import HeadraceError, InvalidRequest, NumericalError
+from headrace.sampling.banned_strings import Breakers
+from headrace.sampling.deterministic_math import MAX_VOCABULARY
+from headrace.sampling.params import SamplingParams
+from headrace.sampling.penalties import MIN_REPETITION_PENALTY
+
+Tops = tuple[tuple[int, float], ...]
+
+_SAME = (
+    "temperature",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "top_n_sigma",
+    "top_k",
+    "typical_p",
+    "top_p",
+    "xtc_probability",
+    "xtc_threshold",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "presence_penalty",
+    "frequency_penalty",
+    "repeat_last_n",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "min_tokens",
+)  # by these names both here and there
+
+
+class RowState:
+    """What sampling knows of one choice of a request: its parameters, its position, its token counts.
+
+    `seed` is the request's, already drawn if it asked for none; `choice` its index below n. The position
+    is the number of tokens appended, that is, the 0-based index of the token to be drawn next. The
+    repetition penalty counts the prompt and the appended tokens, presence and frequency penalties the
+    appended ones. `eos_ids` are not drawn before min_tokens, unless ignore_eos. `bad_words` are the ids of
+    each, `history` the prompt as DRY looks at it (see penalties.BREAK), and `breakers`, this row's own,
+    finds what breaks a repetition in the tokens after it.
+    """
+
+    __slots__ = ("_breakers", "native")
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        seed: int,
+        choice: int,
+        prompt_ids: Sequence[int],
+        eos_ids: Collection[int],
+        bad_words: Sequence[Sequence[int]] = (),
+        history: Sequence[int] | NDArray[np.int32] = (),
+        breakers: Breakers | None = None,
+    ) -> None:
+        settings = _native.SampleSettings()
+        for name in _SAME:
+            setattr(settings, name, getattr(params, name))
+        settings.log_min_p = math.log(params.min_p) if params.min_p > 0.0 else -math.inf
+        settings.repetition_penalty = max(params.repetition_penalty, MIN_REPETITION_PENALTY)
+        settings.logit_bias = list(params.logit_bias.items())
+        settings.bad_words = [list(word) for word in bad_words]
+        settings.ends = sorted({*params.stop_token_ids, *(() if params.ignore_eos else eos_ids)})
+        settings.logprobs = -1 if params.logprobs is None else params.logprobs
+        settings.seed, settings.choice = seed % 2**64, choice
+        self._breakers = breakers if params.dry_multiplier else None
+        # Converting a long prompt takes milliseconds, and only this penalty looks at it.
+        counted = prompt_ids if params.repetition_penalty != 1.0 else ()
+        self.native = _native.SampleRow(settings, np.array(counted, np.int32), np.asarray(history, np.int32))
+
+    @property
+    def position(self) -> int:
+        """Number of tokens appended so far."""
+        return self.native.position
+
+    @property
+    def mu(self) -> float:
+        """Mirostat's bound of surprise for the next token, in bits."""
+        return self.native.mu
+
+    def for_drafts(self) -> RowState:
+        """A copy that draws what this one would, as long as both take note of the same tokens."""
+        copy = RowState.__new__(RowState)
+        copy._breakers, copy.native = None, self.native.for_drafts()
+        return copy
+
+    def append(self, token: int) -> None:
+        """Take note of a token that has been generated."""
+        self.native.append(token, self._breaks(token))
+
+    def _breaks(self, token: int) -> bool:
+        return self._breakers is not None and self._breakers.push(token)
+
+
+class Sampled(Struct, frozen=True):
+    """The tokens of one step, by row.
+
+    Where `errors[r]` is not None the row has no token (-1). `logprobs` is NaN and `tops` empty for rows
+    that did not ask; `tops` are (token, log-probability), likeliest first, equal ones by lowest id.
+    """
+
+    tokens: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    tops: tuple[Tops, ...]
+    errors: tuple[HeadraceError | None, ...]
+
+
+class Score(Struct, frozen=True):
+    """A token under the model's distribution: its natural-log probability, its rank (1: no token is likelier)
+    and the likeliest tokens."""
+
+    logprob: float
+    rank: int
+    top: Tops
+
+
+class Sampler:
+    """Draws one token for each row of logits [R, vocabulary] on the threads of a pool.
+
+    Tokens are those of headrace.sampling.reference, bit for bit, whatever the other rows, their order or
+    the number of threads. Not for use by two threads at once.
+    """
+
+    def __init__(self, vocabulary: int, pool: _native.Pool) -> None:
+        if not 1 <= vocabulary <= MAX_VOCABULARY:
+            raise InvalidRequest(
+                f"a vocabulary of {vocabulary:,} tokens cannot be sampled, 1 to {MAX_VOCABULARY:,} can"
+            )
+        self.vocabulary = vocabulary
+        self.native = _native.Sampler(vocabulary, pool)
+
+    def sample(
+        self,
+        logits: NDArray[np.float32],
+        rows: Sequence[RowState],
+        allowed: Sequence[NDArray[np.uint32] | None] | None = None,
+    ) -> Sampled:
+        """Draw; the rows' states stay as they are until `append`.
+
+        `logits` is scratch: bias, penalties and masks are written into it. `allowed[r]`, where given, has bit
+        `id % 32` of word `id // 32` set for each token that may be drawn.
+        """
+        tokens, logprobs, tops, faults = self.native.sample(logits, [row.native for row in rows], allowed)
+        errors: list[HeadraceError | None] = [None] * len(rows)
+        for row, fault in faults:
+            errors[row] = self.error(fault)
+        return Sampled(tokens, logprobs, tops, tuple(errors))
+
+    def draw_drafted(
+        self,
+        logits: NDArray[np.float32],
+        rows: Sequence[RowState],
+        firsts: Sequence[int],
+        drafts: Sequence[Sequence[int]],
+    ) -> list[list[int]]:
+        """For each row state a token from row firsts[i] of `logits`, and as long as drafts[i] said the same
+        another from the row after it: the tokens, which the states have taken note of, and the negative
+        number of an error from where logits gave none. `logits` is scratch. Not for states that need to be
+        told more than tokens: see Choice.simple."""
+        return self.native.draw_drafted(logits, [row.native for row in rows], firsts, drafts)
+
+    def score(
+        self, logits: NDArray[np.float32], rows: Sequence[int], tokens: Sequence[int], tops: int
+    ) -> list[Score]:
+        """How likely tokens[i] is by row rows[i] of `logits`, with the `tops` likeliest (0 to 20);
+        NumericalError where a row is not finite."""
+        found = self.native.score(logits, np.array(rows, np.int32), np.array(tokens, np.int32), tops)
+        for *_, fault in found:
+            if fault:
+                raise self.error(fault)
+        return [Score(logprob, rank, top) for logprob, rank, top, _ in found]
+
+    def top(self, logits: NDArray[np.float32], row: int, count: int) -> list[tuple[int, float]]:
+        """The `count` likeliest tokens of a row of `logits` with their log-probabilities, likeliest first;
+        fewer where fewer can be drawn. NumericalError where the row is not finite."""
+        count = min(count, self.vocabulary)
+        ids, logprobs = self.native.top(logits, np.array([row], np.int32), count)
+        if ids[0] < 0:
+            raise self.error(1)
+        return [pair for pair in zip(ids.tolist(), logprobs.tolist(), strict=True) if pair[0] >= 0]
+
+    def error(self, fault: int) -> HeadraceError:
+        """What native code means by the number of a fault, negated or not."""
+        fault = abs(fault)
+        if fault == 1:
+            return NumericalError(
+                f"the model gave logits that are not finite among its {self.vocabulary:,}:"
+                " check the weights, or load them in a wider format"
+            )
+        if fault == 2:
+            return InvalidRequest(
+                "no token is left to draw: the allowed tokens are all stop tokens and fewer than min_tokens"
+                " were generated, or none is allowed",
+                param="min_tokens",
+            )
+        return InvalidRequest(
+            f"logit_bias names a token that is not in the vocabulary of {self.vocabulary:,}",
+            param="logit_bias",
+        )

@@ -1,0 +1,76 @@
+"""Aliases in the store: names of users for models, with a system prompt and parameters of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+from msgspec import Struct, field
+
+from headrace.storage.database import Database, Row
+
+_COLUMNS = "name, target, created_s, system, parameters, license"
+
+
+class Alias(Struct, frozen=True, kw_only=True):
+    """`target` is the name of a model, never of another alias."""
+
+    name: str
+    target: str
+    created_s: int
+    system: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    license: str | None = None
+
+
+class Aliases:
+    """The aliases of one store."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def find(self, name: str) -> Alias | None:
+        """The alias of that name, if there is one."""
+        if not self._database.exists:
+            return None
+        rows = self._database.query(f"SELECT {_COLUMNS} FROM aliases WHERE name = ?", (name,))
+        return _alias(rows[0]) if rows else None
+
+    def all(self) -> list[Alias]:
+        """All of them by name."""
+        if not self._database.exists:
+            return []
+        return [_alias(row) for row in self._database.query(f"SELECT {_COLUMNS} FROM aliases ORDER BY name")]
+
+    def put(self, alias: Alias) -> None:
+        """Keep an alias, in place of another of its name."""
+        self._database.execute(
+            f"INSERT OR REPLACE INTO aliases ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                alias.name,
+                alias.target,
+                alias.created_s,
+                alias.system,
+                json.dumps(dict(alias.parameters)),
+                alias.license,
+            ),
+        )
+
+    def remove(self, name: str) -> bool:
+        """Forget an alias; whether there was one."""
+        if not self._database.exists:
+            return False
+        return self._database.execute("DELETE FROM aliases WHERE name = ?", (name,)) > 0
+
+
+def _alias(row: Row) -> Alias:
+    name, target, created_s, system, parameters, licence = cast("tuple[Any, ...]", row)
+    return Alias(
+        name=name,
+        target=target,
+        created_s=created_s,
+        system=system,
+        parameters=json.loads(parameters),
+        license=licence,
+    )

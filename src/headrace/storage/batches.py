@@ -1,0 +1,204 @@
+"""Batches: what is to be computed line by line, which lines are done, and what came of them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable
+from enum import IntEnum
+
+from msgspec import Struct
+
+from headrace.storage.database import Database, Row
+
+
+class LineState(IntEnum):
+    """Where a line stands. UNFINISHED ones were given up with their batch."""
+
+    PENDING = 0
+    COMPLETED = 1
+    FAILED = 2
+    UNFINISHED = 3
+
+
+class StoredBatch(Struct, frozen=True):
+    """A batch. Times are seconds since 1970.
+
+    `status` is in_progress, cancelling, finalizing, and at the end the `outcome`: completed, expired or
+    cancelled, which is known as soon as no further line will run. `completed` and `failed` count lines.
+    """
+
+    id: str
+    owner: str
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    metadata: str | None
+    files_expire_after_s: int | None
+    status: str
+    outcome: str | None
+    created_s: int
+    expires_s: int
+    cancelling_s: int | None
+    finalizing_s: int | None
+    ended_s: int | None
+    output_file_id: str | None
+    error_file_id: str | None
+    total: int
+    completed: int
+    failed: int
+    usage: str | None
+
+
+class Line(Struct, frozen=True):
+    """A line of a batch; `reply` is the line that goes to an output file."""
+
+    place: int
+    custom_id: str | None
+    body: bytes | None
+    state: LineState = LineState.PENDING
+    reply: bytes | None = None
+
+
+_COLUMNS = StoredBatch.__struct_fields__
+_COUNTS = {
+    name: f"COALESCE({name}, (SELECT COUNT(*) FROM batch_lines WHERE batch = batches.id AND {states}))"
+    for name, states in (("completed", "state = 1"), ("failed", "state IN (2, 3)"))
+}
+_SELECT = "SELECT " + ", ".join(_COUNTS.get(name, name) for name in _COLUMNS) + " FROM batches"
+
+
+class Batches:
+    """The batches of one store."""
+
+    def __init__(self, database: Database, prefix: str = "batch") -> None:
+        """`prefix`: of the ids of one surface's batches, which the others' do not see."""
+        self._database, self._prefix = database, prefix
+
+    def add(
+        self,
+        owner: str,
+        lines: Iterable[Line],
+        *,
+        endpoint: str,
+        input_file_id: str,
+        completion_window: str,
+        window_s: int,
+        metadata: str | None,
+        files_expire_after_s: int | None,
+    ) -> StoredBatch:
+        """Keep a batch with its lines, those that are wrong with their replies."""
+        batch_id, now_s = f"{self._prefix}_{uuid.uuid4().hex}", int(time.time())
+        values = (batch_id, owner, endpoint, input_file_id, completion_window, metadata, files_expire_after_s)
+        with self._database.transaction() as connection:
+            connection.execute(
+                f"""INSERT INTO batches ({", ".join(_COLUMNS[:7])}, status, created_s, expires_s, total)
+                VALUES (?, ?, ?, ?, ?, ?, ?, 'in_progress', ?, ?, 0)""",
+                (*values, now_s, now_s + window_s),
+            )
+            connection.executemany(
+                "INSERT INTO batch_lines VALUES (?, ?, ?, ?, ?, ?)",
+                ((batch_id, one.place, one.custom_id, one.body, one.state, one.reply) for one in lines),
+            )
+            connection.execute(
+                "UPDATE batches SET total = (SELECT COUNT(*) FROM batch_lines WHERE batch = id) WHERE id = ?",
+                (batch_id,),
+            )
+        found = self.get(owner, batch_id)
+        assert found is not None
+        return found
+
+    def get(self, owner: str, batch_id: str) -> StoredBatch | None:
+        """One of the owner's batches; None where there is none of that id."""
+        if not batch_id.startswith(self._prefix + "_"):
+            return None
+        rows = self._database.query(f"{_SELECT} WHERE owner = ? AND id = ?", (owner, batch_id))
+        return _stored(rows[0]) if rows else None
+
+    def page(
+        self, owner: str, *, after: str | None, before: str | None = None, limit: int
+    ) -> list[StoredBatch]:
+        """Up to `limit` of the owner's batches, newest first: those next to `after`, or next to `before`."""
+        comes, order = ("<", "DESC") if before is None else (">", "ASC")
+        rows = self._database.query(
+            f"""{_SELECT} WHERE owner = ?1 AND id GLOB ?4
+            AND (?2 IS NULL OR number {comes} (SELECT number FROM batches WHERE id = ?2 AND owner = ?1))
+            ORDER BY number {order} LIMIT ?3""",
+            (owner, after if before is None else before, limit, f"{self._prefix}_*"),
+        )
+        found = [_stored(row) for row in rows]
+        return found if before is None else found[::-1]
+
+    def open(self) -> list[StoredBatch]:
+        """The batches of all owners that have not ended, oldest first."""
+        return [
+            _stored(row) for row in self._database.query(f"{_SELECT} WHERE ended_s IS NULL ORDER BY number")
+        ]
+
+    def cancel(self, owner: str, batch_id: str) -> StoredBatch | None:
+        """Ask for the end of one of the owner's batches; None where there is none of that id."""
+        self._database.execute(
+            "UPDATE batches SET status = 'cancelling', cancelling_s = ? "
+            "WHERE owner = ? AND id = ? AND id GLOB ? AND status = 'in_progress'",
+            (int(time.time()), owner, batch_id, f"{self._prefix}_*"),
+        )
+        return self.get(owner, batch_id)
+
+    def pending(self, batch_id: str, *, after: int, limit: int) -> list[Line]:
+        """The next lines to run, in their order."""
+        rows = self._database.query(
+            "SELECT place, custom_id, body FROM batch_lines "
+            "WHERE batch = ? AND state = 0 AND place > ? ORDER BY place LIMIT ?",
+            (batch_id, after, limit),
+        )
+        return [Line(*row) for row in rows]  # type: ignore[arg-type]
+
+    def record(self, batch_id: str, place: int, state: LineState, reply: bytes) -> None:
+        """What came of a line. It does not run again."""
+        self._database.execute(
+            "UPDATE batch_lines SET state = ?, reply = ?, body = NULL "
+            "WHERE batch = ? AND place = ? AND state = 0",
+            (state, reply, batch_id, place),
+        )
+
+    def close(self, batch_id: str, outcome: str) -> None:
+        """No further line will run: those that have not are unfinished."""
+        with self._database.transaction() as connection:
+            connection.execute(
+                "UPDATE batch_lines SET state = 3, body = NULL WHERE batch = ? AND state = 0", (batch_id,)
+            )
+            connection.execute(
+                """UPDATE batches SET outcome = ?1, finalizing_s = ?2,
+                status = CASE status WHEN 'in_progress' THEN 'finalizing' ELSE status END
+                WHERE id = ?3 AND ended_s IS NULL""",
+                (outcome, int(time.time()), batch_id),
+            )
+
+    def ended_lines(self, batch_id: str, *, after: int, limit: int) -> list[Line]:
+        """The next lines that have run or been given up, in their order."""
+        rows = self._database.query(
+            "SELECT place, custom_id, state, reply FROM batch_lines "
+            "WHERE batch = ? AND state > 0 AND place > ? ORDER BY place LIMIT ?",
+            (batch_id, after, limit),
+        )
+        return [
+            Line(place, custom_id, None, LineState(state), reply)  # type: ignore[arg-type]
+            for place, custom_id, state, reply in rows
+        ]
+
+    def publish(
+        self, batch_id: str, *, output_file_id: str | None, error_file_id: str | None, usage: str | None
+    ) -> None:
+        """The batch has ended and its files are whole; its lines are in them. Once: what has ended stays."""
+        with self._database.transaction() as connection:
+            connection.execute(
+                f"""UPDATE batches SET status = outcome, ended_s = ?, output_file_id = ?, error_file_id = ?,
+                usage = ?, completed = {_COUNTS["completed"]}, failed = {_COUNTS["failed"]}
+                WHERE id = ? AND ended_s IS NULL""",
+                (int(time.time()), output_file_id, error_file_id, usage, batch_id),
+            )
+            connection.execute("DELETE FROM batch_lines WHERE batch = ?", (batch_id,))
+
+
+def _stored(row: Row) -> StoredBatch:
+    return StoredBatch(*row)  # type: ignore[arg-type]

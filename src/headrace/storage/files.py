@@ -1,0 +1,130 @@
+"""Files that clients have uploaded and those that were made for them, in parts; each belongs to one owner."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from headrace.storage.database import Database, Row
+
+PART_BYTES = 2**20
+
+
+class StoredFile(Struct, frozen=True):
+    """A file without its content. Times are seconds since 1970; after `expires_s` it is gone."""
+
+    id: str
+    owner: str
+    filename: str
+    purpose: str
+    bytes: int
+    created_s: int
+    expires_s: int | None
+
+
+_COLUMNS = ", ".join(StoredFile.__struct_fields__)
+_THERE = "unfinished_of IS NULL AND (expires_s IS NULL OR expires_s > ?)"
+
+
+class Files:
+    """The files of one store."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(
+        self, owner: str, filename: str, purpose: str, parts: Iterable[bytes], *, expires_after_s: int | None
+    ) -> StoredFile:
+        """Keep a file whose parts are at hand; it is there whole or not at all."""
+        with self._database.transaction():
+            file_id = self.begin(owner, filename, purpose, "upload", expires_after_s=expires_after_s)
+            for place, data in enumerate(parts):
+                self.append(file_id, place, data)
+            self.finish(file_id)
+        found = self.get(owner, file_id)
+        assert found is not None
+        return found
+
+    def begin(
+        self, owner: str, filename: str, purpose: str, maker: str, *, expires_after_s: int | None
+    ) -> str:
+        """Begin a file that is written part by part by `maker`; its id. Nobody sees it before `finish`."""
+        now_s, file_id = int(time.time()), f"file-{uuid.uuid4().hex}"
+        expires_s = None if expires_after_s is None else now_s + expires_after_s
+        self._database.execute(
+            f"INSERT INTO files ({_COLUMNS}, unfinished_of) VALUES (?, ?, ?, ?, 0, ?, ?, ?)",
+            (file_id, owner, filename, purpose, now_s, expires_s, maker),
+        )
+        return file_id
+
+    def append(self, file_id: str, place: int, data: bytes) -> None:
+        """Write the part at `place` of a file that was begun."""
+        with self._database.transaction():
+            self._database.execute("UPDATE files SET bytes = bytes + ? WHERE id = ?", (len(data), file_id))
+            self._database.execute(
+                "INSERT INTO file_parts SELECT number, ?, ? FROM files WHERE id = ?", (place, data, file_id)
+            )
+
+    def finish(self, file_id: str) -> None:
+        """The file is whole."""
+        self._database.execute("UPDATE files SET unfinished_of = NULL WHERE id = ?", (file_id,))
+
+    def forget_unfinished(self, maker: str) -> None:
+        """Drop what `maker` began and did not finish."""
+        self._database.execute("DELETE FROM files WHERE unfinished_of = ?", (maker,))
+
+    def get(self, owner: str, file_id: str) -> StoredFile | None:
+        """One of the owner's files; None where there is none of that id."""
+        rows = self._database.query(
+            f"SELECT {_COLUMNS} FROM files WHERE owner = ? AND id = ? AND {_THERE}",
+            (owner, file_id, time.time()),
+        )
+        return _stored(rows[0]) if rows else None
+
+    def page(
+        self, owner: str, *, purpose: str | None, after: str | None, limit: int, newest_first: bool
+    ) -> list[StoredFile]:
+        """Up to `limit` of the owner's files, from the one that follows `after` on."""
+        comes, order = ("<", "DESC") if newest_first else (">", "ASC")
+        rows = self._database.query(
+            f"""SELECT {_COLUMNS} FROM files WHERE owner = ?1 AND {_THERE.replace("?", "?2")}
+            AND (?3 IS NULL OR purpose = ?3)
+            AND (?4 IS NULL OR number {comes} (SELECT number FROM files WHERE id = ?4 AND owner = ?1))
+            ORDER BY number {order} LIMIT ?5""",
+            (owner, time.time(), purpose, after, limit),
+        )
+        return [_stored(row) for row in rows]
+
+    def parts(self, file_id: str) -> Iterator[bytes]:
+        """The content, part by part; it ends early where the file is deleted meanwhile."""
+        place = 0
+        while rows := self._database.query(
+            "SELECT data FROM file_parts WHERE file = (SELECT number FROM files WHERE id = ?) AND place = ?",
+            (file_id, place),
+        ):
+            [(data,)] = rows
+            assert isinstance(data, bytes)
+            yield data
+            place += 1
+
+    def delete(self, owner: str, file_id: str) -> bool:
+        """Remove one of the owner's files; whether it was there."""
+        if self.get(owner, file_id) is None:
+            return False
+        return self._database.execute("DELETE FROM files WHERE owner = ? AND id = ?", (owner, file_id)) > 0
+
+    def forget_expired(self) -> None:
+        """Remove files whose time is over."""
+        self._database.execute("DELETE FROM files WHERE expires_s <= ?", (time.time(),))
+
+    def total_bytes(self, owner: str) -> int:
+        """The size of all files of an owner."""
+        rows = self._database.query("SELECT SUM(bytes) FROM files WHERE owner = ?", (owner,))
+        return int(rows[0][0] or 0)
+
+
+def _stored(row: Row) -> StoredFile:
+    return StoredFile(*row)  # type: ignore[arg-type]

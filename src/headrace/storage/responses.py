@@ -1,0 +1,209 @@
+"""Responses that are kept: what went into each and what came out, for the key that made it.
+
+Kept for `KEPT_S` after the last use (making, continuing), and at most `KEPT_BYTES` for each owner: beyond
+that the least recently used go first. One that is being made is never dropped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from headrace.errors import InvalidRequest
+from headrace.storage.database import Database, Row
+
+KEPT_S = 30 * 86_400.0
+KEPT_BYTES = 256 * 2**20
+PRUNE_BYTES = 16 * 2**20  # are added between two looks at what each owner has
+CHAIN_BYTES = 64 * 2**20  # of one conversation: no context is as long
+STALE_S = 10.0
+"""A response whose server has said nothing for that long is not being made any more."""
+
+_ENDED = "status NOT IN ('queued', 'in_progress')"
+_COLUMNS = "id, owner, status, previous_id, alive_s, body"
+
+
+class StoredItem(Struct, frozen=True):
+    """An item; `body` is its JSON."""
+
+    id: str
+    body: bytes
+
+
+class StoredResponse(Struct, frozen=True, kw_only=True):
+    """A kept response; `body` is its JSON but for the output. `alive_s`: when its server last spoke."""
+
+    id: str
+    owner: str
+    status: str
+    previous_id: str | None
+    alive_s: float
+    body: bytes
+
+
+class Responses:
+    """The kept responses of one store. `clock` gives wall-clock seconds."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._clock = clock
+        self._unpruned_bytes = PRUNE_BYTES
+
+    def add(
+        self, response_id: str, owner: str, status: str, previous_id: str | None, body: bytes,
+        inputs: Sequence[StoredItem],
+    ) -> None:  # fmt: skip
+        """Keep a response that begins, and drop what is too old or too much."""
+        now_s = self._clock()
+        size = len(body) + sum(len(item.body) for item in inputs)
+        with self._database.transaction():
+            self._prune(now_s, size)
+            self._database.execute(
+                "INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (response_id, owner, status, previous_id, now_s, now_s, size, body),
+            )
+            self._add_items(response_id, 0, inputs)
+
+    def finish(
+        self,
+        response_id: str,
+        status: str,
+        body: bytes,
+        output: Sequence[StoredItem],
+        events: Sequence[bytes],
+    ) -> None:
+        """Keep what has become of a response; nothing where it was deleted meanwhile."""
+        size = len(body) + sum(len(item.body) for item in output) + sum(map(len, events))
+        self._unpruned_bytes += size
+        with self._database.transaction():
+            changed = self._database.execute(
+                "UPDATE responses SET status = ?, body = ?, size_bytes = size_bytes + ? WHERE id = ?",
+                (status, body, size, response_id),
+            )
+            if changed:
+                self._add_items(response_id, 1, output)
+                self._database.execute_many(
+                    "INSERT INTO response_events VALUES (?, ?, ?)",
+                    [(response_id, number, data) for number, data in enumerate(events)],
+                )
+
+    def find(self, owner: str, response_id: str) -> StoredResponse | None:
+        """The owner's response of that id."""
+        rows = self._database.query(
+            f"SELECT {_COLUMNS} FROM responses WHERE id = ? AND owner = ?", (response_id, owner)
+        )
+        return _stored(rows[0]) if rows else None
+
+    def items(self, response_id: str, *, output: bool) -> list[StoredItem]:
+        """What went in, or what came out, in order."""
+        rows = self._database.query(
+            "SELECT id, body FROM response_items WHERE response_id = ? AND is_output = ? ORDER BY position",
+            (response_id, int(output)),
+        )
+        return [_item(row) for row in rows]
+
+    def item(self, owner: str, item_id: str) -> StoredItem | None:
+        """The owner's item of that id; of several the last."""
+        rows = self._database.query(
+            "SELECT item.id, item.body FROM response_items item JOIN responses ON responses.id = response_id "
+            "WHERE item.id = ? AND owner = ? ORDER BY used_s DESC LIMIT 1",
+            (item_id, owner),
+        )
+        return _item(rows[0]) if rows else None
+
+    def chain(self, owner: str, response_id: str) -> list[StoredResponse]:
+        """The response and all that it continues, the first one first. All count as used now.
+
+        The first may continue one that is not kept any more. InvalidRequest where it is all too large.
+        """
+        found: list[StoredResponse] = []
+        size, next_id = 0, response_id
+        with self._database.transaction():
+            while response := self.find(owner, next_id):
+                found.append(response)
+                self._database.execute(
+                    "UPDATE responses SET used_s = ? WHERE id = ?", (self._clock(), response.id)
+                )
+                size += self._size(response.id)
+                if size > CHAIN_BYTES:
+                    raise InvalidRequest(
+                        f"the conversation up to {response_id} has more than {CHAIN_BYTES:,} bytes, which is "
+                        "more than any model reads: begin a new one",
+                        param="previous_response_id",
+                    )
+                if response.previous_id is None:
+                    break
+                next_id = response.previous_id
+        return found[::-1]
+
+    def events(self, response_id: str, after: int) -> list[bytes]:
+        """The events of its stream with numbers above `after`; none where they were not kept."""
+        rows = self._database.query(
+            "SELECT data FROM response_events WHERE response_id = ? AND number > ? ORDER BY number",
+            (response_id, after),
+        )
+        return [data for (data,) in rows if isinstance(data, bytes)]
+
+    def delete(self, owner: str, response_id: str) -> bool:
+        """Forget a response; whether there was one. Its text is then not in the file either."""
+        with self._database.transaction():
+            deleted = self._database.execute(
+                "DELETE FROM responses WHERE id = ? AND owner = ?", (response_id, owner)
+            )
+        if deleted:
+            self._database.query("PRAGMA wal_checkpoint(TRUNCATE)")
+        return bool(deleted)
+
+    def still_made(self, response_ids: Sequence[str]) -> None:
+        """This server works on these."""
+        self._database.execute_many(
+            "UPDATE responses SET alive_s = ? WHERE id = ?", [(self._clock(), one) for one in response_ids]
+        )
+
+    def stale(self, response: StoredResponse) -> bool:
+        """Whether the server that made it has stopped without a word."""
+        return response.alive_s < self._clock() - STALE_S
+
+    def _size(self, response_id: str) -> int:
+        [(size,)] = self._database.query("SELECT size_bytes FROM responses WHERE id = ?", (response_id,))
+        return int(size or 0)
+
+    def _add_items(self, response_id: str, is_output: int, items: Sequence[StoredItem]) -> None:
+        self._database.execute_many(
+            "INSERT INTO response_items VALUES (?, ?, ?, ?, ?)",
+            [(response_id, is_output, position, item.id, item.body) for position, item in enumerate(items)],
+        )
+
+    def _prune(self, now_s: float, added_bytes: int) -> None:
+        self._database.execute(f"DELETE FROM responses WHERE used_s < ? AND {_ENDED}", (now_s - KEPT_S,))
+        self._unpruned_bytes += added_bytes
+        if self._unpruned_bytes < PRUNE_BYTES:
+            return
+        self._unpruned_bytes = 0
+        self._database.execute(
+            # Each owner's responses from the last used on, with how many bytes they have together.
+            f"""DELETE FROM responses WHERE {_ENDED} AND id IN (
+                SELECT id FROM (
+                    SELECT id, SUM(size_bytes) OVER (PARTITION BY owner ORDER BY used_s DESC, id) AS total
+                    FROM responses
+                ) WHERE total > ?
+            )""",
+            (KEPT_BYTES,),
+        )
+
+
+def _stored(row: Row) -> StoredResponse:
+    response_id, owner, status, previous_id, alive_s, body = row
+    assert isinstance(response_id, str) and isinstance(owner, str) and isinstance(status, str)
+    assert isinstance(previous_id, str | None) and isinstance(alive_s, float) and isinstance(body, bytes)
+    return StoredResponse(
+        id=response_id, owner=owner, status=status, previous_id=previous_id, alive_s=alive_s, body=body
+    )
+
+
+def _item(row: Row) -> StoredItem:
+    item_id, body = row
+    assert isinstance(item_id, str) and isinstance(body, bytes)
+    return StoredItem(item_id, body)

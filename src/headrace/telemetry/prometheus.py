@@ -1,0 +1,203 @@
+"""The meter and the engine as Prometheus metrics: own names, and those that dashboards of vLLM read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from headrace.engine.client import EngineStatus
+from headrace.telemetry.histogram import Histogram
+from headrace.telemetry.request_metrics import Meter
+
+# What vLLM calls our reasons of an end.
+VLLM_REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
+
+
+STATES = ("unloaded", "loading", "loaded", "failed")
+NO_ENGINE = EngineStatus(0, 0, 0, 0, 0, 0, 0.0, False)
+"""The status of a model that is not in memory."""
+
+
+class ModelReport(Struct, frozen=True, kw_only=True):
+    """One model. `kv_bytes` is the memory of all its pages; `restarts` are of its worker, `cache_failures`
+    are packed weights that could not be kept on the disk."""
+
+    name: str
+    meter: Meter
+    status: EngineStatus
+    kv_bytes: int
+    state: str = "loaded"
+    restarts: int = 0
+    cache_failures: int = 0
+
+
+def expose(server: Meter, models: Sequence[ModelReport], *, accept: str = "") -> tuple[bytes, str]:
+    """The body of a reply to a scraper and its content type; `accept` chooses text or OpenMetrics.
+
+    `server` has what is counted of HTTP calls, which is labelled with the first model.
+    """
+    registry = CollectorRegistry()
+    families: dict[str, Metric] = {}
+    for report in models:
+        for metric in (*_own(report), *_vllm(report)):
+            if metric.name in families:
+                families[metric.name].samples.extend(metric.samples)
+            else:
+                families[metric.name] = metric
+    registry.register(_Snapshot([*_calls(server, models[0].name), *families.values()]))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type  # pyright: ignore[reportArgumentType]  # its hint means a registry
+
+
+class _Snapshot(Collector):
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = list(metrics)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def _calls(meter: Meter, model: str) -> Iterator[Metric]:
+    make = _Families("headrace_", {"model": model})
+    yield make.counters("admission_rejected", "Refused before the engine.", "reason", meter.rejected)
+    yield make.counters("http_replies", "HTTP replies.", "status", meter.replies)
+    yield make.counters("warnings", "Parameters accepted without effect.", "kind", meter.warnings)
+    yield make.counter(
+        "log_failures", "Entries of the request log that could not be kept.", meter.log_failures
+    )
+
+
+def _own(report: ModelReport) -> Iterator[Metric]:
+    meter, status = report.meter, report.status
+    make = _Families("headrace_", {"model": report.name})
+    states = {state: float(state == report.state) for state in STATES}
+    yield make.gauges("model_state", "1 for the state that the model is in.", "state", states)
+    yield make.counter("worker_restarts", "Worker processes that took another's place.", report.restarts)
+    yield make.counter("cache_failures", "Packed weights that were not cached.", report.cache_failures)
+    yield make.gauge("requests_running", "Sequences that hold pages.", status.running)
+    yield make.gauge("requests_waiting", "Sequences in the queue.", status.waiting)
+    yield make.counters("requests", "Requests that ended.", "finish_reason", meter.ended)
+    yield make.counters("request_errors", "Requests that failed.", "code", meter.errors)
+    yield make.counter("cancelled", "Requests that were cancelled.", meter.ended["cancelled"])
+    yield make.counter("prompt_tokens", "Tokens of prompts.", meter.prompt_tokens)
+    yield make.counter("generation_tokens", "Tokens generated.", meter.generation_tokens)
+    yield make.counter("tokens_saved", "At most, by stopping choices that lost.", meter.tokens_saved)
+    yield make.counter("prefix_cache_queries", "Prompt tokens looked up in the cache.", meter.cache_queries)
+    yield make.counter("prefix_cache_hits", "Of these, taken from the cache.", meter.cache_hits)
+    yield make.counters(
+        "prefix_cache_miss", "Requests whose prompt was not all cached.", "reason", meter.cache_misses
+    )
+    yield make.counter("preemptions", "Sequences that lost their pages for a while.", status.preemptions)
+    yield make.counter("steps", "Steps of the engine.", status.steps)
+    yield make.counter("drafted_tokens", "Guessed tokens that were checked.", status.drafted)
+    yield make.counter("accepted_tokens", "Guessed tokens that were right.", status.accepted)
+    yield from _memory(make, status, report.kv_bytes)
+    yield make.summary("grammar_mask_seconds", "Finding grammars' masks.", status.masks, status.mask_s)
+    for name, help, histogram in (
+        ("time_to_first_token_seconds", "From arrival to the first token.", meter.first_token),
+        ("inter_token_latency_seconds", "Between deliveries of one request.", meter.between_tokens),
+        ("time_per_output_token_seconds", "Per token after the first.", meter.per_token),
+        ("request_seconds", "From arrival to the end.", meter.end_to_end),
+        ("request_queue_seconds", "From submission to the first step.", meter.queue),
+        ("request_prefill_seconds", "From the first step to the first token.", meter.prefill),
+        ("request_decode_seconds", "From the first token to the end.", meter.decode),
+        ("request_inference_seconds", "From the first step to the end.", meter.inference),
+    ):
+        yield make.histogram(name, help, histogram)
+
+
+def _memory(make: _Families, status: EngineStatus, kv_bytes: int) -> Iterator[Metric]:
+    page = kv_bytes / max(status.page_count, 1)
+    pages = {
+        "free": status.free_pages,
+        "cached": status.available_pages - status.free_pages,
+        "used": status.page_count - status.available_pages,
+    }
+    sizes = {state: page * count for state, count in pages.items()}
+    yield make.gauges("kv_bytes", "Memory of keys and values.", "state", sizes)
+    yield make.gauge("kv_cache_usage_ratio", "Share of the pages in use.", _usage(status))
+
+
+def _vllm(report: ModelReport) -> Iterator[Metric]:
+    meter, status = report.meter, report.status
+    make = _Families("vllm:", {"model_name": report.name, "engine": "0"})
+    yield make.gauge("num_requests_running", "Alias.", status.running)
+    yield make.gauge("num_requests_waiting", "Alias.", status.waiting)
+    yield make.gauge("kv_cache_usage_perc", "Alias, from 0 to 1.", _usage(status))
+    yield make.counter("num_preemptions", "Alias.", status.preemptions)
+    yield make.counter("spec_decode_num_draft_tokens", "Alias.", status.drafted)
+    yield make.counter("spec_decode_num_accepted_tokens", "Alias.", status.accepted)
+    yield make.counter("prefix_cache_queries", "Alias, in tokens.", meter.cache_queries)
+    yield make.counter("prefix_cache_hits", "Alias, in tokens.", meter.cache_hits)
+    yield make.counter("prompt_tokens", "Alias.", meter.prompt_tokens)
+    yield make.counter("generation_tokens", "Alias.", meter.generation_tokens)
+    ended = {theirs: meter.ended[ours] for ours, theirs in VLLM_REASONS.items()}
+    yield make.counters("request_success", "Alias.", "finished_reason", ended)
+    for name, histogram in (
+        ("time_to_first_token_seconds", meter.first_token),
+        ("inter_token_latency_seconds", meter.between_tokens),
+        ("request_time_per_output_token_seconds", meter.per_token),
+        ("e2e_request_latency_seconds", meter.end_to_end),
+        ("request_queue_time_seconds", meter.queue),
+        ("request_prefill_time_seconds", meter.prefill),
+        ("request_decode_time_seconds", meter.decode),
+        ("request_inference_time_seconds", meter.inference),
+    ):
+        yield make.histogram(name, "Alias.", histogram)
+
+
+def _usage(status: EngineStatus) -> float:
+    return 1 - status.available_pages / max(status.page_count, 1)
+
+
+class _Families:
+    """Makes metrics that share a prefix and labels."""
+
+    def __init__(self, prefix: str, labels: Mapping[str, str]) -> None:
+        self._prefix = prefix
+        self._names, self._values = list(labels), list(labels.values())
+
+    def gauge(self, name: str, help: str, value: float) -> Metric:
+        family = GaugeMetricFamily(self._prefix + name, help, labels=self._names)
+        family.add_metric(self._values, value)
+        return family
+
+    def gauges(self, name: str, help: str, label: str, values: Mapping[str, float]) -> Metric:
+        family = GaugeMetricFamily(self._prefix + name, help, labels=[*self._names, label])
+        for key, value in values.items():
+            family.add_metric([*self._values, key], value)
+        return family
+
+    def counter(self, name: str, help: str, value: float) -> Metric:
+        family = CounterMetricFamily(self._prefix + name, help, labels=self._names)
+        family.add_metric(self._values, value)
+        return family
+
+    def counters(
+        self, name: str, help: str, label: str, values: Mapping[str, int] | Mapping[int, int]
+    ) -> Metric:
+        family = CounterMetricFamily(self._prefix + name, help, labels=[*self._names, label])
+        for key, value in values.items():
+            family.add_metric([*self._values, str(key)], value)
+        return family
+
+    def summary(self, name: str, help: str, count: int, total: float) -> Metric:
+        family = SummaryMetricFamily(self._prefix + name, help, labels=self._names)
+        family.add_metric(self._values, count, total)
+        return family
+
+    def histogram(self, name: str, help: str, histogram: Histogram) -> Metric:
+        family = HistogramMetricFamily(self._prefix + name, help, labels=self._names)
+        family.add_metric(self._values, histogram.buckets(), histogram.total)
+        return family

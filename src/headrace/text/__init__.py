@@ -1,1 +1,0 @@
-"""Bytes to ids and back, as they arrive, up to a stop string."""

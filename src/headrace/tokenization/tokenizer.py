@@ -1,0 +1,201 @@
+"""Bytes ⇄ ids: a checkpoint folder's tokenizer.json, read by the `tokenizers` package."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+# One text at a time is encoded, on the thread that asks: the library's own pool would only compete
+# with the engine's. Read when the library first encodes, so it must be set before; a user's setting stays.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import tokenizers
+from tokenizers.pre_tokenizers import PreTokenizer
+
+from headrace.errors import CorruptFile, HeadraceError, InvalidRequest, UnsupportedModel
+from headrace.tokenization.token_bytes import Pieces, pieces_of
+from headrace.tokenization.token_config import read_object, token_ids, token_text
+
+_Result = TypeVar("_Result")
+
+
+class Tokenizer:
+    """Text ⇄ ids of one model. Safe to share between threads.
+
+    `bos_id` is None for a model without a beginning-of-sequence token; `eos_ids` holds every id that any
+    of the checkpoint's files names as an end of sequence.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        bos_id: int | None = None,
+        eos_ids: frozenset[int] = frozenset(),
+        add_bos: bool = False,
+    ) -> None:
+        # A tokenizer.json may ask to cut or pad every text; a prompt is never cut in silence.
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self._lock = threading.Lock()
+        self.bos_id = bos_id
+        self.eos_ids = eos_ids
+        self.vocabulary_size: int = backend.get_vocab_size(with_added_tokens=True)
+        adds_none = backend.num_special_tokens_to_add(False) == 0
+        self._prefix = [bos_id] if add_bos and adds_none and bos_id is not None else []
+        self.pieces: Pieces = pieces_of(backend)
+
+    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Ids of `text`.
+
+        `add_special` adds what the checkpoint's post-processor adds (usually BOS). With `parse_special`
+        the spelling of a special token inside `text` becomes that token, as chat templates need; without,
+        it is plain text, so that what a user typed cannot pose as a template's marker.
+        Raises InvalidRequest for text that is not valid Unicode (lone surrogates).
+        """
+        [encoding] = self._encodings(
+            text,
+            parse_special,
+            lambda: self._backend.encode_batch_fast([text], add_special_tokens=add_special),
+        )
+        ids = encoding.ids
+        return self._prefix + ids if add_special else ids
+
+    def encode_with_places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of `text` and of each its characters [start, end). Nothing is added, and the spelling of a
+        special token is plain text. Raises InvalidRequest as `encode`."""
+        [encoding] = self._encodings(
+            text, False, lambda: self._backend.encode_batch([text], add_special_tokens=False)
+        )
+        return encoding.ids, encoding.offsets
+
+    def _encodings(
+        self, text: str, parse_special: bool, encode: Callable[[], list[tokenizers.Encoding]]
+    ) -> list[tokenizers.Encoding]:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"the text is not valid Unicode: lone surrogate at character {error.start}; "
+                "replace it or encode the character whole"
+            ) from None
+        # `encode_special_tokens` is state of the backend, so one encoding at a time. The batch calls are the
+        # ones that release the interpreter lock.
+        with self._lock:
+            self._backend.encode_special_tokens = not parse_special
+            return guarded(
+                encode, InvalidRequest, f"the tokenizer cannot encode this text of {len(text):,} characters"
+            )
+
+    def encode_prompt(self, text: str, *, parse_special: bool = True) -> list[int]:
+        """As `encode`, but never empty: an empty text is BOS alone.
+
+        Raises InvalidRequest when the text yields no token and the model has no BOS.
+        """
+        ids = self.encode(text, parse_special=parse_special)
+        if ids:
+            return ids
+        if self.bos_id is None:
+            raise InvalidRequest(
+                "the prompt has no tokens and this model has no beginning-of-sequence token: "
+                "give at least one character",
+                param="prompt",
+            )
+        return [self.bos_id]
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Text of `ids`; bytes that are not UTF-8 become U+FFFD, ids without a token are nothing."""
+        # By id, not by the library's own flag: that one misses special tokens whose spelling the normalizer
+        # changes (the Llama 1 tokenizer.json).
+        skipped = self.pieces.special_ids if skip_special else frozenset[int]()
+        kept = [token_id for token_id in ids if token_id not in skipped]
+        return self._backend.decode(kept, skip_special_tokens=False)
+
+    def id_of(self, token: str) -> int | None:
+        """Id of the token spelled exactly so in the vocabulary, None where there is none."""
+        return self._backend.token_to_id(token)
+
+    def twin(self) -> Tokenizer:
+        """A tokenizer that encodes the same and does not wait for this one while it encodes."""
+        backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        return Tokenizer(backend, bos_id=self.bos_id, eos_ids=self.eos_ids)
+
+    @property
+    def kind(self) -> str:
+        """What builds tokens from pieces, as the library calls it: BPE, Unigram, WordPiece, WordLevel."""
+        return type(self._backend.model).__name__
+
+    @property
+    def pre_tokenizer(self) -> PreTokenizer | None:
+        """How the backend cuts texts before its model sees them."""
+        return self._backend.pre_tokenizer
+
+    def to_json(self) -> str:
+        """The content of a tokenizer.json."""
+        return self._backend.to_str()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token stands for inside a text (special tokens: their spelling; unknown ids: none)."""
+        return self.pieces.bytes_of(token_id, skip_special=False)
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Tokenizer of a checkpoint folder.
+
+    BOS and EOS come from tokenizer_config.json, special_tokens_map.json, generation_config.json and
+    config.json, where they exist. Raises UnsupportedModel without a tokenizer.json, CorruptFile where one
+    of the files contradicts itself.
+    """
+    backend = _load_backend(folder / "tokenizer.json")
+    special = read_object(folder / "special_tokens_map.json")
+    config = read_object(folder / "tokenizer_config.json")
+    model_configs = [read_object(folder / name) for name in ("generation_config.json", "config.json")]
+
+    def named(key: str) -> int | None:
+        token = token_text(config.get(key, special.get(key)))
+        return None if token is None else backend.token_to_id(token)
+
+    eos_ids = {token_id for token_id in [named("eos_token")] if token_id is not None}
+    for model_config in model_configs:
+        eos_ids |= set(token_ids(model_config, "eos_token_id", folder.name))
+    bos_ids = [token_id for token_id in [named("bos_token")] if token_id is not None]
+    for model_config in model_configs:
+        bos_ids += token_ids(model_config, "bos_token_id", folder.name)
+    return Tokenizer(
+        backend,
+        bos_id=bos_ids[0] if bos_ids else None,
+        eos_ids=frozenset(eos_ids),
+        add_bos=config.get("add_bos_token") is True,
+    )
+
+
+def _load_backend(path: Path) -> tokenizers.Tokenizer:
+    if not path.is_file():
+        raise UnsupportedModel(
+            f"{path.parent.name} has no tokenizer.json, so its text cannot be encoded: save the tokenizer in "
+            "that format (transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...)) "
+            "and put the file into the folder"
+        )
+    return guarded(
+        lambda: tokenizers.Tokenizer.from_buffer(path.read_bytes()),
+        CorruptFile,
+        f"{path.parent.name}/tokenizer.json cannot be read; fetch the file again",
+    )
+
+
+def guarded(
+    work: Callable[[], _Result], error_type: type[CorruptFile] | type[InvalidRequest], message: str
+) -> _Result:
+    """Run a call into the library; its errors become ours, its Rust panics too (they are no Exception)."""
+    try:
+        return work()
+    except HeadraceError:
+        raise
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise error_type(f"{message} ({str(error)[:200]})") from error
+        raise

@@ -1,0 +1,1 @@
+"""GGUF: reading and writing files, their tensors, configs, tokenizers and chat templates."""

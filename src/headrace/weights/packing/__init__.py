@@ -1,0 +1,1 @@
+"""Packed weights: from stored tensors to the layout of the kernels, and their cache on disk."""

@@ -1,0 +1,59 @@
+"""Block types: how tensors are encoded, one file per family with layout and dequantisation, in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.errors import UnsupportedModel
+from headrace.weights.quant_types import iq4, k_quants, legacy, mxfp4, plain, scaled
+from headrace.weights.quant_types.blocks import BlockType, Bytes, Floats
+
+# ggml types known by their size only, so that a file which holds one can be checked and the type be named.
+_UNREADABLE = (
+    BlockType("Q8_1", 9, 32, 40),
+    BlockType("Q8_K", 15, 256, 292),
+    BlockType("IQ2_XXS", 16, 256, 66),
+    BlockType("IQ2_XS", 17, 256, 74),
+    BlockType("IQ3_XXS", 18, 256, 98),
+    BlockType("IQ1_S", 19, 256, 50),
+    BlockType("IQ3_S", 21, 256, 110),
+    BlockType("IQ2_S", 22, 256, 82),
+    BlockType("I8", 24, 1, 1),
+    BlockType("I16", 25, 1, 2),
+    BlockType("I32", 26, 1, 4),
+    BlockType("I64", 27, 1, 8),
+    BlockType("F64", 28, 1, 8),
+    BlockType("IQ1_M", 29, 256, 56),
+    BlockType("TQ1_0", 34, 256, 54),
+    BlockType("TQ2_0", 35, 256, 66),
+    BlockType("NVFP4", 40, 64, 36),
+    BlockType("Q1_0", 41, 128, 18),
+)
+# READABLE are types of ggml; the SCALED ones are made by readers of other checkpoints.
+READABLE = (*plain.TYPES, *legacy.TYPES, *k_quants.TYPES, *iq4.TYPES, *mxfp4.TYPES)
+SCALED = scaled.TYPES
+BY_ID = {kind.id: kind for kind in (*READABLE, *_UNREADABLE)}
+BY_NAME = {kind.name: kind for kind in (*BY_ID.values(), *SCALED)}
+
+
+def dequantise(kind: BlockType, raw: Bytes) -> Floats:
+    """The weights of whole blocks, `raw` [blocks * block_bytes], as float32 [blocks * block_size].
+
+    Scales that are NaN or infinite give weights that are. Raises UnsupportedModel for a type that is not
+    READABLE or SCALED.
+    """
+    if kind.dequantise is None:
+        raise unreadable(kind)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return kind.dequantise(raw.reshape(-1, kind.block_bytes)).reshape(-1)
+
+
+def unreadable(kind: BlockType) -> UnsupportedModel:
+    """The error for a type without dequantisation; it names the readable one of the next size."""
+    bits = {other.name: 8 * other.block_bytes / other.block_size for other in READABLE}
+    wanted = 8 * kind.block_bytes / kind.block_size
+    nearest = min(bits, key=lambda name: (abs(bits[name] - wanted), name))
+    return UnsupportedModel(
+        f"tensor type {kind.name} ({wanted:.3g} bits per weight) is not supported; the nearest that is: "
+        f"{nearest} ({bits[nearest]:.3g} bits); all: {', '.join(bits)}"
+    )

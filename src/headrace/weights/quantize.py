@@ -1,0 +1,289 @@
+"""Floats to the blocks of GGUF: for each block the scale (and minimum) of least squared error among several.
+
+Codes and scale are found in turns: codes for a tried scale, then the scale that fits those codes best (least
+squares), rounded to the half float that is stored. Layouts: block_q* of ggml/src/ggml-common.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.weights.quant_types import BY_NAME
+from headrace.weights.quant_types.blocks import Bytes, Floats
+
+# Of the largest magnitude, the share that the last code stands for. The first is what ggml's own does.
+_SYMMETRIC_TRIES = (1.0, 1.03, 0.97, 0.94, 0.91, 0.87, 0.83, 0.78)
+_RANGE_TRIES = (1.0, 0.97, 0.94, 0.91, 0.87, 0.82, 0.76)
+_TINY = np.float32(1e-30)
+_LOW, _FOUR = np.uint8(15), np.uint8(4)
+_LARGEST = np.float32(65504)  # of half floats
+
+
+def quantise(type_name: str, rows: Floats) -> Bytes:
+    """Rows [n, k] as blocks of a ggml type: [n, bytes of a row]. k is a multiple of the type's block size,
+    all numbers are finite; those too large for a half float become its largest."""
+    kind = BY_NAME[type_name]
+    if type_name not in ("F32", "BF16"):
+        rows = np.clip(rows, -_LARGEST, _LARGEST)
+    blocks = np.ascontiguousarray(rows, np.float32).reshape(-1, kind.block_size)
+    return QUANTISERS[type_name](blocks).reshape(rows.shape[0], -1)
+
+
+def _f32(blocks: Floats) -> Bytes:
+    return blocks.view(np.uint8)
+
+
+def _f16(blocks: Floats) -> Bytes:
+    return _half(blocks).view(np.uint8)
+
+
+def _bf16(blocks: Floats) -> Bytes:
+    """Rounded to the nearest, ties to even."""
+    bits = blocks.view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    return ((bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)).astype("<u2").view(np.uint8)
+
+
+def _q8_0(blocks: Floats) -> Bytes:
+    scale, codes = symmetric(blocks, -127, 127)
+    return np.concatenate([scale.view(np.uint8), codes.astype(np.int8).view(np.uint8)], axis=1)
+
+
+def _q4_0(blocks: Floats) -> Bytes:
+    scale, codes = symmetric(blocks, -8, 7)
+    return np.concatenate([scale.view(np.uint8), _nibbles((codes + 8).astype(np.uint8))], axis=1)
+
+
+def _q5_0(blocks: Floats) -> Bytes:
+    scale, codes = symmetric(blocks, -16, 15)
+    unsigned = (codes + 16).astype(np.uint8)
+    return np.concatenate([scale.view(np.uint8), _fifth_bits(unsigned), _nibbles(unsigned)], axis=1)
+
+
+def _q4_1(blocks: Floats) -> Bytes:
+    scale, minimum, codes = _with_minimum(blocks, 15)
+    return np.concatenate([scale.view(np.uint8), minimum.view(np.uint8), _nibbles(codes)], axis=1)
+
+
+def _q5_1(blocks: Floats) -> Bytes:
+    scale, minimum, codes = _with_minimum(blocks, 31)
+    parts = [scale.view(np.uint8), minimum.view(np.uint8), _fifth_bits(codes), _nibbles(codes)]
+    return np.concatenate(parts, axis=1)
+
+
+def _q4_k(blocks: Floats) -> Bytes:
+    scales, scale, minimum, codes = _k_with_minimum(blocks, 15)
+    return np.concatenate([scale.view(np.uint8), minimum.view(np.uint8), scales, _k_nibbles(codes)], axis=1)
+
+
+def _q5_k(blocks: Floats) -> Bytes:
+    scales, scale, minimum, codes = _k_with_minimum(blocks, 31)
+    places = np.arange(8, dtype=np.uint8).reshape(1, 8, 1)
+    fifth = np.bitwise_or.reduce((codes >> _FOUR) << places, axis=1)
+    parts = [scale.view(np.uint8), minimum.view(np.uint8), scales, fifth, _k_nibbles(codes)]
+    return np.concatenate(parts, axis=1)
+
+
+def _q6_k(blocks: Floats) -> Bytes:
+    groups = blocks.reshape(-1, 16, 16)
+    wanted, _ = _fit_symmetric(groups.reshape(-1, 16), -32, 31)
+    wanted = wanted.reshape(-1, 16)
+    # The largest scale, with its sign, becomes -128.
+    largest = np.take_along_axis(wanted, np.abs(wanted).argmax(axis=1)[:, None], axis=1)
+    scale = _half(largest / np.float32(-128))
+    scales = _codes(wanted, scale.astype(np.float32), -128, 127)
+    codes = _codes(groups, (scale.astype(np.float32) * scales)[:, :, None], -32, 31)
+    scale = _refit(scale, blocks, (scales[:, :, None] * codes).reshape(blocks.shape))
+    unsigned = (codes + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
+    low, high = unsigned & _LOW, unsigned >> _FOUR
+    low = (low[:, :, :2] | low[:, :, 2:] << _FOUR).reshape(-1, 128)
+    high = np.bitwise_or.reduce(high << np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1), axis=2)
+    parts = [low, high.reshape(-1, 64), scales.astype(np.int8).view(np.uint8), scale.view(np.uint8)]
+    return np.concatenate(parts, axis=1)
+
+
+QUANTISERS: Mapping[str, Callable[[Floats], Bytes]] = {
+    "F32": _f32,
+    "F16": _f16,
+    "BF16": _bf16,
+    "Q8_0": _q8_0,
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+}
+
+
+def symmetric(blocks: Floats, low: int, high: int) -> tuple[NDArray[np.float16], Floats]:
+    """Blocks [n, size] as half-float scales [n, 1] times codes [n, size] in [low, high]."""
+    scale, codes = _fit_symmetric(blocks, low, high)
+    return _half(scale), codes
+
+
+def symmetric_bf16(blocks: Floats, low: int, high: int) -> tuple[Bytes, Floats, Floats]:
+    """Blocks [n, size] as scales times codes: the scales as bf16 [n, 2 bytes] and as float32, codes."""
+    scale = _fit_symmetric(blocks, low, high)[0]
+    stored = _bf16(scale).reshape(-1, 2)
+    scale = (stored.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return stored, scale, _codes(blocks, scale, low, high)
+
+
+def _fit_symmetric(blocks: Floats, low: int, high: int) -> tuple[Floats, Floats]:
+    """Of several first scales, the one whose codes with their best scale err least."""
+    place = np.abs(blocks).argmax(axis=1)[:, None]
+    extreme = np.take_along_axis(blocks, place, axis=1)
+    best_scale, best_codes = np.zeros_like(extreme), np.zeros_like(blocks)
+    best_error: Floats = np.square(blocks).sum(axis=1, keepdims=True)
+    for end in (low,) if low == -high else (low, high):
+        for share in _SYMMETRIC_TRIES:
+            codes = _codes(blocks, extreme * np.float32(share / end), low, high)
+            fitted = _ratio((blocks * codes).sum(1, keepdims=True), (codes * codes).sum(1, keepdims=True))
+            scale = _half(fitted).astype(np.float32)
+            error: Floats = np.square(blocks - scale * codes).sum(axis=1, keepdims=True)
+            better = error < best_error
+            best_error = np.where(better, error, best_error)
+            best_scale = np.where(better, scale, best_scale)
+            best_codes = np.where(better, codes, best_codes)
+    return best_scale, best_codes
+
+
+def _with_minimum(
+    blocks: Floats, top: int
+) -> tuple[NDArray[np.float16], NDArray[np.float16], NDArray[np.uint8]]:
+    scale, minimum, codes = _fit_range(blocks, top, to_half=True)
+    return _half(scale), _half(minimum), codes.astype(np.uint8)
+
+
+def _fit_range(
+    blocks: Floats, top: int, *, to_half: bool = False, below_zero: bool = False
+) -> tuple[Floats, Floats, Floats]:
+    """Scales and minima [n, 1], codes [n, size] in [0, top]: x ~ scale * code + minimum.
+
+    `to_half`: both are rounded to what half floats hold. `below_zero`: no minimum may be above zero.
+    """
+    low = blocks.min(axis=1, keepdims=True)
+    if below_zero:
+        low = np.minimum(low, 0)
+    spread = blocks.max(axis=1, keepdims=True) - low
+    best = np.zeros_like(low), low, np.zeros_like(blocks)
+    best_error = np.full_like(low, np.inf)
+    for share in _RANGE_TRIES:
+        minimum = low + spread * np.float32((1 - share) / 2)
+        scale = spread * np.float32(share / top)
+        for _ in range(2):
+            codes = _codes(blocks - minimum, scale, 0, top)
+            scale, minimum = _line(blocks, codes, below_zero=below_zero)
+        if to_half:
+            scale, minimum = (_half(part).astype(np.float32) for part in (scale, minimum))
+        codes = _codes(blocks - minimum, scale, 0, top)
+        error: Floats = np.square(blocks - (scale * codes + minimum)).sum(axis=1, keepdims=True)
+        better = error < best_error
+        best_error = np.where(better, error, best_error)
+        best = _chosen(better, (scale, minimum, codes), best)
+    return best
+
+
+def _chosen(
+    better: NDArray[np.bool_], new: tuple[Floats, Floats, Floats], old: tuple[Floats, Floats, Floats]
+) -> tuple[Floats, Floats, Floats]:
+    scale, minimum, codes = (np.where(better, a, b) for a, b in zip(new, old, strict=True))
+    return scale, minimum, codes
+
+
+def _line(blocks: Floats, codes: Floats, *, below_zero: bool) -> tuple[Floats, Floats]:
+    """Scale and minimum of least squared error for given codes."""
+    size = np.float32(blocks.shape[1])
+    sum_c, sum_x = codes.sum(1, keepdims=True), blocks.sum(1, keepdims=True)
+    sum_cc, sum_cx = (codes * codes).sum(1, keepdims=True), (codes * blocks).sum(1, keepdims=True)
+    scale = np.maximum(_ratio(size * sum_cx - sum_c * sum_x, size * sum_cc - sum_c * sum_c), 0)
+    minimum = (sum_x - scale * sum_c) / size
+    if below_zero:  # else zero is the best, and the scale that of a line through it
+        scale = np.where(minimum > 0, np.maximum(_ratio(sum_cx, sum_cc), 0), scale)
+        minimum = np.minimum(minimum, 0)
+    return scale, minimum
+
+
+def _k_with_minimum(
+    blocks: Floats, top: int
+) -> tuple[Bytes, NDArray[np.float16], NDArray[np.float16], NDArray[np.uint8]]:
+    """Packed 6-bit scales, half-float scale and minimum of them, codes [n, 8, 32]."""
+    groups = blocks.reshape(-1, 8, 32)
+    wanted, lows, _ = _fit_range(groups.reshape(-1, 32), top, below_zero=True)
+    wanted, lows = wanted.reshape(-1, 8), -lows.reshape(-1, 8)
+    scale, minimum = (_half(part.max(axis=1, keepdims=True) / np.float32(63)) for part in (wanted, lows))
+    scales = _codes(wanted, scale.astype(np.float32), 0, 63)
+    minima = _codes(lows, minimum.astype(np.float32), 0, 63)
+    for _ in range(2):
+        offsets: Floats = (minimum.astype(np.float32) * minima)[:, :, None]
+        codes = _codes(groups + offsets, (scale.astype(np.float32) * scales)[:, :, None], 0, top)
+        steps = (scales[:, :, None] * codes).reshape(blocks.shape)
+        below = np.repeat(minima, 32, axis=1)
+        scale, minimum = _refit_two(scale, minimum, blocks, steps, below)
+    offsets = (minimum.astype(np.float32) * minima)[:, :, None]
+    codes = _codes(groups + offsets, (scale.astype(np.float32) * scales)[:, :, None], 0, top)
+    return _six_bits(scales, minima), scale, minimum, codes.astype(np.uint8)
+
+
+def _refit(scale: NDArray[np.float16], blocks: Floats, steps: Floats) -> NDArray[np.float16]:
+    """The half-float scale that fits given codes times their groups' scales best."""
+    fitted = _half(_ratio((blocks * steps).sum(1, keepdims=True), (steps * steps).sum(1, keepdims=True)))
+    return np.where(fitted == 0, scale, fitted)
+
+
+def _refit_two(
+    scale: NDArray[np.float16], minimum: NDArray[np.float16], blocks: Floats, steps: Floats, below: Floats
+) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
+    """Scale and minimum of x ~ scale * steps - minimum * below, where that errs less than the given ones."""
+    ss, bb, sb = ((a * b).sum(1, keepdims=True) for a, b in ((steps, steps), (below, below), (steps, below)))
+    sx, bx = ((a * blocks).sum(1, keepdims=True) for a in (steps, below))
+    determinant = ss * bb - sb * sb
+    fitted = _half(_ratio(sx * bb - bx * sb, determinant)), _half(_ratio(sx * sb - bx * ss, determinant))
+
+    def error(scale: NDArray[np.float16], minimum: NDArray[np.float16]) -> Floats:
+        made = scale.astype(np.float32) * steps - minimum.astype(np.float32) * below
+        return np.square(made - blocks).sum(1, keepdims=True)
+
+    better = (error(*fitted) < error(scale, minimum)) & (fitted[0] > 0) & (fitted[1] >= 0)
+    return np.where(better, fitted[0], scale), np.where(better, fitted[1], minimum)
+
+
+def _codes(values: Floats, scale: Floats, low: int, high: int) -> Floats:
+    return np.clip(np.rint(values * _ratio(np.float32(1), scale)), np.float32(low), np.float32(high))
+
+
+def _ratio(above: Floats | np.float32, below: Floats) -> Floats:
+    """A quotient, 0 where there is nothing to divide by."""
+    safe = np.where(np.abs(below) < _TINY, np.float32(1), below)
+    return np.where(np.abs(below) < _TINY, np.float32(0), above / safe)
+
+
+def _half(values: Floats) -> NDArray[np.float16]:
+    return np.clip(values, -_LARGEST, _LARGEST).astype("<f2")
+
+
+def _nibbles(codes: NDArray[np.uint8]) -> Bytes:
+    half = codes.shape[1] // 2
+    return codes[:, :half] & _LOW | codes[:, half:] << _FOUR
+
+
+def _k_nibbles(codes: NDArray[np.uint8]) -> Bytes:
+    pairs = codes.reshape(-1, 4, 2, 32)
+    return (pairs[:, :, 0] & _LOW | pairs[:, :, 1] << _FOUR).reshape(-1, 128)
+
+
+def _fifth_bits(codes: NDArray[np.uint8]) -> Bytes:
+    return np.packbits(codes >> _FOUR, axis=1, bitorder="little")
+
+
+def _six_bits(scales: Floats, minima: Floats) -> Bytes:
+    """Eight scales and eight minima of 6 bits in 12 bytes, as Q4_K and Q5_K hold them."""
+    s, m = scales.astype(np.uint8), minima.astype(np.uint8)
+    six = np.uint8(6)
+    parts = [part[:, :4] | part[:, 4:] >> _FOUR << six for part in (s, m)]
+    return np.concatenate([*parts, s[:, 4:] & _LOW | m[:, 4:] << _FOUR], axis=1)

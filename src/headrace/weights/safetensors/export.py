@@ -1,0 +1,159 @@
+"""A checkpoint's tensors as those of a safetensors folder: plain floats, or packed integers.
+
+Layout: https://github.com/vllm-project/compressed-tensors (`pack-quantized`: 32 / bits codes in an int32, the
+first in its lowest bits, each plus half its range).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+from msgspec import Struct
+
+from headrace.errors import UnsupportedModel
+from headrace.weights.checkpoint_reader import Source
+from headrace.weights.quant_types import BY_NAME, dequantise
+from headrace.weights.quant_types.blocks import Bytes, Floats
+from headrace.weights.quantize import quantise, symmetric_bf16
+from headrace.weights.safetensors.reader import READABLE
+from headrace.weights.tensor_output import Converter, Output, float_rows
+from headrace.weights.tensor_roles import class_of
+
+TYPES = ("f32", "f16", "bf16", "int8", "int4")
+_QUANTISED = ("attention", "mlp", "experts")
+
+
+class SafetensorsExport(Struct, frozen=True, kw_only=True):
+    """How a checkpoint becomes a folder. With int8 a row has one scale, with int4 a group of 128 inputs (32
+    where some row is no multiple of 128); all that is no projection of a block stays bf16."""
+
+    source: Source
+    type: str
+    converter: Converter
+
+    def outputs(self) -> list[Output]:
+        """Every tensor, in the checkpoint's order."""
+        if self.type in ("int8", "int4") and self.source.config["model_type"] == "gpt2":
+            raise UnsupportedModel(
+                "gpt2 has no Linear layers, which is what compressed-tensors packs: use bf16, or write GGUF"
+            )
+        plain = self.type.upper() if self.type.upper() in READABLE else "BF16"
+        found: list[Output] = []
+        for name in self.source.tensors:
+            if self._is_quantised(name):
+                found += self._quantised(name)
+            else:
+                found.append(self._plain(name, plain))
+        return found
+
+    def quantization_config(self) -> dict[str, object] | None:
+        """What config.json says of integers; None for floats."""
+        if self.type not in ("int8", "int4"):
+            return None
+        matrices = [name for name, info in self.source.tensors.items() if len(info.shape) == 2]
+        weights: dict[str, object] = {
+            "num_bits": self._bits,
+            "type": "int",
+            "symmetric": True,
+            "dynamic": False,
+            "strategy": "channel" if self._bits == 8 else "group",
+            "group_size": None if self._bits == 8 else self._group,
+        }
+        group = {
+            "targets": ["Linear"],
+            "weights": weights,
+            "input_activations": None,
+            "output_activations": None,
+        }
+        kept = [name.removesuffix(".weight") for name in matrices if not self._is_quantised(name)]
+        return {
+            "quant_method": "compressed-tensors",
+            "format": "pack-quantized",
+            "quantization_status": "compressed",
+            "config_groups": {"group_0": group | {"format": "pack-quantized"}},
+            "ignore": sorted({*kept, "lm_head"}),
+        }
+
+    @property
+    def _bits(self) -> int:
+        return int(self.type.removeprefix("int"))
+
+    @property
+    def _group(self) -> int:
+        inputs = [info.shape[1] for name, info in self.source.tensors.items() if self._is_projection(name)]
+        return 128 if all(k % 128 == 0 for k in inputs) else 32
+
+    def _is_projection(self, name: str) -> bool:
+        info = self.source.tensors[name]
+        return len(info.shape) == 2 and class_of(name, 2) in _QUANTISED and name.endswith(".weight")
+
+    def _is_quantised(self, name: str) -> bool:
+        if self.type not in ("int8", "int4") or not self._is_projection(name):
+            return False
+        k = self.source.tensors[name].shape[1]
+        return k % 8 == 0 if self.type == "int8" else k % self._group == 0
+
+    def _plain(self, name: str, kind: str) -> Output:
+        shape = self.source.info(name).shape
+
+        def blocks() -> Iterator[Bytes]:
+            return self.converter.convert(
+                name,
+                float_rows(self.source, name),
+                lambda rows: quantise(kind, rows),
+                lambda data: dequantise(BY_NAME[kind], data.reshape(-1)),
+            )
+
+        return Output(name, kind, shape, prod(shape) * READABLE[kind], (name,), blocks)
+
+    def _quantised(self, name: str) -> list[Output]:
+        n, k = self.source.info(name).shape
+        group = k if self._bits == 8 else self._group
+        packed = _Packed(self._bits, group)
+        scales: list[Bytes] = []  # filled while the codes are written, which is before they are
+
+        def codes() -> Iterator[Bytes]:
+            scales.clear()
+            rows = float_rows(self.source, name)
+            for data in self.converter.convert(name, rows, packed.encode, packed.decode):
+                scales.append(data[:, packed.code_bytes(k) :])
+                yield data[:, : packed.code_bytes(k)]
+
+        stem = name.removesuffix("weight")
+        width, groups = packed.code_bytes(k), k // group
+        shape = np.array([n, k], "<i8").view(np.uint8)
+        return [
+            Output(f"{stem}weight_packed", "I32", (n, width // 4), n * width, (name,), codes),
+            Output(f"{stem}weight_scale", "BF16", (n, groups), n * groups * 2, (name,), lambda: iter(scales)),
+            Output(f"{stem}weight_shape", "I64", (2,), 16, (name,), lambda: iter([shape])),
+        ]
+
+
+class _Packed(Struct, frozen=True):
+    """Rows [n, k] as bytes [n, codes then bf16 scales]."""
+
+    bits: int
+    group: int
+
+    def code_bytes(self, k: int) -> int:
+        return k * self.bits // 8
+
+    def encode(self, rows: Floats) -> Bytes:
+        top = 1 << (self.bits - 1)
+        low = -top if self.bits == 4 else 1 - top
+        scales, _, codes = symmetric_bf16(rows.reshape(-1, self.group), low, top - 1)
+        unsigned = (codes + top).astype(np.uint8).reshape(rows.shape)
+        if self.bits == 4:
+            unsigned = unsigned[:, ::2] | unsigned[:, 1::2] << np.uint8(4)
+        return np.concatenate([unsigned, scales.reshape(len(rows), -1)], axis=1)
+
+    def decode(self, data: Bytes) -> Floats:
+        k = data.shape[1] * self.group * 8 // (self.group * self.bits + 16)
+        codes, scales = data[:, : self.code_bytes(k)], data[:, self.code_bytes(k) :]
+        if self.bits == 4:
+            codes = np.stack([codes & np.uint8(15), codes >> np.uint8(4)], axis=2).reshape(len(data), k)
+        floats = dequantise(BY_NAME["BF16"], np.ascontiguousarray(scales).reshape(-1))
+        steps = codes.astype(np.float32) - np.float32(1 << (self.bits - 1))
+        return (steps.reshape(-1, self.group) * floats[:, None]).reshape(len(data), k)

@@ -1,0 +1,365 @@
+"""The engine's contract over a worker process: requests are kept here until they end, whatever dies."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from msgspec.structs import replace
+
+from headrace.engine.client import EngineLimits, EngineState, EngineStatus
+from headrace.engine.request import (
+    Done,
+    Event,
+    Failed,
+    Request,
+    Sink,
+    Ticket,
+)
+from headrace.engine.validation import check_request
+from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
+from headrace.workers.in_flight import OpenRequest, cancelled, in_time, send
+from headrace.workers.process import WorkerProcess
+from headrace.workers.protocol import (
+    Answer,
+    BadFrame,
+    Cancel,
+    FromWorker,
+    Hold,
+    Ready,
+    Step,
+    Submit,
+    Taken,
+    read_events,
+)
+
+LOG = logging.getLogger("headrace.workers")
+
+MOST_REPLAYS = 4
+"""A request that was first when more workers than these died before they answered anything may be why: it
+fails."""
+MOST_CRASHES = 10
+CRASH_WINDOW_S = 60.0
+FIRST_PAUSE_S = 0.25
+LONGEST_PAUSE_S = 5.0
+LOOK_S = 1.0
+MOST_LOOKS = 60
+"""A worker that makes no step is ended after so many looks, far beyond the longest step. Looks are counted,
+not seconds: a machine that slept is no reason."""
+
+Start = Callable[[Callable[[WorkerProcess], None]], tuple[WorkerProcess, Ready]]
+"""Starts a worker and loads it; tells of the process as soon as there is one, so that it can be ended."""
+
+
+class RemoteEngine:
+    """Runs requests in a worker process and starts another one when that dies.
+
+    Requests of which something was heard fail then with EngineStopped; the others run again, with the same
+    seed and so to the same bytes. Where workers die again and again and answer nothing in between, the engine
+    has failed and every request is told why.
+    """
+
+    def __init__(self, worker: WorkerProcess, ready: Ready, start: Start) -> None:
+        self.limits: EngineLimits = ready.limits
+        self._ready, self._start = ready, start
+        self._lock = threading.Lock()  # guards what follows
+        self._process: WorkerProcess = worker  # running or on its way
+        self._worker: WorkerProcess | None = worker  # takes requests
+        self._open: dict[int, OpenRequest] = {}
+        self._numbers: dict[str, int] = {}  # of the open ones, by request id
+        self._pending_choices = 0
+        self._failure: HeadraceError | None = None
+        self._status = ready.status
+        self._restarts = 0
+        self._next_number, self._next_id = itertools.count(), itertools.count()
+        self._crashes: deque[float] = deque()  # since an event was heard last; the supervisor's own
+        self._heard = False  # an event, from the present worker; the supervisor's own
+        self._closing = threading.Event()
+        self._passing_on = False
+        self._stalled = False  # the present worker, which is therefore being ended
+        self._supervisor = threading.Thread(target=self._supervise, name="headrace-worker", daemon=True)
+        self._supervisor.start()
+        self._watch = threading.Thread(target=self._watch_steps, name="headrace-watch", daemon=True)
+        self._watch.start()
+
+    # -- from any thread ------------------------------------------------------------------------------
+
+    def submit(self, request: Request, sink: Sink) -> Ticket:
+        """Queue a request; `sink` gets its events. Raises a typed error before anything is computed.
+
+        Waits for the worker only where the request has a grammar, which is compiled there.
+        """
+        check_request(
+            request,
+            vocabulary=self._ready.vocabulary,
+            longest=self._ready.longest,
+            embedding_size=self.limits.embedding_size,
+        )
+        if request.scaling is not None and request.scaling.local:
+            raise InvalidRequest(
+                "a function for vote or best_by cannot be called in a worker process: name one"
+            )
+        if request.params.seed is None:  # a replay must draw the same
+            request = replace(request, params=replace(request.params, seed=secrets.randbits(63)))
+        request_id = request.request_id or f"r{next(self._next_id)}"
+        request = replace(request, request_id=request_id)
+        accepted = None if request.constraint is None else Future[None]()
+        self._add(request_id, OpenRequest(request, sink, time.monotonic(), accepted))
+        if accepted is not None:
+            accepted.result()
+        return Ticket(request_id, self.cancel, self.hold)
+
+    def status(self) -> EngineStatus:
+        """Where the engine stood a moment ago, and how its worker is."""
+        with self._lock:
+            state: EngineState = "running" if self._worker is not None else "restarting"
+            if self._failure is not None:
+                state = "failed"
+            waiting = self._status.waiting if state == "running" else len(self._open)
+            running = self._status.running if state == "running" else 0
+            return replace(
+                self._status,
+                running=running,
+                waiting=waiting,
+                alive=self._failure is None and not self._closing.is_set(),
+                state=state,
+                restarts=self._restarts,
+                failure=None if self._failure is None else self._failure.message,
+            )
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a request; nothing where it has ended."""
+        with self._lock:
+            number = self._numbers.get(request_id)
+            if number is None:
+                return
+            item = self._open[number]
+            item.cancelled = True
+            if self._worker is not None:
+                self._worker.put(Cancel(number))
+                return
+            self._forget(number)
+        send(item, cancelled(item))
+
+    def hold(self, request_id: str, held: bool) -> None:
+        """Compute no more of a request, or go on; nothing where it has ended or its worker has died."""
+        with self._lock:
+            number = self._numbers.get(request_id)
+            if number is not None and self._worker is not None:
+                self._open[number].held = held
+                self._worker.put(Hold(number, held))
+
+    def close(self) -> None:
+        """End the worker; requests that have not ended fail with EngineStopped."""
+        with self._lock:
+            self._closing.set()
+            process = self._process
+        process.close()
+        self._supervisor.join()
+        self._watch.join()
+
+    @property
+    def worker_pid(self) -> int:
+        """The process id of the worker that runs or starts."""
+        return self._process.pid
+
+    def _add(self, request_id: str, item: OpenRequest) -> None:
+        choices = item.request.params.n
+        with self._lock:
+            if self._failure is not None or self._closing.is_set():
+                raise self._failure or EngineStopped("the engine is shutting down: start it again")
+            if request_id in self._numbers:
+                raise InvalidRequest(f"request_id '{request_id}' is in use", param="request_id")
+            self.limits.check_room(self._pending_choices, choices)
+            self._register(request_id, item)
+
+    def _register(self, request_id: str, item: OpenRequest) -> None:
+        """Under the lock: from now on it is open, and sent if there is somebody to send it to."""
+        number = next(self._next_number)
+        if self._worker is not None:
+            self._worker.put(Submit(number, item.request, item.accepted is not None))
+        self._open[number] = item
+        self._numbers[request_id] = number
+        self._pending_choices += item.request.params.n
+
+    def _forget(self, number: int) -> OpenRequest:
+        """Under the lock: it is open no more."""
+        item = self._open.pop(number)
+        del self._numbers[item.request.request_id]
+        self._pending_choices -= item.request.params.n
+        return item
+
+    # -- on the supervising thread --------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        worker: WorkerProcess | None = self._process
+        while worker is not None:
+            cause = self._listen(worker)
+            self._lose(f"the model's worker process {cause}")
+            worker = self._revive(cause)
+        self._fail_all(self._failure or EngineStopped("the engine was shut down"))
+
+    def _listen(self, worker: WorkerProcess) -> str:
+        """Pass on what the worker says until it ends; how it ended."""
+        try:
+            for message in worker.messages():
+                self._take(worker, message)
+        except BadFrame as error:
+            LOG.error("%s", error.message)
+        how = worker.close()
+        return f"made no step for {LOOK_S * MOST_LOOKS:g} s" if self._stalled else how
+
+    def _take(self, worker: WorkerProcess, message: FromWorker) -> None:
+        if isinstance(message, Answer):
+            self._answer(message)
+        if not isinstance(message, Step):
+            return
+        self._status = message.status
+        self._passing_on = True  # which takes as long as readers take: the worker waits for that
+        for number, batch in message.batches:
+            events = read_events(batch)
+            item = self._open.get(number)
+            if item is None or not events:
+                continue
+            last = events[-1]
+            if isinstance(last, Failed) and isinstance(last.error, EngineStopped):
+                continue  # the engine has failed and its process is about to end, which is handled then
+            item.answered = self._heard = True
+            self._crashes.clear()
+            if isinstance(last, Done | Failed):
+                with self._lock:
+                    self._forget(number)
+            send(item, events)
+        self._passing_on = False
+        if message.batches:
+            worker.put(Taken(message.status.steps))
+
+    def _answer(self, answer: Answer) -> None:
+        item = self._open.get(answer.number)
+        accepted = None if item is None else item.accepted
+        if item is None or accepted is None:
+            return  # it has ended already
+        item.accepted = None
+        if answer.error is None:
+            accepted.set_result(None)
+            return
+        with self._lock:
+            self._forget(answer.number)
+        accepted.set_exception(answer.error)
+
+    def _lose(self, what: str) -> None:
+        """The worker is gone: end what can only end, keep the rest for the next one."""
+        error = EngineStopped(f"{what} before this reply ended: send it again")
+        ended: list[tuple[OpenRequest, list[Event]]] = []
+        with self._lock:
+            self._worker = None
+            if self._closing.is_set():
+                return
+            for item in self._suspects():
+                item.deaths += 1
+                if item.deaths > MOST_REPLAYS:
+                    self._crashes.clear()  # the cause is found, if it was that
+            for number, item in list(self._open.items()):
+                if item.cancelled and not item.answered:
+                    ended.append((self._forget(number), cancelled(item)))
+                elif item.answered or item.deaths > MOST_REPLAYS:
+                    ended.append((self._forget(number), [Failed(error)]))
+            kept = len(self._open)
+        LOG.error("%s: %d requests failed, %d start again with the next", what, len(ended), kept)
+        for item, events in ended:
+            send(item, events)
+
+    def _suspects(self) -> list[OpenRequest]:
+        """Where a worker died before it answered anything: those that it will have begun with."""
+        if self._heard:
+            return []
+        choices = itertools.accumulate(item.request.params.n for item in self._open.values())
+        fit = sum(count <= self.limits.max_sequences for count in choices)
+        return list(self._open.values())[: max(fit, 1)]
+
+    def _revive(self, cause: str) -> WorkerProcess | None:
+        """The next worker, with the kept requests; None where the engine closes or has failed."""
+        while not self._closing.is_set():
+            now_s = time.monotonic()
+            self._crashes.append(now_s)
+            while now_s - self._crashes[0] > CRASH_WINDOW_S:
+                self._crashes.popleft()
+            crashes = len(self._crashes)
+            if crashes >= MOST_CRASHES:
+                self._failure = EngineStopped(
+                    f"the model failed: its worker died {crashes} times in a row and at last {cause}: "
+                    "see the server's log, then load the model again or restart the server"
+                )
+                LOG.error("%s", self._failure.message)
+                return None
+            if crashes > 1:
+                self._closing.wait(min(FIRST_PAUSE_S * 2 ** (crashes - 2), LONGEST_PAUSE_S))
+            try:
+                worker, ready = self._start(self._adopt)
+            except Exception as error:
+                cause = f"did not start: {error}"
+                LOG.error("the model's worker process %s", cause)
+                continue
+            if self._resume(worker, ready):
+                return worker
+        return None
+
+    def _adopt(self, process: WorkerProcess) -> None:
+        """A process is on its way: `close` must end it."""
+        with self._lock:
+            self._process = process
+            closing = self._closing.is_set()
+        if closing:
+            process.close()
+
+    def _resume(self, worker: WorkerProcess, ready: Ready) -> bool:
+        """Hand the kept requests to a new worker."""
+        late: list[OpenRequest] = []
+        with self._lock:
+            if self._closing.is_set():
+                return False
+            self._ready, self._status = ready, ready.status
+            self._restarts += 1
+            self._worker, self._heard, self._stalled = worker, False, False
+            for number, item in list(self._open.items()):
+                self._forget(number)
+                left = in_time(item)
+                if left is None:
+                    late.append(item)
+                else:
+                    item.request = left
+                    self._register(left.request_id, item)
+        for item in late:
+            error = DeadlineExceeded("the request's deadline has passed: allow more time")
+            send(item, [Failed(error)])
+        return True
+
+    # -- on the watching thread -----------------------------------------------------------------------
+
+    def _watch_steps(self) -> None:
+        """End a worker that has work and makes no step."""
+        last, looks = (0, 0), 0
+        while not self._closing.wait(LOOK_S):
+            with self._lock:
+                worker, now = self._worker, (self._restarts, self._status.steps)
+                works = worker is not None and not all(item.held for item in self._open.values())
+                looks = looks + 1 if works and now == last and not self._passing_on else 0
+                last = now
+                if worker is None or looks < MOST_LOOKS:
+                    continue
+                self._stalled = True
+            LOG.error("the model's worker process makes no step: it is ended")
+            worker.kill()
+
+    def _fail_all(self, error: HeadraceError) -> None:
+        with self._lock:
+            self._worker = None
+            items = [self._forget(number) for number in list(self._open)]
+        for item in items:
+            send(item, [Failed(error)])

@@ -1,0 +1,249 @@
+"""The worker process: one model's engine, driven through the pipe. It ends when the pipe does."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn, cast
+
+from msgspec.structs import replace
+
+from headrace.engine.client import EngineStatus
+from headrace.engine.encoder import Encoder
+from headrace.engine.engine import Engine
+from headrace.engine.request import Event, Failed, Ticket
+from headrace.errors import HeadraceError
+from headrace.loading.loader import Prepared, prepare, start
+from headrace.loading.options import EngineOptions
+from headrace.workers.protocol import (
+    Answer,
+    BadFrame,
+    Cancel,
+    FromWorker,
+    Hold,
+    Planned,
+    Prepare,
+    Proceed,
+    Progress,
+    Ready,
+    Refused,
+    Submit,
+    Taken,
+    frame,
+    read_to_worker,
+    step_frame,
+)
+from headrace.workers.transport import Pipe
+
+LOG = logging.getLogger("headrace.workers")
+
+BEAT_S = 0.25
+PROGRESS_S = 0.05
+GRACE_S = 5.0  # for a load to clean up after itself
+BATCHES_PER_FRAME = 4096
+STEPS_AHEAD = 4
+"""So many steps may be told that the server has not passed on: enough for the next to be computed while the
+last is on its way. Beyond that the engine waits, so that no request gains on those that still arrive."""
+COMPILERS = 2
+OOM_SCORE = "500"
+
+Batch = tuple[int, Sequence[Event]]
+Outgoing = Batch | FromWorker | None
+"""None: say where the engine stands."""
+
+
+class Worker:
+    """Made once per process; `run` does not return."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._engine: Engine | Encoder | None = None
+        self._orders: queue.SimpleQueue[Prepare | Proceed] = queue.SimpleQueue()
+        self._compilers = ThreadPoolExecutor(COMPILERS, thread_name_prefix="headrace-door")
+        self._stopping = False
+        self._told: deque[int] = deque()  # steps that the server has not passed on; guarded by _passed_on
+        self._passed_on = threading.Condition()
+        self._last_told = -1
+        self._pipe: Pipe[Outgoing] = Pipe(end, self._encode, "headrace-events")
+
+    def run(self) -> NoReturn:
+        """Load what the server asks for, then run until it is gone or the engine has failed."""
+        logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+        # The server decides when to stop, also where a signal goes to a whole group of processes.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._interrupted)
+        with suppress(OSError):  # where memory runs out, the server should be the one that stays
+            Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
+        threading.Thread(target=self._read, name="headrace-orders", daemon=True).start()
+        code = 1
+        try:
+            options, prepared = self._prepare()
+            self._load(prepared, options)
+            self._beat()
+        except SystemExit:
+            code = 0
+        except Exception:
+            LOG.exception("the worker failed")
+        self._pipe.close()
+        os._exit(code)
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        if self._stopping:
+            raise SystemExit
+
+    # -- loading, on the main thread ------------------------------------------------------------------
+
+    def _prepare(self) -> tuple[EngineOptions, Prepared]:
+        """Plan, again and again with what the server offers, until it says to proceed."""
+        prepared: tuple[EngineOptions, Prepared] | None = None
+        while True:
+            order = self._orders.get()
+            if isinstance(order, Proceed) and prepared is not None:
+                return prepared
+            if prepared is not None:
+                prepared[1].checkpoint.close()
+                prepared = None
+            if not isinstance(order, Prepare):
+                raise BadFrame("Proceed came before a plan")
+            try:
+                prepared = order.options, prepare(order.model, order.options)
+                self._pipe.put(Planned(prepared[1].plan))
+            except Exception as error:
+                self._pipe.put(Refused(_typed(error)))
+
+    def _load(self, prepared: Prepared, options: EngineOptions) -> None:
+        said_s = 0.0
+
+        def progress(done: int, total: int) -> None:
+            nonlocal said_s
+            if done == total or time.monotonic() - said_s > PROGRESS_S:
+                said_s = time.monotonic()
+                self._pipe.put(Progress(done, total))
+
+        plan = prepared.plan
+        try:
+            model = start(prepared, options, progress=progress)
+        except Exception as error:
+            self._pipe.put(Refused(_typed(error)))
+            raise SystemExit from None
+        assert isinstance(model.engine, Engine | Encoder)
+        self._engine = model.engine
+        self._pipe.put(
+            Ready(
+                model.engine.limits,
+                model.defaults,
+                prepared.model.config.vocabulary,
+                min(plan.context, plan.page_count * plan.page_tokens),
+                model.cache_failures,
+                model.engine.status(),
+            )
+        )
+
+    def _beat(self) -> None:
+        """Tell where the engine stands while nothing else does, until it stands still for good."""
+        assert self._engine is not None
+        told: EngineStatus | None = None
+        while self._engine.status().alive:
+            status = self._engine.status()
+            if status != told:
+                self._pipe.put(None)
+            told = status
+            time.sleep(BEAT_S)
+
+    # -- requests, on the reading thread --------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            while (body := self._pipe.read()) is not None:
+                self._take(body)
+        except BadFrame as error:
+            LOG.error("%s", error.message)
+        except Exception:
+            LOG.exception("the worker failed")
+        if self._engine is None:  # a load may have files to clean up
+            self._stopping = True
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+            time.sleep(GRACE_S)
+        os._exit(0)
+
+    def _take(self, body: bytes) -> None:
+        match read_to_worker(body):
+            case Prepare() | Proceed() as order:
+                self._orders.put(order)
+            case Submit() as order:
+                if order.request.constraint is None:
+                    self._submit(order)
+                else:  # compiling a grammar takes a while
+                    self._compilers.submit(self._submit, order)
+            case Cancel(number):
+                if self._engine is not None:
+                    self._engine.cancel(str(number))
+            case Hold(number, held):
+                if self._engine is not None:
+                    self._engine.hold(str(number), held)
+            case Taken(steps):
+                with self._passed_on:
+                    while self._told and self._told[0] <= steps:
+                        self._told.popleft()
+                    self._passed_on.notify()
+
+    def _submit(self, order: Submit) -> Ticket | None:
+        number = order.number
+        try:
+            if self._engine is None:
+                raise BadFrame("a request came before the model was loaded")
+            request = replace(order.request, request_id=str(number))
+            ticket = self._engine.submit(request, lambda events: self._tell(number, events))
+        except Exception as error:
+            refusal = _typed(error)
+            self._pipe.put(Answer(number, refusal) if order.acknowledge else (number, [Failed(refusal)]))
+            return None
+        if order.acknowledge:
+            self._pipe.put(Answer(number, None))
+        return ticket
+
+    def _tell(self, number: int, events: Sequence[Event]) -> None:
+        """On the engine's thread: send events, after those of earlier steps have been taken."""
+        assert self._engine is not None
+        if self._engine.steps != self._last_told:
+            self._last_told = self._engine.steps
+            with self._passed_on:
+                while len(self._told) >= STEPS_AHEAD:
+                    self._passed_on.wait()
+                self._told.append(self._last_told)
+        self._pipe.put((number, events))
+
+    # -- on the writing thread ------------------------------------------------------------------------
+
+    def _encode(self, items: Sequence[Outgoing]) -> bytes:
+        """One Step for all events in a row; more of them only where they are very many."""
+        written = bytearray()
+        for events, group in itertools.groupby(items, lambda item: item is None or isinstance(item, tuple)):
+            if not events:
+                written += b"".join(map(frame, cast("Iterable[FromWorker]", group)))
+                continue
+            assert self._engine is not None  # who else would have events
+            status = self._engine.status()
+            batches = [item for item in cast("Iterable[Batch | None]", group) if item is not None]
+            for first in range(0, max(len(batches), 1), BATCHES_PER_FRAME):
+                written += step_frame(status, batches[first : first + BATCHES_PER_FRAME])
+        return bytes(written)
+
+
+def _typed(error: Exception) -> HeadraceError:
+    """The error as it is, or one that tells no more than its kind: the text may hold a path or a prompt."""
+    if isinstance(error, HeadraceError):
+        return error
+    LOG.error("unexpected", exc_info=error)
+    return HeadraceError(f"the model's worker failed: {type(error).__name__}; see the log")

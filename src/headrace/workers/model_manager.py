@@ -1,0 +1,342 @@
+"""The models of one server: loaded when they are first used, unloaded when idle, within one memory budget."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from headrace.engine.client import LoadedModel, MemoryPlan
+from headrace.errors import (
+    EngineStopped,
+    HeadraceError,
+    InvalidRequest,
+    ModelLoading,
+    ModelNotFound,
+    ModelTooLarge,
+    OutOfMemory,
+    Overloaded,
+)
+from headrace.workers.model_entry import Entry, Launch, Policy, Progress
+from headrace.workers.model_spec import ModelSpec
+
+LOG = logging.getLogger("headrace.workers")
+
+T = TypeVar("T")
+
+
+class ModelTable:
+    """Lives on the event loop; made before it runs. The first spec is the default model."""
+
+    def __init__(
+        self, specs: Sequence[ModelSpec], launch: Callable[[ModelSpec], Launch], policy: Policy
+    ) -> None:
+        self.policy = policy
+        self._launch = launch
+        self._entries = {spec.name: Entry(spec) for spec in specs}
+        self._retired: set[Entry] = set()  # not served any more, but still in use
+        self._planning = asyncio.Lock()
+        self._launches: set[Launch] = set()
+        self._closing = False
+
+    @classmethod
+    def fixed(cls, model: LoadedModel, spec: ModelSpec) -> ModelTable:
+        """A table of one model that is loaded already and stays so; it belongs to the caller."""
+        table = cls([spec], _no_launch, Policy(memory_bytes=0))
+        entry = table.default
+        entry.model, entry.fixed = model, True
+        return table
+
+    # -- looking ---------------------------------------------------------------------------------------
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Every model, the default one first."""
+        return list(self._entries.values())
+
+    @property
+    def default(self) -> Entry:
+        """The model of requests that name none."""
+        return next(iter(self._entries.values()))
+
+    @property
+    def loaded(self) -> list[LoadedModel]:
+        """Every model that is in memory, also those that are only kept until their last use has ended."""
+        models = [entry.model for entry in [*self._entries.values(), *self._retired]]
+        return [model for model in models if model is not None]
+
+    def find(self, name: str | None) -> Entry:
+        """The model of that name or alias, None is the default one; ModelNotFound says what there is."""
+        if name is None:
+            return self.default
+        found = self._entries.get(name)
+        if found is None:
+            found = next((entry for entry in self._entries.values() if name in entry.spec.aliases), None)
+        if found is not None:
+            return found
+        spec = self.policy.on_demand(name)
+        if spec is None:
+            served = ", ".join(repr(entry) for entry in self._entries)
+            raise ModelNotFound(
+                f"the model {name[:200]!r} is not served here: this server serves {served}", param="model"
+            )
+        return self._entries.setdefault(spec.name, Entry(spec))
+
+    # -- using -----------------------------------------------------------------------------------------
+
+    async def hold(
+        self, entry: Entry, keep_alive_s: float | None = None, *, user: object = None
+    ) -> tuple[LoadedModel, Callable[[], None]]:
+        """The model, loaded if it is not, and what to call when it is needed no longer.
+
+        Raises ModelLoading where that takes long, and what prevents it. `keep_alive_s` None is the spec's.
+        A `user` who holds it several times counts once.
+        """
+        user = user or object()
+        self._enter(entry, user)
+        try:
+            model = entry.model or await self._wait(entry)
+        except BaseException:
+            self._leave(entry, user)
+            raise
+        entry.keep_alive_s = entry.spec.keep_alive_s if keep_alive_s is None else keep_alive_s
+        return model, self._once(entry, user)
+
+    def share(self, model: LoadedModel, user: object) -> Callable[[], None]:
+        """Keep a model in memory that is held already; what to call when it is needed no longer."""
+        entry = next(e for e in [*self._entries.values(), *self._retired] if e.model is model)
+        self._enter(entry, user)
+        return self._once(entry, user)
+
+    async def unload_when_idle(self, entry: Entry) -> None:
+        """Unload as soon as nothing uses it; InvalidRequest where the model belongs to somebody else."""
+        if entry.fixed:
+            raise InvalidRequest(
+                f"{entry.name!r} belongs to the program that started this server and stays loaded",
+                param="model",
+            )
+        entry.failure = None
+        entry.keep_alive_s = 0.0
+        self._settle(entry)
+        if entry.unloading is not None:
+            await entry.unloading
+
+    async def forget_failure(self, entry: Entry) -> None:
+        """Where its engine has failed for good: drop that, so that the next use loads the model again."""
+        if entry.model is not None and entry.model.engine.status().state == "failed" and not entry.fixed:
+            if entry.unloading is None:
+                entry.unloading = asyncio.ensure_future(self._unload(entry))
+            await entry.unloading
+
+    def _enter(self, entry: Entry, user: object) -> None:
+        entry.users[user] += 1
+        if entry.timer is not None:
+            entry.timer.cancel()
+            entry.timer = None
+
+    def _once(self, entry: Entry, user: object) -> Callable[[], None]:
+        held = [entry]
+
+        def release() -> None:
+            if held:
+                self._leave(held.pop(), user)
+
+        return release
+
+    def _leave(self, entry: Entry, user: object) -> None:
+        entry.users[user] -= 1
+        if not entry.users[user]:
+            del entry.users[user]
+        entry.used_s = asyncio.get_running_loop().time()
+        self._settle(entry)
+
+    def _settle(self, entry: Entry) -> None:
+        """Where nothing uses it: unload, now or in a while."""
+        if entry.uses or entry.model is None or entry.fixed or entry.unloading is not None:
+            return
+        if entry.timer is not None:
+            entry.timer.cancel()
+            entry.timer = None
+        if entry.keep_alive_s == 0 or entry in self._retired:
+            entry.unloading = asyncio.ensure_future(self._unload(entry))
+        elif entry.keep_alive_s > 0:
+            loop = asyncio.get_running_loop()
+            entry.timer = loop.call_later(entry.keep_alive_s, self._idle, entry)
+
+    def _idle(self, entry: Entry) -> None:
+        entry.timer = None
+        if not entry.uses and entry.model is not None and entry.unloading is None:
+            entry.unloading = asyncio.ensure_future(self._unload(entry))
+
+    # -- loading ---------------------------------------------------------------------------------------
+
+    async def load(self, entry: Entry, progress: Progress = lambda done, total: None) -> LoadedModel:
+        """Load it, however long that takes; raises what prevents it."""
+        return await asyncio.shield(self._begin(entry, progress))
+
+    async def _wait(self, entry: Entry) -> LoadedModel:
+        task = self._begin(entry)
+        done, _ = await asyncio.wait({task}, timeout=self.policy.load_wait_s)
+        if not done:
+            raise ModelLoading(
+                f"{entry.name!r} has been loading for more than {self.policy.load_wait_s:g} s: "
+                "try again in a moment",
+                retry_after_s=5.0,
+                reason="loading",
+            )
+        return task.result()
+
+    def _begin(
+        self, entry: Entry, progress: Progress = lambda done, total: None
+    ) -> asyncio.Task[LoadedModel]:
+        if entry.loading is None:
+            entry.loading = asyncio.ensure_future(self._load(entry, progress))
+            entry.loading.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return entry.loading
+
+    async def _load(self, entry: Entry, progress: Progress) -> LoadedModel:
+        try:
+            if entry.unloading is not None:
+                await entry.unloading
+            if entry.model is not None:
+                return entry.model
+            if self._closing:
+                raise EngineStopped("the server is shutting down: send the request elsewhere")
+            launch = await in_thread(lambda: self._launch(entry.spec))
+            self._launches.add(launch)
+            try:
+                async with self._planning:
+                    entry.reserved_bytes = (await self._plan(launch)).total_bytes
+                entry.model = await in_thread(lambda: launch.load(progress))
+            except BaseException:
+                entry.reserved_bytes = 0
+                await in_thread(launch.close)
+                raise
+            finally:
+                self._launches.discard(launch)
+            entry.failure = None
+            entry.cache_failures += entry.model.cache_failures
+            return entry.model
+        except HeadraceError as error:
+            entry.failure = error
+            raise
+        finally:
+            entry.loading = None
+            self._settle(entry)
+
+    async def _plan(self, launch: Launch) -> MemoryPlan:
+        """A plan within the budget, after unloading as many idle models as that takes."""
+        while True:
+            left = self.policy.memory_bytes - self._reserved()
+            try:
+                plan = await in_thread(lambda left=left: launch.plan(max(left, 1)))
+            except OutOfMemory as error:
+                if await self._make_room():
+                    continue
+                raise self._no_room(error) from None
+            return plan
+
+    def _reserved(self) -> int:
+        return sum(entry.reserved_bytes for entry in [*self._entries.values(), *self._retired])
+
+    def _no_room(self, error: OutOfMemory) -> HeadraceError:
+        used, budget = self._reserved(), self.policy.memory_bytes
+        if error.needed_bytes > budget:
+            return ModelTooLarge(
+                f"{error.message}; it takes {error.needed_bytes / 1e9:.2f} GB in all and may have the "
+                f"{budget / 1e9:.2f} GB for models: it does not fit this server",
+                needed_bytes=error.needed_bytes,
+            )
+        if not used:
+            return error
+        return Overloaded(
+            f"{error.message}; {used / 1e9:.2f} GB of the {budget / 1e9:.2f} GB for models "
+            "are taken by others in use: try again later",
+            retry_after_s=5.0,
+            reason="memory",
+        )
+
+    async def _make_room(self) -> bool:
+        """Unload the idle model that was used least recently; False where there is none."""
+        idle = [
+            entry
+            for entry in self._entries.values()
+            if entry.model is not None and not entry.uses and not entry.fixed and entry.loading is None
+        ]
+        if not idle:
+            return False
+        entry = min(idle, key=lambda entry: entry.used_s)
+        if entry.unloading is None:
+            entry.unloading = asyncio.ensure_future(self._unload(entry))
+        await entry.unloading
+        return True
+
+    async def _unload(self, entry: Entry) -> None:
+        model, entry.model = entry.model, None
+        if entry.timer is not None:
+            entry.timer.cancel()
+            entry.timer = None
+        try:
+            if model is not None:
+                entry.past_restarts += model.engine.status().restarts
+                await in_thread(model.close)
+        finally:
+            entry.reserved_bytes = 0
+            entry.unloading = None
+            self._retired.discard(entry)
+
+    # -- changing --------------------------------------------------------------------------------------
+
+    def update(self, specs: Sequence[ModelSpec], policy: Policy) -> None:
+        """Serve these from now on. What has changed or is gone is unloaded when its last use has ended."""
+        self.policy = policy
+        before = self._entries
+        self._entries = dict[str, Entry]()
+        for spec in specs:
+            entry = before.get(spec.name)
+            if entry is not None and entry.spec.loads_like(spec):
+                entry.spec = spec
+                self._entries[spec.name] = before.pop(spec.name)
+            else:
+                self._entries[spec.name] = Entry(spec)
+        for entry in before.values():
+            if entry.model is not None or entry.loading is not None:
+                self._retired.add(entry)
+                self._settle(entry)
+
+    async def close(self) -> None:
+        """End every model but fixed ones, and every load under way."""
+        self._closing = True
+        closers: list[Callable[[], None]] = [launch.close for launch in self._launches]
+        for entry in [*self._entries.values(), *self._retired]:
+            if entry.timer is not None:
+                entry.timer.cancel()
+            if entry.model is not None and not entry.fixed:
+                closers.append(entry.model.close)
+        await asyncio.gather(*(in_thread(closer) for closer in closers), return_exceptions=True)
+
+
+def _no_launch(spec: ModelSpec) -> Launch:
+    raise EngineStopped(f"{spec.name!r} cannot be loaded again here")
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run `work` on a daemon thread, so that the program can end also while it runs."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:
+            outcome, value = done.set_exception, error
+        else:
+            outcome, value = done.set_result, result
+        with suppress(RuntimeError):  # the loop has closed: the server was stopped meanwhile
+            loop.call_soon_threadsafe(lambda: done.done() or outcome(value))  # type: ignore[arg-type]
+
+    threading.Thread(target=run, name="headrace-load", daemon=True).start()
+    return await done

@@ -1,0 +1,115 @@
+"""What is to be served: from the command line's models and the file's table to names, places and options."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headrace.config.settings import (
+    FILE_NAME,
+    MODELS,
+    SETTINGS,
+    Settings,
+    default_folders,
+    known_name,
+    parse_setting,
+    read_file,
+)
+from headrace.errors import UsageError
+from headrace.loading.options import EngineOptions, engine_options
+from headrace.loading.text_assets import public_name
+from headrace.weights.hub.bundled import SHIPPED_DEFAULT
+
+OF_A_MODEL = (
+    "weights",
+    "context",
+    "threads",
+    "max_sequences",
+    "token_budget",
+    "kv_dtype",
+    "kv_memory",
+    "executor",
+    "speculation",
+    "draft_model",
+    "draft_layers",
+    "keep_alive",
+)
+"""Settings that a model's own table may have."""
+
+
+class ModelSpec(Struct, frozen=True, kw_only=True):
+    """`name` and `aliases` are what clients say, `model` is what `weights.hub.resolve` takes.
+
+    `keep_alive_s` is how long the model stays in memory unused; negative: until the memory is needed.
+    """
+
+    name: str
+    model: str
+    options: EngineOptions
+    aliases: tuple[str, ...] = ()
+    keep_alive_s: float = -1.0
+
+    def loads_like(self, other: ModelSpec) -> bool:
+        """Whether what is in memory of one serves for the other."""
+        return (self.model, self.options) == (other.model, other.options)
+
+
+def spec_of(model: str, settings: Settings) -> ModelSpec:
+    """A model by its name or path alone."""
+    name = public_name(model, Path(model))
+    return ModelSpec(
+        name=name, model=model, options=engine_options(settings), keep_alive_s=settings.keep_alive
+    )
+
+
+def read_specs(
+    models: Sequence[str], settings: Settings, *, folders: Sequence[Path] | None = None
+) -> list[ModelSpec]:
+    """`models`, then those of `[models]` in the nearest headrace.toml that has it, or else the shipped one.
+    UsageError where a table is wrong or a name stands for two models."""
+    specs = [spec_of(model, settings) for model in models]
+    for folder in default_folders() if folders is None else folders:
+        path = folder / FILE_NAME
+        table = read_file(path).get(MODELS)
+        if table is not None:
+            specs += _specs_of_table(path, table, settings)
+            break
+    specs = specs or [spec_of(SHIPPED_DEFAULT, settings)]
+    taken: set[str] = set()
+    for spec in specs:
+        for name in (spec.name, *spec.aliases):
+            if name in taken:
+                raise UsageError(f"two models are named {name!r}: rename one of them in [{MODELS}]")
+            taken.add(name)
+    return specs
+
+
+def _specs_of_table(path: Path, table: object, settings: Settings) -> list[ModelSpec]:
+    if not isinstance(table, Mapping):
+        raise UsageError(f"{path}: {MODELS} is a table with a model in each entry: [{MODELS}.NAME]")
+    entries = cast("Mapping[str, object]", table)
+    return [_spec(f"{path}: {MODELS}.{name}", name, entry, settings) for name, entry in entries.items()]
+
+
+def _spec(where: str, name: str, entry: object, settings: Settings) -> ModelSpec:
+    """A model's entry: its path alone, or a table with `path`, `aliases` and settings of its own."""
+    if isinstance(entry, str):
+        entry = {"path": entry}
+    if not isinstance(entry, Mapping):
+        raise UsageError(f"{where} is neither a path nor a table")
+    given = dict(cast("Mapping[str, Any]", entry))
+    model, aliases = given.pop("path", name), given.pop("aliases", [])
+    texts = [model, *cast("list[object]", aliases)] if isinstance(aliases, list) else [None]
+    if not all(isinstance(text, str) and text for text in texts):
+        raise UsageError(f"{where}: path is a text and aliases is a list of texts")
+    own: dict[str, Any] = {}
+    for key, value in given.items():
+        setting = SETTINGS[known_name(key, ["path", "aliases", *OF_A_MODEL], f"{where}: unknown {key!r}")]
+        own[key] = parse_setting(setting, value, f"{where}.{key}")
+    settings = dataclasses.replace(settings, **own)
+    return replace(spec_of(model, settings), name=name, aliases=tuple(cast("list[str]", aliases)))

@@ -1,0 +1,226 @@
+"""Messages between the server and its workers: what there is, and how each becomes bytes and comes back.
+
+A frame is its length, 4 bytes little-endian, then MessagePack. Nothing in it is code: every field has a type
+that is checked when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from headrace.engine.client import EngineLimits, EngineStatus, MemoryPlan
+from headrace.engine.request import Event, Request
+from headrace.errors import HeadraceError, OutOfMemory, Overloaded
+from headrace.loading.options import EngineOptions
+from headrace.sampling.params import SamplingParams
+
+FRAME_LIMIT_BYTES = 64 * 2**20
+HEADER_BYTES = 4
+
+
+class BadFrame(HeadraceError):
+    """What came through the pipe is no message: the other side cannot be relied on any more."""
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """Written as an array that begins with the name of its class."""
+
+
+class Prepare(_Message, frozen=True):
+    """To the worker: read the model and plan its memory. May come again with other options."""
+
+    model: str
+    options: EngineOptions
+
+
+class Proceed(_Message, frozen=True):
+    """To the worker: load what was planned."""
+
+
+class Submit(_Message, frozen=True):
+    """To the worker: run a request. `acknowledge`: say first, with Answer, whether it is taken."""
+
+    number: int
+    request: Request
+    acknowledge: bool
+
+
+class Cancel(_Message, frozen=True):
+    """To the worker: stop a request."""
+
+    number: int
+
+
+class Hold(_Message, frozen=True):
+    """To the worker: compute no more of a request while its reader is behind, or go on."""
+
+    number: int
+    held: bool
+
+
+class Taken(_Message, frozen=True):
+    """To the worker: what was told up to this step of its engine has been passed on."""
+
+    steps: int
+
+
+class Planned(_Message, frozen=True):
+    """From the worker: the model is prepared, this much memory it will take."""
+
+    plan: MemoryPlan
+
+
+class Refused(_Message, frozen=True):
+    """From the worker: the model cannot be prepared or loaded."""
+
+    error: HeadraceError
+
+
+class Progress(_Message, frozen=True):
+    """From the worker: bytes of weights that are packed, and all of them."""
+
+    done_bytes: int
+    total_bytes: int
+
+
+class Ready(_Message, frozen=True):
+    """From the worker: requests are taken. `longest` is prompt and output in tokens."""
+
+    limits: EngineLimits
+    defaults: SamplingParams
+    vocabulary: int
+    longest: int
+    cache_failures: int
+    status: EngineStatus
+
+
+class Answer(_Message, frozen=True):
+    """From the worker: whether it has taken a request."""
+
+    number: int
+    error: HeadraceError | None
+
+
+class Step(_Message, frozen=True):
+    """From the worker: where its engine stands, and what happened since the last such message.
+
+    `batches` has for each request its number and its events; each event is the number of its class in `Event`
+    and its fields.
+    """
+
+    status: EngineStatus
+    batches: list[tuple[int, list[tuple[int, msgspec.Raw]]]]
+
+
+ToWorker = Prepare | Proceed | Submit | Cancel | Hold | Taken
+FromWorker = Planned | Refused | Progress | Ready | Answer | Step
+
+EVENTS: tuple[type[Event], ...] = get_args(Event)
+_NUMBERS = {kind: number for number, kind in enumerate(EVENTS)}
+
+
+class _Error(msgspec.Struct, frozen=True, array_like=True):
+    """An error by the name of its class, with all that a reply needs of it."""
+
+    name: str
+    message: str
+    param: str | None
+    code: str | None
+    kind: str
+    status: int
+    exit_code: int
+    retry_after_s: float
+    reason: str
+    needed_bytes: int
+
+
+def _to_wire(value: Any) -> Any:
+    if isinstance(value, HeadraceError):
+        later = value if isinstance(value, Overloaded) else Overloaded("")
+        needed_bytes = value.needed_bytes if isinstance(value, OutOfMemory) else 0
+        return _Error(
+            *(type(value).__name__, value.message, value.param, value.code, value.kind),
+            *(value.status, value.exit_code, later.retry_after_s, later.reason, needed_bytes),
+        )
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} cannot cross the pipe")
+
+
+def _from_wire(kind: Any, value: Any) -> Any:
+    if not isinstance(kind, type):
+        raise ValueError("a function cannot cross the pipe")
+    if issubclass(kind, HeadraceError):
+        return _error(msgspec.convert(value, _Error))
+    if issubclass(kind, Path):
+        return Path(msgspec.convert(value, str))
+    raise NotImplementedError(f"{kind.__name__} cannot cross the pipe")
+
+
+def _error(wire: _Error) -> HeadraceError:
+    """An error of the same class where this process knows it, else one that replies the same."""
+    known = {kind.__name__: kind for kind in _kinds(HeadraceError)}
+    kind = known.get(wire.name, HeadraceError)
+    error = kind.__new__(kind, wire.message)
+    HeadraceError.__init__(error, wire.message, param=wire.param, code=wire.code)
+    error.kind, error.status, error.exit_code = wire.kind, wire.status, wire.exit_code
+    if isinstance(error, Overloaded):
+        error.retry_after_s, error.reason = wire.retry_after_s, wire.reason
+    if isinstance(error, OutOfMemory):
+        error.needed_bytes = wire.needed_bytes
+    return error
+
+
+def _kinds(base: type[HeadraceError]) -> list[type[HeadraceError]]:
+    return [base, *(kind for child in base.__subclasses__() for kind in _kinds(child))]
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_to_wire)
+_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker, dec_hook=_from_wire)
+_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker, dec_hook=_from_wire)
+_events = tuple(msgspec.msgpack.Decoder(kind, dec_hook=_from_wire) for kind in EVENTS)
+
+
+def frame(message: ToWorker | FromWorker) -> bytes:
+    """A message as it is sent; BadFrame where it is larger than the other side reads."""
+    return _framed(_encoder.encode(message))
+
+
+def step_frame(status: EngineStatus, batches: Sequence[tuple[int, Sequence[Event]]]) -> bytes:
+    """A `Step` as it is sent."""
+    numbered = [(number, [(_NUMBERS[type(event)], event) for event in events]) for number, events in batches]
+    return _framed(_encoder.encode(("Step", status, numbered)))
+
+
+def _framed(body: bytes) -> bytes:
+    if len(body) > FRAME_LIMIT_BYTES:
+        raise BadFrame(f"a message has {len(body):,} bytes, at most {FRAME_LIMIT_BYTES:,} cross the pipe")
+    return len(body).to_bytes(HEADER_BYTES, "little") + body
+
+
+def read_to_worker(body: bytes) -> ToWorker:
+    """The message of a frame's body; BadFrame where it is none."""
+    try:
+        return _to_worker.decode(body)
+    except (ValueError, HeadraceError) as error:
+        raise BadFrame(f"no message for a worker: {error}") from None
+
+
+def read_from_worker(body: bytes) -> FromWorker:
+    """The message of a frame's body; BadFrame where it is none."""
+    try:
+        return _from_worker.decode(body)
+    except (ValueError, HeadraceError) as error:
+        raise BadFrame(f"no message of a worker: {error}") from None
+
+
+def read_events(batch: list[tuple[int, msgspec.Raw]]) -> list[Event]:
+    """The events of one request; BadFrame where they are none."""
+    try:
+        return [_events[number].decode(raw) for number, raw in batch]
+    except (ValueError, IndexError, HeadraceError) as error:
+        raise BadFrame(f"no events: {error}") from None

@@ -1,0 +1,89 @@
+"""One end of a stream socket that carries frames: reading them one by one, writing them from a thread."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from headrace.workers.protocol import FRAME_LIMIT_BYTES, HEADER_BYTES, BadFrame
+
+Item = TypeVar("Item")
+_BUFFER_BYTES = 256 * 1024
+CLOSE_S = 1.0
+
+
+class Pipe(Generic[Item]):
+    """`encode` makes frames of all items that wait, on the writing thread; `put` never blocks."""
+
+    def __init__(self, end: socket.socket, encode: Callable[[Sequence[Item]], bytes], name: str) -> None:
+        self._socket = end
+        self._encode = encode
+        self._read_ahead = bytearray()
+        self._reading = threading.Lock()  # the socket is closed only where nobody reads from it
+        self._waiting: list[Item] = []
+        self._wake = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._write, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, item: Item) -> None:
+        """Send after what waits already. Where the other side is gone this does nothing: reading tells."""
+        with self._wake:
+            self._waiting.append(item)
+            self._wake.notify()
+
+    def read(self) -> bytes | None:
+        """The body of the next frame, None at the end; BadFrame where it is too long or cut short."""
+        with self._reading:
+            header = self._take(HEADER_BYTES)
+            if not header:
+                return None
+            size = int.from_bytes(header, "little")
+            if size > FRAME_LIMIT_BYTES:
+                raise BadFrame(f"a frame of {size:,} bytes, at most {FRAME_LIMIT_BYTES:,} are read")
+            body = self._take(size) if len(header) == HEADER_BYTES else b""
+        if len(header) < HEADER_BYTES or len(body) < size:
+            raise BadFrame(f"a frame was cut short after {len(header) + len(body):,} bytes")
+        return body
+
+    def close(self) -> None:
+        """Write what waits as far as the other side takes it, then end both directions."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSE_S)
+        with suppress(OSError):  # the other side was faster
+            self._socket.shutdown(socket.SHUT_RDWR)  # which wakes whoever reads
+        with self._reading:
+            self._socket.close()
+
+    def _take(self, size: int) -> bytes:
+        """So many bytes, or fewer where the stream ends."""
+        while len(self._read_ahead) < size:
+            try:
+                part = self._socket.recv(_BUFFER_BYTES)
+            except OSError:  # reset, or closed on this side
+                part = b""
+            if not part:
+                break
+            self._read_ahead += part
+        taken = bytes(self._read_ahead[:size])
+        del self._read_ahead[:size]
+        return taken
+
+    def _write(self) -> None:
+        while True:
+            with self._wake:
+                while not self._waiting and not self._closed:
+                    self._wake.wait()
+                items, self._waiting = self._waiting, []
+            if not items:
+                return
+            try:
+                self._socket.sendall(self._encode(items))
+            except OSError:
+                return  # the other side is gone

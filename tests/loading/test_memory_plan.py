@@ -1,0 +1,91 @@
+"""The memory plan against what the process really takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.loading.loader import prepare
+from headrace.loading.options import EngineOptions
+from headrace.weights.packing.packed_weights import predicted_bytes
+from random_model import random_model
+from tiny import tiny_model
+
+# Loads the model, fills every page of KV memory and runs full steps, then prints plan and resident bytes.
+MEASURE = """
+import json, queue, sys, psutil
+from headrace.loading.loader import load_model
+from headrace.loading.options import EngineOptions
+from headrace.engine.request import Done, Request
+from headrace.sampling.params import SamplingParams
+model = load_model(sys.argv[1], EngineOptions(weights=sys.argv[2], max_sequences=4))
+events = queue.SimpleQueue()
+for number in range(4):
+    prompt = tuple((7 * number + i) % 1000 for i in range(model.context_length - 2))
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    model.engine.submit(Request(prompt=prompt, params=params), events.put)
+ended = 0
+while ended < 4:
+    ended += isinstance(events.get()[-1], Done)
+print(json.dumps([model.plan.total_bytes, psutil.Process().memory_info().rss, model.plan.base_bytes]))
+model.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """50 million parameters, 100 MB in bf16."""
+    target = tmp_path_factory.mktemp("plan") / "model"
+    return random_model(target, hidden=768, intermediate=2048, layers=8)
+
+
+@pytest.mark.parametrize("weights", ["keep", "int4"])
+def test_the_plan_is_within_five_percent_of_resident_memory(folder: Path, weights: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(folder), weights], capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, run.stderr
+    planned, resident, base = json.loads(run.stdout)
+    print(
+        f"{weights}: planned {planned / 1e6:.1f} MB, resident {resident / 1e6:.1f} MB, base {base / 1e6:.1f}"
+    )
+    assert abs(planned - resident) <= 0.05 * resident
+
+
+def test_quantised_plans_are_smaller() -> None:
+    plans = {}
+    for weights in ("keep", "int8", "int4"):
+        prepared = prepare("novelette", EngineOptions(weights=weights))
+        prepared.checkpoint.close()
+        plans[weights] = prepared.plan
+    assert plans["int4"].weights_bytes < plans["int8"].weights_bytes < plans["keep"].weights_bytes
+    assert plans["int4"].weight_bytes_per_token < 0.35 * plans["keep"].weight_bytes_per_token
+
+
+def test_memory_for_keys_and_values_follows_the_options() -> None:
+    def pages(options: EngineOptions) -> int:
+        prepared = prepare("novelette", options)
+        prepared.checkpoint.close()
+        return prepared.plan.page_count
+
+    assert pages(EngineOptions(max_sequences=1)) == 32  # one context of 512 tokens
+    assert pages(EngineOptions(max_sequences=4)) == 128
+    assert pages(EngineOptions(max_sequences=4, context=64)) == 16
+    one = prepare("novelette", EngineOptions(max_sequences=1))
+    one.checkpoint.close()
+    assert pages(EngineOptions(kv_memory_bytes=one.plan.kv_bytes // 2)) == 16
+
+
+def test_of_a_mixture_the_experts_of_one_token_count_and_routers_stay_fine(tmp_path: Path) -> None:
+    prepared = prepare(str(tiny_model(tmp_path, "mixtral")), EngineOptions(weights="int8"))
+    prepared.checkpoint.close()
+    nbytes = {weight.name: predicted_bytes([weight]) for weight in prepared.wanted}
+    experts = sum(size for name, size in nbytes.items() if "experts" in name)
+    others = sum(nbytes.values()) - experts - nbytes["model.embed_tokens.weight"]
+    assert prepared.plan.weight_bytes_per_token == others + experts * 2 // 8
+    assert {w.format for w in prepared.wanted if w.name.endswith("moe.gate.weight")} == {"bf16"}
+    assert {w.format for w in prepared.wanted if "experts" in w.name} == {"int8"}

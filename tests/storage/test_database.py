@@ -1,0 +1,83 @@
+"""The SQLite file: opened on use, brought to the current schema, safe between threads."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import StoreError
+from headrace.storage.database import Database
+from headrace.storage.schema import MIGRATIONS
+
+
+def test_the_file_is_made_by_the_first_use_and_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "store.sqlite3"
+    database = Database(path)
+    assert not database.exists and not path.parent.exists()
+    assert database.query("SELECT count(*) FROM keys") == [(0,)]
+    assert database.exists
+    assert path.stat().st_mode & 0o077 == 0
+    database.close()
+
+
+def test_migrations_run_once_and_what_is_there_stays(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite3"
+    for _ in range(2):
+        database = Database(path)
+        database.execute("INSERT INTO secrets VALUES (hex(randomblob(8)), x'00')")
+        names = [name for (name,) in database.query("SELECT name FROM migrations")]
+        assert sorted(str(name) for name in names) == sorted(MIGRATIONS)
+        database.close()
+    assert Database(path).query("SELECT count(*) FROM secrets") == [(2,)]
+
+
+def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite3"
+    database = Database(path)
+    database.execute("INSERT INTO migrations VALUES ('from the future')")
+    database.close()
+    with pytest.raises(StoreError, match="newer version"):
+        Database(path).query("SELECT 1")
+
+
+def test_what_is_no_database_is_a_typed_error(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite3"
+    path.write_bytes(b"not a database" * 100)
+    with pytest.raises(StoreError, match="not a database"):
+        Database(path).query("SELECT 1")
+
+
+def test_a_transaction_is_all_or_nothing() -> None:
+    database = Database(None)
+    with pytest.raises(RuntimeError), database.transaction():
+        database.execute("INSERT INTO secrets VALUES ('a', x'00')")
+        raise RuntimeError
+    assert database.query("SELECT * FROM secrets") == []
+    with pytest.raises(StoreError), database.transaction():
+        database.execute("INSERT INTO secrets VALUES ('a', x'00')")
+        database.execute("INSERT INTO secrets VALUES ('a', x'01')")
+    assert database.query("SELECT * FROM secrets") == []
+
+
+def test_threads_and_a_second_process_write_together(tmp_path: Path) -> None:
+    database = Database(tmp_path / "store.sqlite3")
+    database.query("SELECT 1")
+
+    def write(number: int) -> None:
+        for count in range(20):
+            database.execute("INSERT INTO secrets VALUES (?, x'00')", (f"{number}-{count}",))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    other = sqlite3.connect(tmp_path / "store.sqlite3", timeout=10)
+    with other:
+        other.execute("INSERT INTO secrets VALUES ('other', x'00')")
+    other.close()
+    for thread in threads:
+        thread.join()
+    assert database.query("SELECT count(*) FROM secrets") == [(81,)]
+    database.close()

@@ -1,0 +1,43 @@
+"""Keys in the store: hashed, revoked for good, never open again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import InvalidRequest
+from headrace.storage.database import Database
+from headrace.storage.keys import KeyLimits, Keys, digest_of
+
+
+def test_the_file_does_not_hold_the_key(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite3"
+    database = Database(path)
+    keys = Keys(database)
+    key = keys.add("alice", KeyLimits(60, None, 2))
+    (stored,) = keys.all()
+    assert (stored.name, stored.limits) == ("alice", KeyLimits(60, None, 2))
+    assert stored.digest == digest_of(key.encode(), keys.pepper())
+    assert len(key) >= 40
+    database.close()
+    for file in tmp_path.iterdir():
+        assert key.encode() not in file.read_bytes()
+
+
+def test_a_name_is_used_once_until_it_is_revoked() -> None:
+    keys = Keys(Database(None))
+    keys.add("a", KeyLimits())
+    with pytest.raises(InvalidRequest, match="choose another name"):
+        keys.add("a", KeyLimits())
+    keys.revoke("a")
+    assert keys.all() == [] and keys.ever()
+    with pytest.raises(InvalidRequest, match="no key named 'a'"):
+        keys.revoke("a")
+    assert keys.add("a", KeyLimits())
+
+
+def test_looking_makes_no_file(tmp_path: Path) -> None:
+    keys = Keys(Database(tmp_path / "none.sqlite3"))
+    assert keys.all() == [] and not keys.ever() and keys.version() == 0
+    assert list(tmp_path.iterdir()) == []
