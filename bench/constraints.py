@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from headrace.bench.random_checkpoint import RandomCheckpoint, read_config_file
-from headrace.engine.request import Done, Event, Failed, Request
+from headrace.engine.request import EngineEvent, EngineRequest, RequestFailed, RequestFinished
 from headrace.grammar.constraint import Constraint, schema_constraint
 from headrace.loading.loader import prepare_checkpoint, start
 from headrace.loading.options import EngineOptions
@@ -53,16 +53,16 @@ def main() -> None:
         ended = threading.Semaphore(0)
         params = SamplingParams(max_tokens=asked.tokens, ignore_eos=True, seed=1)
 
-        def sink(events: list[Event]) -> None:
-            if isinstance(events[-1], Failed):
+        def sink(events: list[EngineEvent]) -> None:
+            if isinstance(events[-1], RequestFailed):
                 print(events[-1].error)
-            if isinstance(events[-1], Done | Failed):
+            if isinstance(events[-1], RequestFinished | RequestFailed):
                 ended.release()
 
         steps, begin_s = model.engine.status().steps, time.perf_counter()
         for number in range(asked.sequences):
             prompt = tuple(range(100 + number, 116 + number))
-            model.engine.submit(Request(prompt=prompt, params=params, constraint=constraint), sink)
+            model.engine.submit(EngineRequest(prompt=prompt, params=params, constraint=constraint), sink)
         for _ in range(asked.sequences):
             ended.acquire()
         return (time.perf_counter() - begin_s) / (model.engine.status().steps - steps)

@@ -22,7 +22,7 @@ import numpy as np
 
 from headrace.weights.safetensors.reader import SafetensorsFile
 from headrace.weights.safetensors.writer import write_safetensors
-from headrace.weights.tensor_output import Output
+from headrace.weights.tensor_output import TensorOutput
 
 LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 WRITES = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
@@ -49,7 +49,7 @@ def main() -> None:
     stored.close()
 
 
-def outputs(stored: SafetensorsFile, depth: int, added: int) -> list[Output]:
+def outputs(stored: SafetensorsFile, depth: int, added: int) -> list[TensorOutput]:
     """The file's tensors, and of its last layer as many copies as are added, which write nothing."""
     found = [output(stored, name, name) for name in stored.tensors]
     for name in stored.tensors:
@@ -60,7 +60,7 @@ def outputs(stored: SafetensorsFile, depth: int, added: int) -> list[Output]:
     return found
 
 
-def output(stored: SafetensorsFile, new: str, name: str, *, silent: bool = False) -> Output:
+def output(stored: SafetensorsFile, new: str, name: str, *, silent: bool = False) -> TensorOutput:
     """The tensor `name` as `new`; all zeros where it is to be silent."""
     info = stored.tensors[name]
 
@@ -70,7 +70,7 @@ def output(stored: SafetensorsFile, new: str, name: str, *, silent: bool = False
             stored.read_into(info, 0, block.data)
         yield block
 
-    return Output(new, info.dtype, info.shape, info.nbytes, (name,), blocks)
+    return TensorOutput(new, info.dtype, info.shape, info.nbytes, (name,), blocks)
 
 
 if __name__ == "__main__":

@@ -17,21 +17,21 @@ import numpy as np
 
 from headrace import _native
 from headrace.engine.engine import Engine, EngineLimits
-from headrace.engine.request import Done, Event, Failed, Request
-from headrace.executors.executor import Capacity
+from headrace.engine.request import EngineEvent, EngineRequest, RequestFailed, RequestFinished
+from headrace.executors.executor import ExecutorLimits
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.ops.value import Array
 from headrace.program.step import Step
 from headrace.sampling.params import SamplingParams
 from headrace.sampling.sampler import Sampler
 from headrace.tokenization.tokenizer import load_tokenizer
-from headrace.weights.hub.bundled import list_shipped
+from headrace.weights.hub.bundled import list_bundled
 
 
 class NullExecutor:
     """Gives the same logits for every row, and keeps the time between its calls."""
 
-    def __init__(self, capacity: Capacity, vocabulary: int) -> None:
+    def __init__(self, capacity: ExecutorLimits, vocabulary: int) -> None:
         self.capacity = capacity
         self.gaps_s: list[float] = []
         self._logits = np.zeros((capacity.max_rows, vocabulary), np.float32)
@@ -51,24 +51,26 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=1000, help="prompt tokens of each sequence")
     parser.add_argument("--steps", type=int, default=500)
     asked = parser.parse_args()
-    tokenizer = load_tokenizer(list_shipped()["novelette"])
+    tokenizer = load_tokenizer(list_bundled()["novelette"])
     total = asked.length + asked.steps
     pages = asked.sequences * -(-total // PAGE_TOKENS) + 8
-    capacity = Capacity(max_tokens=512, max_rows=asked.sequences, page_count=pages, page_tokens=PAGE_TOKENS)
+    capacity = ExecutorLimits(
+        max_tokens=512, max_rows=asked.sequences, page_count=pages, page_tokens=PAGE_TOKENS
+    )
     executor = NullExecutor(capacity, tokenizer.vocabulary_size)
     sampler = Sampler(tokenizer.vocabulary_size, _native.Pool(1))
     limits = EngineLimits(context_length=total, max_sequences=asked.sequences)
     engine = Engine(executor, sampler, tokenizer, limits)
     ended = threading.Semaphore(0)
 
-    def sink(events: list[Event]) -> None:
-        if isinstance(events[-1], Done | Failed):
+    def sink(events: list[EngineEvent]) -> None:
+        if isinstance(events[-1], RequestFinished | RequestFailed):
             ended.release()
 
     params = SamplingParams(temperature=0, max_tokens=asked.steps, ignore_eos=True)
     for number in range(asked.sequences):
         prompt = tuple((number + i) % 1000 + 10 for i in range(asked.length))
-        engine.submit(Request(prompt=prompt, params=params), sink)
+        engine.submit(EngineRequest(prompt=prompt, params=params), sink)
     for _ in range(asked.sequences):
         ended.acquire()
     engine.close()

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from headrace.bench.engine import StepReport, bench_step
 from headrace.bench.profile import StepProfile, bench_profile
-from headrace.bench.summary import Spread
+from headrace.bench.summary import Summary
 from headrace.bench.workload import Workload
 from headrace.errors import HeadraceError
 from headrace.loading.options import EngineOptions, Weights
@@ -37,7 +37,7 @@ class Goal(Struct, frozen=True):
 
     name: str
     bound: float
-    value: Callable[[StepReport], Spread]
+    value: Callable[[StepReport], Summary]
     show: Callable[[float], str]
     phase: str | None = None
     less: bool = False
@@ -87,10 +87,10 @@ def batched(bound: float) -> Goal:
 
 
 def memory() -> Goal:
-    def beside(report: StepReport) -> Spread:
+    def beside(report: StepReport) -> Summary:
         held = report.plan.weights_bytes + report.plan.kv_bytes
         found = report.figures["peak_rss_bytes"]
-        return Spread(found.median - held, found.min - held, found.max - held)
+        return Summary(found.median - held, found.min - held, found.max - held)
 
     return Goal("memory beside weights, K, V", BESIDE_BYTES, beside, lambda b: f"{b / 1e6:.0f} MB", less=True)
 
@@ -106,13 +106,13 @@ def cold(model: str) -> Goal:
 
 
 def long_step(bound: float) -> Goal:
-    def times(report: StepReport) -> Spread:
+    def times(report: StepReport) -> Summary:
         plan, work = report.plan, report.workload
         per_token = plan.kv_bytes / (plan.page_count * plan.page_tokens)
         nbytes = plan.weight_bytes_per_token + per_token * (work.prompt + work.generate / 2)
         share = report.decode_share_of_bandwidth
         scale = nbytes / plan.weight_bytes_per_token
-        return Spread(1 / (share.median * scale), 1 / (share.max * scale), 1 / (share.min * scale))
+        return Summary(1 / (share.median * scale), 1 / (share.max * scale), 1 / (share.min * scale))
 
     return Goal(
         "decode step, of reading all once", bound, times, lambda x: f"{x:.2f}x", phase="decode", less=True

@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace import _native
 from headrace.sampling.params import SamplingParams
-from headrace.sampling.sampler import RowState, Sampler
+from headrace.sampling.sampler import Sampler, SamplerState
 
 VOCABULARY = 151_936
 CASES = {
@@ -45,7 +45,7 @@ def make_logits(rows: int, *, peaked: bool) -> np.ndarray:
 
 def step_ms(sampler: Sampler, params: SamplingParams, logits: np.ndarray, repeats: int) -> float:
     """Median over repeats; the executor's writing of the logits is not counted."""
-    rows = [RowState(params, 1, i, range(1000), []) for i in range(len(logits))]
+    rows = [SamplerState(params, 1, i, range(1000), []) for i in range(len(logits))]
     times_s: list[float] = []
     for _ in range(repeats):
         scratch = logits.copy()

@@ -20,7 +20,7 @@ import numpy as np
 
 from headrace.bench.workload import Workload, prepare_workload
 from headrace.engine.client import LoadedModel
-from headrace.engine.request import Done, Event, Failed, Request
+from headrace.engine.request import EngineEvent, EngineRequest, RequestFailed, RequestFinished
 from headrace.engine.scaling.options import Scaling, Vote
 from headrace.loading.loader import start
 from headrace.loading.options import EngineOptions
@@ -96,14 +96,16 @@ def run(
 ) -> tuple[float, int]:
     """Seconds of a request, and the tokens that it generated."""
     params = SamplingParams(seed=seed, ignore_eos=True, **sampling)  # type: ignore[arg-type]
-    arrived: queue.SimpleQueue[list[Event]] = queue.SimpleQueue()
+    arrived: queue.SimpleQueue[list[EngineEvent]] = queue.SimpleQueue()
     begin_s = time.perf_counter()
-    model.engine.submit(Request(prompt=prompt, params=params, cache=False, scaling=scaling), arrived.put)
+    model.engine.submit(
+        EngineRequest(prompt=prompt, params=params, cache=False, scaling=scaling), arrived.put
+    )
     while True:
         last = arrived.get()[-1]
-        if isinstance(last, Failed):
+        if isinstance(last, RequestFailed):
             raise last.error
-        if isinstance(last, Done):
+        if isinstance(last, RequestFinished):
             return time.perf_counter() - begin_s, last.usage.completion_tokens
 
 

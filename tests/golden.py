@@ -8,9 +8,9 @@ import numpy as np
 from msgspec import Struct
 from safetensors.numpy import load_file
 
-from headrace.executors.executor import Capacity, Executor
+from headrace.executors.executor import Executor, ExecutorLimits
 from headrace.kv.pages import PAGE_TOKENS
-from headrace.loading.program_weights import PartsOf
+from headrace.loading.program_weights import ProgramWeights
 from headrace.models.registry import find_model
 from headrace.ops.value import Array, Ints
 from headrace.program.program import Program
@@ -22,7 +22,7 @@ from headrace.weights.checkpoint import open_checkpoint
 FOLDER = Path(__file__).parent / "goldens"
 NAMES = sorted(path.parent.name for path in FOLDER.glob("*/config.json"))
 PAGES_PER_SEQUENCE = 8
-CAPACITY = Capacity(
+CAPACITY = ExecutorLimits(
     max_tokens=64,
     max_rows=64,
     page_count=3 * PAGES_PER_SEQUENCE,
@@ -44,7 +44,7 @@ class Golden(Struct, frozen=True, eq=False):
 def load_golden(name: str) -> Golden:
     with open_checkpoint(FOLDER / name) as checkpoint:
         program = verify(record(find_model(checkpoint.config).define))
-        parts = PartsOf(checkpoint, program)
+        parts = ProgramWeights(checkpoint, program)
         weights = {name: parts.float32(name) for name in program.weights}
     truth = load_file(FOLDER / name / "golden.safetensors")
     return Golden(program, weights, truth["prompt"], truth["logits"], truth["greedy"])

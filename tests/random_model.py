@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.weights.hub.bundled import list_shipped
+from headrace.weights.hub.bundled import list_bundled
 
 HEAD = 64
 
 
 def random_model(target: Path, *, hidden: int, intermediate: int, layers: int, context: int = 1024) -> Path:
     """Writes the folder, in bfloat16; every query head has a key head of its own."""
-    shutil.copytree(list_shipped()["novelette"], target)
+    shutil.copytree(list_bundled()["novelette"], target)
     config = json.loads((target / "config.json").read_text())
     heads = hidden // HEAD
     config |= {"hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers}

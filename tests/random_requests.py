@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from blocks import block_model
-from headrace.engine.request import Request
-from headrace.executors.executor import Capacity
+from headrace.engine.request import EngineRequest
+from headrace.executors.executor import ExecutorLimits
 from headrace.grammar.constraint import Constraint
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.loading import memory_plan as plans
@@ -41,7 +41,7 @@ CONSTRAINTS = [
 ]
 
 
-def random_request(rng: random.Random, stems: list[list[int]]) -> Request:
+def random_request(rng: random.Random, stems: list[list[int]]) -> EngineRequest:
     stem = rng.choice(stems)
     prompt = stem[: rng.randint(1, len(stem))] + [
         rng.randrange(VOCABULARY) for _ in range(rng.randint(0, 30))
@@ -64,7 +64,7 @@ def random_request(rng: random.Random, stems: list[list[int]]) -> Request:
     constraint = rng.choice([None, *CONSTRAINTS])
     if "bad_words" in more or "banned_strings" in more:
         constraint = None  # together they may leave nothing to draw, and a request may fail
-    return Request(prompt=tuple(prompt), params=params, cache=rng.random() < 0.8, constraint=constraint)
+    return EngineRequest(prompt=tuple(prompt), params=params, cache=rng.random() < 0.8, constraint=constraint)
 
 
 def small_model(folder: Path, golden: str) -> str:
@@ -73,7 +73,7 @@ def small_model(folder: Path, golden: str) -> str:
     return str(made)
 
 
-def answers_alone(folder: str, requests: list[Request], **options: Any) -> list[Outcome]:
+def answers_alone(folder: str, requests: list[EngineRequest], **options: Any) -> list[Outcome]:
     """What each request gives alone, on one thread, token by token."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("headrace.engine.multi_step.MOST_STEPS", 1)
@@ -87,7 +87,7 @@ def load_with_pages(folder: str, options: EngineOptions, pages: int) -> LoadedMo
     """The model with so many pages of the usual size. One without keys and values would get a page as long as
     the context for every sequence, and never be preempted."""
 
-    def capacity_of(plan: MemoryPlan, options: EngineOptions) -> Capacity:
+    def capacity_of(plan: MemoryPlan, options: EngineOptions) -> ExecutorLimits:
         return replace(plans.capacity_of(plan, options), page_count=pages, page_tokens=PAGE_TOKENS)
 
     with pytest.MonkeyPatch.context() as patch:

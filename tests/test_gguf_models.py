@@ -21,7 +21,7 @@ from headrace.models.registry import find_model
 from headrace.program.record import record
 from headrace.program.verify import verify
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.packing.packed_weights import Wanted, format_of, load_packed
+from headrace.weights.packing.packed_weights import WeightSpec, format_of, load_packed
 from headrace.weights.quant_types.blocks import BlockType
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
@@ -86,7 +86,7 @@ def test_every_type_runs_as_it_is(tmp_path: Path, kind: BlockType) -> None:
         program = verify(record(find_model(checkpoint.config).define))
         floats = {name: checkpoint.float32(name) for name in program.weights}
         wanted = [
-            Wanted(name, *checkpoint.info(name).shape, format_of("keep", checkpoint.info(name).dtype))
+            WeightSpec(name, *checkpoint.info(name).shape, format_of("keep", checkpoint.info(name).dtype))
             for name, weight in floats.items()
             if weight.ndim == 2
         ]

@@ -15,14 +15,14 @@ from headrace.executors.executor import Executor
 from headrace.executors.native import NativeExecutor
 from headrace.executors.reference import ReferenceExecutor
 from headrace.executors.torch_executor import TorchExecutor
-from headrace.loading.program_weights import PartsOf
+from headrace.loading.program_weights import ProgramWeights
 from headrace.models.registry import find_model
 from headrace.ops.value import Array
 from headrace.program.program import Program
 from headrace.program.record import record
 from headrace.program.reorder import reorder_inputs
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.packing.packed_weights import Wanted, format_of, load_packed
+from headrace.weights.packing.packed_weights import WeightSpec, format_of, load_packed
 from quantised import CONFIG, SCHEMES, Tensors, write_model
 from tiny import tiny_model
 
@@ -39,10 +39,10 @@ def truth(plain: Tensors) -> Array:
         return model(torch.tensor(PROMPT[None].astype(np.int64))).logits[0].numpy()
 
 
-def native(program: Program, parts: PartsOf, weights: dict[str, Array], choice: str) -> NativeExecutor:
+def native(program: Program, parts: ProgramWeights, weights: dict[str, Array], choice: str) -> NativeExecutor:
     pool = _native.Pool(2)
     wanted = [
-        Wanted(name, *(int(size) for size in value.shape), format_of(choice, parts.info(name).dtype))
+        WeightSpec(name, *(int(size) for size in value.shape), format_of(choice, parts.info(name).dtype))
         for name, value in program.weights.items()
         if len(value.shape) == 2
     ]
@@ -55,7 +55,7 @@ def test_logits_equal_transformers(tmp_path: Path, name: str) -> None:
     expected = truth(write_model(tmp_path, SCHEMES[name]))
     with open_checkpoint(tmp_path) as checkpoint:
         program = record(find_model(checkpoint.config).define)
-        parts = PartsOf(checkpoint, program)
+        parts = ProgramWeights(checkpoint, program)
         program = reorder_inputs(program, parts.input_order)
         weights = {weight: parts.float32(weight) for weight in program.weights}
         executors: dict[str, tuple[Executor, float]] = {

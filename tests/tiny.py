@@ -16,16 +16,16 @@ from tokenizers.pre_tokenizers import ByteLevel
 from golden import FOLDER
 from headrace.engine.engine import Engine
 from headrace.engine.request import (
-    ChoiceDone,
+    ChoiceFinished,
     Delta,
-    Done,
-    Event,
-    Failed,
+    EngineEvent,
+    EngineRequest,
     PromptLogprobs,
-    Request,
-    Ticket,
+    RequestFailed,
+    RequestFinished,
+    RequestHandle,
+    Selection,
     TokenLogprob,
-    Verdict,
 )
 
 CHAT_TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
@@ -69,12 +69,14 @@ class Outcome:
     tokens: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     text: dict[int, str] = field(default_factory=dict[int, str])
     logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict[int, list[TokenLogprob]])
-    ends: dict[int, ChoiceDone] = field(default_factory=dict[int, ChoiceDone])
+    ends: dict[int, ChoiceFinished] = field(default_factory=dict[int, ChoiceFinished])
     prompts: list[PromptLogprobs] = field(default_factory=list[PromptLogprobs])
-    verdicts: list[Verdict] = field(default_factory=list[Verdict])
-    terminal: list[Done | Failed] = field(default_factory=list[Done | Failed])
+    verdicts: list[Selection] = field(default_factory=list[Selection])
+    terminal: list[RequestFinished | RequestFailed] = field(
+        default_factory=list[RequestFinished | RequestFailed]
+    )
 
-    def add(self, event: Event) -> None:
+    def add(self, event: EngineEvent) -> None:
         assert not self.terminal, f"{event} after the terminal event"
         match event:
             case PromptLogprobs():
@@ -85,12 +87,12 @@ class Outcome:
                 self.tokens.setdefault(choice, []).extend(tokens)
                 self.text[choice] = self.text.get(choice, "") + text
                 self.logprobs.setdefault(choice, []).extend(logprobs)
-            case ChoiceDone():
+            case ChoiceFinished():
                 assert event.choice not in self.ends, "a choice ended twice"
                 self.ends[event.choice] = event
-            case Verdict():
+            case Selection():
                 self.verdicts.append(event)
-            case Done() | Failed():
+            case RequestFinished() | RequestFailed():
                 self.terminal.append(event)
 
     @property
@@ -99,19 +101,19 @@ class Outcome:
         return self.tokens, self.text, self.logprobs, {c: (e.reason, e.stop) for c, e in self.ends.items()}
 
     @property
-    def done(self) -> Done:
+    def done(self) -> RequestFinished:
         [event] = self.terminal
-        assert isinstance(event, Done), event
+        assert isinstance(event, RequestFinished), event
         return event
 
 
 class Running:
     """A submitted request whose events are collected on demand."""
 
-    def __init__(self, engine: Engine, request: Request) -> None:
+    def __init__(self, engine: Engine, request: EngineRequest) -> None:
         self.outcome = Outcome()
-        self._events: queue.SimpleQueue[list[Event]] = queue.SimpleQueue()
-        self.ticket: Ticket = engine.submit(request, self._events.put)
+        self._events: queue.SimpleQueue[list[EngineEvent]] = queue.SimpleQueue()
+        self.ticket: RequestHandle = engine.submit(request, self._events.put)
 
     def next(self) -> None:
         """Wait for the events of one step."""

@@ -12,7 +12,7 @@ from comparison import Cell, Figure
 from msgspec import Struct
 
 from headrace.bench.engine import MOST_REPEATS, SLOW_SHARE, another_is_due
-from headrace.bench.summary import Spread, spread
+from headrace.bench.summary import Summary, spread
 from headrace.executors.machine_limits import Limits
 
 Measure = Callable[[], dict[str, float]]
@@ -43,7 +43,7 @@ class Result(Struct, frozen=True, kw_only=True):
     figure: Figure
     ours: float
     peer: float
-    ratio: Spread
+    ratio: Summary
     pairs: int
     slow_kept: int
     slow: int

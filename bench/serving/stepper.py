@@ -10,8 +10,18 @@ import numpy as np
 from msgspec import Struct
 
 from headrace.engine.engine import EngineLimits, EngineStatus
-from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request, Sink, Ticket, Timing, Usage
-from headrace.executors.executor import Capacity
+from headrace.engine.request import (
+    ChoiceFinished,
+    Delta,
+    EngineEvent,
+    EngineRequest,
+    EventCallback,
+    RequestFinished,
+    RequestHandle,
+    Timing,
+    Usage,
+)
+from headrace.executors.executor import ExecutorLimits
 from headrace.ops.value import Array
 from headrace.program.step import Step
 
@@ -22,7 +32,7 @@ Round = Callable[[], None]
 class NullExecutor:
     """Gives the same logits for every row."""
 
-    def __init__(self, capacity: Capacity, vocabulary: int, token: int, after_step: Round) -> None:
+    def __init__(self, capacity: ExecutorLimits, vocabulary: int, token: int, after_step: Round) -> None:
         self.capacity = capacity
         self._logits = np.zeros((capacity.max_rows, vocabulary), np.float32)
         self._logits[:, token] = 1
@@ -37,8 +47,8 @@ class NullExecutor:
 
 
 class _Stream(Struct):
-    request: Request
-    sink: Sink
+    request: EngineRequest
+    sink: EventCallback
     tokens: int = 0
     cancelled: bool = False
 
@@ -61,11 +71,11 @@ class StepEngine:
         self._thread = threading.Thread(target=self._run, name="headrace-engine", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request, sink: Sink) -> Ticket:
+    def submit(self, request: EngineRequest, sink: EventCallback) -> RequestHandle:
         with self._wake:
             self._streams[request.request_id] = _Stream(request, sink)
             self._wake.notify()
-        return Ticket(request.request_id, self._cancel, lambda request_id, held: None)
+        return RequestHandle(request.request_id, self._cancel, lambda request_id, held: None)
 
     def status(self) -> EngineStatus:
         return EngineStatus(len(self._streams), 0, 0, 0, 0, next(self._steps), 0.0, self._thread.is_alive())
@@ -93,10 +103,14 @@ class StepEngine:
                 next(self._steps)
                 self._after_step()
 
-    def _events(self, stream: _Stream) -> list[Event]:
+    def _events(self, stream: _Stream) -> list[EngineEvent]:
         stream.tokens += 1
         if stream.tokens < (stream.request.params.max_tokens or 1) and not stream.cancelled:
             return [self._delta]
         del self._streams[stream.request.request_id]
         usage = Usage(len(stream.request.prompt), stream.tokens, 0)
-        return [self._delta, ChoiceDone(0, "length"), Done(usage, Timing(0.001, 0.002, 0.01), 0)]
+        return [
+            self._delta,
+            ChoiceFinished(0, "length"),
+            RequestFinished(usage, Timing(0.001, 0.002, 0.01), 0),
+        ]

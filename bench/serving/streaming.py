@@ -32,7 +32,7 @@ from headrace.api.app import create_app
 from headrace.api.http.server import Server, bind
 from headrace.config.settings import load_settings
 from headrace.engine.engine import Engine, EngineLimits
-from headrace.executors.executor import Capacity
+from headrace.executors.executor import ExecutorLimits
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.loading.loader import LoadedModel, load_model
 from headrace.loading.options import EngineOptions
@@ -72,7 +72,9 @@ def make_model(kind: str, streams: int, tokens: int, after_step: Round) -> Loade
     else:
         total = 256 + tokens
         pages = streams * -(-total // PAGE_TOKENS) + 8
-        capacity = Capacity(max_tokens=4096, max_rows=streams, page_count=pages, page_tokens=PAGE_TOKENS)
+        capacity = ExecutorLimits(
+            max_tokens=4096, max_rows=streams, page_count=pages, page_tokens=PAGE_TOKENS
+        )
         vocabulary = loaded.tokenizer.vocabulary_size
         engine = Engine(
             NullExecutor(capacity, vocabulary, TOKEN, after_step),

@@ -11,18 +11,18 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.completion import Completion, Piece
+    from headrace.completion import Completion, CompletionChunk
     from headrace.errors import HeadraceError
     from headrace.llm import LLM
     from headrace.sampling.params import SamplingParams
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "Completion", "HeadraceError", "Piece", "SamplingParams", "__version__"]
+__all__ = ["LLM", "Completion", "CompletionChunk", "HeadraceError", "SamplingParams", "__version__"]
 
 _HOMES = {
     "LLM": "headrace.llm",
     "Completion": "headrace.completion",
-    "Piece": "headrace.completion",
+    "CompletionChunk": "headrace.completion",
     "HeadraceError": "headrace.errors",
     "SamplingParams": "headrace.sampling.params",
 }

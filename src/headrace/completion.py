@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from headrace.chat.messages import ToolCall
-from headrace.chat.output_parser import Answer
-from headrace.chat.prompt import Conversation
+from headrace.chat.output_parser import ParsedOutput
+from headrace.chat.prompt import ChatPrompt
 from headrace.chat.tool_formats.events import AnswerEvent, Reasoning, Text
 from headrace.engine.request import (
-    ChoiceDone,
+    ChoiceFinished,
     Delta,
-    Done,
-    Embedded,
-    Event,
-    Failed,
+    Embedding,
+    EngineEvent,
     PromptLogprobs,
+    RequestFailed,
+    RequestFinished,
+    Selection,
     Timing,
     TokenLogprob,
     Usage,
-    Verdict,
 )
 
 
@@ -48,7 +48,7 @@ class Completion(Struct, frozen=True):
     timing: Timing
     seed: int
     prompt_logprobs: tuple[TokenLogprob, ...] = ()  # of all tokens of the prompt but the first
-    verdict: Verdict | None = None
+    verdict: Selection | None = None
 
     @property
     def text(self) -> str:
@@ -71,7 +71,7 @@ class Completion(Struct, frozen=True):
         return self.choices[0].tool_calls
 
 
-class Piece(Struct, frozen=True):
+class CompletionChunk(Struct, frozen=True):
     """A piece of a stream: new text of a choice, or new reasoning of a chat; the last one of the stream has
     `completion`, with all tool calls."""
 
@@ -82,23 +82,23 @@ class Piece(Struct, frozen=True):
     reasoning: str = ""
 
 
-class Collector:
+class CompletionCollector:
     """Gathers the events of one request into pieces and, at the end, a completion."""
 
-    def __init__(self, n: int, conversation: Conversation | None) -> None:
+    def __init__(self, n: int, conversation: ChatPrompt | None) -> None:
         self.completion: Completion | None = None
         parsed = None if conversation is None or conversation.plain else conversation
         self._parsers = [None if parsed is None else parsed.parser() for _ in range(n)]
-        self._answers = [Answer() for _ in range(n)]
+        self._answers = [ParsedOutput() for _ in range(n)]
         self._tokens: list[list[int]] = [[] for _ in range(n)]
         self._logprobs: list[list[TokenLogprob]] = [[] for _ in range(n)]
-        self._ends: dict[int, ChoiceDone] = {}
+        self._ends: dict[int, ChoiceFinished] = {}
         self._prompt: tuple[TokenLogprob, ...] = ()
-        self._verdict: Verdict | None = None
+        self._verdict: Selection | None = None
 
-    def take(self, events: list[Event]) -> list[Piece]:
+    def take(self, events: list[EngineEvent]) -> list[CompletionChunk]:
         """The pieces of these events; raises the request's error if it failed."""
-        pieces: list[Piece] = []
+        pieces: list[CompletionChunk] = []
         for event in events:
             match event:
                 case PromptLogprobs(logprobs):
@@ -109,29 +109,31 @@ class Collector:
                     self._logprobs[choice] += logprobs
                     said = [Text(text)] if parser is None else parser.feed(text)
                     pieces.append(self._piece(choice, said, tokens))
-                case ChoiceDone(choice, reason):
+                case ChoiceFinished(choice, reason):
                     self._ends[choice] = event
                     parser = self._parsers[choice]
                     if parser is not None:
                         pieces.append(self._piece(choice, parser.finish(cut=reason != "stop")))
-                case Verdict():
+                case Selection():
                     self._verdict = event
-                case Embedded():
+                case Embedding():
                     pass  # an encoder's, which completes nothing
-                case Done():
+                case RequestFinished():
                     self.completion = self._complete(event)
-                    pieces.append(Piece("", completion=self.completion))
-                case Failed(error):
+                    pieces.append(CompletionChunk("", completion=self.completion))
+                case RequestFailed(error):
                     raise error
         return pieces
 
-    def _piece(self, choice: int, said: Sequence[AnswerEvent], tokens: tuple[int, ...] = ()) -> Piece:
+    def _piece(
+        self, choice: int, said: Sequence[AnswerEvent], tokens: tuple[int, ...] = ()
+    ) -> CompletionChunk:
         self._answers[choice].take(said)
         text = "".join(event.text for event in said if isinstance(event, Text))
         reasoning = "".join(event.text for event in said if isinstance(event, Reasoning))
-        return Piece(text, choice, tokens, reasoning=reasoning)
+        return CompletionChunk(text, choice, tokens, reasoning=reasoning)
 
-    def _complete(self, done: Done) -> Completion:
+    def _complete(self, done: RequestFinished) -> Completion:
         verdict = self._verdict
         order = sorted(self._ends) if verdict is None else verdict.order
         scores = dict(enumerate(verdict.scores)) if verdict is not None else {}

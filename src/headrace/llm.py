@@ -13,18 +13,18 @@ from types import TracebackType
 from typing import Any, Self, SupportsIndex, cast
 
 from headrace.chat.messages import messages_from_openai
-from headrace.chat.prompt import CONTINUATION, Conversation, prepare
+from headrace.chat.prompt import CONTINUATION, ChatPrompt, prepare
 from headrace.chat.templates.chat_template import missing_template
 from headrace.chat.tools import tool_use_from_openai
-from headrace.completion import Collector, Completion, Piece
+from headrace.completion import Completion, CompletionChunk, CompletionCollector
 from headrace.config.settings import default_cache_dir
 from headrace.engine.client import LoadedModel
 from headrace.engine.request import (
-    Done,
-    Event,
-    Failed,
-    Request,
-    Ticket,
+    EngineEvent,
+    EngineRequest,
+    RequestFailed,
+    RequestFinished,
+    RequestHandle,
 )
 from headrace.engine.scaling.options import scaling_of
 from headrace.errors import InvalidRequest
@@ -33,9 +33,9 @@ from headrace.loading.loader import Progress, load_model
 from headrace.loading.options import EngineOptions
 from headrace.ops.value import Array
 from headrace.sampling.params import SamplingParams, with_defaults
-from headrace.sampling.reasoning_budget import ThinkingLimit
+from headrace.sampling.reasoning_budget import ReasoningBudget
 from headrace.tasks import embed as embeddings
-from headrace.tasks.entities import THRESHOLD, Entity, EntityFinder
+from headrace.tasks.entities import THRESHOLD, Entity, EntityExtractor
 from headrace.tokenization.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -91,7 +91,7 @@ class LLM:
             options["cache_dir"] = Path(options["cache_dir"]).expanduser()
         name = None if model is None else str(model)
         self.model: LoadedModel = load_model(name, EngineOptions(**options), progress=progress)
-        self._finder: EntityFinder | None = None
+        self._finder: EntityExtractor | None = None
         # The engine's thread would keep the model alive: stop it with the last reference, or at exit.
         self._closer = weakref.finalize(self, self.model.close)
 
@@ -119,7 +119,7 @@ class LLM:
                 stream.close()
         return done
 
-    def stream(self, prompt: Prompt, **sampling: Any) -> Iterator[Piece]:
+    def stream(self, prompt: Prompt, **sampling: Any) -> Iterator[CompletionChunk]:
         """Like generate, piece by piece. Leaving the loop early cancels the request."""
         return _Stream(self, self._request(prompt, sampling))
 
@@ -134,7 +134,7 @@ class LLM:
         """
         return _last(self.stream_chat(messages, **sampling))
 
-    def stream_chat(self, messages: Messages, **sampling: Any) -> Iterator[Piece]:
+    def stream_chat(self, messages: Messages, **sampling: Any) -> Iterator[CompletionChunk]:
         """Like chat, piece by piece."""
         return _Stream(self, *self._chat_request(messages, sampling))
 
@@ -142,7 +142,7 @@ class LLM:
         """`generate` for asyncio."""
         return await _alast(self.astream(prompt, **sampling))
 
-    def astream(self, prompt: Prompt, **sampling: Any) -> AsyncIterator[Piece]:
+    def astream(self, prompt: Prompt, **sampling: Any) -> AsyncIterator[CompletionChunk]:
         """`stream` for asyncio; closing the iterator cancels the request."""
         return _astream(self, self._request(prompt, sampling))
 
@@ -150,7 +150,7 @@ class LLM:
         """`chat` for asyncio."""
         return await _alast(self.astream_chat(messages, **sampling))
 
-    def astream_chat(self, messages: Messages, **sampling: Any) -> AsyncIterator[Piece]:
+    def astream_chat(self, messages: Messages, **sampling: Any) -> AsyncIterator[CompletionChunk]:
         """`stream_chat` for asyncio."""
         return _astream(self, *self._chat_request(messages, sampling))
 
@@ -178,7 +178,7 @@ class LLM:
         ContextLengthExceeded where a text with the labels is too long: texts are never cut.
         """
         if self._finder is None:
-            self._finder = EntityFinder(self.model)
+            self._finder = EntityExtractor(self.model)
         return list(self._finder.find([texts] if isinstance(texts, str) else texts, labels, threshold))
 
     async def aembed(self, texts: str | Sequence[Prompt], *, dimensions: int | None = None) -> Array:
@@ -197,7 +197,7 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _request(self, prompt: Prompt, sampling: dict[str, Any]) -> Request:
+    def _request(self, prompt: Prompt, sampling: dict[str, Any]) -> EngineRequest:
         if isinstance(prompt, str):
             ids, continues = tuple(self.model.tokenizer.encode_prompt(prompt)), prompt != ""
         else:
@@ -205,14 +205,14 @@ class LLM:
         sampling, constraint = _constraint(sampling)
         sampling, more = _together(sampling)
         params = self._params(sampling)
-        return Request(prompt=ids, params=params, continues=continues, constraint=constraint, **more)
+        return EngineRequest(prompt=ids, params=params, continues=continues, constraint=constraint, **more)
 
     def _text_ids(self, texts: str | Sequence[Prompt]) -> list[tuple[int, ...]]:
         several = [texts] if isinstance(texts, str) else list(texts)
         encode = self.model.tokenizer.encode_prompt
         return [tuple(encode(text)) if isinstance(text, str) else _token_ids(text) for text in several]
 
-    def _chat_request(self, messages: Messages, options: dict[str, Any]) -> tuple[Request, Conversation]:
+    def _chat_request(self, messages: Messages, options: dict[str, Any]) -> tuple[EngineRequest, ChatPrompt]:
         template = self.model.template
         if template is None:
             raise missing_template(self.model.name)
@@ -228,7 +228,7 @@ class LLM:
         )
         sampling, more = _together(sampling, conversation)
         tokenizer = self.model.tokenizer
-        request = Request(
+        request = EngineRequest(
             # The template writes the special tokens itself, the tokenizer must not add them again.
             prompt=tuple(tokenizer.encode(conversation.text, add_special=False)),
             params=self._params(sampling),
@@ -252,11 +252,11 @@ class LLM:
 class _Stream:
     """A running request as an iterator of pieces; closing or dropping it before its end cancels."""
 
-    def __init__(self, llm: LLM, request: Request, conversation: Conversation | None = None) -> None:
+    def __init__(self, llm: LLM, request: EngineRequest, conversation: ChatPrompt | None = None) -> None:
         self._llm = llm  # its engine would stop with its last reference
-        self._events: queue.SimpleQueue[list[Event]] = queue.SimpleQueue()
-        self._collector = Collector(request.params.n, conversation)
-        self._pieces: deque[Piece] = deque()
+        self._events: queue.SimpleQueue[list[EngineEvent]] = queue.SimpleQueue()
+        self._collector = CompletionCollector(request.params.n, conversation)
+        self._pieces: deque[CompletionChunk] = deque()
         self._open = False
         self._ticket = llm.model.engine.submit(request, self._events.put)
         self._open = True
@@ -264,10 +264,10 @@ class _Stream:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Piece:
+    def __next__(self) -> CompletionChunk:
         while self._open and not self._pieces:
             events = self._events.get()
-            self._open = not isinstance(events[-1], Done | Failed)
+            self._open = not isinstance(events[-1], RequestFinished | RequestFailed)
             self._pieces += self._collector.take(events)
         if not self._pieces:
             raise StopIteration
@@ -285,14 +285,14 @@ class _Stream:
 
 
 async def _astream(
-    llm: LLM, request: Request, conversation: Conversation | None = None
-) -> AsyncIterator[Piece]:
+    llm: LLM, request: EngineRequest, conversation: ChatPrompt | None = None
+) -> AsyncIterator[CompletionChunk]:
     loop = asyncio.get_running_loop()
-    events: asyncio.Queue[list[Event]] = asyncio.Queue()
-    collector = Collector(request.params.n, conversation)
+    events: asyncio.Queue[list[EngineEvent]] = asyncio.Queue()
+    collector = CompletionCollector(request.params.n, conversation)
     sink = _on_loop(loop, events.put_nowait)
     if request.constraint is None:
-        ticket: Ticket = llm.model.engine.submit(request, sink)
+        ticket: RequestHandle = llm.model.engine.submit(request, sink)
     else:  # compiling a grammar may take a while
         ticket = await asyncio.to_thread(llm.model.engine.submit, request, sink)
     try:
@@ -305,16 +305,16 @@ async def _astream(
 
 
 def _on_loop(
-    loop: asyncio.AbstractEventLoop, put: Callable[[list[Event]], None]
-) -> Callable[[list[Event]], None]:
-    def sink(events: list[Event]) -> None:
+    loop: asyncio.AbstractEventLoop, put: Callable[[list[EngineEvent]], None]
+) -> Callable[[list[EngineEvent]], None]:
+    def sink(events: list[EngineEvent]) -> None:
         if not loop.is_closed():  # its client is gone; there is nobody to tell
             loop.call_soon_threadsafe(put, events)
 
     return sink
 
 
-def _last(pieces: Iterator[Piece]) -> Completion:
+def _last(pieces: Iterator[CompletionChunk]) -> Completion:
     completion = None
     for piece in pieces:
         completion = piece.completion
@@ -322,7 +322,7 @@ def _last(pieces: Iterator[Piece]) -> Completion:
     return completion
 
 
-async def _alast(pieces: AsyncIterator[Piece]) -> Completion:
+async def _alast(pieces: AsyncIterator[CompletionChunk]) -> Completion:
     completion = None
     async for piece in pieces:
         completion = piece.completion
@@ -343,7 +343,7 @@ def _constraint(sampling: dict[str, Any]) -> tuple[dict[str, Any], Constraint | 
 
 
 def _together(
-    sampling: dict[str, Any], conversation: Conversation | None = None
+    sampling: dict[str, Any], conversation: ChatPrompt | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The sampling keywords, and what the others say of all choices together, as a request has it."""
     vote, best_by, most = (sampling.get(name) for name in _SCALING)
@@ -356,8 +356,8 @@ def _together(
 
 
 def _thinking(
-    given: Mapping[str, Any], tokenizer: Tokenizer, conversation: Conversation
-) -> ThinkingLimit | None:
+    given: Mapping[str, Any], tokenizer: Tokenizer, conversation: ChatPrompt
+) -> ReasoningBudget | None:
     """What bounds the reasoning of a chat."""
     most, least, continuation = (given[name] for name in _THINKING)
     if most is None and not least:

@@ -12,15 +12,15 @@ from typing import Any
 
 from headrace.engine.client import EngineLimits, EngineStatus
 from headrace.engine.request import (
-    ChoiceDone,
+    ChoiceFinished,
     Delta,
-    Done,
-    Event,
-    Failed,
+    EngineEvent,
+    EngineRequest,
+    EventCallback,
     PromptLogprobs,
-    Request,
-    Sink,
-    Ticket,
+    RequestFailed,
+    RequestFinished,
+    RequestHandle,
     Timing,
     TokenLogprob,
     Usage,
@@ -89,8 +89,8 @@ def _get(message: Any, name: str) -> Any:
 
 @dataclass
 class _Running:
-    request: Request
-    sink: Sink
+    request: EngineRequest
+    sink: EventCallback
     text: str
     position: int = 0
     cancelled: bool = False
@@ -109,7 +109,7 @@ class FakeEngine:
         self.failure: HeadraceError | None = None
         self.held = threading.Event()  # clear: the loop stands still
         self.held.set()
-        self.submitted: list[Request] = []
+        self.submitted: list[EngineRequest] = []
         self.cancelled: list[str] = []
         self.held_requests: set[str] = set()  # at any time
         self.cancelled_event = threading.Event()
@@ -123,7 +123,7 @@ class FakeEngine:
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request, sink: Sink) -> Ticket:
+    def submit(self, request: EngineRequest, sink: EventCallback) -> RequestHandle:
         if self.refusal is not None:
             raise self.refusal
         if len(request.prompt) + (request.params.max_tokens or 1) > CONTEXT_LENGTH:
@@ -139,7 +139,7 @@ class FakeEngine:
             self.submitted.append(request)
             self._running[request.request_id] = _Running(request, sink, self.answer)
             self._wake.notify()
-        return Ticket(request.request_id, self._cancel, self._hold)
+        return RequestHandle(request.request_id, self._cancel, self._hold)
 
     def status(self) -> EngineStatus:
         running = len(self._running)
@@ -178,25 +178,25 @@ class FakeEngine:
                 if item.held and not item.cancelled:
                     continue
                 events = self._events(item)
-                if isinstance(events[-1], Done | Failed):
+                if isinstance(events[-1], RequestFinished | RequestFailed):
                     del self._running[item.request.request_id]
                 item.sink(events)
             self._steps += 1
             if self.pause_s:
                 time.sleep(self.pause_s)
 
-    def _events(self, item: _Running) -> list[Event]:
+    def _events(self, item: _Running) -> list[EngineEvent]:
         params = item.request.params
         limit = params.max_tokens or len(item.text)
         ended = params.max_tokens is None or (self.ends and len(item.text) < limit)
         limit = len(item.text) if ended else limit
         if self.failure is not None and item.position > 0:
-            return [Failed(self.failure)]
+            return [RequestFailed(self.failure)]
         if item.cancelled:
-            ends: list[Event] = [ChoiceDone(choice, "cancelled") for choice in range(params.n)]
+            ends: list[EngineEvent] = [ChoiceFinished(choice, "cancelled") for choice in range(params.n)]
             return [*ends, self._done(item)]
         letter = item.text[item.position % len(item.text)]
-        events: list[Event] = []
+        events: list[EngineEvent] = []
         if params.prompt_logprobs is not None and item.position == 0:
             alternatives = tuple((65 + i, -0.25 - i) for i in range(params.prompt_logprobs))
             scores = (TokenLogprob(token, -2.0, alternatives, 7) for token in item.request.prompt[1:])
@@ -211,15 +211,15 @@ class FakeEngine:
             events.append(Delta(choice, letter, tuple(data), logprobs))
         if item.position >= limit:
             reason = "stop" if ended else "length"
-            events += [ChoiceDone(choice, reason) for choice in range(params.n)]
+            events += [ChoiceFinished(choice, reason) for choice in range(params.n)]
             events.append(self._done(item))
         return events
 
-    def _done(self, item: _Running) -> Done:
+    def _done(self, item: _Running) -> RequestFinished:
         params = item.request.params
         usage = Usage(len(item.request.prompt), item.position * params.n, 0, "new prompt")
         seed = 7 if params.seed is None else params.seed
-        return Done(usage, Timing(0.001, 0.002, 0.01), seed)
+        return RequestFinished(usage, Timing(0.001, 0.002, 0.01), seed)
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from headrace.api.http.event_bridge import Mailbox
-from headrace.engine.request import Delta, Event
+from headrace.api.http.event_bridge import EventBridge
+from headrace.engine.request import Delta, EngineEvent
 
 
 def test_one_wake_up_for_the_events_of_many_requests(monkeypatch) -> None:
@@ -20,7 +20,7 @@ def test_one_wake_up_for_the_events_of_many_requests(monkeypatch) -> None:
             return original(callback, *arguments)
 
         monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
-        mailbox = Mailbox(loop)
+        mailbox = EventBridge(loop)
         seen: list[str] = []
         sinks = [
             mailbox.sink(lambda events, n=n: seen.extend(f"{n}{event.text}" for event in events))
@@ -46,8 +46,8 @@ def test_one_wake_up_for_the_events_of_many_requests(monkeypatch) -> None:
 
 def test_an_engine_waits_for_those_who_read() -> None:
     async def scene() -> None:
-        mailbox = Mailbox(asyncio.get_running_loop())
-        seen: list[list[Event]] = []
+        mailbox = EventBridge(asyncio.get_running_loop())
+        seen: list[list[EngineEvent]] = []
         sink = mailbox.sink(seen.append)
         engine = threading.Thread(target=lambda: [sink([Delta(0, str(step), (step,))]) for step in range(5)])
         engine.start()
@@ -68,8 +68,8 @@ def test_an_engine_waits_for_those_who_read() -> None:
 
 def test_events_after_the_loop_has_closed_are_dropped() -> None:
     loop = asyncio.new_event_loop()
-    sink = Mailbox(loop).sink(lambda events: None)
+    sink = EventBridge(loop).sink(lambda events: None)
     loop.close()
-    events: list[Event] = [Delta(0, "x", ())]
+    events: list[EngineEvent] = [Delta(0, "x", ())]
     sink(events)
     sink(events)

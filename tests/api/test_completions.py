@@ -6,7 +6,7 @@ import openai
 import pytest
 from in_process import Running
 
-from headrace.api.openai.completions import TextShape
+from headrace.api.openai.completions import TextFormatter
 
 MODEL = "fake/model"
 
@@ -165,9 +165,9 @@ def test_more_choices_than_are_ever_computed_at_a_time(server: Running) -> None:
 
 
 def test_a_reply_that_cannot_be_written_ends_alone(server: Running, monkeypatch) -> None:
-    delta = TextShape.delta
+    delta = TextFormatter.delta
     monkeypatch.setattr(
-        TextShape,
+        TextFormatter,
         "delta",
         lambda shape, index, event: delta(shape, index, event) if shape.keep == 1 else 1 / 0,
     )

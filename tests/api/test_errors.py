@@ -11,9 +11,9 @@ from in_process import Running, raw
 from starlette.requests import Request as HttpRequest
 
 from headrace.api.app import create_app
-from headrace.api.http.call_context import Call
+from headrace.api.http.call_context import CallContext
 from headrace.api.http.errors import ClientGone
-from headrace.api.http.rate_limits import Account
+from headrace.api.http.rate_limits import ApiKeyUsage
 from headrace.api.http.request_body import read_body
 from headrace.config.settings import load_settings
 from headrace.errors import (
@@ -42,7 +42,7 @@ def test_a_client_that_leaves_while_it_sends_is_no_failure_of_the_server() -> No
         return {"type": "http.disconnect"}
 
     settings = load_settings(environ={}, folders=[])
-    call = Call("id", "POST", "/", Account("", KeyLimits()))
+    call = CallContext("id", "POST", "/", ApiKeyUsage("", KeyLimits()))
     scope = {"type": "http", "method": "POST", "headers": [], "app": create_app(FakeModel(), settings)}
     request = HttpRequest(scope | {"headrace.call": call}, receive)
     with pytest.raises(ClientGone):

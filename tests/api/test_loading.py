@@ -19,7 +19,7 @@ from headrace.config.settings import load_settings
 from headrace.errors import CorruptFile
 from headrace.loading.options import EngineOptions
 from headrace.workers.model_entry import Policy
-from headrace.workers.model_manager import ModelTable
+from headrace.workers.model_manager import ModelManager
 from headrace.workers.model_spec import ModelSpec
 
 BODY = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
@@ -47,7 +47,7 @@ def loading(load: Callable[[], FakeModel]) -> Iterator[tuple[str, Server, thread
     settings = load_settings({"port": 0}, environ={}, folders=[])
     listener = bind(settings)
     started = threading.Event()
-    table = ModelTable([SPEC], lambda spec: Launching(load), Policy(memory_bytes=2**30))
+    table = ModelManager([SPEC], lambda spec: Launching(load), Policy(memory_bytes=2**30))
     server = Server(create_app(table, settings), settings, started.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -7,8 +7,8 @@ import time
 from in_process import Running
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.engine.request import Delta, Event
-from headrace.telemetry.request_metrics import Meter, RequestMeter
+from headrace.engine.request import Delta, EngineEvent
+from headrace.telemetry.request_metrics import ModelMetrics, RequestMetrics
 
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
@@ -72,8 +72,8 @@ def test_metrics_need_the_key_and_hold_no_request_ids(serve) -> None:
 
 
 def test_the_cost_of_a_token_is_printed() -> None:
-    request = RequestMeter(Meter(), 0.0)
-    events: list[Event] = [Delta(0, "a", (1,))]
+    request = RequestMetrics(ModelMetrics(), 0.0)
+    events: list[EngineEvent] = [Delta(0, "a", (1,))]
     start_s = time.perf_counter()
     for step in range(10_000):
         request.take(events, 1.0 + step * 0.01)

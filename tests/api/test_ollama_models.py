@@ -17,12 +17,12 @@ import headrace.api.ollama.pull
 from headrace.errors import ModelNotFound
 from headrace.loading.loader import LoadedModel, load_model
 from headrace.loading.options import EngineOptions
-from headrace.weights.hub.bundled import list_shipped
+from headrace.weights.hub.bundled import list_bundled
 from tiny import tiny_model
 
 MODEL = "fake/model"
 COMMIT = "c" * 40
-SHIPPED = sorted(list_shipped())
+SHIPPED = sorted(list_bundled())
 OTHERS = [name for name in SHIPPED if name != "novelette"]
 HELLO: Any = [{"role": "user", "content": "hello"}]
 

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.bench.serve.arrivals import Point, poisson_times
 from headrace.bench.serve.metrics import Goals, distribution, figures
-from headrace.bench.serve.result import Fault, Outcome
+from headrace.bench.serve.result import Outcome, RequestError
 
 POINT = Point("rate", 1.0)
 
@@ -20,7 +20,7 @@ def outcome(due_s: float, *output_s: float, tokens: int | None = None, **more: o
 
 
 def failed(due_s: float, ended_s: float, kind: str) -> Outcome:
-    return Outcome(due_s=due_s, sent_s=due_s, ended_s=ended_s, fault=Fault(kind, f"message of {kind}"))
+    return Outcome(due_s=due_s, sent_s=due_s, ended_s=ended_s, fault=RequestError(kind, f"message of {kind}"))
 
 
 def test_latencies_of_one_timeline() -> None:

@@ -17,17 +17,17 @@ from fake import FakeModel, overloaded
 from in_process import Running, running_server
 from msgspec.structs import replace
 
-from headrace.bench.serve.arrivals import Point, Sending, run_point
+from headrace.bench.serve.arrivals import ArrivalProcess, Point, run_point
 from headrace.bench.serve.html_report import html
 from headrace.bench.serve.json_report import document
 from headrace.bench.serve.length_distribution import parse_lengths
 from headrace.bench.serve.metrics import Goals
 from headrace.bench.serve.result import Outcome
-from headrace.bench.serve.runner import Order, Report, bench_serve
+from headrace.bench.serve.runner import BenchConfig, Report, bench_serve
 from headrace.bench.serve.synthetic_text import read_lexicon
-from headrace.bench.serve.target import ServerTrouble, Target, parse_target
+from headrace.bench.serve.target import ServerError, Target, parse_target
 from headrace.bench.serve.trace import TraceRequest
-from headrace.bench.serve.workload import FromTrace, MadeUp, read_prompts
+from headrace.bench.serve.workload import SyntheticWorkload, TraceWorkload, read_prompts
 from headrace.errors import EngineStopped, UsageError
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
@@ -52,11 +52,11 @@ def fake() -> Iterator[Running]:
         model.engine.held.set()
 
 
-def lengths(prompt: str, output: str) -> MadeUp:
-    return MadeUp(parse_lengths(prompt, "prompt_tokens"), parse_lengths(output, "output_tokens"))
+def lengths(prompt: str, output: str) -> SyntheticWorkload:
+    return SyntheticWorkload(parse_lengths(prompt, "prompt_tokens"), parse_lengths(output, "output_tokens"))
 
 
-def order(url: str, *levels: int, endpoint: Any = "completions", **more: Any) -> Order:
+def order(url: str, *levels: int, endpoint: Any = "completions", **more: Any) -> BenchConfig:
     given = {
         "model": None,
         "workload": lengths("20", "4"),
@@ -65,13 +65,13 @@ def order(url: str, *levels: int, endpoint: Any = "completions", **more: Any) ->
         "goals": Goals(ttft_s=60),
     }
     points = tuple(Point("concurrency", level) for level in levels or (1,))
-    return Order(target=parse_target(url, endpoint), points=points, **(given | more))
+    return BenchConfig(target=parse_target(url, endpoint), points=points, **(given | more))
 
 
 def quiet(label: str, done: int, total: int) -> None: ...
 
 
-def measure(wanted: Order, progress: Callable[[str, int, int], None] = quiet) -> Report:
+def measure(wanted: BenchConfig, progress: Callable[[str, int, int], None] = quiet) -> Report:
     return asyncio.run(bench_serve(wanted, progress))
 
 
@@ -104,7 +104,7 @@ def test_a_prefix_cache_that_knows_the_prompts_is_told_of(real: Running) -> None
 
 def test_traces_share_the_beginnings_that_they_shared(real: Running) -> None:
     blocks = [TraceRequest(0.01 * index, 400, 3, (index // 4,)) for index in range(8)]
-    wanted = order(real.url, workload=FromTrace(Path("trace.jsonl"), tuple(blocks)), warmup=0, seed=200)
+    wanted = order(real.url, workload=TraceWorkload(Path("trace.jsonl"), tuple(blocks)), warmup=0, seed=200)
     report = measure(replace(wanted, points=(Point("speed", 2.0),)))
     (found,) = report.figures
     assert (found.succeeded, found.prompt_tokens) == (8, 3200)
@@ -121,7 +121,7 @@ def held_load(server: Running, point: Point, seen: int) -> list[Outcome]:
     target = parse_target(server.url, "completions")
     body = {"prompt": "a", "max_tokens": 3, "stream": True}
     request = target.request("/v1/completions", body)
-    sendings = [Sending(request, 0.002 * index) for index in range(6)]
+    sendings = [ArrivalProcess(request, 0.002 * index) for index in range(6)]
 
     async def run() -> list[Outcome]:
         engine.held.clear()
@@ -176,7 +176,7 @@ def test_a_request_without_end_is_given_up_and_cancelled(fake: Running) -> None:
     request = target.request("/v1/completions", {"prompt": "a", "max_tokens": 3, "stream": True})
     engine.held.clear()
     point = Point("concurrency", 1.0)
-    (found,) = asyncio.run(run_point(target, point, [Sending(request)], 0.2, lambda done: None))
+    (found,) = asyncio.run(run_point(target, point, [ArrivalProcess(request)], 0.2, lambda done: None))
     assert found.fault is not None
     assert found.fault.kind == "timeout"
     assert engine.cancelled_event.wait(20)
@@ -185,18 +185,18 @@ def test_a_request_without_end_is_given_up_and_cancelled(fake: Running) -> None:
 def test_a_server_that_is_gone_fails_each_request() -> None:
     with stub({}) as url:
         target = parse_target(url, "chat")
-    sendings = [Sending(target.request("/v1/chat/completions", {}))] * 3
+    sendings = [ArrivalProcess(target.request("/v1/chat/completions", {}))] * 3
     found = asyncio.run(run_point(target, Point("concurrency", 2.0), sendings, 5.0, lambda done: None))
     assert [one.fault.kind for one in found if one.fault] == ["connection"] * 3
 
 
 def test_the_servers_own_words_and_a_remedy_when_the_first_request_is_refused(fake: Running) -> None:
-    with pytest.raises(ServerTrouble, match=r"404: .*'nope'.*--model") as caught:
+    with pytest.raises(ServerError, match=r"404: .*'nope'.*--model") as caught:
         measure(order(fake.url, model="nope"))
     assert fake.model.name in caught.value.message  # what it serves
-    with pytest.raises(ServerTrouble, match=r"400: .*ignore_eros"):
+    with pytest.raises(ServerError, match=r"400: .*ignore_eros"):
         measure(order(fake.url, body={"ignore_eros": True}))
-    with pytest.raises(ServerTrouble, match=r"400: .*the limit is 4,096"):
+    with pytest.raises(ServerError, match=r"400: .*the limit is 4,096"):
         measure(order(fake.url, workload=lengths("5000", "4")))
     with pytest.raises(UsageError, match=r"/v2/models.*404.*--model"):
         measure(order(fake.url + "/v2"))
@@ -205,14 +205,14 @@ def test_the_servers_own_words_and_a_remedy_when_the_first_request_is_refused(fa
 def test_a_server_that_is_not_there_says_how_to_start_one() -> None:
     with stub({}) as url:
         pass
-    with pytest.raises(ServerTrouble, match=r"no server answers at http://127.*headrace serve"):
+    with pytest.raises(ServerError, match=r"no server answers at http://127.*headrace serve"):
         measure(order(url))
 
 
 def test_the_key_is_sent_and_never_reported() -> None:
     model = FakeModel()
     with running_server(model, api_key="sesame-key") as server:
-        with pytest.raises(ServerTrouble, match=r"401.*--api-key"):
+        with pytest.raises(ServerError, match=r"401.*--api-key"):
             measure(order(server.url))
         target = parse_target(server.url, "completions", "sesame-key")
         report = measure(replace(order(server.url), target=target))
@@ -272,7 +272,7 @@ def test_an_answer_that_does_not_stream_is_an_error() -> None:
     reply = {"choices": [{"text": "Hi"}]}
     with (
         stub({"/v1/models": {"data": [{"id": "other"}]}, "/v1/completions": reply}) as url,
-        pytest.raises(ServerTrouble, match="did not stream an answer"),
+        pytest.raises(ServerError, match="did not stream an answer"),
     ):
         measure(order(url))
 

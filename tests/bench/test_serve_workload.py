@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from headrace.bench.serve.length_distribution import parse_lengths
-from headrace.bench.serve.synthetic_text import FIRST, Lexicon
+from headrace.bench.serve.synthetic_text import FIRST, SyntheticText
 from headrace.bench.serve.trace import TraceRequest, read_trace
-from headrace.bench.serve.workload import Ask, FromTrace, MadeUp, read_prompts
+from headrace.bench.serve.workload import LoadRequest, SyntheticWorkload, TraceWorkload, read_prompts
 from headrace.errors import UsageError
 
-LEXICON = Lexicon(("one", "two", "three"), (1, 2, 3), base_tokens=4, counted=True)
+LEXICON = SyntheticText(("one", "two", "three"), (1, 2, 3), base_tokens=4, counted=True)
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 
@@ -47,7 +47,9 @@ def test_what_are_no_lengths_names_its_flag(text: str) -> None:
 
 
 def test_made_up_prompts_have_the_length_that_was_drawn() -> None:
-    workload = MadeUp(parse_lengths("20:200", "prompt_tokens"), parse_lengths("5:9", "output_tokens"))
+    workload = SyntheticWorkload(
+        parse_lengths("20:200", "prompt_tokens"), parse_lengths("5:9", "output_tokens")
+    )
     first = workload.asks(LEXICON, 50, seed=1, point=0)
     assert first == workload.asks(LEXICON, 50, seed=1, point=0)
     assert all(tokens(ask.prompt) == ask.wanted_tokens for ask in first)
@@ -92,7 +94,7 @@ def test_equal_blocks_are_equal_words() -> None:
         TraceRequest(2.0, 700, 5, (6, 9)),
         TraceRequest(3.0, 30, 5),
     )
-    asks = FromTrace(Path("trace"), requests).asks(LEXICON, 4, seed=0, point=0)
+    asks = TraceWorkload(Path("trace"), requests).asks(LEXICON, 4, seed=0, point=0)
     assert [tokens(ask.prompt) for ask in asks] == [700, 1100, 700, 30]
     assert [ask.at_s for ask in asks] == [0.0, 1.0, 2.0, 3.0]
     words = [str(ask.prompt).split() for ask in asks]
@@ -143,7 +145,12 @@ def test_prompts_of_a_file(tmp_path: Path) -> None:
     rows = [{"prompt": "One"}, {"turns": ["Two", "Three"], "max_tokens": 3}, {"messages": messages}]
     path.write_text("\n\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     asks = read_prompts(path, "chat", 9).asks(LEXICON, 4, seed=0, point=0)
-    assert asks == [Ask("One", 9), Ask("Two", 3), Ask(messages, 9), Ask("One", 9)]
+    assert asks == [
+        LoadRequest("One", 9),
+        LoadRequest("Two", 3),
+        LoadRequest(messages, 9),
+        LoadRequest("One", 9),
+    ]
     assert asks[0].body("m", "chat") == {
         "model": "m",
         "messages": [{"role": "user", "content": "One"}],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.bench.speculative import SpeculateOrder, bench_speculate
+from headrace.bench.speculative import SpeculativeBenchConfig, bench_speculate
 from headrace.errors import UsageError
 from headrace.loading.options import EngineOptions
 from tiny import tiny_model
@@ -14,7 +14,7 @@ from tiny import tiny_model
 
 def test_a_cell_for_each_drafter_temperature_and_batch(tmp_path: Path) -> None:
     folder = str(tiny_model(tmp_path))
-    order = SpeculateOrder(
+    order = SpeculativeBenchConfig(
         model=folder,
         prompts={"text": ["a1 a2 a1 a2", "b3"]},
         temperatures=[0.0, 1.0],
@@ -37,7 +37,7 @@ def test_a_cell_for_each_drafter_temperature_and_batch(tmp_path: Path) -> None:
 
 
 def test_nothing_to_measure_is_refused(tmp_path: Path) -> None:
-    order = SpeculateOrder(
+    order = SpeculativeBenchConfig(
         model=None, prompts={"text": ["a"]}, temperatures=[0.0], batches=[1], generate=4, pairs=0
     )
     with pytest.raises(UsageError, match="--pairs"):

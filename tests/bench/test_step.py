@@ -12,7 +12,7 @@ from golden import FOLDER
 from headrace.bench import engine as bench
 from headrace.bench.engine import bench_step
 from headrace.bench.profile import bench_profile
-from headrace.bench.single_run import RunFigures
+from headrace.bench.single_run import RunResult
 from headrace.bench.workload import Workload
 from headrace.cli.main import main
 from headrace.errors import UsageError
@@ -25,7 +25,7 @@ LIMITS = Limits(
     cpu="a", isa="b", threads=1, measured_at="c", read_bytes_per_s=1e9, f32_per_s=1e9, bf16_per_s=1e9,
     int8_per_s=1e9,
 )  # fmt: skip
-FIGURES = RunFigures(
+FIGURES = RunResult(
     prefill_tokens_per_s=100, decode_tokens_per_s=10, ttft_s=1, tpot_s=0.1, load_s=1,
     first_token_from_start_s=1, peak_rss_bytes=10**6,
 )  # fmt: skip

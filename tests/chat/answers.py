@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.chat.output_parser import AnswerParser, AnswerSyntax
+from headrace.chat.output_parser import OutputParser, OutputSyntax
 from headrace.chat.tool_formats.events import Arguments, CallEnd, CallFailed, CallStart, Reasoning, Text
 from headrace.chat.tools import Tool, ToolUse
 
@@ -24,9 +24,9 @@ class Read:
 
 
 def read(
-    syntax: AnswerSyntax, use: ToolUse | None, pieces: Iterable[str], *, cut=False, opened=False
+    syntax: OutputSyntax, use: ToolUse | None, pieces: Iterable[str], *, cut=False, opened=False
 ) -> Read:
-    parser = AnswerParser(syntax, use, opened=opened)
+    parser = OutputParser(syntax, use, opened=opened)
     events = [event for piece in pieces for event in parser.feed(piece)] + parser.finish(cut=cut)
     result, calls = Read(), {}
     for event in events:

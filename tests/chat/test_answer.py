@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.chat.messages import Message, ToolCall
-from headrace.chat.output_parser import answer_syntax
+from headrace.chat.output_parser import output_syntax
 from headrace.chat.prompt import prepare
 from headrace.chat.templates.chat_template import ChatTemplate
-from headrace.chat.tool_formats.registry import FAMILIES, family_of
+from headrace.chat.tool_formats.registry import FAMILIES, tool_format_of
 from headrace.chat.tools import Tool, ToolUse
 from headrace.errors import InvalidRequest
 
@@ -25,7 +25,7 @@ SNIPPETS = ["f", "(a='x')", '{"name": "f", "arguments": {"a": "x"}}', *'[]{}" \n
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), cut=st.booleans())
 def test_any_text_means_the_same_however_it_is_cut(name: str, data: st.DataObject, cut: bool) -> None:
-    syntax = answer_syntax("<think></think>", name)
+    syntax = output_syntax("<think></think>", name)
     parts = st.sampled_from([*syntax.marks, *SNIPPETS]) | st.text(max_size=3)
     text = "".join(data.draw(st.lists(parts, max_size=10)))
     use = ToolUse(callable=(TOOL,))
@@ -38,7 +38,7 @@ def test_any_text_means_the_same_however_it_is_cut(name: str, data: st.DataObjec
 def test_plain_text_is_never_changed_but_at_its_ends() -> None:
     text = "a <b> [c] {d} | e"
     for name in FAMILIES:
-        assert read(answer_syntax("", name), ToolUse(callable=(TOOL,)), text).content == text
+        assert read(output_syntax("", name), ToolUse(callable=(TOOL,)), text).content == text
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_plain_text_is_never_changed_but_at_its_ends() -> None:
 )
 def test_a_template_tells_its_family(shared_data: Path, name: str, family: str | None) -> None:
     source = (shared_data / "chat_templates" / "jinja" / f"{name}.jinja").read_text()
-    found = family_of(source)
+    found = tool_format_of(source)
     assert (found.name if found else None) == family
 
 

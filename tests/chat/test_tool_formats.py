@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.chat.messages import Message, ToolCall
-from headrace.chat.output_parser import answer_syntax
+from headrace.chat.output_parser import output_syntax
 from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.chat.tool_formats.registry import FAMILIES
 from headrace.chat.tools import ToolUse
@@ -120,7 +120,7 @@ def sayable(name: str, made: list[Call]) -> bool:
 
 def check(name: str, answer: str, made: list[Call], cuts: list[int]) -> None:
     use = ToolUse(callable=tools_for(made))
-    syntax = answer_syntax("", name)
+    syntax = output_syntax("", name)
     whole = read(syntax, use, [answer])
     assert parsed(whole) == made, (answer, whole)
     assert whole.content == ""

@@ -9,7 +9,7 @@ import pytest
 from answers import parsed, read
 from test_tool_formats import WRITTEN, gemma
 
-from headrace.chat.output_parser import answer_grammar, answer_syntax
+from headrace.chat.output_parser import output_grammar, output_syntax
 from headrace.chat.tool_formats.registry import FAMILIES
 from headrace.chat.tools import Tool, ToolUse
 
@@ -120,9 +120,9 @@ def test_every_family_is_here() -> None:
 
 @pytest.mark.parametrize("name", SPELLED)
 def test_a_demanded_call(byte_tokenizer: Any, name: str) -> None:
-    syntax = answer_syntax("", name)
+    syntax = output_syntax("", name)
     use = ToolUse(TOOLS, TOOLS, mode="required")
-    grammar = answer_grammar(syntax, use, no_special, opened=False)
+    grammar = output_grammar(syntax, use, no_special, opened=False)
     assert grammar is not None
     good = SPELLED[name](GOOD)
     assert parsed(read(syntax, use, [good])) == GOOD
@@ -136,7 +136,7 @@ def test_a_demanded_call(byte_tokenizer: Any, name: str) -> None:
 @pytest.mark.parametrize("name", sorted(SPELLED.keys() - BARE))
 def test_free_text_with_strict_calls(byte_tokenizer: Any, name: str) -> None:
     use = ToolUse(TOOLS, TOOLS)
-    grammar = answer_grammar(answer_syntax("", name), use, no_special, opened=False)
+    grammar = output_grammar(output_syntax("", name), use, no_special, opened=False)
     assert grammar is not None
     before = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant" if name == "gpt_oss" else "Well. "
     plain = "<|channel|>final<|message|>No." if name == "gpt_oss" else "No."
@@ -146,11 +146,11 @@ def test_free_text_with_strict_calls(byte_tokenizer: Any, name: str) -> None:
 
 
 def test_reasoning_before_a_demanded_call(byte_tokenizer: Any) -> None:
-    syntax = answer_syntax("<think></think><tool_call>")
+    syntax = output_syntax("<think></think><tool_call>")
     use = ToolUse(TOOLS, TOOLS, mode="required")
     call = SPELLED["hermes"](GOOD)
     for opened, answers in ((False, [call, f"<think>hm</think>\n\n{call}"]), (True, [f"hm</think>\n{call}"])):
-        grammar = answer_grammar(syntax, use, no_special, opened=opened)
+        grammar = output_grammar(syntax, use, no_special, opened=opened)
         assert grammar is not None
         for answer in answers:
             assert takes(byte_tokenizer, grammar, answer), answer
@@ -160,9 +160,9 @@ def test_reasoning_before_a_demanded_call(byte_tokenizer: Any) -> None:
 def test_one_call_where_no_parallel_ones_are_wanted(byte_tokenizer: Any) -> None:
     for name in ("hermes", "mistral", "deepseek_v3", "llama3"):
         use = ToolUse(TOOLS, TOOLS, mode="required", parallel=False)
-        grammar = answer_grammar(answer_syntax("", name), use, no_special, opened=False)
-        several = answer_grammar(
-            answer_syntax("", name), ToolUse(TOOLS, TOOLS, "required"), no_special, opened=False
+        grammar = output_grammar(output_syntax("", name), use, no_special, opened=False)
+        several = output_grammar(
+            output_syntax("", name), ToolUse(TOOLS, TOOLS, "required"), no_special, opened=False
         )
         assert grammar is not None
         assert several is not None

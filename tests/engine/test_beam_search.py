@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from golden import FOLDER
-from headrace.engine.request import Failed, Request
+from headrace.engine.request import EngineRequest, RequestFailed
 from headrace.engine.sampling.beam_search import BeamSearch
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import choice_constraint
@@ -36,7 +36,7 @@ def model(folder: Path) -> Iterator[LoadedModel]:
     loaded.close()
 
 
-def request(case: dict, **more: object) -> Request:  # type: ignore[type-arg]
+def request(case: dict, **more: object) -> EngineRequest:  # type: ignore[type-arg]
     params = SamplingParams(
         use_beam_search=True,
         n=case["num_beams"],
@@ -47,7 +47,7 @@ def request(case: dict, **more: object) -> Request:  # type: ignore[type-arg]
         ignore_eos=True,
         **more,  # type: ignore[arg-type]
     )
-    return Request(prompt=tuple(case["prompt"]), params=params, continues=True)
+    return EngineRequest(prompt=tuple(case["prompt"]), params=params, continues=True)
 
 
 def check(case: dict, outcome: Outcome) -> None:  # type: ignore[type-arg]
@@ -77,12 +77,12 @@ def test_many_searches_at_once_and_few_pages_change_nothing(folder: Path, model:
     try:
         running = [Running(small.engine, request(case, logprobs=3)) for case in CASES[::5]]
         plain = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
-        beside = Running(small.engine, Request(prompt=(5, 6, 7), params=plain))
+        beside = Running(small.engine, EngineRequest(prompt=(5, 6, 7), params=plain))
         for one, expected in zip(running, alone, strict=True):
             outcome = one.finish()
             assert outcome.bits == expected.bits
             assert [end.score for end in outcome.ends.values()] == [e.score for e in expected.ends.values()]
-        other = Running(model.engine, Request(prompt=(5, 6, 7), params=plain)).finish()
+        other = Running(model.engine, EngineRequest(prompt=(5, 6, 7), params=plain)).finish()
         assert beside.finish().tokens == other.tokens
         status = small.engine.status()
         assert status.running == status.waiting == 0 and status.available_pages == status.page_count
@@ -145,7 +145,7 @@ def test_what_beams_cannot_do_is_refused_by_name(model: LoadedModel) -> None:
     for name, value in (("length_penalty", 2.0), ("early_stopping", True)):
         with pytest.raises(InvalidRequest, match="needs use_beam_search"):
             SamplingParams(**{name: value})  # type: ignore[arg-type]
-    asked = Request(
+    asked = EngineRequest(
         prompt=(5,), params=SamplingParams(use_beam_search=True), constraint=choice_constraint(["a"])
     )
     with pytest.raises(InvalidRequest, match="choice"):
@@ -182,6 +182,6 @@ def test_the_longest_beams_end(model: LoadedModel) -> None:
     assert beams.over and [beam.tokens for _, beam in beams.finished] == [(1,), (2,)]
     outcome = Running(
         model.engine,
-        Request(prompt=(5,), params=SamplingParams(use_beam_search=True, n=4, max_tokens=1)),
+        EngineRequest(prompt=(5,), params=SamplingParams(use_beam_search=True, n=4, max_tokens=1)),
     ).finish()
-    assert not isinstance(outcome.terminal[0], Failed) and len(outcome.ends) == 4
+    assert not isinstance(outcome.terminal[0], RequestFailed) and len(outcome.ends) == 4

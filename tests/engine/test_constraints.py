@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.engine.engine import Engine
-from headrace.engine.request import Done, Failed, Request
+from headrace.engine.request import EngineRequest, RequestFailed, RequestFinished
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint, GrammarError, choice_constraint, schema_constraint
 from headrace.loading.loader import LoadedModel, load_model
@@ -37,10 +37,10 @@ def model() -> Iterator[LoadedModel]:
     loaded.close()
 
 
-def request(model: LoadedModel, constraint: Constraint | None, **sampling: object) -> Request:
+def request(model: LoadedModel, constraint: Constraint | None, **sampling: object) -> EngineRequest:
     params = SamplingParams(**({"seed": 7, "max_tokens": 120} | sampling))  # type: ignore[arg-type]
     prompt = model.tokenizer.encode_prompt("Once upon a time there was a")
-    return Request(prompt=tuple(prompt), params=params, constraint=constraint)
+    return EngineRequest(prompt=tuple(prompt), params=params, constraint=constraint)
 
 
 def run(model: LoadedModel, constraint: Constraint | None, **sampling: object) -> Outcome:
@@ -49,7 +49,7 @@ def run(model: LoadedModel, constraint: Constraint | None, **sampling: object) -
 
 def failure(outcome: Outcome) -> Exception:
     [event] = outcome.terminal
-    assert isinstance(event, Failed)
+    assert isinstance(event, RequestFailed)
     return event.error
 
 
@@ -158,7 +158,7 @@ def test_an_unconstrained_request_builds_no_grammar(tmp_path_factory: pytest.Tem
     engine: Engine = loaded.engine
     try:
         [event] = run(loaded, None, max_tokens=3).terminal
-        assert isinstance(event, Done)
+        assert isinstance(event, RequestFinished)
         assert engine._constraints._grammars._tokens is None
     finally:
         loaded.close()

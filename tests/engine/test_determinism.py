@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from headrace.engine.request import Request
+from headrace.engine.request import EngineRequest
 from headrace.loading.loader import LoadedModel
 from headrace.loading.options import EngineOptions
 from random_requests import VOCABULARY, answers_alone, load_with_pages, random_request, small_model
@@ -41,7 +41,7 @@ class Engines:
     """The same model on differently shaped engines, and what every request gives alone."""
 
     shaped: list[LoadedModel]
-    requests: list[Request]
+    requests: list[EngineRequest]
     alone: list[tuple[object, ...]]
 
 

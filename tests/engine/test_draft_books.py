@@ -9,10 +9,10 @@ import pytest
 
 from headrace.engine.speculative.acceptance import Rate
 from headrace.engine.speculative.budget import MOST, MOST_LOST
-from headrace.engine.speculative.ledger import Books
-from headrace.engine.speculative.ngram_index import Texts
-from headrace.engine.speculative.step_cost_model import Spent, StepCosts
-from headrace.executors.executor import NO_GUESSES
+from headrace.engine.speculative.ledger import SpeculationLedger
+from headrace.engine.speculative.ngram_index import NgramIndexes
+from headrace.engine.speculative.step_cost_model import StepCosts, StepTiming
+from headrace.executors.executor import NO_DRAFTS
 
 STEP_S, TOKEN_S, LOOP_S = 1e-3, 0.2e-3, 0.1e-3
 
@@ -35,12 +35,12 @@ def turn(drafted: int, prompt_length: int = 10, start: int = 20) -> Any:
     )
 
 
-def spent(tokens: int, looked_s: float) -> Spent:
-    return Spent(tokens=tokens, steps=1, looked_s=looked_s, run_s=STEP_S, loop_s=LOOP_S)
+def spent(tokens: int, looked_s: float) -> StepTiming:
+    return StepTiming(tokens=tokens, steps=1, looked_s=looked_s, run_s=STEP_S, loop_s=LOOP_S)
 
 
 def test_a_draft_is_worth_what_came_true_less_what_it_took(costs: StepCosts) -> None:
-    books = Books()
+    books = SpeculationLedger()
     books.charged = books.lookup
     before = books.lookup._balance
     books.settle([turn(4)], spent(5, looked_s=0.1e-3), 3, costs, free=True)
@@ -50,7 +50,7 @@ def test_a_draft_is_worth_what_came_true_less_what_it_took(costs: StepCosts) -> 
 
 
 def test_a_long_prompt_is_booked_whole_though_little_by_little(costs: StepCosts) -> None:
-    books = Books()
+    books = SpeculationLedger()
     books.taken_s = 30 * (STEP_S + LOOP_S)
     assert books.busy
     books.settle([turn(0)], spent(1, looked_s=books.taken_s), 0, costs, free=True)
@@ -60,14 +60,14 @@ def test_a_long_prompt_is_booked_whole_though_little_by_little(costs: StepCosts)
 
 
 def test_what_was_taken_beside_another_prompt_is_booked_too(costs: StepCosts) -> None:
-    books = Books()
+    books = SpeculationLedger()
     books.taken_s = STEP_S
     books.settle([turn(0), turn(0, prompt_length=500)], spent(300, looked_s=STEP_S), 0, costs, free=True)
     assert books.lookup._invested > 0.5
 
 
 def test_a_prompt_that_was_taken_after_the_look_is_no_gain(costs: StepCosts) -> None:
-    books = Books()
+    books = SpeculationLedger()
     books.charged, books.taken_s = books.lookup, 5 * STEP_S  # for a call that did not come about
     before = books.lookup._balance
     books.settle([turn(0)], spent(1, looked_s=0.1e-3), 0, costs, free=True)
@@ -75,7 +75,7 @@ def test_a_prompt_that_was_taken_after_the_look_is_no_gain(costs: StepCosts) -> 
 
 
 def test_nothing_is_booked_where_nobody_looked(costs: StepCosts) -> None:
-    books = Books()
+    books = SpeculationLedger()
     assert not books.busy
     books.charged = books.model
     assert books.busy
@@ -84,7 +84,7 @@ def test_nothing_is_booked_where_nobody_looked(costs: StepCosts) -> None:
 
 
 def test_shorter_calls_are_a_loss_of_their_own(costs: StepCosts) -> None:
-    free, bound = Books(), Books()
+    free, bound = SpeculationLedger(), SpeculationLedger()
     for _ in range(20):
         costs.note_loop(4 * LOOP_S)
     for books in (free, bound):
@@ -94,7 +94,7 @@ def test_shorter_calls_are_a_loss_of_their_own(costs: StepCosts) -> None:
 
 
 def test_a_call_is_worth_what_came_true_less_what_its_steps_took_longer(costs: StepCosts) -> None:
-    books = Books()
+    books = SpeculationLedger()
     before = books.lookup._balance
     books.settle_call(2, [6], 3, 0.0, costs)
     lost = (costs.seconds(6) - costs.seconds(2)) / (costs.seconds(2) + costs.plain_loop_s)
@@ -102,7 +102,7 @@ def test_a_call_is_worth_what_came_true_less_what_its_steps_took_longer(costs: S
 
 
 def test_a_look_that_found_nothing_before_a_call_is_booked(costs: StepCosts) -> None:
-    books = Books()
+    books = SpeculationLedger()
     books.charged, books.caught_up_s = books.model, STEP_S
     before = books.model._balance
     books.settle_call(1, [], 0, 2 * STEP_S, costs)
@@ -114,8 +114,8 @@ def test_a_look_that_found_nothing_before_a_call_is_booked(costs: StepCosts) -> 
 
 
 def test_texts_that_are_watched_bear_what_looking_at_them_takes(costs: StepCosts) -> None:
-    books = Books()
-    texts = Texts(books, lookup=True, model_rate=Rate(0.5))
+    books = SpeculationLedger()
+    texts = NgramIndexes(books, lookup=True, model_rate=Rate(0.5))
     sequence = SimpleNamespace(id=1, tokens=[5, 6, 7, 5, 6], prompt_length=5)
     request = SimpleNamespace(prediction=())
     choice: Any = SimpleNamespace(sequence=sequence, generation=SimpleNamespace(request=request))
@@ -127,11 +127,11 @@ def test_texts_that_are_watched_bear_what_looking_at_them_takes(costs: StepCosts
     assert books.called_s > 0 and not texts.watched
     books.open_look()
     books.lookup.note(-MOST_LOST)
-    assert texts.guesses(turns, 32, costs) is NO_GUESSES and books.charged is None
+    assert texts.guesses(turns, 32, costs) is NO_DRAFTS and books.charged is None
 
 
 def test_what_guessing_within_calls_took_is_booked_once(costs: StepCosts) -> None:
-    books = Books()
+    books = SpeculationLedger()
     books.called_s = 0.5 * (STEP_S + LOOP_S)
     assert not books.busy  # a step by itself has nothing to book for it
     before = books.lookup._balance
@@ -143,7 +143,7 @@ def test_what_guessing_within_calls_took_is_booked_once(costs: StepCosts) -> Non
 
 
 def test_an_overdraft_that_was_used_up_is_paid_back_before_texts_are_watched_again() -> None:
-    account = Books().lookup
+    account = SpeculationLedger().lookup
     account.note(-1.5)
     assert not account.open and account.tolerant  # what is known already may be watched on
     account.note(-1.0)

@@ -11,20 +11,20 @@ import pytest
 
 from headrace._native import MATCH_KINDS
 from headrace.engine.speculative.acceptance import OwnRate, Rate
-from headrace.engine.speculative.budget import FIRST, MOST, MOST_LOST, OVERDRAFT, SHARE, Account
+from headrace.engine.speculative.budget import FIRST, MOST, MOST_LOST, OVERDRAFT, SHARE, SpeculationBudget
 from headrace.engine.speculative.draft_selection import MOST_DRAFTED, best_depth
-from headrace.engine.speculative.ledger import Books
-from headrace.engine.speculative.ngram_index import PRIORS, TRIED_KIND, Texts
+from headrace.engine.speculative.ledger import SpeculationLedger
+from headrace.engine.speculative.ngram_index import PRIORS, TRIED_KIND, NgramIndexes
 from headrace.engine.speculative.probing import (
     DRAFTS_S,
     LONGEST_REST,
     LONGEST_SLEEP,
     PLAIN_EVERY,
     SEVERAL,
-    Looks,
-    PlainTurns,
-    Rests,
-    Sleep,
+    BaselineProbe,
+    IdleBackoff,
+    LookupBackoff,
+    ProposalBackoff,
 )
 from headrace.engine.speculative.prompt_lookup import Lookup
 from headrace.engine.speculative.speculation import PROBE_EVERY, Speculation
@@ -173,7 +173,7 @@ def test_what_a_watching_call_has_taken_is_not_taken_twice(prediction: tuple[int
 
 
 def test_looks_become_rarer_and_repeated_steps_are_part_of_the_rest():
-    looks, waited = Looks(), []
+    looks, waited = ProposalBackoff(), []
     for _ in range(40):
         waits = 0
         while not looks.due(wanted=True):
@@ -188,7 +188,7 @@ def test_looks_become_rarer_and_repeated_steps_are_part_of_the_rest():
 
 
 def test_nothing_is_looked_for_where_nothing_can_be_found():
-    looks = Looks()
+    looks = ProposalBackoff()
     assert not looks.due(wanted=False) and looks.rare
     assert looks.due(wanted=True) and not looks.rare
 
@@ -203,7 +203,7 @@ def test_texts_of_several_are_looked_at_less_often_where_nothing_comes_of_it():
             rests.ran(1)
         return count
 
-    rests = Rests()
+    rests = LookupBackoff()
     assert looks(SEVERAL, found=True, steps=20) == 20
     assert looks(SEVERAL, found=False, steps=400) < 400 // LONGEST_REST + 20
     assert looks(SEVERAL - 1, found=False, steps=20) == 20
@@ -214,7 +214,7 @@ def test_texts_of_several_are_looked_at_less_often_where_nothing_comes_of_it():
 
 
 def test_a_sleep_begins_after_the_next_step_and_its_steps_are_counted():
-    sleep = Sleep()
+    sleep = IdleBackoff()
     assert not sleep.lasts(10) and sleep.end(10) == 0
     sleep.begin(5)
     assert [sleep.lasts(steps) for steps in (11, 13, 15, 16)] == [True, True, True, False]
@@ -225,7 +225,7 @@ def test_a_sleep_begins_after_the_next_step_and_its_steps_are_counted():
 
 
 def test_a_sleep_that_is_ended_counts_what_it_took():
-    sleep = Sleep()
+    sleep = IdleBackoff()
     sleep.begin(50)
     sleep.wake()
     assert not sleep.lasts(1)  # it had not begun
@@ -264,7 +264,7 @@ def test_small_changes_of_a_cost_add_up():
 
 
 def test_steps_without_drafts_have_their_turn_and_it_ends():
-    plain = PlainTurns()
+    plain = BaselineProbe()
     for _ in range(PLAIN_EVERY):
         assert not plain.due
         plain.note_drafts(DRAFTS_S)
@@ -293,8 +293,8 @@ def test_what_has_to_be_found_follows_what_pays():
     assert depths == sorted(depths) and depths[0] > 0 and depths[-1] == MOST_DRAFTED
 
 
-def _texts() -> Texts:
-    return Texts(Books(), lookup=True, model_rate=Rate(0.5))
+def _texts() -> NgramIndexes:
+    return NgramIndexes(SpeculationLedger(), lookup=True, model_rate=Rate(0.5))
 
 
 def test_a_good_draft_is_checked_now_and_then_where_it_does_not_pay():
@@ -306,7 +306,7 @@ def test_a_good_draft_is_checked_now_and_then_where_it_does_not_pay():
 
 
 def test_drafts_that_never_pay_cost_a_bounded_share():
-    account, tried = Account(), 0
+    account, tried = SpeculationBudget(), 0
     for _ in range(10_000):
         account.earn(1)
         if account.open:
@@ -317,7 +317,7 @@ def test_drafts_that_never_pay_cost_a_bounded_share():
 
 
 def test_what_was_saved_pays_for_few_losses():
-    account = Account()
+    account = SpeculationBudget()
     for _ in range(1000):
         account.note(3.0)
     losses = 0
@@ -328,14 +328,14 @@ def test_what_was_saved_pays_for_few_losses():
 
 
 def test_one_disturbed_step_does_not_end_it():
-    account = Account()
+    account = SpeculationBudget()
     account.note(MOST)
     account.note(-1000.0)
     assert account.open
 
 
 def test_what_is_paid_for_may_go_on_a_little_longer():
-    account = Account()
+    account = SpeculationBudget()
     account.note(-FIRST)
     assert account.tolerant and not account.open
     account.note(-OVERDRAFT)
@@ -343,7 +343,7 @@ def test_what_is_paid_for_may_go_on_a_little_longer():
 
 
 def test_an_account_says_when_it_will_open_again():
-    account = Account()
+    account = SpeculationBudget()
     assert account.closed_for == 0
     account.note(-FIRST - 0.1)
     closed = account.closed_for
@@ -354,7 +354,7 @@ def test_an_account_says_when_it_will_open_again():
 
 
 def test_a_grant_opens_what_had_no_luck():
-    account = Account()
+    account = SpeculationBudget()
     while account.open:
         account.note(-MOST_LOST)
     account.grant(1.0)
@@ -364,7 +364,7 @@ def test_a_grant_opens_what_had_no_luck():
 
 
 def test_what_was_invested_is_lost_little_by_little_and_in_the_end_all():
-    account = Account()
+    account = SpeculationBudget()
     account.note(MOST)
     account.invest(3.0)
     account.earn(1)
@@ -378,7 +378,7 @@ def test_what_was_invested_is_lost_little_by_little_and_in_the_end_all():
 
 
 def test_what_was_invested_in_a_request_is_lost_with_it():
-    account = Account()
+    account = SpeculationBudget()
     account.invest(3.0)
     account.write_off(1.0)
     assert account._balance == FIRST - 3.0 and account._invested == 0.0

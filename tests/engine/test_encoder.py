@@ -13,13 +13,21 @@ import pytest
 from golden import relative_error
 from headrace import LLM
 from headrace.engine.client import LoadedModel
-from headrace.engine.request import ChoiceDone, Done, Embed, Embedded, Event, Failed, Request
+from headrace.engine.request import (
+    ChoiceFinished,
+    Embedding,
+    EmbedParams,
+    EngineEvent,
+    EngineRequest,
+    RequestFailed,
+    RequestFinished,
+)
 from headrace.errors import ContextLengthExceeded, DeadlineExceeded, EngineStopped, InvalidRequest, UsageError
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 from headrace.ops.value import Array
 from headrace.workers.model_spec import ModelSpec
-from headrace.workers.worker_loader import WorkerLaunch
+from headrace.workers.worker_loader import WorkerLoader
 from tiny import tiny_model
 
 CONTEXT = 64  # of the tiny BERT
@@ -39,9 +47,9 @@ def model(folder: Path) -> Iterator[LoadedModel]:
     loaded.close()
 
 
-def submit(model: LoadedModel, text: Sequence[int], **more: object) -> queue.SimpleQueue[list[Event]]:
-    events: queue.SimpleQueue[list[Event]] = queue.SimpleQueue()
-    model.engine.submit(Request(prompt=tuple(text), embed=Embed(), **more), events.put)  # type: ignore[arg-type]
+def submit(model: LoadedModel, text: Sequence[int], **more: object) -> queue.SimpleQueue[list[EngineEvent]]:
+    events: queue.SimpleQueue[list[EngineEvent]] = queue.SimpleQueue()
+    model.engine.submit(EngineRequest(prompt=tuple(text), embed=EmbedParams(), **more), events.put)  # type: ignore[arg-type]
     return events
 
 
@@ -49,9 +57,13 @@ def vector(model: LoadedModel, text: Sequence[int]) -> Array:
     return ended(submit(model, text))[0].vectors[0]
 
 
-def ended(events: queue.SimpleQueue[list[Event]]) -> tuple[Embedded, ChoiceDone, Done]:
+def ended(events: queue.SimpleQueue[list[EngineEvent]]) -> tuple[Embedding, ChoiceFinished, RequestFinished]:
     embedded, choice, done = events.get(timeout=60)
-    assert isinstance(embedded, Embedded) and isinstance(choice, ChoiceDone) and isinstance(done, Done)
+    assert (
+        isinstance(embedded, Embedding)
+        and isinstance(choice, ChoiceFinished)
+        and isinstance(done, RequestFinished)
+    )
     return embedded, choice, done
 
 
@@ -136,7 +148,7 @@ def test_refused_at_the_door(model: LoadedModel) -> None:
     with pytest.raises(InvalidRequest, match="token 128 is not in the vocabulary of 128"):
         submit(model, (128,))
     with pytest.raises(InvalidRequest, match="generates none"):
-        model.engine.submit(Request(prompt=(5,)), lambda events: None)
+        model.engine.submit(EngineRequest(prompt=(5,)), lambda events: None)
 
 
 def test_less_memory_for_keys_than_a_step_needs(folder: Path) -> None:
@@ -150,10 +162,10 @@ class Held:
     def __init__(self, model: LoadedModel) -> None:
         self._inside: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._go_on: queue.SimpleQueue[None] = queue.SimpleQueue()
-        model.engine.submit(Request(prompt=TEXTS[0], embed=Embed()), self._hold)
+        model.engine.submit(EngineRequest(prompt=TEXTS[0], embed=EmbedParams()), self._hold)
         self._inside.get(timeout=60)
 
-    def _hold(self, events: list[Event]) -> None:
+    def _hold(self, events: list[EngineEvent]) -> None:
         self._inside.put(None)
         self._go_on.get(timeout=60)
 
@@ -163,10 +175,10 @@ class Held:
 
 def test_order_cancelling_and_deadlines(model: LoadedModel) -> None:
     held, order = Held(model), []
-    events: dict[str, queue.SimpleQueue[list[Event]]] = {name: queue.SimpleQueue() for name in "abcd"}
+    events: dict[str, queue.SimpleQueue[list[EngineEvent]]] = {name: queue.SimpleQueue() for name in "abcd"}
 
     def sink(name: str):
-        def take(batch: list[Event]) -> None:
+        def take(batch: list[EngineEvent]) -> None:
             order.append(name)
             events[name].put(batch)
 
@@ -174,7 +186,9 @@ def test_order_cancelling_and_deadlines(model: LoadedModel) -> None:
 
     full = TEXTS[1]  # a step has no room for two
     for name, more in (("a", {}), ("b", {"priority": -5}), ("c", {}), ("d", {"deadline_s": 1e-9})):
-        ticket = model.engine.submit(Request(prompt=full, embed=Embed(), request_id=name, **more), sink(name))
+        ticket = model.engine.submit(
+            EngineRequest(prompt=full, embed=EmbedParams(), request_id=name, **more), sink(name)
+        )
         if name == "c":
             ticket.cancel()
     with pytest.raises(InvalidRequest, match="'a' is in use"):
@@ -182,9 +196,13 @@ def test_order_cancelling_and_deadlines(model: LoadedModel) -> None:
     assert model.engine.status().waiting == 4
     held.release()
     [choice, done] = events["c"].get(timeout=60)
-    assert isinstance(choice, ChoiceDone) and choice.reason == "cancelled" and isinstance(done, Done)
+    assert (
+        isinstance(choice, ChoiceFinished)
+        and choice.reason == "cancelled"
+        and isinstance(done, RequestFinished)
+    )
     [failed] = events["d"].get(timeout=60)
-    assert isinstance(failed, Failed) and isinstance(failed.error, DeadlineExceeded)
+    assert isinstance(failed, RequestFailed) and isinstance(failed.error, DeadlineExceeded)
     ended(events["a"])
     assert order == ["c", "d", "b", "a"]
 
@@ -197,7 +215,7 @@ def test_closing_ends_what_waits(folder: Path) -> None:
     held.release()
     model.close()
     [failed] = events.get(timeout=60)
-    assert isinstance(failed, Failed) and isinstance(failed.error, EngineStopped)
+    assert isinstance(failed, RequestFailed) and isinstance(failed.error, EngineStopped)
     with pytest.raises(EngineStopped):
         submit(model, TEXTS[1])
 
@@ -206,13 +224,13 @@ def test_a_broken_step_fails_all(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("headrace.executors.native.NativeExecutor.run", lambda self, step: 1 / 0)
     model = load_model(str(folder), EngineOptions(threads=1))
     [failed] = submit(model, TEXTS[0]).get(timeout=60)
-    assert isinstance(failed, Failed) and "ZeroDivisionError" in failed.error.message
+    assert isinstance(failed, RequestFailed) and "ZeroDivisionError" in failed.error.message
     model.close()
 
 
 def test_in_a_worker_the_bits_are_the_same(model: LoadedModel, folder: Path) -> None:
     options = EngineOptions(threads=1, max_sequences=4)
-    launch = WorkerLaunch(ModelSpec(name="tiny", model=str(folder), options=options))
+    launch = WorkerLoader(ModelSpec(name="tiny", model=str(folder), options=options))
     launch.plan(None)
     remote = launch.load(lambda done, total: None)
     try:
@@ -221,6 +239,6 @@ def test_in_a_worker_the_bits_are_the_same(model: LoadedModel, folder: Path) -> 
         with pytest.raises(ContextLengthExceeded):
             submit(remote, range(2, 67))
         with pytest.raises(InvalidRequest, match="generates none"):
-            remote.engine.submit(Request(prompt=(5,)), lambda events: None)
+            remote.engine.submit(EngineRequest(prompt=(5,)), lambda events: None)
     finally:
         remote.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.engine.request import Event, Failed, Request
+from headrace.engine.request import EngineEvent, EngineRequest, RequestFailed
 from headrace.errors import (
     ContextLengthExceeded,
     CorruptFile,
@@ -44,11 +44,13 @@ def model(folder: Path) -> Iterator[LoadedModel]:
 def wait_for_steps(model: LoadedModel, count: int) -> None:
     """Let the loop make `count` further steps by running a request of that many tokens."""
     params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
-    Running(model.engine, Request(prompt=(5,), params=params, cache=False)).finish()
+    Running(model.engine, EngineRequest(prompt=(5,), params=params, cache=False)).finish()
 
 
 def test_cancel_gives_pages_back_within_a_step(model: LoadedModel) -> None:
-    running = [Running(model.engine, Request(prompt=(7, 8, i), params=LONG, cache=False)) for i in range(8)]
+    running = [
+        Running(model.engine, EngineRequest(prompt=(7, 8, i), params=LONG, cache=False)) for i in range(8)
+    ]
     for one in running:
         one.next()
     assert model.engine.status().available_pages < model.plan.page_count
@@ -62,8 +64,8 @@ def test_cancel_gives_pages_back_within_a_step(model: LoadedModel) -> None:
 
 def test_a_held_request_waits_and_loses_nothing(model: LoadedModel) -> None:
     params = SamplingParams(seed=5, max_tokens=300, n=2, ignore_eos=True)
-    alone = Running(model.engine, Request(prompt=(7, 8), params=params)).finish()
-    held = Running(model.engine, Request(prompt=(7, 8), params=params, cache=False))
+    alone = Running(model.engine, EngineRequest(prompt=(7, 8), params=params)).finish()
+    held = Running(model.engine, EngineRequest(prompt=(7, 8), params=params, cache=False))
     held.next()
     held.ticket.hold(True)
     wait_for_steps(model, 3)
@@ -76,17 +78,17 @@ def test_a_held_request_waits_and_loses_nothing(model: LoadedModel) -> None:
 
 
 def test_the_deadline_of_a_held_request_passes(model: LoadedModel) -> None:
-    held = Running(model.engine, Request(prompt=(7, 8), params=LONG, deadline_s=0.2))
+    held = Running(model.engine, EngineRequest(prompt=(7, 8), params=LONG, deadline_s=0.2))
     held.ticket.hold(True)
     held.ticket.hold(True)
     [failed] = held.finish().terminal
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, RequestFailed)
     assert isinstance(failed.error, DeadlineExceeded)
 
 
 def test_cancel_of_a_waiting_a_finished_and_an_unknown_request(model: LoadedModel) -> None:
-    busy = [Running(model.engine, Request(prompt=(7,), params=LONG)) for _ in range(8)]
-    waiting = Running(model.engine, Request(prompt=(7, 9), params=LONG))
+    busy = [Running(model.engine, EngineRequest(prompt=(7,), params=LONG)) for _ in range(8)]
+    waiting = Running(model.engine, EngineRequest(prompt=(7, 9), params=LONG))
     waiting.ticket.cancel()
     assert waiting.finish().ends[0].reason == "cancelled"
     waiting.ticket.cancel()
@@ -101,7 +103,8 @@ def test_cancel_of_a_waiting_a_finished_and_an_unknown_request(model: LoadedMode
 def test_sixty_four_streams_each_end_exactly_once(model: LoadedModel) -> None:
     params = [SamplingParams(seed=i, max_tokens=5 + i % 20, n=1 + i % 3) for i in range(64)]
     running = [
-        Running(model.engine, Request(prompt=tuple(range(2, 4 + i)), params=p)) for i, p in enumerate(params)
+        Running(model.engine, EngineRequest(prompt=tuple(range(2, 4 + i)), params=p))
+        for i, p in enumerate(params)
     ]
     for one, asked in zip(running, params, strict=True):
         outcome = one.finish()
@@ -114,7 +117,9 @@ def test_sixty_four_streams_each_end_exactly_once(model: LoadedModel) -> None:
 
 def test_choices_share_the_prompts_pages(model: LoadedModel) -> None:
     prompt = tuple(2 + i % 90 for i in range(100))  # six full pages and four tokens
-    running = Running(model.engine, Request(prompt=prompt, params=SamplingParams(n=8, max_tokens=64, seed=1)))
+    running = Running(
+        model.engine, EngineRequest(prompt=prompt, params=SamplingParams(n=8, max_tokens=64, seed=1))
+    )
     while len(running.outcome.tokens) < 8:
         running.next()
     used = model.plan.page_count - model.engine.status().available_pages
@@ -127,7 +132,7 @@ def test_prefix_hits_and_their_reasons(model: LoadedModel) -> None:
     prompt = tuple(2 + i % 90 for i in range(70))
 
     def ask(prompt: tuple[int, ...], **more: object) -> tuple[int, str | None]:
-        usage = Running(model.engine, Request(prompt=prompt, params=short, **more)).finish().done.usage
+        usage = Running(model.engine, EngineRequest(prompt=prompt, params=short, **more)).finish().done.usage
         return usage.cached_tokens, usage.miss_reason
 
     assert ask(prompt) == (0, "cold")
@@ -141,7 +146,7 @@ def test_errors_at_the_door(model: LoadedModel) -> None:
     def refused(kind: type[Exception], match: str, **changes: object) -> None:
         fields: dict[str, object] = {"prompt": (5, 6), **changes}
         with pytest.raises(kind, match=match):
-            model.engine.submit(Request(**fields), lambda events: None)
+            model.engine.submit(EngineRequest(**fields), lambda events: None)
 
     refused(InvalidRequest, "no tokens", prompt=())
     refused(InvalidRequest, "token 128 is not in the vocabulary of 128", prompt=(128,))
@@ -156,15 +161,15 @@ def test_errors_at_the_door(model: LoadedModel) -> None:
 
 def test_a_full_context_ends_with_length(model: LoadedModel) -> None:
     params = SamplingParams(temperature=0, ignore_eos=True)
-    outcome = Running(model.engine, Request(prompt=(5,) * 500, params=params)).finish()
+    outcome = Running(model.engine, EngineRequest(prompt=(5,) * 500, params=params)).finish()
     assert len(outcome.tokens[0]) == 12
     assert outcome.ends[0].reason == "length"
 
 
 def test_a_deadline_ends_a_request(model: LoadedModel) -> None:
-    running = Running(model.engine, Request(prompt=(5,), params=LONG, deadline_s=1e-6))
+    running = Running(model.engine, EngineRequest(prompt=(5,), params=LONG, deadline_s=1e-6))
     [failed] = running.finish().terminal
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, RequestFailed)
     assert isinstance(failed.error, DeadlineExceeded)
     assert model.engine.status().available_pages == model.plan.page_count
 
@@ -174,7 +179,7 @@ def test_an_overfull_queue_refuses(folder: Path) -> None:
     accepted = 0
     with pytest.raises(Overloaded, match="sequences are queued"):
         while True:
-            Running(model.engine, Request(prompt=(5,), params=SamplingParams(n=128, max_tokens=400)))
+            Running(model.engine, EngineRequest(prompt=(5,), params=SamplingParams(n=128, max_tokens=400)))
             accepted += 1
     assert accepted == (4096 + 1) // 128
     model.close()
@@ -182,49 +187,51 @@ def test_an_overfull_queue_refuses(folder: Path) -> None:
 
 def test_closing_fails_what_is_running_and_refuses_what_comes(folder: Path) -> None:
     model = load_model(str(folder), EngineOptions())
-    running = Running(model.engine, Request(prompt=(5,), params=LONG))
+    running = Running(model.engine, EngineRequest(prompt=(5,), params=LONG))
     model.close()
     [terminal] = running.finish().terminal
-    assert isinstance(terminal, Failed)
+    assert isinstance(terminal, RequestFailed)
     assert isinstance(terminal.error, EngineStopped)
     with pytest.raises(EngineStopped):
-        model.engine.submit(Request(prompt=(5,)), lambda events: None)
+        model.engine.submit(EngineRequest(prompt=(5,)), lambda events: None)
 
 
 def test_a_failing_sink_hurts_nobody_else(model: LoadedModel, caplog: pytest.LogCaptureFixture) -> None:
     called = threading.Event()
 
-    def sink(events: list[Event]) -> None:
+    def sink(events: list[EngineEvent]) -> None:
         called.set()
         raise RuntimeError("client bug")
 
-    model.engine.submit(Request(prompt=(5,), params=SamplingParams(max_tokens=3)), sink)
-    outcome = Running(model.engine, Request(prompt=(6,), params=SamplingParams(max_tokens=9))).finish()
+    model.engine.submit(EngineRequest(prompt=(5,), params=SamplingParams(max_tokens=3)), sink)
+    outcome = Running(model.engine, EngineRequest(prompt=(6,), params=SamplingParams(max_tokens=9))).finish()
     assert called.is_set()
     assert outcome.done
     assert "a sink failed" in caplog.text
 
 
 def test_stop_strings_stop_tokens_and_minimum(model: LoadedModel) -> None:
-    base = Running(model.engine, Request(prompt=(5, 6), params=SamplingParams(temperature=0, max_tokens=40)))
+    base = Running(
+        model.engine, EngineRequest(prompt=(5, 6), params=SamplingParams(temperature=0, max_tokens=40))
+    )
     text, tokens = base.finish().text[0], base.outcome.tokens[0]
     stop = text[6:9]
     params = SamplingParams(temperature=0, max_tokens=40, stop=(stop,))
-    outcome = Running(model.engine, Request(prompt=(5, 6), params=params)).finish()
+    outcome = Running(model.engine, EngineRequest(prompt=(5, 6), params=params)).finish()
     assert outcome.text[0] == text[: text.index(stop)]
     assert (outcome.ends[0].reason, outcome.ends[0].stop) == ("stop", stop)
     params = SamplingParams(temperature=0, max_tokens=40, stop_token_ids=(tokens[3],))
-    outcome = Running(model.engine, Request(prompt=(5, 6), params=params)).finish()
+    outcome = Running(model.engine, EngineRequest(prompt=(5, 6), params=params)).finish()
     assert outcome.tokens[0] == tokens[: tokens.index(tokens[3]) + 1]
     assert outcome.ends[0].stop == tokens[3]
     params = SamplingParams(temperature=0, max_tokens=40, min_tokens=9, stop_token_ids=(tokens[3],))
-    outcome = Running(model.engine, Request(prompt=(5, 6), params=params)).finish()
+    outcome = Running(model.engine, EngineRequest(prompt=(5, 6), params=params)).finish()
     assert tokens[3] not in outcome.tokens[0][:8]
 
 
 def test_logprobs_are_those_of_the_model(model: LoadedModel) -> None:
     params = SamplingParams(temperature=0, max_tokens=5, logprobs=4)
-    outcome = Running(model.engine, Request(prompt=(5, 6), params=params)).finish()
+    outcome = Running(model.engine, EngineRequest(prompt=(5, 6), params=params)).finish()
     assert len(outcome.logprobs[0]) == 5
     for token, entry in zip(outcome.tokens[0], outcome.logprobs[0], strict=True):
         assert entry.token == token == entry.top[0][0]
@@ -282,7 +289,7 @@ def test_a_recurrent_model_needs_no_pages_and_computes_every_prompt(tmp_path: Pa
         widths = 3 * (64 + 2 * 8) + 64 * 8  # of a layer: the rows of its convolutions, and its scan
         assert plan.state_bytes == 4 * 2 * widths * 4
         params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True, n=3)
-        request = Request(prompt=tuple(range(40)), params=params)
+        request = EngineRequest(prompt=tuple(range(40)), params=params)
         outcomes = [Running(model.engine, request).finish() for _ in range(2)]
         for outcome in outcomes:
             usage = outcome.done.usage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.chat.answer_span import AnswerPlace
+from headrace.chat.answer_span import AnswerSpan
 from headrace.engine.scaling.answer_extraction import extract_of
 from headrace.engine.scaling.options import Candidate, Ranking, Scaling, Vote, scaling_of
 from headrace.errors import InvalidRequest
@@ -77,11 +77,11 @@ def test_texts_patterns_and_functions() -> None:
 
 
 def test_the_answer_comes_after_the_reasoning() -> None:
-    place = AnswerPlace("</think>", "<think>", wrap=("<r>", "</r>"))
+    place = AnswerSpan("</think>", "<think>", wrap=("<r>", "</r>"))
     assert place.find("<think>1</think>no</think> <r>2</r>\n") == "2"
     assert place.find("\n<think>1") is None
     assert place.find("3") == "3"
-    assert AnswerPlace("</think>", opened=True).find("still at it") is None
+    assert AnswerSpan("</think>", opened=True).find("still at it") is None
 
 
 def test_what_makes_no_sense_is_refused() -> None:

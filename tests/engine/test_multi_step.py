@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from free_tokens import FreeTokens
 from headrace._native import SeveralSteps
 from headrace.engine import multi_step
-from headrace.engine.request import Failed, Request
-from headrace.engine.sampling.token_limits import TextLimits
+from headrace.engine.request import EngineRequest, RequestFailed
+from headrace.engine.sampling.token_limits import TokenLimits
 from headrace.engine.scaling.options import Scaling, Vote
 from headrace.engine.scheduler import scheduler as schedule
 from headrace.executors.native import NativeExecutor
@@ -97,7 +97,7 @@ def test_bytes_are_those_of_single_steps(
     assert len(calls) > TRIALS // len(CASES)
 
 
-def _unwatched(request: Request, rng: random.Random) -> Request:
+def _unwatched(request: EngineRequest, rng: random.Random) -> EngineRequest:
     """Mostly without what needs the loop after every token."""
     if rng.random() < 0.1:
         return request
@@ -106,7 +106,7 @@ def _unwatched(request: Request, rng: random.Random) -> Request:
 
 
 def test_most_tokens_come_several_at_a_time(model: LoadedModel, calls: list[int]) -> None:
-    request = Request(prompt=PROMPT, params=SamplingParams(**PLAIN))
+    request = EngineRequest(prompt=PROMPT, params=SamplingParams(**PLAIN))
     Running(model.engine, request).finish()
     assert sum(calls) > 50 and max(calls) == multi_step.MOST_STEPS
 
@@ -115,7 +115,7 @@ def test_long_steps_stay_single(
     model: LoadedModel, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(multi_step, "LONGEST_S", 1e-9)
-    Running(model.engine, Request(prompt=PROMPT, params=SamplingParams(**PLAIN))).finish()
+    Running(model.engine, EngineRequest(prompt=PROMPT, params=SamplingParams(**PLAIN))).finish()
     assert not calls
 
 
@@ -138,7 +138,7 @@ def test_long_steps_stay_single(
     ids=lambda asked: ",".join(asked),
 )
 def test_what_is_watched_comes_token_by_token(model: LoadedModel, calls: list[int], asked: Any) -> None:
-    Running(model.engine, Request(prompt=PROMPT, **asked)).finish()
+    Running(model.engine, EngineRequest(prompt=PROMPT, **asked)).finish()
     assert not calls
 
 
@@ -148,12 +148,12 @@ def test_an_error_within_a_call_is_that_of_single_steps(
 ) -> None:
     """After one certain token every token is forbidden, so there is none left to draw."""
     folder = str(tiny_model(tmp_path, golden))
-    request = Request(prompt=PROMPT, params=SamplingParams(**PLAIN))
+    request = EngineRequest(prompt=PROMPT, params=SamplingParams(**PLAIN))
     [free] = answers_alone(folder, [request], speculation="off")
     tokens = free.tokens[0]
     last = next(at for at in range(12, 60) if tokens[at] not in tokens[:at])
     forbidden = [[tokens[last], token] for token in range(256)]
-    monkeypatch.setattr(TextLimits, "bad_words", lambda self, params: forbidden)
+    monkeypatch.setattr(TokenLimits, "bad_words", lambda self, params: forbidden)
     [alone] = answers_alone(folder, [request], speculation="off")
     loaded = load_model(folder, EngineOptions(speculation="off"))
     outcome = Running(loaded.engine, request).finish()
@@ -161,7 +161,7 @@ def test_an_error_within_a_call_is_that_of_single_steps(
     assert calls
     assert outcome.bits == alone.bits and outcome.tokens[0] == tokens[: last + 1]
     [failed], [expected] = outcome.terminal, alone.terminal
-    assert isinstance(failed, Failed) and isinstance(expected, Failed)
+    assert isinstance(failed, RequestFailed) and isinstance(expected, RequestFailed)
     assert str(failed.error) == str(expected.error) and "no token is left" in str(failed.error)
 
 
@@ -173,9 +173,9 @@ def test_what_arrives_interrupts(
 
     def interrupted() -> bool:
         calls.clear()
-        long = Running(model.engine, Request(prompt=PROMPT, params=params))
+        long = Running(model.engine, EngineRequest(prompt=PROMPT, params=params))
         long.next()
-        Running(model.engine, Request(prompt=PROMPT, params=SamplingParams(max_tokens=1))).finish()
+        Running(model.engine, EngineRequest(prompt=PROMPT, params=SamplingParams(max_tokens=1))).finish()
         assert len(long.finish().tokens[0]) == 400
         return len(calls) > 1  # one call makes all, unless it is interrupted
 
@@ -184,10 +184,10 @@ def test_what_arrives_interrupts(
 
 def test_a_call_ends_with_the_last_sequence(model: LoadedModel, calls: list[int]) -> None:
     params = SamplingParams(**PLAIN | {"max_tokens": 30})
-    tokens = Running(model.engine, Request(prompt=PROMPT, params=params)).finish().tokens[0]
+    tokens = Running(model.engine, EngineRequest(prompt=PROMPT, params=params)).finish().tokens[0]
     before = model.engine.status().steps
     ended = replace(params, stop_token_ids=(tokens[5],))
-    outcome = Running(model.engine, Request(prompt=PROMPT, params=ended)).finish()
+    outcome = Running(model.engine, EngineRequest(prompt=PROMPT, params=ended)).finish()
     assert outcome.tokens[0] == tokens[: tokens.index(tokens[5]) + 1]
     assert model.engine.status().steps - before == len(outcome.tokens[0])
 
@@ -212,7 +212,7 @@ def guessing(tmp_path: Any, calls: list[int], monkeypatch: pytest.MonkeyPatch) -
 def test_a_call_guesses_what_stood_in_a_text_before(guessing: Guessing) -> None:
     loaded, ran = guessing
     params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True, logit_bias={9: 100.0})
-    outcome = Running(loaded.engine, Request(prompt=(5, 9, 9, 9), params=params)).finish()
+    outcome = Running(loaded.engine, EngineRequest(prompt=(5, 9, 9, 9), params=params)).finish()
     assert outcome.tokens[0] == [9] * 100
     status = loaded.engine.status()
     assert status.accepted == status.drafted > 60 and status.steps < 20
@@ -227,7 +227,7 @@ def test_costs_become_known_where_a_step_fills_a_call(tmp_path: Any, monkeypatch
     speculation = loaded.engine._speculation
     assert speculation is not None
     params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True, logit_bias={9: 100.0})
-    request = Request(prompt=(5, 9, 9, 9), params=params)
+    request = EngineRequest(prompt=(5, 9, 9, 9), params=params)
     for _ in range(20):
         Running(loaded.engine, request).finish()
     loaded.close()
@@ -237,7 +237,7 @@ def test_costs_become_known_where_a_step_fills_a_call(tmp_path: Any, monkeypatch
 def test_wrong_guesses_are_counted_and_change_nothing(guessing: Guessing, tmp_path: Any) -> None:
     loaded, ran = guessing
     requests = [
-        Request(prompt=tuple(range(5, 25)) * 3, params=SamplingParams(**PLAIN | {"seed": seed}))
+        EngineRequest(prompt=tuple(range(5, 25)) * 3, params=SamplingParams(**PLAIN | {"seed": seed}))
         for seed in range(12)
     ]
     alone = answers_alone(str(tiny_model(tmp_path / "alone")), requests, speculation="off")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headrace.engine.engine import Engine
-from headrace.engine.request import Request, TokenLogprob
+from headrace.engine.request import EngineRequest, TokenLogprob
 from headrace.loading.loader import LoadedModel, load_model
 from headrace.loading.options import EngineOptions
 from headrace.sampling.params import SamplingParams
@@ -34,7 +34,7 @@ def scored(engine: Engine, prompt: tuple[int, ...] = PROMPT, **sampling: object)
     params = SamplingParams(
         **({"temperature": 0, "max_tokens": 3, "prompt_logprobs": 4, "ignore_eos": True} | sampling)  # type: ignore[arg-type]
     )
-    return Running(engine, Request(prompt=prompt, params=params))
+    return Running(engine, EngineRequest(prompt=prompt, params=params))
 
 
 def logprobs(running: Running) -> tuple[TokenLogprob, ...]:

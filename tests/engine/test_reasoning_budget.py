@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from headrace.engine.request import Failed, Request
+from headrace.engine.request import EngineRequest, RequestFailed
 from headrace.engine.scaling.options import Ranking, Scaling
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.grammar.constraint import Constraint
 from headrace.loading.loader import LoadedModel, load_model
 from headrace.loading.options import EngineOptions
 from headrace.sampling.params import SamplingParams
-from headrace.sampling.reasoning_budget import ThinkingLimit
+from headrace.sampling.reasoning_budget import ReasoningBudget
 from tiny import Outcome, Running
 
 END = "</think>"
@@ -29,15 +29,15 @@ def model() -> Iterator[LoadedModel]:
 
 def request(
     model: LoadedModel, budget: int, constraint: Constraint | None = None, **sampling: object
-) -> Request:
+) -> EngineRequest:
     params = SamplingParams(**({"seed": 7, "max_tokens": 60} | sampling))  # type: ignore[arg-type]
     closing = tuple(model.tokenizer.encode(END, add_special=False))
-    return Request(
+    return EngineRequest(
         prompt=tuple(model.tokenizer.encode_prompt("Once upon a time there was a")),
         params=params,
         constraint=constraint,
         continues=True,
-        thinking=ThinkingLimit(
+        thinking=ReasoningBudget(
             max_tokens=budget, start=b"<think>", end=END.encode(), closing=closing, opened=True
         ),
     )
@@ -104,14 +104,14 @@ def small_cache(model: LoadedModel) -> int:
 def test_a_mark_that_would_end_too_early_is_an_error(model: LoadedModel) -> None:
     mark = request(model, 3).thinking.closing[0]  # type: ignore[union-attr]
     [event] = run(model, 3, stop_token_ids=(mark,), min_tokens=20).terminal
-    assert isinstance(event, Failed) and isinstance(event.error, InvalidRequest)
+    assert isinstance(event, RequestFailed) and isinstance(event.error, InvalidRequest)
     assert run(model, 3, stop_token_ids=(mark,)).ends[0].stop == mark
 
 
 # The model ends no reasoning, but it ends sentences: here a full stop is the mark.
 
 
-def at_least(model: LoadedModel, least: int, most: int | None = None, **sampling: object) -> Request:
+def at_least(model: LoadedModel, least: int, most: int | None = None, **sampling: object) -> EngineRequest:
     asked = request(model, 0, **sampling)
     assert asked.thinking is not None
     further = tuple(model.tokenizer.encode(" Wait", add_special=False))
@@ -169,7 +169,7 @@ def test_a_least_is_the_same_however_it_runs(model: LoadedModel) -> None:
 
 
 def test_leasts_that_contradict_something(model: LoadedModel) -> None:
-    def refused(asked: Request, match: str) -> None:
+    def refused(asked: EngineRequest, match: str) -> None:
         with pytest.raises(InvalidRequest, match=match) as caught:
             model.engine.submit(asked, lambda events: None)
         assert caught.value.param == "min_thinking_tokens"
@@ -184,4 +184,4 @@ def test_leasts_that_contradict_something(model: LoadedModel) -> None:
     ):
         at_least(model, 5, 4)
     with pytest.raises(InvalidRequest, match="thinking_continuation has no tokens"):
-        ThinkingLimit(max_tokens=5, start=b"", end=b"x", closing=(), min_tokens=1)
+        ReasoningBudget(max_tokens=5, start=b"", end=b"x", closing=(), min_tokens=1)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from msgspec.structs import replace
 
-from headrace.engine.request import ChoiceDone, Failed, Request, Verdict
+from headrace.engine.request import ChoiceFinished, EngineRequest, RequestFailed, Selection
 from headrace.engine.scaling.options import Candidate, Ranking, Scaling, Vote
 from headrace.errors import DeadlineExceeded, InvalidRequest
 from headrace.grammar.constraint import Constraint
@@ -47,18 +47,18 @@ def _all_pages_come_back(model: LoadedModel, small: LoadedModel) -> Iterator[Non
 
 def request(
     model: LoadedModel, scaling: Scaling | None, *, deadline_s: float | None = None, **sampling: object
-) -> Request:
+) -> EngineRequest:
     fixed: dict[str, object] = {"seed": 7, "max_tokens": 60, "n": N, "stop": (".", "!")}
     params = SamplingParams(**(fixed | sampling))  # type: ignore[arg-type]
     prompt = tuple(model.tokenizer.encode_prompt("Once upon a time there was a"))
-    return Request(prompt=prompt, params=params, continues=True, scaling=scaling, deadline_s=deadline_s)
+    return EngineRequest(prompt=prompt, params=params, continues=True, scaling=scaling, deadline_s=deadline_s)
 
 
 def run(model: LoadedModel, scaling: Scaling | None, **sampling: object) -> Outcome:
     return Running(model.engine, request(model, scaling, **sampling)).finish()
 
 
-def verdict(outcome: Outcome) -> Verdict:
+def verdict(outcome: Outcome) -> Selection:
     [found] = outcome.verdicts
     return found
 
@@ -123,7 +123,7 @@ def test_a_clear_vote_saves_tokens(model: LoadedModel) -> None:
 
 def test_a_vote_without_answers_runs_to_the_end(model: LoadedModel) -> None:
     outcome = run(model, Scaling(vote=Vote("boxed")))
-    assert verdict(outcome) == Verdict(tuple(range(N)))
+    assert verdict(outcome) == Selection(tuple(range(N)))
     assert outcome.bits == run(model, None).bits
 
 
@@ -134,7 +134,7 @@ def test_the_common_budget_is_exact(model: LoadedModel, small: LoadedModel, most
     for loaded in (model, small):
         outcome = run(loaded, Scaling(max_total_tokens=most))
         assert outcome.done.usage.completion_tokens == most
-        assert verdict(outcome) == Verdict(tuple(range(N)), budget="max_total_tokens")
+        assert verdict(outcome) == Selection(tuple(range(N)), budget="max_total_tokens")
         cut = [choice for choice, end in outcome.ends.items() if end.stop == "max_total_tokens"]
         assert cut and all(outcome.ends[choice].reason == "length" for choice in cut)
         check_against(plain, outcome)
@@ -169,20 +169,20 @@ def test_the_deadline_brings_the_best_so_far(model: LoadedModel, monkeypatch: py
         offset_s = 2000.0
         outcome = running.finish()
         assert verdict(outcome).budget == "deadline_s"
-        assert any(end == ChoiceDone(c, "length", "deadline_s") for c, end in outcome.ends.items())
+        assert any(end == ChoiceFinished(c, "length", "deadline_s") for c, end in outcome.ends.items())
         check_against(plain, outcome)
     offset_s = 0.0
     running = Running(model.engine, request(model, None, deadline_s=1000))
     running.next()
     offset_s = 2000.0
     [failed] = running.finish().terminal
-    assert isinstance(failed, Failed) and isinstance(failed.error, DeadlineExceeded)
+    assert isinstance(failed, RequestFailed) and isinstance(failed.error, DeadlineExceeded)
 
 
 def test_nothing_so_far_is_no_answer(model: LoadedModel) -> None:
     asked = replace(request(model, VOTE), deadline_s=1e-9)
     [failed] = Running(model.engine, asked).finish().terminal
-    assert isinstance(failed, Failed) and isinstance(failed.error, DeadlineExceeded)
+    assert isinstance(failed, RequestFailed) and isinstance(failed.error, DeadlineExceeded)
 
 
 def test_cut_choices_vote_only_where_nobody_else_does(model: LoadedModel) -> None:
@@ -242,7 +242,7 @@ def test_a_scorer_sees_every_choice_once(model: LoadedModel) -> None:
 def test_what_fails_ends_the_request_and_no_other(model: LoadedModel, scaling: Scaling, cause: str) -> None:
     beside = Running(model.engine, request(model, None, n=1))
     [failed] = run(model, scaling, n=N).terminal
-    assert isinstance(failed, Failed) and isinstance(failed.error, InvalidRequest)
+    assert isinstance(failed, RequestFailed) and isinstance(failed.error, InvalidRequest)
     assert cause in failed.error.message
     assert beside.finish().bits == run(model, None, n=1).bits
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from headrace.engine.scheduler import scheduler as schedule
-from headrace.engine.scheduler.scheduled_chunk import Chunk
+from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.scheduler import MAX_PREEMPTIONS, RESERVE_PAGES, Scheduler
 from headrace.engine.scheduler.sequence import Sequence, State, agreeing
 
@@ -197,7 +197,7 @@ class Machine(RuleBasedStateMachine):
 
     # the engine's part
 
-    def append(self, chunk: Chunk, drafted: list[int], token: int) -> None:
+    def append(self, chunk: ScheduledChunk, drafted: list[int], token: int) -> None:
         """Sampled tokens: what is right of a draft and one more."""
         sequence = chunk.sequence
         end = chunk.start + chunk.count
@@ -218,7 +218,7 @@ class Machine(RuleBasedStateMachine):
             found.append(self.prefixes.setdefault((before, token), len(self.prefixes)))
         return found
 
-    def compute(self, chunk: Chunk) -> None:
+    def compute(self, chunk: ScheduledChunk) -> None:
         """Read every position before the chunk, write those in it."""
         sequence, end = chunk.sequence, chunk.start + chunk.length
         assert end <= len(sequence.pages) * PAGE_TOKENS, "no page for a token"
@@ -236,7 +236,7 @@ class Machine(RuleBasedStateMachine):
             assert self.scheduler._pages.references(page) == 1, "a shared page is written"
             self.contents[page][position % PAGE_TOKENS] = prefixes[position]
 
-    def compute_repeats(self, chunk: Chunk, repeats: int, token: int, drawn: int) -> None:
+    def compute_repeats(self, chunk: ScheduledChunk, repeats: int, token: int, drawn: int) -> None:
         """Single tokens after a chunk, of which only those belong to the text that come before its end."""
         sequence = chunk.sequence
         for at in range(1, repeats + 1):
@@ -254,7 +254,9 @@ class Machine(RuleBasedStateMachine):
 
     # the model's part
 
-    def check_plan(self, chunks: list[Chunk], before: dict[int, tuple[State, int, int, int]]) -> None:
+    def check_plan(
+        self, chunks: list[ScheduledChunk], before: dict[int, tuple[State, int, int, int]]
+    ) -> None:
         planned = {chunk.sequence.id: chunk for chunk in chunks}
         assert len(planned) == len(chunks), "two chunks of one sequence"
         assert sum(chunk.length for chunk in chunks) <= self.budget

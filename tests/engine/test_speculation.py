@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from free_tokens import FreeTokens
-from headrace.engine.request import Request
-from headrace.engine.request_state import Choice
+from headrace.engine.request import EngineRequest
+from headrace.engine.request_state import ChoiceState
 from headrace.engine.scheduler import scheduler as schedule
 from headrace.engine.scheduler.sequence import State
 from headrace.engine.speculative.budget import LEAST, MOST_LOST, SHARE
@@ -55,7 +55,7 @@ class Prompter(Speculation):
         self.answers: Answers = {}
         self._rng = random.Random(max_rows)
 
-    def propose(self, choices: Iterable[Choice], *, several: bool = False) -> None:
+    def propose(self, choices: Iterable[ChoiceState], *, several: bool = False) -> None:
         self._set = list(choices)
         for choice in self._set:
             sequence, request = choice.sequence, choice.generation.request
@@ -92,7 +92,7 @@ class Engines:
     """Engines that draft, and what every request gives on one that does not."""
 
     drafting: list[LoadedModel]
-    requests: list[Request]
+    requests: list[EngineRequest]
     plain: list[tuple[object, ...]]
 
 
@@ -178,7 +178,7 @@ def test_a_model_of_its_own_is_right_about_itself(tmp_path: Path, monkeypatch: p
     folder = str(tiny_model(tmp_path, "llama3"))
     model = load_model(folder, EngineOptions(draft_model=folder, token_budget=64))
     params = SamplingParams(temperature=1.2, top_p=0.95, seed=3, max_tokens=90, ignore_eos=True, n=2)
-    Running(model.engine, Request(prompt=(5, 6, 7), params=params)).finish()
+    Running(model.engine, EngineRequest(prompt=(5, 6, 7), params=params)).finish()
     status = model.engine.status()
     model.close()
     assert status.accepted == status.drafted > 60
@@ -190,9 +190,9 @@ def test_a_prediction_comes_in_few_steps(tmp_path: Path, monkeypatch: pytest.Mon
     model = load_model(str(tiny_model(tmp_path, "llama3")), EngineOptions())
     params = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True)
     prompt = tuple(range(5, 25))
-    plain = Running(model.engine, Request(prompt=prompt, params=params)).finish()
+    plain = Running(model.engine, EngineRequest(prompt=prompt, params=params)).finish()
     before = model.engine.status().steps
-    again = Request(prompt=prompt, params=params, prediction=tuple(plain.tokens[0]))
+    again = EngineRequest(prompt=prompt, params=params, prediction=tuple(plain.tokens[0]))
     assert Running(model.engine, again).finish().bits == plain.bits
     assert model.engine.status().steps - before < 6
     model.close()
@@ -211,7 +211,7 @@ def test_while_nothing_may_be_tried_nothing_is_asked_but_what_announces_itself(
     asked: list[int] = []  # steps that had run
     propose = speculation.propose
 
-    def counted(choices: Collection[Choice], *, several: bool = False) -> None:
+    def counted(choices: Collection[ChoiceState], *, several: bool = False) -> None:
         asked.append(model.engine.steps)
         propose(choices, several=several)
 
@@ -219,12 +219,12 @@ def test_while_nothing_may_be_tried_nothing_is_asked_but_what_announces_itself(
     before = account._balance
     params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
     prompt = tuple(range(5, 25))
-    plain = Running(model.engine, Request(prompt=prompt, params=params)).finish()
+    plain = Running(model.engine, EngineRequest(prompt=prompt, params=params)).finish()
     assert len(asked) <= 100 // LONGEST_SLEEP + 3 and speculation.drafted == 0
     # Steps are credited that nobody asked for: all that had run when it was asked last.
     assert account._balance == pytest.approx(before + SHARE * asked[-1], abs=SHARE / 2)
     asked.clear()
-    again = Request(prompt=prompt, params=params, prediction=tuple(plain.tokens[0]))
+    again = EngineRequest(prompt=prompt, params=params, prediction=tuple(plain.tokens[0]))
     assert Running(model.engine, again).finish().bits == plain.bits
     assert speculation.accepted > 90  # from its first token on
     model.close()
@@ -246,7 +246,7 @@ def test_what_is_refused_is_learned_from_too(tmp_path: Path) -> None:
     before = [rate.value for rate in speculation._texts.rates]
     bias = {9: 100.0}  # nothing else can come
     params = SamplingParams(temperature=0, max_tokens=120, ignore_eos=True, logit_bias=bias)
-    outcome = Running(model.engine, Request(prompt=(5, 9, 9, 9), params=params)).finish()
+    outcome = Running(model.engine, EngineRequest(prompt=(5, 9, 9, 9), params=params)).finish()
     assert set(outcome.tokens[0]) == {9}
     model.close()
     after = [rate.value for rate in speculation._texts.rates]

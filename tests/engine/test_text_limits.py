@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.engine.request import Request
+from headrace.engine.request import EngineRequest
 from headrace.grammar.constraint import choice_constraint
 from headrace.loading.loader import LoadedModel, load_model
 from headrace.loading.options import EngineOptions
@@ -26,7 +26,7 @@ def model() -> Iterator[LoadedModel]:
 def run(model: LoadedModel, prompt: str = PROMPT, **sampling: object) -> Outcome:
     params = SamplingParams(**({"temperature": 0, "max_tokens": 60, "ignore_eos": True} | sampling))  # type: ignore[arg-type]
     ids = tuple(model.tokenizer.encode_prompt(prompt))
-    return Running(model.engine, Request(prompt=ids, params=params, continues=True)).finish()
+    return Running(model.engine, EngineRequest(prompt=ids, params=params, continues=True)).finish()
 
 
 def test_a_banned_string_never_stands_in_the_text(model: LoadedModel) -> None:
@@ -43,7 +43,9 @@ def test_a_banned_string_never_stands_in_the_text(model: LoadedModel) -> None:
 
 def test_banned_strings_and_a_grammar_hold_together(model: LoadedModel) -> None:
     params = SamplingParams(seed=1, banned_strings=("y", "m"), n=3, max_tokens=20)
-    request = Request(prompt=(5, 6), params=params, constraint=choice_constraint(["yes", "no", "maybe"]))
+    request = EngineRequest(
+        prompt=(5, 6), params=params, constraint=choice_constraint(["yes", "no", "maybe"])
+    )
     assert set(Running(model.engine, request).finish().text.values()) == {"no"}
 
 
@@ -88,7 +90,7 @@ def test_neither_the_batch_nor_preemption_changes_a_token(
         params = [SamplingParams(**(common | {"seed": i, "ignore_eos": True})) for i in range(8)]  # type: ignore[arg-type]
         prompts = [tuple(model.tokenizer.encode_prompt(f"{i} {PROMPT}")) for i in range(8)]
         running = [
-            Running(small.engine, Request(prompt=prompt, params=one, continues=True))
+            Running(small.engine, EngineRequest(prompt=prompt, params=one, continues=True))
             for prompt, one in zip(prompts, params, strict=True)
         ]
         assert [one.finish().tokens[0] for one in running] == alone

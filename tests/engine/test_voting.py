@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.scaling.majority_vote import Ballot
+from headrace.engine.scaling.majority_vote import MajorityVote
 
 ANSWERS = [None, "a", "b", "c"]
 
@@ -32,9 +32,9 @@ class Run:
     lengths: list[int]
     delays: list[int]
 
-    def vote(self) -> tuple[Ballot, dict[int, int]]:
+    def vote(self) -> tuple[MajorityVote, dict[int, int]]:
         """Run until nobody is left; the tokens of those that were stopped."""
-        ballot, stopped = Ballot(len(self.answers)), dict[int, int]()
+        ballot, stopped = MajorityVote(len(self.answers)), dict[int, int]()
         running = set(range(len(self.answers)))
         for step in itertools.count():
             tokens = {choice: max(0, step - self.delays[choice]) for choice in running}
@@ -73,7 +73,7 @@ def test_it_is_decided_as_soon_as_no_rest_of_the_vote_can_change_the_answer(
     answers: list[str | None], data: st.DataObject
 ) -> None:
     order = data.draw(st.permutations(range(len(answers))))
-    ballot, cast = Ballot(len(answers)), dict[int, str | None]()
+    ballot, cast = MajorityVote(len(answers)), dict[int, str | None]()
     for choice in order:
         ballot.cast(choice, answers[choice], 1)
         cast[choice] = answers[choice]
@@ -86,7 +86,7 @@ def test_it_is_decided_as_soon_as_no_rest_of_the_vote_can_change_the_answer(
 
 
 def test_who_might_still_be_the_shortest_goes_on() -> None:
-    ballot = Ballot(5)
+    ballot = MajorityVote(5)
     for choice in (1, 3, 4):
         ballot.cast(choice, "yes", 10)
     assert ballot.decided and ballot.winner == 1 and ballot.votes == [("yes", 3)]
@@ -97,7 +97,7 @@ def test_who_might_still_be_the_shortest_goes_on() -> None:
 
 
 def test_nobody_has_an_answer() -> None:
-    ballot = Ballot(2)
+    ballot = MajorityVote(2)
     ballot.cast(1, None, 3)
     assert not ballot.decided and ballot.superfluous({0: 50}) == []
     ballot.cast(0, None, 60)

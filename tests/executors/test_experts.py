@@ -10,7 +10,7 @@ import pytest
 from golden import relative_error
 from headrace import _native
 from headrace.errors import ProgramError
-from headrace.executors.executor import Capacity
+from headrace.executors.executor import ExecutorLimits
 from headrace.executors.native import NativeExecutor, scratch_bytes
 from headrace.executors.reference import ReferenceExecutor
 from headrace.executors.torch_executor import TorchExecutor
@@ -30,7 +30,7 @@ from headrace.weights.formats import FORMATS, pack, unpack
 from headrace.weights.packing.packed_weights import PackedWeight
 
 ROWS = 40
-CAPACITY = Capacity(max_tokens=ROWS, max_rows=ROWS, page_count=1, page_tokens=16)
+CAPACITY = ExecutorLimits(max_tokens=ROWS, max_rows=ROWS, page_count=1, page_tokens=16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

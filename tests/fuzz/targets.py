@@ -19,9 +19,9 @@ from golden import FOLDER
 from headrace.chat.messages import Message
 from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.errors import HeadraceError
-from headrace.loading.loader import text_side, wanted_weights
+from headrace.loading.loader import text_side, weight_specs
 from headrace.loading.options import EngineOptions
-from headrace.loading.program_weights import PartsOf
+from headrace.loading.program_weights import ProgramWeights
 from headrace.models.registry import find_model
 from headrace.program.record import record
 from headrace.program.verify import verify
@@ -42,7 +42,7 @@ def _whole_model(path: Path) -> None:
     """What loading does, up to the packing of weights."""
     with open_checkpoint(path) as checkpoint:
         program = verify(record(find_model(checkpoint.config).define))
-        wanted_weights(program, PartsOf(checkpoint, program), EngineOptions(), path)
+        weight_specs(program, ProgramWeights(checkpoint, program), EngineOptions(), path)
         tokenizer, _ = text_side(path, checkpoint.metadata)
         tokenizer.decode(tokenizer.encode("the mill 水", add_special=False))
         for name, info in checkpoint.tensors.items():

@@ -15,7 +15,7 @@ from headrace import LLM
 from headrace.errors import UnsupportedModel
 from headrace.executors.reference import ReferenceExecutor
 from headrace.loading.export import Export
-from headrace.loading.program_weights import PartsOf
+from headrace.loading.program_weights import ProgramWeights
 from headrace.models.registry import find_model
 from headrace.ops.value import Array
 from headrace.program.record import record
@@ -59,7 +59,7 @@ def export(source: Path, out: Path, type: str) -> list[ClassReport]:
 def logits(path: Path, prompt: Array) -> Array:
     with open_checkpoint(path) as checkpoint:
         program = record(find_model(checkpoint.config).define)
-        parts = PartsOf(checkpoint, program)
+        parts = ProgramWeights(checkpoint, program)
         weights = {name: parts.float32(name) for name in program.weights}
     return ReferenceExecutor(program, weights, CAPACITY).run(make_step(Chunk(prompt, 0, scattered_pages(0))))
 

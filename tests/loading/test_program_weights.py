@@ -10,17 +10,17 @@ from msgspec.structs import replace
 from safetensors.numpy import load_file, save_file
 
 from golden import FOLDER, NAMES
-from headrace.engine.request import Request
+from headrace.engine.request import EngineRequest
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
-from headrace.loading.program_weights import PartsOf
+from headrace.loading.program_weights import ProgramWeights
 from headrace.models.registry import find_model
 from headrace.ops.builder import Builder
 from headrace.ops.embed import embed
 from headrace.ops.gather import gather
 from headrace.ops.linear import linear
-from headrace.ops.tensor_part import TensorPart
+from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Value
 from headrace.program.program import Program
 from headrace.program.record import record
@@ -31,21 +31,21 @@ from tiny import Running, tiny_model
 ROWS, INPUTS = 24, 8
 WHOLE = np.random.default_rng(3).standard_normal((ROWS, INPUTS), dtype=np.float32)
 PARTS = {
-    "whole": (TensorPart(of=ROWS), np.arange(ROWS)),
-    "one piece": (TensorPart(of=ROWS, first=5), np.arange(5, 5 + 11)),
-    "blocks": (TensorPart(of=ROWS, first=2, block=2, stride=6), np.array([2, 3, 8, 9, 14, 15, 20, 21])),
+    "whole": (TensorSlice(of=ROWS), np.arange(ROWS)),
+    "one piece": (TensorSlice(of=ROWS, first=5), np.arange(5, 5 + 11)),
+    "blocks": (TensorSlice(of=ROWS, first=2, block=2, stride=6), np.array([2, 3, 8, 9, 14, 15, 20, 21])),
     "even first": (
-        TensorPart(of=ROWS, first=2, block=4, stride=12, even_first=True),
+        TensorSlice(of=ROWS, first=2, block=4, stride=12, even_first=True),
         np.array([2, 4, 3, 5, 14, 16, 15, 17]),
     ),
 }
 
 
 # Of ROWS rows in all, the same four rows of each of two matrices and the first INPUTS of their inputs.
-STACKED = TensorPart(of=ROWS, first=1, block=4, stride=12, transposed=True, matrices=2, inputs=INPUTS + 3)
+STACKED = TensorSlice(of=ROWS, first=1, block=4, stride=12, transposed=True, matrices=2, inputs=INPUTS + 3)
 
 
-def program_of(part: TensorPart, count: int) -> Program:
+def program_of(part: TensorSlice, count: int) -> Program:
     def define(m: Builder) -> Value:
         x = gather(embed(m.tokens, m.weight("table", 10, INPUTS)), m.rows)
         return linear(x, m.weight("w", count, INPUTS, part=part))
@@ -65,7 +65,7 @@ def test_rows_of_a_part(tmp_path: Path, case: str, transposed: bool, monkeypatch
     stored = np.ascontiguousarray(WHOLE.T) if transposed else WHOLE
     save_file({"w": stored.astype(np.float16)}, tmp_path / "model.safetensors")
     with open_checkpoint(tmp_path) as checkpoint:
-        source = PartsOf(checkpoint, program_of(part, len(rows)))
+        source = ProgramWeights(checkpoint, program_of(part, len(rows)))
         name = f"w{part}"
         expected = WHOLE.astype(np.float16)[rows]
         assert source.info(name).shape == expected.shape
@@ -88,7 +88,7 @@ def test_rows_of_transposed_matrices(tmp_path: Path, stacked: bool, monkeypatch:
     save_file({"w": stored if stacked else stored.reshape(-1, ROWS // 2)}, tmp_path / "model.safetensors")
     expected = np.concatenate([matrix.T[1:5, :INPUTS] for matrix in stored])
     with open_checkpoint(tmp_path) as checkpoint:
-        source = PartsOf(checkpoint, program_of(STACKED, len(expected)))
+        source = ProgramWeights(checkpoint, program_of(STACKED, len(expected)))
         name = f"w{STACKED}"
         assert source.info(name).shape == expected.shape
         assert source.info(name).nbytes == expected.nbytes
@@ -102,9 +102,9 @@ def test_rows_of_transposed_matrices(tmp_path: Path, stacked: bool, monkeypatch:
 def test_a_tensor_of_another_size_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     save_file({"w": WHOLE}, tmp_path / "model.safetensors")
-    part = TensorPart(of=ROWS + 1)
+    part = TensorSlice(of=ROWS + 1)
     with open_checkpoint(tmp_path) as checkpoint:
-        source = PartsOf(checkpoint, program_of(part, 4))
+        source = ProgramWeights(checkpoint, program_of(part, 4))
         with pytest.raises(CorruptFile, match=r"w has shape \(24, 8\), config.json implies \(25, 8\)"):
             source.info(f"w{part}")
 
@@ -114,7 +114,7 @@ def test_every_stored_number_is_used_once(name: str) -> None:
     """The parts of a tensor cover it, and no two of them overlap."""
     with open_checkpoint(FOLDER / name) as checkpoint:
         program = record(find_model(checkpoint.config).define)
-        source = PartsOf(checkpoint, program)
+        source = ProgramWeights(checkpoint, program)
         used = sum(int(np.prod(source.info(weight).shape)) for weight in program.weights)
         assert used == sum(int(np.prod(info.shape)) for info in checkpoint.tensors.values())
         for weight, (tensor, part) in program.parts.items():
@@ -135,7 +135,7 @@ def test_a_loaded_model_gives_the_golden_tokens(tmp_path: Path, name: str) -> No
     model = load_model(str(tiny_model(tmp_path, name)), EngineOptions(max_sequences=2, token_budget=16))
     prompt, greedy = truth["prompt"].tolist(), truth["greedy"].tolist()
     params = SamplingParams(temperature=0, max_tokens=len(greedy), ignore_eos=True)
-    outcome = Running(model.engine, Request(prompt=tuple(prompt), params=params)).finish()
+    outcome = Running(model.engine, EngineRequest(prompt=tuple(prompt), params=params)).finish()
     model.close()
     assert outcome.tokens[0] == greedy
 
@@ -159,7 +159,7 @@ def test_rows_of_a_stack(tmp_path: Path) -> None:
     stored_stack(tmp_path)
     expected = np.concatenate([(WHOLE + i).astype(np.float16) for i in range(3)])
     with open_checkpoint(tmp_path) as checkpoint:
-        source = PartsOf(checkpoint, stack_program())
+        source = ProgramWeights(checkpoint, stack_program())
         assert source.info("e.*.w").shape == expected.shape
         assert source.info("e.*.w").nbytes == expected.nbytes
         assert source.row_dtype("e.*.w") == "F16"
@@ -188,7 +188,7 @@ def test_a_stack_of_unequal_tensors_is_refused(
 ) -> None:
     stored_stack(tmp_path, **{"e.1.w": wrong})
     with open_checkpoint(tmp_path) as checkpoint, pytest.raises(error, match=message):
-        PartsOf(checkpoint, stack_program()).info("e.*.w")
+        ProgramWeights(checkpoint, stack_program()).info("e.*.w")
 
 
 def test_names_without_their_first_part(tmp_path: Path) -> None:
@@ -200,5 +200,5 @@ def test_names_without_their_first_part(tmp_path: Path) -> None:
         folder / "model.safetensors",
     )
     with open_checkpoint(folder) as checkpoint:
-        source = PartsOf(checkpoint, record(find_model(checkpoint.config).define))
+        source = ProgramWeights(checkpoint, record(find_model(checkpoint.config).define))
         assert np.array_equal(source.float32("transformer.wte.weight"), stored["transformer.wte.weight"])

@@ -17,14 +17,14 @@ from headrace.errors import UnsupportedModel
 from headrace.executors.executor import Executor
 from headrace.executors.native import NativeExecutor
 from headrace.executors.reference import ReferenceExecutor
-from headrace.loading.program_weights import PartsOf
+from headrace.loading.program_weights import ProgramWeights
 from headrace.models.registry import encoder_types, find_model, known_model_types
 from headrace.ops.value import Array, Ints
 from headrace.program.program import Program
 from headrace.program.record import record
 from headrace.program.verify import verify
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.packing.packed_weights import Wanted, load_packed
+from headrace.weights.packing.packed_weights import WeightSpec, load_packed
 from headrace.weights.pooling import PoolingKind, read_pooling
 
 ENCODERS = FOLDER / "encoders"
@@ -44,10 +44,10 @@ def truth_of(name: str) -> Truth:
     return Truth(**load_file(ENCODERS / name / "golden.safetensors"))
 
 
-def recorded(name: str, pooling: PoolingKind) -> tuple[Program, PartsOf]:
+def recorded(name: str, pooling: PoolingKind) -> tuple[Program, ProgramWeights]:
     checkpoint = open_checkpoint(ENCODERS / name)
     program = verify(record(find_model(checkpoint.config, pooling=pooling).define))
-    return program, PartsOf(checkpoint, program)
+    return program, ProgramWeights(checkpoint, program)
 
 
 def executor_of(kind: str, name: str, pooling: PoolingKind = "none", threads: int = 2) -> Executor:
@@ -62,7 +62,7 @@ def executor_of(kind: str, name: str, pooling: PoolingKind = "none", threads: in
         return TorchExecutor(program, weights, CAPACITY, device="cpu")
     pool = _native.Pool(threads)
     wanted = tuple(
-        Wanted(n, *map(int, v.shape), "f32") for n, v in program.weights.items() if len(v.shape) == 2
+        WeightSpec(n, *map(int, v.shape), "f32") for n, v in program.weights.items() if len(v.shape) == 2
     )
     matrices = load_packed(parts, wanted, pool, cache=None)
     vectors = {n: weights[n] for n, v in program.weights.items() if len(v.shape) != 2}

@@ -9,10 +9,10 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from golden import FOLDER
-from headrace.engine.request import Request
+from headrace.engine.request import EngineRequest
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
-from headrace.loading.program_weights import PartsOf
+from headrace.loading.program_weights import ProgramWeights
 from headrace.models.registry import find_model
 from headrace.ops.value import Array
 from headrace.program.record import record
@@ -35,7 +35,7 @@ def weights_of(folder: Path) -> dict[str, Array]:
     """All weights of the program, also read row by row where rows are floats."""
     with open_checkpoint(folder) as checkpoint:
         program = record(find_model(checkpoint.config).define)
-        source = PartsOf(checkpoint, program)
+        source = ProgramWeights(checkpoint, program)
         weights = {name: source.float32(name) for name in program.weights}
         for name, weight in weights.items():
             if weight.ndim == 2 and source.row_dtype(name) == "F32":
@@ -71,6 +71,6 @@ def test_experts_as_mxfp4_are_those_as_floats(tmp_path: Path) -> None:
     write(folder, packed, quantization_config={"quant_method": "mxfp4"})
     model = load_model(str(folder), EngineOptions(max_sequences=2, token_budget=16))
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-    outcome = Running(model.engine, Request(prompt=tuple(range(2, 22)), params=params)).finish()
+    outcome = Running(model.engine, EngineRequest(prompt=tuple(range(2, 22)), params=params)).finish()
     model.close()
     assert len(outcome.tokens[0]) == 8

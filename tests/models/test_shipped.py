@@ -21,10 +21,10 @@ from headrace.loading.options import EngineOptions
 from headrace.models.registry import find_model
 from headrace.program.record import record
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.hub.bundled import SHIPPED_DEFAULT, SHIPPED_FOLDER, list_shipped
+from headrace.weights.hub.bundled import BUNDLED_DEFAULT, BUNDLED_FOLDER, list_bundled
 
-MODELS = sorted(list_shipped())
-GENERATES = [name for name in MODELS if (SHIPPED_FOLDER / name / "generation_config.json").is_file()]
+MODELS = sorted(list_bundled())
+GENERATES = [name for name in MODELS if (BUNDLED_FOLDER / name / "generation_config.json").is_file()]
 MOST_BYTES = 60_000_000
 ENCODERS = {"embed", "tagger"}
 FILES = {
@@ -46,14 +46,14 @@ TABLE = "Table players (name, team, home city, points)"
 
 
 def test_all_together_are_small() -> None:
-    assert {SHIPPED_DEFAULT, "nano", "novelette"} <= set(GENERATES)
-    assert sum(path.stat().st_size for path in SHIPPED_FOLDER.rglob("*")) < MOST_BYTES
-    assert sum(path.stat().st_size for path in (SHIPPED_FOLDER / "novelette").iterdir()) < 4_000_000
+    assert {BUNDLED_DEFAULT, "nano", "novelette"} <= set(GENERATES)
+    assert sum(path.stat().st_size for path in BUNDLED_FOLDER.rglob("*")) < MOST_BYTES
+    assert sum(path.stat().st_size for path in (BUNDLED_FOLDER / "novelette").iterdir()) < 4_000_000
 
 
 @pytest.mark.parametrize("name", GENERATES)
 def test_it_is_complete(name: str) -> None:
-    assert {path.name for path in (SHIPPED_FOLDER / name).iterdir()} == FILES
+    assert {path.name for path in (BUNDLED_FOLDER / name).iterdir()} == FILES
 
 
 def test_the_encoders_are_there() -> None:
@@ -62,30 +62,30 @@ def test_the_encoders_are_there() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_card_states_the_facts(name: str) -> None:
-    folder = SHIPPED_FOLDER / name
+    folder = BUNDLED_FOLDER / name
     text = card(folder) or ""
     config = json.loads((folder / "config.json").read_text())
     with open_checkpoint(folder) as checkpoint:
         parameters = sum(int(np.prod(info.shape)) for info in checkpoint.tensors.values())
     for fact in (f"{parameters:,} parameters", f"{config['vocab_size']:,} tokens", "Limits"):
         assert fact in text
-    assert "per byte" in text or name not in (SHIPPED_DEFAULT, "novelette")
+    assert "per byte" in text or name not in (BUNDLED_DEFAULT, "novelette")
     assert about(folder) in " ".join(text.split())
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_tokenizer_returns_any_text(name: str) -> None:
-    tokenizer = Tokenizer.from_file(str(SHIPPED_FOLDER / name / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(BUNDLED_FOLDER / name / "tokenizer.json"))
     text = 'He said: "Well—42?"\n\n\tĳ 漢字 🙂  end '
     encoding = tokenizer.encode(text)
     assert encoding.tokens[0] == "<s>"
     assert tokenizer.decode(encoding.ids) == text
 
 
-@pytest.mark.parametrize("name", [SHIPPED_DEFAULT, "novelette"])
+@pytest.mark.parametrize("name", [BUNDLED_DEFAULT, "novelette"])
 def test_it_writes_words(name: str) -> None:
     """A guard against shipping an untrained or damaged file: greedy text is made of words it was taught."""
-    folder = SHIPPED_FOLDER / name
+    folder = BUNDLED_FOLDER / name
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     text = tokenizer.decode(_greedy(folder, tokenizer.encode(OPENING).ids))
     assert len(COMMON_WORDS.findall(text)) >= len(text.split()) / 4 > 0
@@ -95,7 +95,7 @@ def test_it_writes_words(name: str) -> None:
 def test_transformers_computes_the_same_tokens(name: str) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    folder = SHIPPED_FOLDER / name
+    folder = BUNDLED_FOLDER / name
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     ids = tokenizer(OPENING)["input_ids"]
@@ -138,7 +138,7 @@ def test_entities_are_found_by_their_labels() -> None:
 def test_transformers_gives_the_same_vectors() -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    folder, text = SHIPPED_FOLDER / "embed", "list the files of a folder"
+    folder, text = BUNDLED_FOLDER / "embed", "list the files of a folder"
     model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32)
     ids = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
     with torch.no_grad():
@@ -181,7 +181,7 @@ def test_the_default_model_runs_in_int8(name: str | None, weights: Any, format: 
 
 
 def test_it_is_known_by_any_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(SHIPPED_FOLDER)
+    monkeypatch.chdir(BUNDLED_FOLDER)
     with prepare("./mini", EngineOptions()) as prepared:
         assert {wanted.format for wanted in prepared.wanted} == {"int8"}
 

@@ -18,7 +18,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from headrace import _native
 from headrace.engine.engine import Engine, EngineLimits
-from headrace.executors.executor import Capacity
+from headrace.executors.executor import ExecutorLimits
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 from headrace.ops.value import Array
@@ -32,7 +32,7 @@ TEXT = "é€🌊".encode()  # characters of two, three and four bytes
 class ScriptedExecutor:
     """Says the tokens of `script` one after the other, whatever it is asked."""
 
-    def __init__(self, capacity: Capacity, vocabulary: int) -> None:
+    def __init__(self, capacity: ExecutorLimits, vocabulary: int) -> None:
         self.capacity = capacity
         self.script: list[int] = []
         self.prompt_tokens = 0
@@ -79,7 +79,9 @@ def scripted(tiny: Path, tmp_path: Path) -> Iterator[tuple[Running, ScriptedExec
     tokenizer = load_tokenizer(tmp_path)
     loaded = load_model(str(tiny), EngineOptions(max_sequences=1, threads=1))
     loaded.close()
-    executor = ScriptedExecutor(Capacity(max_tokens=64, max_rows=1, page_count=8, page_tokens=16), len(ids))
+    executor = ScriptedExecutor(
+        ExecutorLimits(max_tokens=64, max_rows=1, page_count=8, page_tokens=16), len(ids)
+    )
     limits = EngineLimits(context_length=64, max_sequences=1)
     sampler = Sampler(len(ids), _native.Pool(1))
     engine = Engine(executor, sampler, tokenizer, limits)

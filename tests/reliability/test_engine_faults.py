@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from load_client import percentile
 
-from headrace.engine.request import Request
+from headrace.engine.request import EngineRequest
 from headrace.engine.scheduler.scheduler import MAX_PREEMPTIONS, Scheduler
 from headrace.engine.scheduler.sequence import Sequence
 from headrace.grammar.constraint import Constraint
@@ -28,12 +28,14 @@ def load(folder: Path, **options: object) -> LoadedModel:
     return load_model(str(folder), EngineOptions(threads=2, **options))  # type: ignore[arg-type]
 
 
-def long_request(rng: random.Random, phase: str) -> Request:
+def long_request(rng: random.Random, phase: str) -> EngineRequest:
     """One that stays in that phase for a while: a long prompt, or a long output."""
     prompt = tuple(rng.randrange(2, 80) for _ in range(250 if phase == "prefill" else rng.randint(1, 40)))
     params = SamplingParams(max_tokens=200, ignore_eos=True, seed=rng.randrange(2**32))
     constraint = Constraint("regex", "[!-9]{200}") if phase == "constrained" else None
-    return Request(prompt=prompt, params=params, constraint=constraint, priority=5 * (phase == "queued"))
+    return EngineRequest(
+        prompt=prompt, params=params, constraint=constraint, priority=5 * (phase == "queued")
+    )
 
 
 @pytest.mark.parametrize("aborts", [1_000, pytest.param(10_000, marks=FULL)])
@@ -87,7 +89,7 @@ def test_l5_an_abort_beside_a_prefill(tiny: Path, show: Show, trials: int) -> No
     stem = tuple(rng.randrange(2, 80) for _ in range(60))
     other = tuple(rng.randrange(2, 80) for _ in range(60))
     params = SamplingParams(max_tokens=2, ignore_eos=True, seed=1)
-    alone = {prompt: Running(model.engine, Request(prompt=prompt, params=params)).finish().bits
+    alone = {prompt: Running(model.engine, EngineRequest(prompt=prompt, params=params)).finish().bits
              for prompt in (stem, other)}  # fmt: skip
     reasons: Counter[str] = Counter()
     for _ in range(trials):
@@ -95,11 +97,11 @@ def test_l5_an_abort_beside_a_prefill(tiny: Path, show: Show, trials: int) -> No
         salt = str(rng.randrange(2**32))  # nothing of it is in the prefix cache
         first = Running(
             model.engine,
-            Request(prompt=stem, params=SamplingParams(max_tokens=100, ignore_eos=True), salt=salt),
+            EngineRequest(prompt=stem, params=SamplingParams(max_tokens=100, ignore_eos=True), salt=salt),
         )
         if rng.random() < 0.5:
             first.next()
-        second = Running(model.engine, Request(prompt=prompt, params=params, salt=salt))
+        second = Running(model.engine, EngineRequest(prompt=prompt, params=params, salt=salt))
         first.ticket.cancel()
         assert second.finish().bits == alone[prompt]
         reasons[first.finish().ends[0].reason] += 1

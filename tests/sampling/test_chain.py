@@ -12,9 +12,9 @@ from headrace import _native
 from headrace.sampling import deterministic_math as pinned
 from headrace.sampling import penalties, reference
 from headrace.sampling import processors as chain
-from headrace.sampling.banned_strings import BannedStrings, BannedTokens, Breakers, TokenBytes
+from headrace.sampling.banned_strings import BannedStrings, BannedTokens, SequenceBreakers, TokenBytes
 from headrace.sampling.params import SamplingParams
-from headrace.sampling.sampler import RowState, Sampler
+from headrace.sampling.sampler import Sampler, SamplerState
 
 P = np.array([0.05, 0.4, 0.25, 0.15, 0.1, 0.05])
 X = np.log(P).astype(np.float32)
@@ -89,7 +89,7 @@ def test_mirostat_holds_its_surprise() -> None:
     for version in (1, 2):
         for tau in (2.0, 4.0):
             params = SamplingParams(mirostat=version, mirostat_tau=tau)
-            state, sampler, surprises = RowState(params, 3, 0, [], []), Sampler(3000, POOL), []
+            state, sampler, surprises = SamplerState(params, 3, 0, [], []), Sampler(3000, POOL), []
             for _ in range(600):
                 token = int(sampler.sample(logits[None].copy(), [state]).tokens[0])
                 state.append(token)
@@ -171,7 +171,7 @@ def test_native_draws_follow_the_definitions_probabilities(name: str) -> None:
     assert (probabilities == 0).any() or name in ("xtc", "dynatemp", "dry", "repeat_last_n")
     sampler, counts, draws = Sampler(60, POOL), np.zeros(60), 20_000
     for start in range(0, draws, 500):
-        states = [RowState(params, start + i, 0, [], []) for i in range(500)]
+        states = [SamplerState(params, start + i, 0, [], []) for i in range(500)]
         for state in states:
             for token in history:
                 state.append(token)
@@ -189,7 +189,7 @@ def test_native_draws_follow_the_definitions_probabilities(name: str) -> None:
 def test_greedy_takes_the_likeliest_that_is_left() -> None:
     params = SamplingParams(temperature=0.0, typical_p=0.2)
     assert reference.sample(X, params).token == 2
-    state = RowState(params, 0, 0, [], [])
+    state = SamplerState(params, 0, 0, [], [])
     assert Sampler(6, POOL).sample(X[None].copy(), [state]).tokens.tolist() == [2]
 
 
@@ -209,7 +209,7 @@ def test_banned_strings_by_hand() -> None:
 
 
 def test_breakers_by_hand() -> None:
-    breakers = Breakers(TOKENS.tokens, ["bb", "y"])
+    breakers = SequenceBreakers(TOKENS.tokens, ["bb", "y"])
     assert [breakers.push(token) for token in (0, 1, 1, 1, 0, 7, 3, 4)] == [
         *(False, False, True, True),
         *(False, True, False, False),

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from headrace import _native
 from headrace.errors import HeadraceError, InvalidRequest, NumericalError
 from headrace.sampling import penalties, reference
-from headrace.sampling.banned_strings import Breakers
+from headrace.sampling.banned_strings import SequenceBreakers
 from headrace.sampling.params import SamplingParams, with_defaults
-from headrace.sampling.sampler import RowState, Sampler
+from headrace.sampling.sampler import Sampler, SamplerState
 
 POOLS = {threads: _native.Pool(threads) for threads in (1, 2, 5)}
 VOCABULARIES = (1, 2, 31, 64, 255, 256, 257, 700, 5000, 9000)
@@ -118,8 +118,8 @@ def test_native_equals_the_definition(
         row_seed, choice = int(rng.integers(0, 2**63)), int(rng.integers(0, 9))
         eos = [int(rng.integers(vocabulary))]
         words = [rng.integers(0, repetitive, rng.integers(1, 4)).tolist() for _ in range(rng.integers(0, 3))]
-        breakers = Breakers([str(token).encode() for token in range(vocabulary)], ["1", "99"])
-        state = RowState(params, row_seed, choice, prompt, eos, words, breakers.marked(prompt), breakers)
+        breakers = SequenceBreakers([str(token).encode() for token in range(vocabulary)], ["1", "99"])
+        state = SamplerState(params, row_seed, choice, prompt, eos, words, breakers.marked(prompt), breakers)
         for token in output:
             state.append(token)
         states.append(state)
@@ -169,7 +169,7 @@ def test_a_row_does_not_depend_on_batch_order_or_threads() -> None:
     params = [MIX[i % len(MIX)] for i in range(40)]
 
     def run(rows: list[int], threads: int) -> list[tuple[int, float, object]]:
-        states = [RowState(params[i], 9, i, range(50), []) for i in rows]
+        states = [SamplerState(params[i], 9, i, range(50), []) for i in rows]
         out = Sampler(vocabulary, POOLS[threads]).sample(logits[rows], states)
         return [(int(t), repr(p), top) for t, p, top in zip(out.tokens, out.logprobs, out.tops, strict=True)]
 
@@ -186,14 +186,14 @@ def test_flat_and_large_vocabularies_equal_the_definition(params: SamplingParams
     rng = np.random.default_rng(4)
     logits = (rng.standard_normal((3, vocabulary)) * np.array([[0.5], [3.0], [8.0]])).astype(np.float32)
     expected = [reference.sample(x, params, seed=2, choice=i).token for i, x in enumerate(logits)]
-    states = [RowState(params, 2, i, [], []) for i in range(3)]
+    states = [SamplerState(params, 2, i, [], []) for i in range(3)]
     assert Sampler(vocabulary, POOLS[2]).sample(logits, states).tokens.tolist() == expected
 
 
 def test_draws_follow_the_softmax_across_positions_and_rows() -> None:
     vocabulary, rows, steps = 300, 64, 150
     logits = np.random.default_rng(6).standard_normal(vocabulary).astype(np.float32)
-    states = [RowState(SamplingParams(), seed, 0, [], []) for seed in range(rows)]
+    states = [SamplerState(SamplingParams(), seed, 0, [], []) for seed in range(rows)]
     sampler, counts = Sampler(vocabulary, POOLS[2]), np.zeros(vocabulary)
     tokens = np.zeros((steps, rows), np.int64)
     for step in range(steps):
@@ -213,7 +213,7 @@ def test_draws_follow_the_softmax_across_positions_and_rows() -> None:
 def test_bad_rows_leave_the_others_unharmed() -> None:
     vocabulary = 1000
     logits = np.random.default_rng(7).standard_normal((6, vocabulary)).astype(np.float32)
-    states = [RowState(MIX[3], 1, i, [], []) for i in range(6)]
+    states = [SamplerState(MIX[3], 1, i, [], []) for i in range(6)]
     expected = Sampler(vocabulary, POOLS[2]).sample(logits.copy(), states)
     broken = logits.copy()
     broken[1] = np.nan
@@ -235,7 +235,7 @@ def test_bad_rows_leave_the_others_unharmed() -> None:
 def test_logprobs_are_of_the_raw_distribution() -> None:
     logits = np.array([[1.0, 2.0, 3.0, 3.0]], np.float32)
     params = SamplingParams(temperature=0.0, logit_bias={0: 50.0}, top_k=1, logprobs=3)
-    sampled = Sampler(4, POOLS[1]).sample(logits.copy(), [RowState(params, 0, 0, [], [])])
+    sampled = Sampler(4, POOLS[1]).sample(logits.copy(), [SamplerState(params, 0, 0, [], [])])
     exact = logits[0] - np.log(np.exp(logits[0]).sum())
     assert sampled.tokens.tolist() == [0]
     assert sampled.logprobs[0] == pytest.approx(exact[0], abs=1e-6)
@@ -244,7 +244,7 @@ def test_logprobs_are_of_the_raw_distribution() -> None:
 
 
 def test_position_counts_appended_tokens_and_keys_the_draw() -> None:
-    state = RowState(SamplingParams(), 5, 2, [1, 2], [])
+    state = SamplerState(SamplingParams(), 5, 2, [1, 2], [])
     sampler, logits = Sampler(5000, POOLS[1]), np.zeros((1, 5000), np.float32)
     tokens = []
     for position in range(8):
@@ -257,7 +257,7 @@ def test_position_counts_appended_tokens_and_keys_the_draw() -> None:
 
 
 def test_wrong_shapes_and_types_are_refused() -> None:
-    sampler, state = Sampler(64, POOLS[1]), RowState(SamplingParams(), 0, 0, [], [])
+    sampler, state = Sampler(64, POOLS[1]), SamplerState(SamplingParams(), 0, 0, [], [])
     with pytest.raises(ValueError, match=r"\[1, 63\], expected \[1, 64\]"):
         sampler.sample(np.zeros((1, 63), np.float32), [state])
     with pytest.raises(ValueError, match=r"\[2, 64\], expected \[1, 64\]"):
@@ -271,11 +271,11 @@ def test_wrong_shapes_and_types_are_refused() -> None:
 
 
 def test_a_dead_end_says_so() -> None:
-    state = RowState(SamplingParams(min_tokens=1, stop_token_ids=(3,)), 0, 0, [], [])
+    state = SamplerState(SamplingParams(min_tokens=1, stop_token_ids=(3,)), 0, 0, [], [])
     only_three = np.array([8], np.uint32)
     sampled = Sampler(32, POOLS[1]).sample(np.zeros((1, 32), np.float32), [state], [only_three])
     assert isinstance(sampled.errors[0], InvalidRequest) and "no token is left" in sampled.errors[0].message
-    state = RowState(SamplingParams(logit_bias={32: 1.0}), 0, 0, [], [])
+    state = SamplerState(SamplingParams(logit_bias={32: 1.0}), 0, 0, [], [])
     sampled = Sampler(32, POOLS[1]).sample(np.zeros((1, 32), np.float32), [state])
     assert isinstance(sampled.errors[0], InvalidRequest) and sampled.errors[0].param == "logit_bias"
 

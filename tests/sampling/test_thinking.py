@@ -6,19 +6,19 @@ import random
 
 import pytest
 
-from headrace.sampling.reasoning_budget import Thinking, ThinkingLimit
+from headrace.sampling.reasoning_budget import ReasoningBudget, ReasoningState
 
 LETTERS = {code: bytes([code]) for code in range(256)}
 SPECIAL = {300: b"<think>", 301: b"</think>", 302: b"</think>\n", 303: b"a</thi"}
 BYTES = LETTERS | SPECIAL
 
 
-def limit(max_tokens: int | None, **more: object) -> ThinkingLimit:
+def limit(max_tokens: int | None, **more: object) -> ReasoningBudget:
     given = {"start": b"<think>", "end": b"</think>", "closing": (301,)} | more
-    return ThinkingLimit(max_tokens=max_tokens, **given)  # type: ignore[arg-type]
+    return ReasoningBudget(max_tokens=max_tokens, **given)  # type: ignore[arg-type]
 
 
-def forced_at(thinking: Thinking, tokens: list[int]) -> list[int]:
+def forced_at(thinking: ReasoningState, tokens: list[int]) -> list[int]:
     """How many tokens had been taken each time that something was forced; what is forced is taken too."""
     places = []
     for count, token in enumerate(tokens):
@@ -33,26 +33,26 @@ def forced_at(thinking: Thinking, tokens: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("budget", [0, 1, 2, 7])
 def test_the_end_comes_after_exactly_so_many_tokens(budget: int) -> None:
-    assert forced_at(Thinking(limit(budget, opened=True), BYTES.__getitem__), [97] * 12) == [budget]
+    assert forced_at(ReasoningState(limit(budget, opened=True), BYTES.__getitem__), [97] * 12) == [budget]
     spelled = [300, *[97] * 12]
-    assert forced_at(Thinking(limit(budget), BYTES.__getitem__), spelled) == [budget + 1]
+    assert forced_at(ReasoningState(limit(budget), BYTES.__getitem__), spelled) == [budget + 1]
     letters = [*b" \n<think>", *[97] * 12]
-    assert forced_at(Thinking(limit(budget), BYTES.__getitem__), letters) == [budget + 9]
+    assert forced_at(ReasoningState(limit(budget), BYTES.__getitem__), letters) == [budget + 9]
 
 
 @pytest.mark.parametrize("end", [[301], [302], list(b"</think>"), [303, *b"nk>"]])
 def test_reasoning_that_ends_by_itself_is_left_alone(end: list[int]) -> None:
     tokens = [97] * 5 + end + [97] * 30
-    assert forced_at(Thinking(limit(len(end) + 5, opened=True), BYTES.__getitem__), tokens) == []
+    assert forced_at(ReasoningState(limit(len(end) + 5, opened=True), BYTES.__getitem__), tokens) == []
 
 
 def test_text_is_no_reasoning() -> None:
-    assert forced_at(Thinking(limit(0), BYTES.__getitem__), [97, 300, 97, 97]) == []
-    assert forced_at(Thinking(limit(0), BYTES.__getitem__), [*b"<thing>", 300, 97]) == []
+    assert forced_at(ReasoningState(limit(0), BYTES.__getitem__), [97, 300, 97, 97]) == []
+    assert forced_at(ReasoningState(limit(0), BYTES.__getitem__), [*b"<thing>", 300, 97]) == []
 
 
 def test_a_mark_of_several_tokens_is_forced_whole() -> None:
-    thinking = Thinking(limit(2, opened=True, closing=tuple(b"</think>")), BYTES.__getitem__)
+    thinking = ReasoningState(limit(2, opened=True, closing=tuple(b"</think>")), BYTES.__getitem__)
     for token in b"ab":
         thinking.take(token)
     for token in b"</think>":
@@ -65,7 +65,7 @@ def test_reasoning_that_comes_again_is_counted_together() -> None:
     again = limit(5, start=b"<think>", reopens=True)
     tokens = [97, 300, 97, 97, 97, 301, 97, 97, 300, 97, 97, 97, 97, 300, 97]
     # Three tokens, then two; the third time none is left.
-    assert forced_at(Thinking(again, BYTES.__getitem__), tokens) == [11, 14]
+    assert forced_at(ReasoningState(again, BYTES.__getitem__), tokens) == [11, 14]
 
 
 def test_never_more_than_the_budget_whatever_is_generated() -> None:
@@ -73,7 +73,7 @@ def test_never_more_than_the_budget_whatever_is_generated() -> None:
     pool = [*b"<think>/a \n", 300, 301, 302, 303]
     for _ in range(2000):
         budget, opened = random_.randrange(6), random_.random() < 0.5
-        thinking = Thinking(limit(budget, opened=opened), BYTES.__getitem__)
+        thinking = ReasoningState(limit(budget, opened=opened), BYTES.__getitem__)
         taken: list[int] = []
         for _ in range(30):
             token = random_.choice(pool) if thinking.forced is None else thinking.forced
@@ -82,7 +82,7 @@ def test_never_more_than_the_budget_whatever_is_generated() -> None:
         assert reasoning_tokens(taken, opened=opened) <= budget
 
 
-def drawn(thinking: Thinking, token: int, *, stops: bool = False) -> list[int]:
+def drawn(thinking: ReasoningState, token: int, *, stops: bool = False) -> list[int]:
     """What is taken when a token is drawn: it or what stands in its place, and what is forced after it."""
     taken = [thinking.instead_of(token, stops=stops)]
     thinking.take(taken[0])
@@ -95,25 +95,25 @@ def drawn(thinking: Thinking, token: int, *, stops: bool = False) -> list[int]:
 def test_an_early_end_is_put_off() -> None:
     wait = tuple(b"Wait")
     least = limit(None, opened=True, min_tokens=6, continuation=wait)
-    thinking = Thinking(least, BYTES.__getitem__)
+    thinking = ReasoningState(least, BYTES.__getitem__)
     assert drawn(thinking, 97) == [97]
     assert drawn(thinking, 301) == [*wait]  # five tokens now
     assert drawn(thinking, 1, stops=True) == [*wait]
     assert drawn(thinking, 302) == [302]
     assert drawn(thinking, 301) == [301] and drawn(thinking, 1, stops=True) == [1]
-    spelled = Thinking(least, BYTES.__getitem__)
+    spelled = ReasoningState(least, BYTES.__getitem__)
     said = b"".join(BYTES[token] for letter in b"a</think>b" for token in drawn(spelled, letter))
     assert said == b"a</think>b"  # the mark's last letter comes when there are six tokens
-    early = Thinking(limit(None, opened=True, min_tokens=9, continuation=wait), BYTES.__getitem__)
+    early = ReasoningState(limit(None, opened=True, min_tokens=9, continuation=wait), BYTES.__getitem__)
     said = b"".join(BYTES[token] for letter in b"a</think>b" for token in drawn(early, letter))
     assert said == b"a</thinkWaitb"
 
 
 def test_before_and_after_the_reasoning_nothing_is_put_off() -> None:
     least = limit(9, min_tokens=9, continuation=(87,))
-    thinking = Thinking(least, BYTES.__getitem__)
+    thinking = ReasoningState(least, BYTES.__getitem__)
     assert drawn(thinking, 1, stops=True) == [1]
-    thinking = Thinking(least, BYTES.__getitem__)
+    thinking = ReasoningState(least, BYTES.__getitem__)
     assert drawn(thinking, 300) == [300]
     assert [drawn(thinking, 301) for _ in range(9)] == [[87]] * 8 + [[87, 301]]
     assert drawn(thinking, 301) == [301]

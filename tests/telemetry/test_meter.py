@@ -6,34 +6,44 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.engine.client import EngineStatus
-from headrace.engine.request import ChoiceDone, Delta, Done, Event, Failed, Timing, Usage
+from headrace.engine.request import (
+    ChoiceFinished,
+    Delta,
+    EngineEvent,
+    RequestFailed,
+    RequestFinished,
+    Timing,
+    Usage,
+)
 from headrace.errors import DeadlineExceeded
 from headrace.telemetry.histogram import Histogram
 from headrace.telemetry.prometheus import ModelReport, expose
-from headrace.telemetry.request_metrics import Meter, RequestMeter
+from headrace.telemetry.request_metrics import ModelMetrics, RequestMetrics
 
 STATUS = EngineStatus(2, 3, 10, 60, 100, 7, 0.0, True, preemptions=4, masks=8, mask_s=0.5)
 
 
-def done(prompt: int = 40, generated: int = 3, cached: int = 16) -> Done:
-    return Done(Usage(prompt, generated, cached, "diverged", tokens_saved=11), Timing(0.5, 1.5, 4.5), seed=1)
+def done(prompt: int = 40, generated: int = 3, cached: int = 16) -> RequestFinished:
+    return RequestFinished(
+        Usage(prompt, generated, cached, "diverged", tokens_saved=11), Timing(0.5, 1.5, 4.5), seed=1
+    )
 
 
-def ran() -> Meter:
+def ran() -> ModelMetrics:
     """One request: it arrives at 10 s, its tokens at 12, 13 and 15 s."""
-    meter = Meter()
-    request = RequestMeter(meter, arrival_s=10.0)
+    meter = ModelMetrics()
+    request = RequestMetrics(meter, arrival_s=10.0)
     request.take([Delta(0, "a", (1,))], 12.0)
     request.take([Delta(0, "b", (2,))], 13.0)
-    request.take([Delta(0, "c", (3,)), ChoiceDone(0, "stop"), done()], 15.0)
+    request.take([Delta(0, "c", (3,)), ChoiceFinished(0, "stop"), done()], 15.0)
     return meter
 
 
-def report(meter: Meter, name: str = "m") -> ModelReport:
+def report(meter: ModelMetrics, name: str = "m") -> ModelReport:
     return ModelReport(name=name, meter=meter, status=STATUS, kv_bytes=1000)
 
 
-def samples(meter: Meter, accept: str = "") -> dict[str, float]:
+def samples(meter: ModelMetrics, accept: str = "") -> dict[str, float]:
     body, _ = expose(meter, [report(meter)], accept=accept)
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(body.decode()):
@@ -108,14 +118,14 @@ def test_open_metrics_for_those_who_ask() -> None:
 @pytest.mark.parametrize(
     ("last", "name"),
     [
-        ([ChoiceDone(0, "cancelled"), done()], "cancelled"),
-        ([ChoiceDone(0, "length"), done()], "length"),
-        ([Failed(DeadlineExceeded("late"))], "error"),
+        ([ChoiceFinished(0, "cancelled"), done()], "cancelled"),
+        ([ChoiceFinished(0, "length"), done()], "length"),
+        ([RequestFailed(DeadlineExceeded("late"))], "error"),
     ],
 )
-def test_every_request_is_counted_once_by_its_end(last: list[Event], name: str) -> None:
-    meter = Meter()
-    RequestMeter(meter, 0.0).take(last, 1.0)
+def test_every_request_is_counted_once_by_its_end(last: list[EngineEvent], name: str) -> None:
+    meter = ModelMetrics()
+    RequestMetrics(meter, 0.0).take(last, 1.0)
     assert dict(meter.ended) == {name: 1}
     assert meter.first_token.count == 0
     if name == "error":

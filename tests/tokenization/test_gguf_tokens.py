@@ -13,7 +13,7 @@ from headrace.errors import UnsupportedModel
 from headrace.tokenization.tokenizer import Tokenizer, load_tokenizer
 from headrace.weights.gguf.tokenizer import gguf_tokenizer
 from headrace.weights.gguf.tokenizer_export import tokenizer_keys
-from headrace.weights.hub.bundled import SHIPPED_FOLDER
+from headrace.weights.hub.bundled import BUNDLED_FOLDER
 
 ALPHABETS = (
     "abcdefgh XYZ",
@@ -51,4 +51,4 @@ def test_what_gguf_cannot_say_is_refused(shared_data: Path) -> None:
     with pytest.raises(UnsupportedModel, match="its model is WordPiece"):
         tokenizer_keys(bert, 1)
     with pytest.raises(UnsupportedModel, match="how it cuts texts has no name in GGUF"):
-        tokenizer_keys(load_tokenizer(SHIPPED_FOLDER / "novelette"), 1)
+        tokenizer_keys(load_tokenizer(BUNDLED_FOLDER / "novelette"), 1)

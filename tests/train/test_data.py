@@ -15,7 +15,7 @@ import pytest
 from headrace.chat.messages import messages_from_openai
 from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.chat.tool_formats.hermes import HERMES
-from headrace.chat.tool_formats.registry import family_of
+from headrace.chat.tool_formats.registry import tool_format_of
 
 pytestmark = pytest.mark.usefixtures("recipes")
 TRAIN = Path(__file__).resolve().parents[2] / "train"
@@ -148,7 +148,7 @@ def test_a_dialogue_is_written_as_headrace_writes_it(made_up_data: Path) -> None
     dialogue = importlib.import_module("dialogue")
     tools = importlib.import_module("data.tool_calls").ToolCalls()
     source = dialogue.TEMPLATE_PATH.read_text()
-    assert family_of(source) is HERMES
+    assert tool_format_of(source) is HERMES
     template = ChatTemplate(source, bos_token="<s>", eos_token="</s>")
     tokenizer = dialogue.make_tokenizer(["some text " * 9], 300)
     writer = dialogue.Writer(tokenizer)

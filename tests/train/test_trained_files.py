@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace import LLM
-from headrace.weights.hub.bundled import list_shipped
+from headrace.weights.hub.bundled import list_bundled
 
 TEXTS = (
     "It was a cold evening, and the old house",
@@ -17,7 +17,7 @@ TIE = 0.02
 
 
 GENERATES = [
-    name for name, folder in sorted(list_shipped().items()) if (folder / "generation_config.json").is_file()
+    name for name, folder in sorted(list_bundled().items()) if (folder / "generation_config.json").is_file()
 ]
 
 
@@ -26,7 +26,7 @@ GENERATES = [
 def test_transformers_says_the_same(name: str, executor: str, gap: float) -> None:
     transformers = pytest.importorskip("transformers", reason="needs headrace[train]")
     torch = pytest.importorskip("torch", reason="needs headrace[train]")
-    folder = list_shipped()[name]
+    folder = list_bundled()[name]
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with LLM(folder, executor=executor, weights="keep", cache_dir=None) as llm:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.weights.packing.packed_weights import Wanted
+from headrace.weights.packing.packed_weights import WeightSpec
 
 SHAPES = {"a": (100, 96), "b": (32, 40), "c": (7, 33), "embed": (65, 64)}
-WANTED = [Wanted(name, n, k, "f32") for name, (n, k) in SHAPES.items()]
+WANTED = [WeightSpec(name, n, k, "f32") for name, (n, k) in SHAPES.items()]
 
 
 def aligned(nbytes: int) -> np.ndarray:

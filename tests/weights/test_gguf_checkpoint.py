@@ -19,7 +19,7 @@ from headrace.program.text import format_program
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.gguf.checkpoint import GgufCheckpoint
 from headrace.weights.hub.resolver import resolve
-from headrace.weights.packing.packed_weights import Wanted, format_of, load_packed
+from headrace.weights.packing.packed_weights import WeightSpec, format_of, load_packed
 from headrace.weights.quant_types import BY_NAME, READABLE, dequantise
 
 # Not llama3: its rope scaling is a tensor in GGUF. Not qwen2_window: the windows have no key.
@@ -81,7 +81,7 @@ def test_rows_are_those_of_the_whole_tensor(tmp_path: Path, type: str, tensor: s
 def test_packed_weights_are_those_of_the_floats(tmp_path: Path, type: str) -> None:
     with open_checkpoint(as_gguf(tmp_path, "llama3", type)) as file:
         names = [name for name, info in file.tensors.items() if len(info.shape) == 2]
-        wanted = [Wanted(name, *file.info(name).shape, "f32") for name in names]
+        wanted = [WeightSpec(name, *file.info(name).shape, "f32") for name in names]
         pool = _native.Pool(1)
         packed = load_packed(file, wanted, pool, cache=None)
         for weight in wanted:
@@ -101,7 +101,7 @@ def test_scales_that_are_no_numbers_are_refused(tmp_path: Path, scale: float, fo
     blocks = bytes(34 * 10) + np.float16(scale).tobytes() + bytes([1] * 32) + bytes(34 * (rows - 11))
     path = as_gguf(tmp_path, "llama2", **{"blk.0.ffn_up.weight": Stored("Q8_0", (rows, columns), blocks)})
     with open_checkpoint(path) as file, pytest.raises(CorruptFile, match=f"{name}.*row 10 "):
-        load_packed(file, [Wanted(name, rows, columns, format)], _native.Pool(1), cache=None)
+        load_packed(file, [WeightSpec(name, rows, columns, format)], _native.Pool(1), cache=None)
 
 
 def test_keep_keeps_every_type() -> None:

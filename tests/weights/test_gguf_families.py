@@ -14,13 +14,13 @@ from safetensors.numpy import load_file
 
 from golden import CAPACITY, FOLDER, Chunk, make_step, relative_error, scattered_pages
 from headrace.executors.reference import ReferenceExecutor
-from headrace.loading.program_weights import PartsOf
+from headrace.loading.program_weights import ProgramWeights
 from headrace.models.registry import find_model, known_model_types
 from headrace.program.record import record
 from headrace.program.text import format_program
 from headrace.program.verify import verify
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.checkpoint_reader import Source
+from headrace.weights.checkpoint_reader import CheckpointReader
 
 gguf = pytest.importorskip("gguf", reason="the writer and the names are those of the package gguf")
 Config = dict[str, Any]
@@ -261,7 +261,7 @@ def test_a_golden_from_gguf_gives_its_logits(tmp_path: Path, name: str, kind: st
     convert(FOLDER / name, kind, path)
     with open_checkpoint(path) as checkpoint, open_checkpoint(FOLDER / name) as folder:
         program = verify(record(find_model(checkpoint.config).define))
-        parts = PartsOf(checkpoint, program)
+        parts = ProgramWeights(checkpoint, program)
         weights = {weight: parts.float32(weight) for weight in program.weights}
         assert checkpoint.tensors.keys() == folder.tensors.keys()
         for tensor in checkpoint.tensors:
@@ -276,7 +276,7 @@ def test_a_golden_from_gguf_gives_its_logits(tmp_path: Path, name: str, kind: st
     assert relative_error(logits, truth["logits"]) <= 1e-4
 
 
-def rows_of(checkpoint: Source, name: str) -> np.ndarray:
+def rows_of(checkpoint: CheckpointReader, name: str) -> np.ndarray:
     """A matrix as it is packed: block by block."""
     n, k = checkpoint.info(name).shape
     rows = np.zeros((n, k), np.float32)

@@ -14,9 +14,9 @@ from blocks import block_model
 from gguf_file import Raw, Stored, gguf_bytes
 from headrace.errors import CorruptFile, HeadraceError
 from headrace.loading.export import Export
-from headrace.loading.loader import default_params, text_side, wanted_weights
+from headrace.loading.loader import default_params, text_side, weight_specs
 from headrace.loading.options import EngineOptions
-from headrace.loading.program_weights import PartsOf
+from headrace.loading.program_weights import ProgramWeights
 from headrace.models.registry import find_model
 from headrace.program.record import record
 from headrace.program.verify import verify
@@ -43,7 +43,7 @@ def open_model(path: Path) -> None:
     """What loading does, up to the packing of weights."""
     with open_checkpoint(path) as checkpoint:
         program = verify(record(find_model(checkpoint.config).define))
-        wanted_weights(program, PartsOf(checkpoint, program), EngineOptions(), path)
+        weight_specs(program, ProgramWeights(checkpoint, program), EngineOptions(), path)
         default_params(checkpoint.generation_config)
         text_side(path, checkpoint.metadata)
 

@@ -18,7 +18,7 @@ from headrace.errors import CorruptFile, ProgramError, UnsupportedModel, UsageEr
 from headrace.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.weights.formats import FORMATS
 from headrace.weights.packing import packed_weights as packed
-from headrace.weights.packing.packed_weights import Wanted, format_of, load_packed, predicted_bytes
+from headrace.weights.packing.packed_weights import WeightSpec, format_of, load_packed, predicted_bytes
 from headrace.weights.quant_types.blocks import BlockType
 
 
@@ -31,7 +31,7 @@ def test_blocks_give_what_one_call_gives(
     format: str,
 ) -> None:
     monkeypatch.setattr(packed, "_BLOCK_BYTES", 32 * 96 * 4)  # one strip of "a" at a time
-    wanted = [Wanted(name, n, k, format) for name, (n, k) in SHAPES.items()]
+    wanted = [WeightSpec(name, n, k, format) for name, (n, k) in SHAPES.items()]
     steps: list[tuple[int, int]] = []
     found = load_packed(checkpoint, wanted, pool, cache=None, progress=lambda *step: steps.append(step))
     for name, tensor in tensors.items():
@@ -67,15 +67,17 @@ def test_bad_tensors_are_named(checkpoint: Checkpoint, pool: _native.Pool, tmp_p
     with pytest.raises(
         CorruptFile, match=r"'a' has the shape \[100, 96\], config\.json asks for \[96, 100\]"
     ):
-        load_packed(checkpoint, [Wanted("a", 96, 100, "f32")], pool, cache=None)
+        load_packed(checkpoint, [WeightSpec("a", 96, 100, "f32")], pool, cache=None)
     with pytest.raises(CorruptFile, match="no tensor 'z'"):
-        load_packed(checkpoint, [Wanted("z", 96, 100, "f32")], pool, cache=None)
+        load_packed(checkpoint, [WeightSpec("z", 96, 100, "f32")], pool, cache=None)
     with pytest.raises(UnsupportedModel, match="'ids' is stored as I32"):
-        load_packed(checkpoint, [Wanted("ids", 2, 2, "f32")], pool, cache=None)
+        load_packed(checkpoint, [WeightSpec("ids", 2, 2, "f32")], pool, cache=None)
     with pytest.raises(ProgramError, match="wanted both"):
-        load_packed(checkpoint, [Wanted("a", 100, 96, "f32"), Wanted("a", 100, 96, "f16")], pool, cache=None)
+        load_packed(
+            checkpoint, [WeightSpec("a", 100, 96, "f32"), WeightSpec("a", 100, 96, "f16")], pool, cache=None
+        )
     with pytest.raises(UnsupportedModel, match=r"'x'.*bf16"):
-        predicted_bytes([Wanted("x", 32, 2**30, "int4")])
+        predicted_bytes([WeightSpec("x", 32, 2**30, "int4")])
 
 
 @pytest.mark.parametrize("format", ["bf16", "int8", "int4"])
@@ -85,14 +87,14 @@ def test_values_that_are_not_finite(tmp_path: Path, pool: _native.Pool, format: 
     weight[40, 3] = np.nan
     save_file({"w": weight}, tmp_path / "model.safetensors")
     with open_checkpoint(tmp_path) as checkpoint, pytest.raises(CorruptFile, match="tensor 'w': row"):
-        load_packed(checkpoint, [Wanted("w", 64, 32, format)], pool, cache=tmp_path / "cache")
+        load_packed(checkpoint, [WeightSpec("w", 64, 32, format)], pool, cache=tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
 
 def test_same_weight_asked_twice_is_packed_once(
     checkpoint: Checkpoint, pool: _native.Pool, packs: list[int]
 ) -> None:
-    embedding = Wanted("embed", 65, 64, "bf16")
+    embedding = WeightSpec("embed", 65, 64, "bf16")
     assert set(load_packed(checkpoint, [embedding, embedding], pool, cache=None)) == {"embed"}
     assert len(packs) == 1
 

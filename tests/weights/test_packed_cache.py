@@ -21,7 +21,7 @@ from packing import SHAPES, WANTED
 from headrace import _native
 from headrace.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.weights.packing import packed_weights as packed
-from headrace.weights.packing.packed_weights import PackedWeight, Wanted, load_packed, predicted_bytes
+from headrace.weights.packing.packed_weights import PackedWeight, WeightSpec, load_packed, predicted_bytes
 
 
 def assert_same(found: dict[str, PackedWeight], expected: dict[str, PackedWeight]) -> None:
@@ -67,13 +67,13 @@ def test_another_question_gets_another_file(
 ) -> None:
     load_packed(checkpoint, WANTED, pool, cache=cache)
     load_packed(checkpoint, WANTED[:2], pool, cache=cache)
-    load_packed(checkpoint, [Wanted("a", 100, 96, "bf16")], pool, cache=cache)
-    load_packed(checkpoint, [Wanted("a", 100, 96, "f16")], pool, cache=cache)
+    load_packed(checkpoint, [WeightSpec("a", 100, 96, "bf16")], pool, cache=cache)
+    load_packed(checkpoint, [WeightSpec("a", 100, 96, "f16")], pool, cache=cache)
     monkeypatch.setattr(packed, "LAYOUT_VERSION", packed.LAYOUT_VERSION + 1)
-    load_packed(checkpoint, [Wanted("a", 100, 96, "f16")], pool, cache=cache)
+    load_packed(checkpoint, [WeightSpec("a", 100, 96, "f16")], pool, cache=cache)
     os.utime(checkpoint.folder / "model.safetensors", ns=(0, 0))
     with open_checkpoint(checkpoint.folder) as touched:
-        load_packed(touched, [Wanted("a", 100, 96, "f16")], pool, cache=cache)
+        load_packed(touched, [WeightSpec("a", 100, 96, "f16")], pool, cache=cache)
     assert len(packs) == 4 + 2 + 1 + 1 + 1 + 1
     assert len(list(cache.iterdir())) == 6
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.checkpoint_reader import Source
+from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.quant_types import BY_NAME, dequantise
 from quantised import E2M1, SCHEMES, Scheme, Tensors, gptq, save, write_config, write_model
 
@@ -86,7 +86,7 @@ def test_unknown_settings_name_the_nearest(tmp_path: Path, settings: dict[str, A
 LAYER = "model.layers.0.mlp.down_proj"
 
 
-def changed(folder: Path, scheme: str, change: Callable[[Tensors], None]) -> Source:
+def changed(folder: Path, scheme: str, change: Callable[[Tensors], None]) -> CheckpointReader:
     """The scheme's model with one layer's stored tensors, without the layer's name, changed."""
 
     def write(random: np.random.Generator, n: int, k: int) -> tuple[Tensors, np.ndarray]:

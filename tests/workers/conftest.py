@@ -11,7 +11,7 @@ from headrace.engine.client import LoadedModel
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 from headrace.workers.model_spec import ModelSpec
-from headrace.workers.worker_loader import WorkerLaunch
+from headrace.workers.worker_loader import WorkerLoader
 from tiny import tiny_model
 
 OPTIONS = EngineOptions(threads=1, max_sequences=4)
@@ -37,7 +37,7 @@ def start(folder: Path) -> Iterator[Callable[[], LoadedModel]]:
     models: list[LoadedModel] = []
 
     def load() -> LoadedModel:
-        launch = WorkerLaunch(ModelSpec(name="tiny", model=str(folder), options=OPTIONS))
+        launch = WorkerLoader(ModelSpec(name="tiny", model=str(folder), options=OPTIONS))
         launch.plan(None)
         models.append(launch.load(lambda done, total: None))
         return models[-1]

@@ -17,23 +17,23 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.engine.client import LoadedModel
-from headrace.engine.request import Done, Failed, Request
+from headrace.engine.request import EngineRequest, RequestFailed, RequestFinished
 from headrace.engine.scaling.options import Ranking, Scaling, Vote
 from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest, Overloaded
 from headrace.grammar.constraint import Constraint, GrammarError
 from headrace.sampling.params import SamplingParams
 from headrace.workers import engine_client as remote_engine
-from headrace.workers.engine_client import RemoteEngine
+from headrace.workers.engine_client import RemoteEngineClient
 from tiny import Outcome, Running
 
 
-def request(seed: int | None = 3, tokens: int = 12, **more: Any) -> Request:
+def request(seed: int | None = 3, tokens: int = 12, **more: Any) -> EngineRequest:
     params = SamplingParams(seed=seed, max_tokens=tokens, n=2, logprobs=2, ignore_eos=True)
-    return Request(prompt=(5, 6, 7 + (seed or 0) % 20), params=params, **more)
+    return EngineRequest(prompt=(5, 6, 7 + (seed or 0) % 20), params=params, **more)
 
 
-def engine_of(model: LoadedModel) -> RemoteEngine:
-    assert isinstance(model.engine, RemoteEngine)
+def engine_of(model: LoadedModel) -> RemoteEngineClient:
+    assert isinstance(model.engine, RemoteEngineClient)
     return model.engine
 
 
@@ -69,7 +69,7 @@ def test_votes_and_budgets_cross(remote: LoadedModel, here: LoadedModel) -> None
         Scaling(rank=Ranking("sum_logprob", 2)),
         Scaling(max_total_tokens=41),
     ):
-        one = Request(prompt=(5, 6, 7), params=params, scaling=scaling)
+        one = EngineRequest(prompt=(5, 6, 7), params=params, scaling=scaling)
         mine, its = Running(here.engine, one).finish(), Running(remote.engine, one).finish()
         assert mine.verdicts and its.verdicts == mine.verdicts
         assert its.bits == mine.bits and its.done.usage == mine.done.usage
@@ -80,9 +80,9 @@ def test_votes_and_budgets_cross(remote: LoadedModel, here: LoadedModel) -> None
 
 def test_refusals_are_those_of_an_engine_here(remote: LoadedModel, here: LoadedModel) -> None:
     wrong = [
-        Request(prompt=()),
-        Request(prompt=(10**6,)),
-        Request(prompt=(5,) * 10_000),
+        EngineRequest(prompt=()),
+        EngineRequest(prompt=(10**6,)),
+        EngineRequest(prompt=(5,) * 10_000),
         replace(request(), deadline_s=-1.0),
         replace(request(), constraint=Constraint("regex", "(", param="regex")),
     ]
@@ -166,14 +166,14 @@ def test_a_worker_that_makes_no_step_is_ended(
     assert remote.engine.status().restarts == 1
 
 
-def free_params(seed: int) -> Request:
+def free_params(seed: int) -> EngineRequest:
     plain = request(None)
     return replace(plain, params=replace(plain.params, seed=seed))
 
 
 def failure(outcome: Outcome) -> HeadraceError:
     [event] = outcome.terminal
-    assert isinstance(event, Failed)
+    assert isinstance(event, RequestFailed)
     return event.error
 
 
@@ -232,10 +232,10 @@ def test_killed_at_random_points_under_streams(
     for thread in threads:
         thread.join(600)
         assert not thread.is_alive()
-    failed = [outcome for _, outcome in outcomes if isinstance(outcome.terminal[0], Failed)]
+    failed = [outcome for _, outcome in outcomes if isinstance(outcome.terminal[0], RequestFailed)]
     assert all(isinstance(failure(one), EngineStopped) and one.tokens for one in failed)
     assert len(failed) <= kills * len(threads)
-    finished = [(seed, one) for seed, one in outcomes if isinstance(one.terminal[0], Done)]
+    finished = [(seed, one) for seed, one in outcomes if isinstance(one.terminal[0], RequestFinished)]
     assert finished
     assert all(one.bits == expected[seed] for seed, one in finished)
     status = remote.engine.status()
@@ -294,7 +294,7 @@ def test_close_ends_the_process_and_fails_what_runs(start: Callable[[], LoadedMo
     pid = engine_of(model).worker_pid
     model.close()
     last = running.finish().terminal[0]
-    assert isinstance(last, Done) or isinstance(last.error, EngineStopped)
+    assert isinstance(last, RequestFinished) or isinstance(last.error, EngineStopped)
     assert not Path(f"/proc/{pid}").exists()
     with pytest.raises(EngineStopped):
         model.engine.submit(request(), lambda events: None)

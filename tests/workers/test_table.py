@@ -22,8 +22,8 @@ from headrace.errors import (
     Overloaded,
 )
 from headrace.loading.options import EngineOptions
-from headrace.workers.model_entry import Entry, Policy
-from headrace.workers.model_manager import ModelTable
+from headrace.workers.model_entry import ModelEntry, Policy
+from headrace.workers.model_manager import ModelManager
 from headrace.workers.model_spec import ModelSpec
 
 SIZES = {"small": 30, "middle": 50, "large": 80}
@@ -93,7 +93,7 @@ def spec(name: str, **more: Any) -> ModelSpec:
 
 
 def run(
-    test: Callable[[ModelTable, Machine], Awaitable[None]],
+    test: Callable[[ModelManager, Machine], Awaitable[None]],
     *specs: ModelSpec,
     memory_bytes: int = 100,
     load_wait_s: float = 20.0,
@@ -102,7 +102,7 @@ def run(
 
     async def main() -> None:
         policy = Policy(memory_bytes=memory_bytes, load_wait_s=load_wait_s)
-        table = ModelTable(specs or [spec(name) for name in SIZES], machine.launch, policy)
+        table = ModelManager(specs or [spec(name) for name in SIZES], machine.launch, policy)
         machine.loop = asyncio.get_running_loop()
         await test(table, machine)
         await table.close()
@@ -111,17 +111,17 @@ def run(
     return machine
 
 
-async def settled(entry: Entry) -> None:
+async def settled(entry: ModelEntry) -> None:
     while entry.unloading is not None or entry.loading is not None:
         await asyncio.sleep(0)
 
 
-def states(table: ModelTable) -> dict[str, str]:
+def states(table: ModelManager) -> dict[str, str]:
     return {entry.name: entry.state for entry in table.entries}
 
 
 def test_a_model_loads_once_for_all_who_wait() -> None:
-    async def test(table: ModelTable, machine: Machine) -> None:
+    async def test(table: ModelManager, machine: Machine) -> None:
         assert states(table) == dict.fromkeys(SIZES, "unloaded")
         entry = table.find("middle")
         held = await asyncio.gather(*(table.hold(entry) for _ in range(5)))
@@ -138,7 +138,7 @@ def test_a_model_loads_once_for_all_who_wait() -> None:
 
 
 def test_names_aliases_and_strangers() -> None:
-    async def test(table: ModelTable, machine: Machine) -> None:
+    async def test(table: ModelManager, machine: Machine) -> None:
         assert table.find(None) is table.find("gpt-4o") is table.default
         for name in ("", "../etc/passwd", "large"):
             with pytest.raises(ModelNotFound, match="'small', 'middle'"):
@@ -151,7 +151,7 @@ def test_names_aliases_and_strangers() -> None:
 
 
 def test_a_long_load_is_503_and_goes_on() -> None:
-    async def test(table: ModelTable, machine: Machine) -> None:
+    async def test(table: ModelManager, machine: Machine) -> None:
         machine.gate = asyncio.Event()
         entry = table.default
         with pytest.raises(ModelLoading) as caught:
@@ -166,7 +166,7 @@ def test_a_long_load_is_503_and_goes_on() -> None:
 
 
 def test_what_prevents_a_load_is_said_and_tried_again() -> None:
-    async def test(table: ModelTable, machine: Machine) -> None:
+    async def test(table: ModelManager, machine: Machine) -> None:
         machine.failures["small"] = CorruptFile("cut short")
         with pytest.raises(CorruptFile):
             await table.hold(table.default)
@@ -180,7 +180,7 @@ def test_what_prevents_a_load_is_said_and_tried_again() -> None:
 
 
 def test_idle_models_make_room_least_recently_used_first() -> None:
-    async def test(table: ModelTable, machine: Machine) -> None:
+    async def test(table: ModelManager, machine: Machine) -> None:
         for name in ("small", "middle", "small"):
             _, release = await table.hold(table.find(name))
             release()
@@ -194,7 +194,7 @@ def test_idle_models_make_room_least_recently_used_first() -> None:
 
 
 def test_a_model_in_use_is_never_unloaded() -> None:
-    async def test(table: ModelTable, machine: Machine) -> None:
+    async def test(table: ModelManager, machine: Machine) -> None:
         _, release = await table.hold(table.find("middle"))
         with pytest.raises(Overloaded, match="needs 80, 50 are free") as caught:
             await table.hold(table.find("large"))
@@ -208,7 +208,7 @@ def test_a_model_in_use_is_never_unloaded() -> None:
 
 
 def test_what_never_fits_says_so() -> None:
-    async def test(table: ModelTable, machine: Machine) -> None:
+    async def test(table: ModelManager, machine: Machine) -> None:
         _, release = await table.hold(table.find("small"))  # which has nothing to do with it
         with pytest.raises(ModelTooLarge, match=r"needs 80, .* it does not fit this server") as caught:
             await table.hold(table.find("large"))
@@ -219,7 +219,7 @@ def test_what_never_fits_says_so() -> None:
 
 
 def test_two_loads_at_once_share_the_budget() -> None:
-    async def test(table: ModelTable, machine: Machine) -> None:
+    async def test(table: ModelManager, machine: Machine) -> None:
         results = await asyncio.gather(
             table.hold(table.find("middle")), table.hold(table.find("large")), return_exceptions=True
         )
@@ -229,7 +229,7 @@ def test_two_loads_at_once_share_the_budget() -> None:
 
 
 def test_keep_alive() -> None:
-    async def test(table: ModelTable, machine: Machine) -> None:
+    async def test(table: ModelManager, machine: Machine) -> None:
         entry = table.default
         _, release = await table.hold(entry)
         _, other = await table.hold(entry, keep_alive_s=0)
@@ -255,7 +255,7 @@ def test_keep_alive() -> None:
 
 
 def test_unload_waits_for_the_last_use() -> None:
-    async def test(table: ModelTable, machine: Machine) -> None:
+    async def test(table: ModelManager, machine: Machine) -> None:
         entry = table.default
         model, release = await table.hold(entry)
         more = table.share(model, "background")
@@ -271,7 +271,7 @@ def test_unload_waits_for_the_last_use() -> None:
 
 
 def test_a_failed_engine_can_be_loaded_anew() -> None:
-    async def test(table: ModelTable, machine: Machine) -> None:
+    async def test(table: ModelManager, machine: Machine) -> None:
         model, release = await table.hold(table.default)
         release()
         model.engine.state = "failed"  # type: ignore[attr-defined]
@@ -287,7 +287,7 @@ def test_a_failed_engine_can_be_loaded_anew() -> None:
 def test_a_fixed_model_stays() -> None:
     async def main() -> None:
         model: Any = FakeModel("mine", [])
-        table = ModelTable.fixed(model, spec("mine"))
+        table = ModelManager.fixed(model, spec("mine"))
         held, release = await table.hold(table.find("mine"), keep_alive_s=0)
         release()
         assert held is model
@@ -300,7 +300,7 @@ def test_a_fixed_model_stays() -> None:
 
 
 def test_an_update_keeps_what_is_the_same_and_drains_the_rest() -> None:
-    async def test(table: ModelTable, machine: Machine) -> None:
+    async def test(table: ModelManager, machine: Machine) -> None:
         _, of_small = await table.hold(table.find("small"))
         changed, of_middle = await table.hold(table.find("middle"))
         other = replace(spec("middle"), options=EngineOptions(context=16))
@@ -324,7 +324,7 @@ def test_an_update_keeps_what_is_the_same_and_drains_the_rest() -> None:
 
 
 def test_close_ends_models_and_loads() -> None:
-    async def test(table: ModelTable, machine: Machine) -> None:
+    async def test(table: ModelManager, machine: Machine) -> None:
         await table.hold(table.find("middle"))
         machine.gate = asyncio.Event()
         waiting = asyncio.ensure_future(table.hold(table.find("small")))

@@ -10,46 +10,46 @@ from typing import get_args
 import pytest
 from msgspec.structs import fields
 
-from headrace.chat.answer_span import AnswerPlace
+from headrace.chat.answer_span import AnswerSpan
 from headrace.engine.client import EngineLimits, EngineStatus, MemoryPlan
 from headrace.engine.request import (
-    ChoiceDone,
+    ChoiceFinished,
     Delta,
-    Done,
-    Embed,
-    Embedded,
-    Event,
-    Failed,
+    Embedding,
+    EmbedParams,
+    EngineEvent,
+    EngineRequest,
     PromptLogprobs,
-    Request,
+    RequestFailed,
+    RequestFinished,
+    Selection,
     Timing,
     TokenLogprob,
     Usage,
-    Verdict,
 )
 from headrace.engine.scaling.options import Ranking, Scaling, Vote
 from headrace.errors import EngineStopped, HeadraceError, InvalidRequest, OutOfMemory, Overloaded
 from headrace.grammar.constraint import Constraint, GrammarError
 from headrace.loading.options import EngineOptions
 from headrace.sampling.params import SamplingParams
-from headrace.sampling.reasoning_budget import ThinkingLimit
+from headrace.sampling.reasoning_budget import ReasoningBudget
 from headrace.workers.protocol import (
     FRAME_LIMIT_BYTES,
     HEADER_BYTES,
-    Answer,
     BadFrame,
     Cancel,
+    EventsAck,
     FromWorker,
-    Hold,
-    Planned,
-    Prepare,
-    Proceed,
-    Progress,
-    Ready,
-    Refused,
-    Step,
+    LoadModel,
+    LoadProgress,
+    ModelPlanned,
+    ModelReady,
+    ModelRejected,
+    Pause,
+    PlanModel,
+    StepEvents,
     Submit,
-    Taken,
+    SubmitResult,
     ToWorker,
     frame,
     read_events,
@@ -83,7 +83,7 @@ PARAMS = SamplingParams(
     allowed_token_ids=(5,),
     logprobs=3,
 )
-REQUEST = Request(
+REQUEST = EngineRequest(
     prompt=tuple(range(2000)),
     params=PARAMS,
     request_id="r",
@@ -95,37 +95,37 @@ REQUEST = Request(
     constraint=Constraint("regex", "a+", after="</think>", param="regex"),
     visible_ids=frozenset({7, 8}),
     prediction=(4, 5),
-    thinking=ThinkingLimit(max_tokens=5, start=b"<think>", end=b"\xff", closing=(1, 2), opened=True),
-    embed=Embed(7),
+    thinking=ReasoningBudget(max_tokens=5, start=b"<think>", end=b"\xff", closing=(1, 2), opened=True),
+    embed=EmbedParams(7),
     scaling=Scaling(
-        vote=Vote("regex", "([a-d])"), max_total_tokens=99, place=AnswerPlace("</t>", "<t>", True, ("a", "b"))
+        vote=Vote("regex", "([a-d])"), max_total_tokens=99, place=AnswerSpan("</t>", "<t>", True, ("a", "b"))
     ),
 )
 OPTIONS = EngineOptions(weights="int4", context=5, cache_dir=Path("/a/b"), memory_bytes=2**40)
-EVENTS: list[Event] = [
+EVENTS: list[EngineEvent] = [
     PromptLogprobs((TokenLogprob(3, -0.5, ((3, -0.5),)),)),
     Delta(1, "é€\x00", (5, 6), (TokenLogprob(5, -0.25, ((5, -0.25), (9, -3.0))), TokenLogprob(6, -1.0))),
-    Embedded(2, b"\x00\x00\x80?" * 6),
-    ChoiceDone(1, "stop", "end"),
-    ChoiceDone(2, "length", 7),
-    Verdict((2, 0, 1), "7", (("7", 2), ("é", 1)), (None, -0.5, 1.0), "deadline_s"),
-    Done(Usage(1, 2, 3, "diverged", tokens_saved=40), Timing(0.1, 0.2, 0.3), 2**64 - 1),
+    Embedding(2, b"\x00\x00\x80?" * 6),
+    ChoiceFinished(1, "stop", "end"),
+    ChoiceFinished(2, "length", 7),
+    Selection((2, 0, 1), "7", (("7", 2), ("é", 1)), (None, -0.5, 1.0), "deadline_s"),
+    RequestFinished(Usage(1, 2, 3, "diverged", tokens_saved=40), Timing(0.1, 0.2, 0.3), 2**64 - 1),
 ]
 TO_WORKER: list[ToWorker] = [
-    Prepare("folder", OPTIONS),
-    Proceed(),
+    PlanModel("folder", OPTIONS),
+    LoadModel(),
     Submit(3, REQUEST, True),
-    Submit(4, Request(prompt=(1,), scaling=Scaling(rank=Ranking("sum_logprob", 3))), False),
+    Submit(4, EngineRequest(prompt=(1,), scaling=Scaling(rank=Ranking("sum_logprob", 3))), False),
     Cancel(4),
-    Taken(12),
-    Hold(4, True),
+    EventsAck(12),
+    Pause(4, True),
 ]
 LIMITS = EngineLimits(context_length=9, max_sequences=2)
 FROM_WORKER: list[FromWorker] = [
-    Planned(PLAN),
-    Progress(1, 2),
-    Ready(LIMITS, PARAMS, 100, 50, 1, STATUS),
-    Answer(1, None),
+    ModelPlanned(PLAN),
+    LoadProgress(1, 2),
+    ModelReady(LIMITS, PARAMS, 100, 50, 1, STATUS),
+    SubmitResult(1, None),
 ]
 
 
@@ -139,18 +139,21 @@ def test_what_workers_say_comes_back_as_it_was() -> None:
     for message in FROM_WORKER:
         assert read_from_worker(frame(message)[HEADER_BYTES:]) == message
     said = {type(message) for message in FROM_WORKER}
-    assert set(get_args(FromWorker)) - said == {Refused, Step}  # whose errors and events are compared below
+    assert set(get_args(FromWorker)) - said == {
+        ModelRejected,
+        StepEvents,
+    }  # whose errors and events are compared below
 
 
 def test_every_kind_of_event_comes_back_as_it_was() -> None:
     step = read_from_worker(step_frame(STATUS, [(5, EVENTS[:2]), (7, EVENTS[2:])])[HEADER_BYTES:])
-    assert isinstance(step, Step)
+    assert isinstance(step, StepEvents)
     assert step.status == STATUS
     assert [(number, read_events(batch)) for number, batch in step.batches] == [
         (5, EVENTS[:2]),
         (7, EVENTS[2:]),
     ]
-    assert {type(event) for event in EVENTS} | {Failed} == set(get_args(Event))
+    assert {type(event) for event in EVENTS} | {RequestFailed} == set(get_args(EngineEvent))
 
 
 @pytest.mark.parametrize(
@@ -164,12 +167,12 @@ def test_every_kind_of_event_comes_back_as_it_was() -> None:
     ],
 )
 def test_errors_reply_the_same_on_the_other_side(error: HeadraceError) -> None:
-    refused = read_from_worker(frame(Refused(error))[HEADER_BYTES:])
-    assert isinstance(refused, Refused)
-    step = read_from_worker(step_frame(STATUS, [(1, [Failed(error)])])[HEADER_BYTES:])
-    assert isinstance(step, Step)
+    refused = read_from_worker(frame(ModelRejected(error))[HEADER_BYTES:])
+    assert isinstance(refused, ModelRejected)
+    step = read_from_worker(step_frame(STATUS, [(1, [RequestFailed(error)])])[HEADER_BYTES:])
+    assert isinstance(step, StepEvents)
     [failed] = read_events(step.batches[0][1])
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, RequestFailed)
     for back in (refused.error, failed.error):
         assert type(back) is type(error)
         assert str(back) == str(error)
@@ -182,9 +185,9 @@ def test_an_error_of_a_class_that_this_side_does_not_know_replies_the_same() -> 
         status = 418
         code = "teapot"
 
-    body = frame(Refused(Strange("short and stout", param="spout")))[HEADER_BYTES:]
+    body = frame(ModelRejected(Strange("short and stout", param="spout")))[HEADER_BYTES:]
     refused = read_from_worker(body.replace(b"Strange", b"Unknown"))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, ModelRejected)
     error = refused.error
     assert type(error) is HeadraceError
     assert (error.status, error.code, error.kind, error.param) == (418, "teapot", Strange.kind, "spout")
@@ -202,7 +205,7 @@ def test_hostile_bodies_are_bad_frames_and_nothing_else() -> None:
             for read in (read_to_worker, read_from_worker):
                 try:
                     message = read(hostile)
-                    if isinstance(message, Step):
+                    if isinstance(message, StepEvents):
                         for _, batch in message.batches:
                             read_events(batch)
                 except BadFrame:
@@ -213,20 +216,20 @@ def test_wrong_types_are_named() -> None:
     with pytest.raises(BadFrame, match="int"):
         read_to_worker(frame(Cancel("x"))[HEADER_BYTES:])  # type: ignore[arg-type]
     with pytest.raises(BadFrame, match="Invalid value"):
-        read_to_worker(frame(Progress(1, 2))[HEADER_BYTES:])  # the other direction's
+        read_to_worker(frame(LoadProgress(1, 2))[HEADER_BYTES:])  # the other direction's
     with pytest.raises(BadFrame):
         read_events([(99, b"\x80")])  # type: ignore[list-item]
 
 
 def test_what_is_too_large_is_not_sent() -> None:
     with pytest.raises(BadFrame, match="at most"):
-        frame(Prepare("x" * (FRAME_LIMIT_BYTES + 1), OPTIONS))
+        frame(PlanModel("x" * (FRAME_LIMIT_BYTES + 1), OPTIONS))
 
 
 def test_every_field_of_a_request_is_covered() -> None:
     """A new field of a request must differ from its default above, so that its crossing is tested."""
-    plain = Request(prompt=(1,))
-    for field in fields(Request):
+    plain = EngineRequest(prompt=(1,))
+    for field in fields(EngineRequest):
         assert getattr(REQUEST, field.name) != getattr(plain, field.name), field.name
 
 
@@ -247,11 +250,11 @@ class Ends:
 
 def test_frames_arrive_in_order_however_they_are_cut() -> None:
     with Ends() as ends:
-        data = frame(Cancel(1)) + frame(Proceed()) + frame(Cancel(2))
+        data = frame(Cancel(1)) + frame(LoadModel()) + frame(Cancel(2))
         for byte in data:
             ends.other.send(bytes([byte]))
         got = [read_to_worker(ends.pipe.read() or b"") for _ in range(3)]
-        assert got == [Cancel(1), Proceed(), Cancel(2)]
+        assert got == [Cancel(1), LoadModel(), Cancel(2)]
         ends.other.close()
         assert ends.pipe.read() is None
 
@@ -277,12 +280,12 @@ def test_writing_to_nobody_does_no_harm() -> None:
     with Ends() as ends:
         ends.other.close()
         for _ in range(100):
-            ends.pipe.put(frame(Proceed()))
+            ends.pipe.put(frame(LoadModel()))
         assert ends.pipe.read() is None
 
 
 def test_no_function_crosses() -> None:
-    order = Submit(1, Request(prompt=(1,), scaling=Scaling(vote=Vote("last_number"))), False)
+    order = Submit(1, EngineRequest(prompt=(1,), scaling=Scaling(vote=Vote("last_number"))), False)
     body = frame(order)[HEADER_BYTES:]
     assert read_to_worker(body) == order
     name, nothing = b"\xa8function", b"\xc0"

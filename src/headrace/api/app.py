@@ -14,7 +14,7 @@ from headrace.api.anthropic import batches as message_batches
 from headrace.api.anthropic import messages
 from headrace.api.http import openapi
 from headrace.api.http.errors import install_error_handlers
-from headrace.api.http.middleware import Guard
+from headrace.api.http.middleware import ServerMiddleware
 from headrace.api.ollama import routes as ollama
 from headrace.api.ollama.pull import Pulls
 from headrace.api.openai import (
@@ -30,11 +30,11 @@ from headrace.api.openai import (
 from headrace.api.openai.batch_runner import BatchRunner
 from headrace.api.openai.responses import create
 from headrace.api.openai.responses import retrieve as kept
-from headrace.api.openai.responses.response_manager import Desk
+from headrace.api.openai.responses.response_manager import ResponseManager
 from headrace.api.service import Service
 from headrace.config.settings import Settings
 from headrace.loading.options import EngineOptions
-from headrace.workers.model_manager import ModelTable
+from headrace.workers.model_manager import ModelManager
 from headrace.workers.model_spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ ROOMS = (
 )
 
 
-def create_app(served: LoadedModel | ModelTable, settings: Settings) -> FastAPI:
+def create_app(served: LoadedModel | ModelManager, settings: Settings) -> FastAPI:
     """An ASGI application that serves one loaded model, which stays the caller's to close, or a table."""
-    if not isinstance(served, ModelTable):
+    if not isinstance(served, ModelManager):
         spec = ModelSpec(name=served.name, model=served.name, options=EngineOptions())
-        served = ModelTable.fixed(served, spec)
+        served = ModelManager.fixed(served, spec)
     service = Service(served, settings)
 
     @asynccontextmanager
@@ -65,16 +65,16 @@ def create_app(served: LoadedModel | ModelTable, settings: Settings) -> FastAPI:
     app.state.service = service
     app.state.progress = dict[str, ProgressWatch]()
     app.state.pulls = Pulls()
-    app.state.desk = Desk(service)
+    app.state.desk = ResponseManager(service)
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     install_error_handlers(app)
     for room in ROOMS:
         app.include_router(room.router)
     build = app.build_middleware_stack
 
-    def guarded_stack() -> Guard:
+    def guarded_stack() -> ServerMiddleware:
         # Outside Starlette's own error middleware, so that a 500 has its request id as well.
-        return Guard(build(), service)
+        return ServerMiddleware(build(), service)
 
     app.build_middleware_stack = guarded_stack  # type: ignore[method-assign]
     return app

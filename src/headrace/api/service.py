@@ -17,16 +17,16 @@ from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 
 from headrace.api.http.api_keys import KeyRing
-from headrace.api.http.call_context import Call, call_of
-from headrace.api.http.event_bridge import Mailbox
+from headrace.api.http.call_context import CallContext, call_of
+from headrace.api.http.event_bridge import EventBridge
 from headrace.api.http.request_log import RequestLog
 from headrace.config.settings import Settings
-from headrace.engine.request import Done, Event, Failed, Request, Ticket
+from headrace.engine.request import EngineEvent, EngineRequest, RequestFailed, RequestFinished, RequestHandle
 from headrace.engine.validation import MAX_PRIORITY
 from headrace.errors import HeadraceError, InvalidRequest, ModelLoading, Overloaded
 from headrace.storage.database import Database
-from headrace.telemetry.request_metrics import Meter, RequestMeter
-from headrace.workers.model_manager import ModelTable
+from headrace.telemetry.request_metrics import ModelMetrics, RequestMetrics
+from headrace.workers.model_manager import ModelManager
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -43,7 +43,7 @@ wait for theirs, those that were first run ahead."""
 T = TypeVar("T")
 
 
-class Generation:
+class ActiveRequest:
     """The engine requests of one HTTP request; lives on the event loop.
 
     `on_events(index, events)` gets the events of the request at `index`. `ended` resolves when every
@@ -54,8 +54,8 @@ class Generation:
         self,
         service: Service,
         model: LoadedModel,
-        on_events: Callable[[int, list[Event]], None],
-        call: Call,
+        on_events: Callable[[int, list[EngineEvent]], None],
+        call: CallContext,
         cost: Cost,
     ) -> None:
         self._service = service
@@ -64,14 +64,14 @@ class Generation:
         self._on_events = on_events
         self._call = call
         self._cost = cost
-        self._meters: list[RequestMeter] = []
-        self._tickets: list[Ticket] = []
+        self._meters: list[RequestMetrics] = []
+        self._tickets: list[RequestHandle] = []
         self._open = 0
         self._cancelled = False
         self._failure: HeadraceError | None = None
         self.ended: asyncio.Future[HeadraceError | None] = asyncio.get_running_loop().create_future()
 
-    async def submit(self, requests: Sequence[Request]) -> None:
+    async def submit(self, requests: Sequence[EngineRequest]) -> None:
         """Hand every request to the engine; where one is refused at the door, none goes on.
 
         In a thread where it may take a while: the door looks at every token, and grammars are compiled.
@@ -95,7 +95,7 @@ class Generation:
 
         self._open = len(requests)
         meter = self._service.meter_of(self._model.name)
-        self._meters = [RequestMeter(meter, self._call.arrival_s) for _ in requests]
+        self._meters = [RequestMetrics(meter, self._call.arrival_s) for _ in requests]
         self._let_go = self._service.models.share(self._model, self._call)
         self._service.under_way.add(self)
         self._service.queued_tokens += self._cost.prompt_tokens
@@ -145,7 +145,7 @@ class Generation:
         self._failure = self._failure or error
         self.cancel()
 
-    def _receive(self, index: int, events: list[Event]) -> None:
+    def _receive(self, index: int, events: list[EngineEvent]) -> None:
         last, now_s = events[-1], time.monotonic()
         if self._cost.prompt_tokens:
             self._begun()
@@ -157,12 +157,12 @@ class Generation:
             except Exception:  # it must end this reply only: other requests' events come after these
                 LOG.exception("a reply cannot be written")
                 self.fail(HeadraceError("the server failed; its log has the details"))
-        if isinstance(last, Failed):
+        if isinstance(last, RequestFailed):
             self._call.note(last.error)
             self.fail(last.error)
-        if isinstance(last, Done):
+        if isinstance(last, RequestFinished):
             self._call.usages.append(last.usage)
-        if isinstance(last, Done | Failed):
+        if isinstance(last, RequestFinished | RequestFailed):
             self._open -= 1
             if self._open == 0:
                 used = sum(usage.prompt_tokens + usage.completion_tokens for usage in self._call.usages)
@@ -184,22 +184,22 @@ class Service:
     `starting` until the default model has loaded for the first time: so long nothing is taken.
     """
 
-    def __init__(self, models: ModelTable, settings: Settings) -> None:
+    def __init__(self, models: ModelManager, settings: Settings) -> None:
         self.models = models
         self.settings = settings
         self.database = Database(settings.store_file)
         self.keys = KeyRing(settings, self.database)
-        self.meter = Meter()
+        self.meter = ModelMetrics()
         """What is counted of HTTP calls; what models do is in `meter_of`."""
-        self._meters: dict[str, Meter] = {}
+        self._meters: dict[str, ModelMetrics] = {}
         self.starting = models.default.model is None
         self._log = RequestLog(self.database, self.meter) if settings.log_requests else None
-        self.under_way: set[Generation] = set()
+        self.under_way: set[ActiveRequest] = set()
         self.open_calls = 0
         self.queued_tokens = 0  # of prompts of which nothing has come back yet
         self._body_bytes = 0
         self.draining = False
-        self._mailbox: Mailbox | None = None
+        self._mailbox: EventBridge | None = None
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="headrace-prompt")
 
     def check_started(self) -> None:
@@ -207,12 +207,12 @@ class Service:
         if self.starting:
             raise ModelLoading("the model is loading: try again in a moment", reason="loading")
 
-    def meter_of(self, name: str) -> Meter:
+    def meter_of(self, name: str) -> ModelMetrics:
         """The meter of a model's requests."""
-        return self._meters.setdefault(name, Meter())
+        return self._meters.setdefault(name, ModelMetrics())
 
     @contextmanager
-    def admitted(self, call: Call) -> Generator[None]:
+    def admitted(self, call: CallContext) -> Generator[None]:
         """Count a call that wants something computed, or refuse it before a byte of its body is read."""
         if self.draining:
             raise Overloaded(
@@ -238,7 +238,7 @@ class Service:
             call.account.leave()
             self.release_body(call)
 
-    def ended(self, call: Call) -> None:
+    def ended(self, call: CallContext) -> None:
         """A call is over, whatever became of it."""
         call.status = call.status or CLIENT_GONE
         for release in call.holds:
@@ -249,7 +249,7 @@ class Service:
         if self._log is not None and call.method == "POST":
             self._log.add(call, call.model or self.models.default.name)
 
-    def hold_body(self, call: Call, size: int) -> None:
+    def hold_body(self, call: CallContext, size: int) -> None:
         """Make room for `size` more bytes of the call's body; Overloaded where all bodies take too much."""
         if self._body_bytes + size > BODIES_LIMIT_BYTES:
             raise Overloaded(
@@ -260,23 +260,25 @@ class Service:
         self._body_bytes += size
         call.body_bytes += size
 
-    def release_body(self, call: Call) -> None:
+    def release_body(self, call: CallContext) -> None:
         """The call's body is not needed any more."""
         self._body_bytes -= call.body_bytes
         call.body_bytes = 0
 
     @property
-    def mailbox(self) -> Mailbox:
+    def mailbox(self) -> EventBridge:
         """Where engine events arrive; only on the event loop."""
         if self._mailbox is None:
-            self._mailbox = Mailbox(asyncio.get_running_loop())
+            self._mailbox = EventBridge(asyncio.get_running_loop())
         return self._mailbox
 
     async def off_loop(self, work: Callable[[], T]) -> T:
         """Run `work` (templates, long prompts) in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    async def use(self, call: Call, name: str | None, *, keep_alive_s: float | None = None) -> LoadedModel:
+    async def use(
+        self, call: CallContext, name: str | None, *, keep_alive_s: float | None = None
+    ) -> LoadedModel:
         """The model of that name (None: the default one), kept in memory until `call` has ended.
 
         `keep_alive_s` is how long it stays after that unused, where nobody says otherwise: 0 not at all,
@@ -292,10 +294,10 @@ class Service:
     async def start(
         self,
         model: LoadedModel,
-        requests: Sequence[Request],
-        on_events: Callable[[int, list[Event]], None],
-        call: Call,
-    ) -> Generation:
+        requests: Sequence[EngineRequest],
+        on_events: Callable[[int, list[EngineEvent]], None],
+        call: CallContext,
+    ) -> ActiveRequest:
         """Submit; raises what the engine refuses at the door, or RateLimited. `call` is charged for it."""
         asked, limit = sum(request.params.n for request in requests), model.engine.limits.max_choices
         if asked > limit:  # not Overloaded: it would be so on every retry
@@ -308,11 +310,11 @@ class Service:
             requests = [replace(request, priority=MAX_PRIORITY) for request in requests]
         cost = self._cost(requests)
         call.account.reserve(cost.reserved_tokens)
-        generation = Generation(self, model, on_events, call, cost)
+        generation = ActiveRequest(self, model, on_events, call, cost)
         await generation.submit(requests)
         return generation
 
-    def _cost(self, requests: Sequence[Request]) -> Cost:
+    def _cost(self, requests: Sequence[EngineRequest]) -> Cost:
         prompts = sum(len(request.prompt) for request in requests)
         return Cost(prompts, prompts + sum(map(_most_tokens, requests)))
 
@@ -324,7 +326,7 @@ class Service:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _most_tokens(request: Request) -> int:
+def _most_tokens(request: EngineRequest) -> int:
     """How many tokens a request may generate, as far as it says so."""
     most = request.params.n * (request.params.max_tokens or 0)
     total = None if request.scaling is None else request.scaling.max_total_tokens

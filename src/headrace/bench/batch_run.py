@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from headrace.engine.client import EngineContract
-from headrace.engine.request import Delta, Done, Event, Failed, Request
+from headrace.engine.client import EngineClient
+from headrace.engine.request import Delta, EngineEvent, EngineRequest, RequestFailed, RequestFinished
 
 
 class Arrival(Struct, frozen=True):
@@ -20,12 +20,12 @@ class Arrival(Struct, frozen=True):
     tokens: tuple[int, ...]
 
 
-def run_together(engine: EngineContract, requests: Sequence[Request]) -> Iterator[Arrival]:
+def run_together(engine: EngineClient, requests: Sequence[EngineRequest]) -> Iterator[Arrival]:
     """Submit all and give out what comes until all have ended. Raises the error of one that fails."""
-    arrived: queue.SimpleQueue[tuple[int, float, list[Event]]] = queue.SimpleQueue()
+    arrived: queue.SimpleQueue[tuple[int, float, list[EngineEvent]]] = queue.SimpleQueue()
     for index, request in enumerate(requests):
 
-        def sink(events: list[Event], index: int = index) -> None:
+        def sink(events: list[EngineEvent], index: int = index) -> None:
             arrived.put((index, time.monotonic(), events))
 
         engine.submit(request, sink)
@@ -33,8 +33,8 @@ def run_together(engine: EngineContract, requests: Sequence[Request]) -> Iterato
     while open_requests:
         index, at_s, events = arrived.get()
         for event in events:
-            if isinstance(event, Failed):
+            if isinstance(event, RequestFailed):
                 raise event.error
             if isinstance(event, Delta):
                 yield Arrival(index, at_s, event.tokens)
-            open_requests -= isinstance(event, Done)
+            open_requests -= isinstance(event, RequestFinished)

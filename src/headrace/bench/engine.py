@@ -12,8 +12,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.bench.single_run import RunFigures, RunOrder
-from headrace.bench.summary import Spread, spread
+from headrace.bench.single_run import RunConfig, RunResult
+from headrace.bench.summary import Summary, spread
 from headrace.bench.workload import Workload, prepare_workload
 from headrace.engine.client import MemoryPlan
 from headrace.errors import HeadraceError, UsageError
@@ -37,20 +37,20 @@ class StepReport(Struct, frozen=True, kw_only=True):
     """
 
     workload: Workload
-    figures: dict[str, Spread]
+    figures: dict[str, Summary]
     arithmetic: str
     weight_bytes_per_token: int
     plan: MemoryPlan
-    prefill_share_of_peak: Spread
-    decode_share_of_peak: Spread
-    decode_share_of_bandwidth: Spread
+    prefill_share_of_peak: Summary
+    decode_share_of_peak: Summary
+    decode_share_of_bandwidth: Summary
     limits: Limits
     runs: int
     slow_runs: int
 
 
 class _Run(Struct, frozen=True):
-    figures: RunFigures
+    figures: RunResult
     limits: Limits  # the worse of those before and after
     slow: bool
 
@@ -82,8 +82,7 @@ def bench_step(
     return StepReport(
         workload=workload,
         figures={
-            name: spread([getattr(run.figures, name) for run in kept])
-            for name in RunFigures.__struct_fields__
+            name: spread([getattr(run.figures, name) for run in kept]) for name in RunResult.__struct_fields__
         },
         arithmetic=limit.arithmetic,
         weight_bytes_per_token=plan.weight_bytes_per_token,
@@ -134,8 +133,8 @@ def _measured_runs(
     return done
 
 
-def _run(workload: Workload, options: EngineOptions) -> RunFigures:
-    order = RunOrder(workload=workload, options=options, started_s=time.monotonic())
+def _run(workload: Workload, options: EngineOptions) -> RunResult:
+    order = RunConfig(workload=workload, options=options, started_s=time.monotonic())
     command = [sys.executable, "-m", "headrace.bench.single_run", order.to_json()]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0 or not done.stdout:
@@ -144,7 +143,7 @@ def _run(workload: Workload, options: EngineOptions) -> RunFigures:
     if "error" in found:
         error = UsageError if found["exit_code"] == UsageError.exit_code else HeadraceError
         raise error(found["error"], param=found["param"])
-    return RunFigures(**found)
+    return RunResult(**found)
 
 
 def _better(one: Limits, other: Limits) -> Limits:
@@ -185,7 +184,7 @@ def default_cache(options: EngineOptions, workload: Workload, temporary: Path) -
     return options if workload.config is None else replace(options, cache_dir=temporary)
 
 
-def shares(report: StepReport) -> Sequence[tuple[str, Spread]]:
+def shares(report: StepReport) -> Sequence[tuple[str, Summary]]:
     """The shares with the names that JSON has for them."""
     peak = "int8" if report.arithmetic == "int8" else report.arithmetic
     return (

@@ -21,13 +21,13 @@ from headrace.loading.options import EngineOptions
 from headrace.loading.roofline import arithmetic_of, peak_of
 from headrace.program.program import Instruction, Program
 from headrace.program.step import Step
-from headrace.weights.packing.packed_weights import Wanted, predicted_bytes
+from headrace.weights.packing.packed_weights import WeightSpec, predicted_bytes
 
 Progress = Callable[[str], None]
 OTHER = "(rotations)"
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class ProfilePart(Struct, frozen=True, kw_only=True):
     """All instructions of one kind in a step. `least_s` is what the machine's limits allow, None where the
     work is too small to be counted; `bound` says which limit that is: "bandwidth", or a peak."""
 
@@ -43,7 +43,7 @@ class StepProfile(Struct, frozen=True, kw_only=True):
 
     title: str
     step_s: float
-    parts: tuple[Part, ...]
+    parts: tuple[ProfilePart, ...]
 
 
 class _Work(Struct, frozen=True):
@@ -139,7 +139,7 @@ def _profile(
         least_s, bound = counter.least(instruction, step, limits)
         groups.setdefault((counter.label(instruction), bound), []).append((seconds_, least_s))
     parts = [
-        Part(
+        ProfilePart(
             name=name,
             count=len(entries),
             seconds=sum(seconds for seconds, _ in entries),
@@ -148,7 +148,7 @@ def _profile(
         )
         for (name, bound), entries in groups.items()
     ]
-    parts.append(Part(name=OTHER, count=1, seconds=medians[0], least_s=None, bound=""))
+    parts.append(ProfilePart(name=OTHER, count=1, seconds=medians[0], least_s=None, bound=""))
     parts.sort(key=lambda part: -part.seconds)
     return StepProfile(title=title, step_s=statistics.median(whole), parts=tuple(parts))
 
@@ -156,7 +156,7 @@ def _profile(
 class _Counter:
     """The bytes and operations that instructions need."""
 
-    def __init__(self, program: Program, wanted: tuple[Wanted, ...], kv_type: KvType) -> None:
+    def __init__(self, program: Program, wanted: tuple[WeightSpec, ...], kv_type: KvType) -> None:
         self._shares: Mapping[str, float] = shares_per_token(program)
         self._wanted = {weight.name: weight for weight in wanted}
         self._kv_bytes = KV_BYTES[kv_type]
@@ -184,7 +184,7 @@ class _Counter:
         bound = "bandwidth" if reading_s > computing_s else arithmetic_of(work.format)
         return max(reading_s, computing_s), bound
 
-    def _weights(self, instruction: Instruction) -> list[Wanted]:
+    def _weights(self, instruction: Instruction) -> list[WeightSpec]:
         names = {
             value.name
             for part in instruction.expand()

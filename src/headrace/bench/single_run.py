@@ -2,7 +2,7 @@
 
     python -m headrace.bench.single_run JSON
 
-JSON is a `RunOrder`; the reply is a line of JSON on stdout: `RunFigures`, or an `error`.
+JSON is a `RunConfig`; the reply is a line of JSON on stdout: `RunResult`, or an `error`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec import Struct, to_builtins
 from headrace.bench.batch_run import run_together
 from headrace.bench.workload import Workload, prepare_workload, random_prompts
 from headrace.engine.client import LoadedModel
-from headrace.engine.request import Request
+from headrace.engine.request import EngineRequest
 from headrace.errors import HeadraceError
 from headrace.loading.loader import start
 from headrace.loading.options import EngineOptions
@@ -28,7 +28,7 @@ from headrace.sampling.params import SamplingParams
 _FIRST_PROMPT = 32  # tokens of the prompt whose first token is timed from the start of the process
 
 
-class RunOrder(Struct, frozen=True, kw_only=True):
+class RunConfig(Struct, frozen=True, kw_only=True):
     """`started_s` is of the monotonic clock, just before the process was started."""
 
     workload: Workload
@@ -52,7 +52,7 @@ def _path_of_text(kind: type, text: object) -> Path:
     raise NotImplementedError
 
 
-class RunFigures(Struct, frozen=True, kw_only=True):
+class RunResult(Struct, frozen=True, kw_only=True):
     """Speeds are of all sequences together; `decode` while all of them generate, 0 for single tokens."""
 
     prefill_tokens_per_s: float
@@ -66,14 +66,14 @@ class RunFigures(Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     """Read the order, run it, print the figures."""
-    order = msgspec.json.decode(sys.argv[1], type=RunOrder, dec_hook=_path_of_text)
+    order = msgspec.json.decode(sys.argv[1], type=RunConfig, dec_hook=_path_of_text)
     try:
         print(json.dumps(to_builtins(measure(order))))
     except HeadraceError as error:
         print(json.dumps({"error": error.message, "param": error.param, "exit_code": error.exit_code}))
 
 
-def measure(order: RunOrder) -> RunFigures:
+def measure(order: RunConfig) -> RunResult:
     """Load, then one short request, then the workload."""
     begin_s = time.monotonic()
     prepared = prepare_workload(order.workload, order.options)
@@ -88,7 +88,7 @@ def measure(order: RunOrder) -> RunFigures:
         times_s = _times_s(model, prompts, order.workload.generate)
     finally:
         model.close()
-    return RunFigures(
+    return RunResult(
         load_s=load_s,
         first_token_from_start_s=first_token_s,
         peak_rss_bytes=_peak_rss_bytes(),
@@ -127,7 +127,7 @@ def _times_s(model: LoadedModel, prompts: list[tuple[int, ...]], generate: int) 
     """When the tokens of each prompt came, in seconds after submission: the prompts run together, greedily,
     and nothing is taken from the prefix cache."""
     params = SamplingParams(temperature=0, max_tokens=generate, ignore_eos=True)
-    requests = [Request(prompt=prompt, params=params, cache=False) for prompt in prompts]
+    requests = [EngineRequest(prompt=prompt, params=params, cache=False) for prompt in prompts]
     times_s: list[list[float]] = [[] for _ in prompts]
     submitted_s = time.monotonic()
     for arrival in run_together(model.engine, requests):

@@ -9,11 +9,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.bench.batch_run import run_together
-from headrace.bench.summary import Spread, spread
+from headrace.bench.summary import Summary, spread
 from headrace.chat.messages import Message
 from headrace.chat.prompt import prepare as prepare_conversation
 from headrace.engine.client import EngineStatus, LoadedModel
-from headrace.engine.request import Request
+from headrace.engine.request import EngineRequest
 from headrace.errors import HeadraceError, UsageError
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
@@ -63,7 +63,7 @@ JOBS: Mapping[str, Sequence[str]] = {
 Progress = Callable[[str], None]
 
 
-class SpeculateOrder(Struct, frozen=True, kw_only=True):
+class SpeculativeBenchConfig(Struct, frozen=True, kw_only=True):
     """What is measured: every drafter at every temperature with every number of sequences at once, in `pairs`
     of a plain run and one with drafts. `prompts` are by job; `generate` is the most tokens for each."""
 
@@ -76,7 +76,7 @@ class SpeculateOrder(Struct, frozen=True, kw_only=True):
     raw: bool = False
 
 
-class SpeculateFigures(Struct, frozen=True, kw_only=True):
+class SpeculativeBenchResult(Struct, frozen=True, kw_only=True):
     """One cell. `speed_up` is the ratio of tokens a second to the plain run beside it, `job_speed_up` that of
     all pairs together: few answers that gain much count for more there than many that lose little.
     `tokens_per_step` are those of one sequence; `accepted` is the share of drafted tokens that were right."""
@@ -85,8 +85,8 @@ class SpeculateFigures(Struct, frozen=True, kw_only=True):
     drafter: str
     temperature: float
     batch: int
-    plain_tokens_per_s: Spread
-    speed_up: Spread
+    plain_tokens_per_s: Summary
+    speed_up: Summary
     job_speed_up: float
     tokens_per_step: float
     drafted_per_token: float
@@ -110,8 +110,8 @@ class _Run(Struct, frozen=True):
 
 
 def bench_speculate(
-    order: SpeculateOrder, options: EngineOptions, *, progress: Progress = lambda text: None
-) -> Iterator[SpeculateFigures]:
+    order: SpeculativeBenchConfig, options: EngineOptions, *, progress: Progress = lambda text: None
+) -> Iterator[SpeculativeBenchResult]:
     """Measure cell after cell. Raises what loading raises; HeadraceError where drafts change a token."""
     if min(order.pairs, order.generate, *order.batches) < 1:
         raise UsageError("--pairs, --tokens and --batch must be at least 1", param="pairs")
@@ -128,7 +128,7 @@ def bench_speculate(
 
 @contextmanager
 def _engines(
-    order: SpeculateOrder, options: EngineOptions
+    order: SpeculativeBenchConfig, options: EngineOptions
 ) -> Generator[tuple[LoadedModel, Mapping[str, LoadedModel]]]:
     """The plain engine and one for each drafter."""
     alone = replace(options, draft_model=None, draft_layers=None)
@@ -146,18 +146,18 @@ def _engines(
 
 
 def _cells(
-    order: SpeculateOrder,
+    order: SpeculativeBenchConfig,
     plain: LoadedModel,
     drafting: Mapping[str, LoadedModel],
     job: str,
     ids: Sequence[tuple[int, ...]],
     temperature: float,
     batch: int,
-) -> Iterator[SpeculateFigures]:
+) -> Iterator[SpeculativeBenchResult]:
     found: dict[str, list[tuple[_Run, _Run]]] = {name: [] for name in drafting}
     for pair in range(-1, order.pairs):  # the first warms up: costs and rates are not known yet
         requests = [
-            Request(
+            EngineRequest(
                 prompt=ids[(pair * batch + index) % len(ids)],
                 params=SamplingParams(
                     temperature=temperature, max_tokens=order.generate, seed=pair * batch + index
@@ -178,7 +178,7 @@ def _cells(
         with_drafts = [run for _, run in pairs]
         generated = sum(run.generated for run in with_drafts)
         drafted = sum(run.drafted for run in with_drafts)
-        yield SpeculateFigures(
+        yield SpeculativeBenchResult(
             job=job,
             drafter=name,
             temperature=temperature,
@@ -200,7 +200,7 @@ def _encode(model: LoadedModel, prompt: str, *, raw: bool) -> tuple[int, ...]:
     return tuple(model.tokenizer.encode(conversation.text, add_special=False))
 
 
-def _run(model: LoadedModel, requests: Sequence[Request]) -> _Run:
+def _run(model: LoadedModel, requests: Sequence[EngineRequest]) -> _Run:
     """Run them together; the time is from the last first token on, so that prefill does not count."""
     before = model.engine.status()
     tokens: list[list[int]] = [[] for _ in requests]

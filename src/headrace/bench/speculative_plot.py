@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.bench.matplotlib_figure import new_figure
-from headrace.bench.speculative import SpeculateFigures
+from headrace.bench.speculative import SpeculativeBenchResult
 
 _COLOURS = ("#2563eb", "#ea7317", "#12805c")
 
 
-def plot_speed_ups(figures: Sequence[SpeculateFigures], path: Path) -> None:
+def plot_speed_ups(figures: Sequence[SpeculativeBenchResult], path: Path) -> None:
     """Bars by job and sequences at once, with the least and the most of single runs, a panel for each
     temperature; UsageError without matplotlib."""
     temperatures = sorted({figure.temperature for figure in figures})

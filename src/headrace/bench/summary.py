@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 
-class Spread(Struct, frozen=True):
+class Summary(Struct, frozen=True):
     """In the unit of what was measured."""
 
     median: float
@@ -16,6 +16,6 @@ class Spread(Struct, frozen=True):
     max: float
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> Summary:
     """Of one or more values."""
-    return Spread(statistics.median(values), min(values), max(values))
+    return Summary(statistics.median(values), min(values), max(values))

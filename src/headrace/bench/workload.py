@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from headrace.bench.random_checkpoint import RandomCheckpoint, no_tokenizer, read_config_file
 from headrace.errors import UsageError
-from headrace.loading.loader import Prepared, prepare, prepare_checkpoint
+from headrace.loading.loader import PlannedModel, prepare, prepare_checkpoint
 from headrace.loading.options import EngineOptions
 
 
@@ -41,7 +41,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         return asdict(self) | {"config": None if self.config is None else str(self.config)}
 
 
-def prepare_workload(workload: Workload, options: EngineOptions) -> Prepared:
+def prepare_workload(workload: Workload, options: EngineOptions) -> PlannedModel:
     """The model, planned; raises as loading does, and UsageError where its context is too short."""
     try:
         if workload.config is None:

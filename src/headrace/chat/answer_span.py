@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class AnswerPlace(Struct, frozen=True):
+class AnswerSpan(Struct, frozen=True):
     """The answer comes after the last `after`, within `wrap` where that is written.
 
     Without `after` all is answer, unless reasoning had begun: the prompt `opened` it or the text starts with

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from headrace.chat.messages import ToolCall
-from headrace.chat.reasoning import ReasoningMarks, reasoning_of
+from headrace.chat.reasoning import ReasoningMarkers, reasoning_of
 from headrace.chat.tool_formats.events import (
     AnswerEvent,
     Arguments,
     CallEnd,
     CallFailed,
     CallStart,
-    Output,
+    OutputEvents,
     Reasoning,
     Text,
 )
@@ -22,16 +22,16 @@ from headrace.chat.tool_formats.format import openai_id
 from headrace.chat.tool_formats.gpt_oss import ANALYSIS, Harmony
 from headrace.chat.tool_formats.lark import Lark, SpecialId
 from headrace.chat.tool_formats.reader import Reader, Steps
-from headrace.chat.tool_formats.registry import FAMILIES, Family, family_of
+from headrace.chat.tool_formats.registry import FAMILIES, Family, tool_format_of
 from headrace.chat.tools import ToolUse
 from headrace.errors import InvalidRequest
 
 
-class AnswerSyntax(Struct, frozen=True):
+class OutputSyntax(Struct, frozen=True):
     """How a model writes answers. With harmony the family says it all, otherwise `reasoning` comes first."""
 
     family: Family | None
-    reasoning: ReasoningMarks | None
+    reasoning: ReasoningMarkers | None
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -42,35 +42,35 @@ class AnswerSyntax(Struct, frozen=True):
         )
 
     @property
-    def thinking(self) -> ReasoningMarks | None:
+    def thinking(self) -> ReasoningMarkers | None:
         """What stands around reasoning, in harmony too; None for a model that does not reason."""
-        return ReasoningMarks(*ANALYSIS) if isinstance(self.family, Harmony) else self.reasoning
+        return ReasoningMarkers(*ANALYSIS) if isinstance(self.family, Harmony) else self.reasoning
 
 
-def answer_syntax(template_source: str, family: str | None = None) -> AnswerSyntax:
+def output_syntax(template_source: str, family: str | None = None) -> OutputSyntax:
     """The syntax that a chat template teaches; `family` names another for calls."""
     if family is not None and family not in FAMILIES:
         raise InvalidRequest(
             f"there is no tool format {family!r:.60}: choose one of {', '.join(FAMILIES)}",
             param="tool_format",
         )
-    found = FAMILIES[family] if family is not None else family_of(template_source)
-    return AnswerSyntax(found, None if isinstance(found, Harmony) else reasoning_of(template_source))
+    found = FAMILIES[family] if family is not None else tool_format_of(template_source)
+    return OutputSyntax(found, None if isinstance(found, Harmony) else reasoning_of(template_source))
 
 
-class AnswerParser:
+class OutputParser:
     """Takes one answer apart. What the events say together does not depend on how the text was cut.
 
     A call counts only where it is complete and of a tool that may be called; what looks like one and is none
     comes back as text, marks and all. Where a call had begun to be shown, CallFailed goes before that text.
     """
 
-    def __init__(self, syntax: AnswerSyntax, use: ToolUse | None, *, opened: bool = False) -> None:
+    def __init__(self, syntax: OutputSyntax, use: ToolUse | None, *, opened: bool = False) -> None:
         """`opened`: the prompt ends within the reasoning."""
         self._reader = Reader()
         new_id = syntax.family.new_id if syntax.family else openai_id
         tools, parallel = (use.callable, use.parallel) if use else ((), True)
-        self._output = Output(tools, new_id, parallel=parallel)
+        self._output = OutputEvents(tools, new_id, parallel=parallel)
         self._steps = _answer(syntax, use, self._reader, self._output, opened)
         self._output.thinking = opened
         next(self._steps, None)
@@ -95,7 +95,7 @@ class AnswerParser:
         return self._output.take()
 
 
-class Answer:
+class ParsedOutput:
     """What the events of one choice have said so far. Calls that failed are none of it."""
 
     def __init__(self) -> None:
@@ -142,9 +142,9 @@ class Answer:
 
 
 def _answer(
-    syntax: AnswerSyntax, use: ToolUse | None, reader: Reader, output: Output, opened: bool
+    syntax: OutputSyntax, use: ToolUse | None, reader: Reader, output: OutputEvents, opened: bool
 ) -> Steps[None]:
-    def rest(reader: Reader, output: Output) -> Steps[None]:
+    def rest(reader: Reader, output: OutputEvents) -> Steps[None]:
         wrap = syntax.reasoning.wrap if syntax.reasoning else ()
         if wrap:
             yield from reader.space()
@@ -160,7 +160,7 @@ def _answer(
         yield from rest(reader, output)
 
 
-def answer_grammar(syntax: AnswerSyntax, use: ToolUse, special_id: SpecialId, *, opened: bool) -> str | None:
+def output_grammar(syntax: OutputSyntax, use: ToolUse, special_id: SpecialId, *, opened: bool) -> str | None:
     """A grammar for answers in which `use` is kept; None where calls are free (no tool is strict and none has
     to be called). Raises InvalidRequest where strict tools cannot be kept."""
     family = syntax.family

@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.chat.answer_span import AnswerPlace
+from headrace.chat.answer_span import AnswerSpan
 from headrace.chat.messages import Message
-from headrace.chat.output_parser import AnswerParser, AnswerSyntax, answer_grammar, answer_syntax
+from headrace.chat.output_parser import OutputParser, OutputSyntax, output_grammar, output_syntax
 from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.chat.tool_formats.format import ToolFormat, short_id
 from headrace.chat.tool_formats.gpt_oss import ANALYSIS, FINAL, Harmony
@@ -20,23 +20,25 @@ from headrace.chat.tool_formats.registry import FAMILIES
 from headrace.chat.tools import ToolUse
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint
-from headrace.sampling.reasoning_budget import ThinkingLimit
+from headrace.sampling.reasoning_budget import ReasoningBudget
 from headrace.tokenization.tokenizer import Tokenizer
 
-STRICT_IN_VAIN = "tools: strict has no effect with tool_choice auto, this model's calls begin without a mark"
+STRICT_UNAVAILABLE = (
+    "tools: strict has no effect with tool_choice auto, this model's calls begin without a mark"
+)
 """What a caller is told where `strict_in_vain`."""
 
 CONTINUATION = "Wait"
 """What a model that would end its reasoning too early reads instead, as in s1."""
 
-_syntax_of = lru_cache(32)(answer_syntax)
+_syntax_of = lru_cache(32)(output_syntax)
 
 
-class Conversation(Struct, frozen=True):
+class ChatPrompt(Struct, frozen=True):
     """What is asked of a model. `opened`: the prompt ends within the reasoning. `use`: the tools on offer."""
 
     text: str
-    syntax: AnswerSyntax
+    syntax: OutputSyntax
     use: ToolUse | None
     opened: bool
     continues: bool
@@ -46,9 +48,9 @@ class Conversation(Struct, frozen=True):
         """Whether the answer is text and nothing else."""
         return self.continues or (self.use is None and self.syntax.thinking is None)
 
-    def parser(self) -> AnswerParser:
+    def parser(self) -> OutputParser:
         """A parser for one answer; there is one for each choice."""
-        return AnswerParser(self.syntax, self.use, opened=self.opened)
+        return OutputParser(self.syntax, self.use, opened=self.opened)
 
     def visible_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Special tokens that the parser must see in the text."""
@@ -66,7 +68,7 @@ class Conversation(Struct, frozen=True):
         """
         grammar = None
         if self.use is not None:
-            grammar = answer_grammar(
+            grammar = output_grammar(
                 self.syntax, self.use, lambda mark: _special_id(tokenizer, mark), opened=self.opened
             )
         if wanted is None:
@@ -81,14 +83,14 @@ class Conversation(Struct, frozen=True):
         return replace(wanted, after=reasoning.end) if self.opened and reasoning is not None else wanted
 
     @property
-    def answer_place(self) -> AnswerPlace | None:
+    def answer_place(self) -> AnswerSpan | None:
         """Where the answer stands in what the model writes; None: all of it is."""
         if self.plain or self.syntax.thinking is None:
             return None
         if isinstance(self.syntax.family, Harmony):
-            return AnswerPlace(FINAL, ANALYSIS[0])
+            return AnswerSpan(FINAL, ANALYSIS[0])
         marks = self.syntax.thinking
-        return AnswerPlace(marks.end, marks.start, self.opened, marks.wrap)
+        return AnswerSpan(marks.end, marks.start, self.opened, marks.wrap)
 
     def thinking(
         self,
@@ -98,7 +100,7 @@ class Conversation(Struct, frozen=True):
         param: str,
         min_tokens: int = 0,
         continuation: str = CONTINUATION,
-    ) -> ThinkingLimit:
+    ) -> ReasoningBudget:
         """Bounds on the tokens of reasoning; what ends it is the model's own mark and nothing else, and where
         the model would end it before `min_tokens`, `continuation` stands in place of the mark.
 
@@ -124,7 +126,7 @@ class Conversation(Struct, frozen=True):
                 f"thinking_continuation contains {marks.end!r}, which ends the reasoning: take it out",
                 param="thinking_continuation",
             )
-        return ThinkingLimit(
+        return ReasoningBudget(
             max_tokens=max_tokens,
             min_tokens=min_tokens,
             continuation=tuple(further),
@@ -152,7 +154,7 @@ def prepare(
     add_generation_prompt: bool = True,
     continue_final_message: bool = False,
     variables: Mapping[str, Any] | None = None,
-) -> Conversation:
+) -> ChatPrompt:
     """Render messages and tools; raises InvalidRequest for tools that the template would not show.
 
     `family` names the syntax of calls where the template does not tell it.
@@ -170,10 +172,10 @@ def prepare(
         variables=variables,
     )
     opened = syntax.reasoning is not None and syntax.reasoning.opened_by(text)
-    return Conversation(text, syntax, use, opened, continue_final_message)
+    return ChatPrompt(text, syntax, use, opened, continue_final_message)
 
 
-def _check_tools(template: ChatTemplate, syntax: AnswerSyntax) -> None:
+def _check_tools(template: ChatTemplate, syntax: OutputSyntax) -> None:
     # A template that first sets its own `tools` from another variable reads it all the same.
     if "tools" not in template.reads and "set tools =" not in template.tool_source:
         raise InvalidRequest(

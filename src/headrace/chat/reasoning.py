@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from headrace.chat.tool_formats.events import Output
+from headrace.chat.tool_formats.events import OutputEvents
 from headrace.chat.tool_formats.lark import Lark
 from headrace.chat.tool_formats.reader import Reader, Steps
 
 
-class ReasoningMarks(Struct, frozen=True):
+class ReasoningMarkers(Struct, frozen=True):
     """Reasoning stands between `start` and `end` before the answer; `wrap` stands around the answer itself.
 
     A template may write `start` at the end of the prompt; then the answer begins within the reasoning.
@@ -31,7 +31,12 @@ class ReasoningMarks(Struct, frozen=True):
         return prompt.rstrip().endswith(self.start)
 
     def read(
-        self, reader: Reader, output: Output, answer: Callable[[Reader, Output], Steps[None]], *, opened: bool
+        self,
+        reader: Reader,
+        output: OutputEvents,
+        answer: Callable[[Reader, OutputEvents], Steps[None]],
+        *,
+        opened: bool,
     ) -> Steps[None]:
         """Take an answer with the reasoning before it; `answer` takes what follows."""
         yield from reader.space()
@@ -51,16 +56,16 @@ class ReasoningMarks(Struct, frozen=True):
 
 
 _KNOWN = (
-    ReasoningMarks("[THINK]", "[/THINK]"),
-    ReasoningMarks("<|START_THINKING|>", "<|END_THINKING|>", ("<|START_RESPONSE|>", "<|END_RESPONSE|>")),
-    ReasoningMarks("<|channel>thought", "<channel|>"),
-    ReasoningMarks("<seed:think>", "</seed:think>"),
-    ReasoningMarks("<think>", "</think>", ("<response>", "</response>")),
-    ReasoningMarks("<think>", "</think>"),
+    ReasoningMarkers("[THINK]", "[/THINK]"),
+    ReasoningMarkers("<|START_THINKING|>", "<|END_THINKING|>", ("<|START_RESPONSE|>", "<|END_RESPONSE|>")),
+    ReasoningMarkers("<|channel>thought", "<channel|>"),
+    ReasoningMarkers("<seed:think>", "</seed:think>"),
+    ReasoningMarkers("<think>", "</think>", ("<response>", "</response>")),
+    ReasoningMarkers("<think>", "</think>"),
 )
 
 
-def reasoning_of(template_source: str) -> ReasoningMarks | None:
+def reasoning_of(template_source: str) -> ReasoningMarkers | None:
     """The marks that a template knows; None where it knows none."""
     for marks in _KNOWN:
         needed = (marks.end, *marks.wrap[:1])

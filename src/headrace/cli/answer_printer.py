@@ -11,23 +11,23 @@ from msgspec import Struct
 from headrace import _native
 from headrace.cli.terminal import size
 from headrace.engine.client import LoadedModel
-from headrace.engine.request import Done, Event, Failed, Request
+from headrace.engine.request import EngineEvent, EngineRequest, RequestFailed, RequestFinished
 from headrace.loading.loader import usable_cores
 
 
-def events(model: LoadedModel, request: Request) -> Generator[Event]:
+def events(model: LoadedModel, request: EngineRequest) -> Generator[EngineEvent]:
     """The events of `request` as they come; raises its failure. Leaving early cancels it.
 
     Raises what the engine refuses at the door.
     """
-    arrived: queue.SimpleQueue[list[Event]] = queue.SimpleQueue()
+    arrived: queue.SimpleQueue[list[EngineEvent]] = queue.SimpleQueue()
     ticket = model.engine.submit(request, arrived.put)
     ended = False
     try:
         while not ended:
             for event in arrived.get():
-                ended = ended or isinstance(event, Done | Failed)
-                if isinstance(event, Failed):
+                ended = ended or isinstance(event, RequestFinished | RequestFailed)
+                if isinstance(event, RequestFailed):
                     raise event.error
                 yield event
     finally:
@@ -65,7 +65,7 @@ def read_bandwidth(threads: int | None) -> float:
     return _native.read_bandwidth(_native.Pool(threads or usable_cores()))
 
 
-def statistics(model: LoadedModel, done: Done, threads: int | None) -> Statistics:
+def statistics(model: LoadedModel, done: RequestFinished, threads: int | None) -> Statistics:
     """The answer's speed, set beside the machine's read bandwidth."""
     usage, timing = done.usage, done.timing
     decode_s = timing.total_s - timing.first_token_s

@@ -15,7 +15,7 @@ from headrace.chat.templates.chat_template import missing_template
 from headrace.cli.answer_printer import events, statistics
 from headrace.cli.terminal import note
 from headrace.engine.client import LoadedModel
-from headrace.engine.request import Delta, Done, Request
+from headrace.engine.request import Delta, EngineRequest, RequestFinished
 from headrace.errors import HeadraceError
 from headrace.sampling.params import SamplingParams, with_defaults
 
@@ -43,7 +43,7 @@ SETTABLE: Mapping[str, type] = {
 }
 
 
-class Conversation:
+class ChatHistory:
     """The messages so far and the parameters of the next answer."""
 
     def __init__(self, model: LoadedModel, params: SamplingParams, system: str | None) -> None:
@@ -102,7 +102,7 @@ def chat(
     """Talk until Ctrl-D or /quit. Raises TemplateMissing for a model that cannot chat."""
     if model.template is None:
         raise missing_template(model.name)
-    conversation = Conversation(model, with_defaults(model.defaults, sampling), system)
+    conversation = ChatHistory(model, with_defaults(model.defaults, sampling), system)
     session = _session()
     note(f"{model.name}, {model.context_length:,} tokens of context. /help for help, Ctrl-D to leave.")
     while True:
@@ -128,21 +128,21 @@ def chat(
                 print()
 
 
-def _answer(conversation: Conversation, line: str) -> Done | None:
+def _answer(conversation: ChatHistory, line: str) -> RequestFinished | None:
     """Stream one answer; None when Ctrl-C cut it short. What was said stays in the conversation."""
     conversation.messages.append(Message(role="user", content=line))
     said: list[str] = []
-    done: Done | None = None
+    done: RequestFinished | None = None
     stream = None
     try:
-        request = Request(prompt=conversation.prompt_ids(), params=conversation.params)
+        request = EngineRequest(prompt=conversation.prompt_ids(), params=conversation.params)
         stream = events(conversation.model, request)
         for event in stream:
             if isinstance(event, Delta):
                 said.append(event.text)
                 sys.stdout.write(event.text)
                 sys.stdout.flush()
-            elif isinstance(event, Done):
+            elif isinstance(event, RequestFinished):
                 done = event
     except KeyboardInterrupt:
         sys.stdout.write(" [stopped]")

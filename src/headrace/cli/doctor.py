@@ -22,7 +22,7 @@ from headrace.config.settings import Settings
 from headrace.errors import HeadraceError
 from headrace.loading.free_memory import free_memory_bytes
 from headrace.loading.loader import usable_cores
-from headrace.weights.hub.bundled import SHIPPED_DEFAULT, list_shipped
+from headrace.weights.hub.bundled import BUNDLED_DEFAULT, list_bundled
 from headrace.weights.hub.resolver import list_local
 
 HELP = """Check this machine: kernels, threads, memory and its speed, caches, models; problems with remedies.
@@ -136,9 +136,9 @@ def _cache(settings: Settings) -> list[Finding]:
 def _models() -> list[Finding]:
     names = [model.name for model in list_local()]
     here = Finding("models", ", ".join(names) or "none")
-    if SHIPPED_DEFAULT in list_shipped():
+    if BUNDLED_DEFAULT in list_bundled():
         return [here]
-    problem = f"the model {SHIPPED_DEFAULT} that ships with headrace is gone: install headrace again"
+    problem = f"the model {BUNDLED_DEFAULT} that ships with headrace is gone: install headrace again"
     return [Finding(here.name, here.value, problem, broken=True)]
 
 

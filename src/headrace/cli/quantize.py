@@ -15,7 +15,7 @@ from headrace.config.settings import Settings
 from headrace.errors import UsageError
 from headrace.loading.export import Export
 from headrace.loading.loader import usable_cores
-from headrace.loading.text_assets import public_name
+from headrace.loading.text_assets import served_name
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.gguf import export as gguf_export
 from headrace.weights.hub.resolver import resolve
@@ -60,7 +60,7 @@ def command(
         export = Export(
             checkpoint=checkpoint,
             path=path,
-            name=public_name(source, path).removesuffix(".gguf"),
+            name=served_name(source, path).removesuffix(".gguf"),
             type=weights.lower(),
             threads=settings.threads or usable_cores(),
         )

@@ -17,7 +17,7 @@ from headrace.cli.load_progress import loaded, names_a_model
 from headrace.cli.terminal import JsonFlag, note, print_json
 from headrace.config.settings import Settings
 from headrace.engine.client import LoadedModel
-from headrace.engine.request import ChoiceDone, Delta, Done, Request
+from headrace.engine.request import ChoiceFinished, Delta, EngineRequest, RequestFinished
 from headrace.errors import UsageError
 from headrace.sampling.params import with_defaults
 
@@ -70,7 +70,7 @@ def command(
             return
         ids = _prompt_ids(running, prompt, raw=raw, system=system)
         params = with_defaults(running.defaults, sampling)
-        request = Request(prompt=tuple(ids), params=params, continues=raw and prompt != "")
+        request = EngineRequest(prompt=tuple(ids), params=params, continues=raw and prompt != "")
         answer = _stream(running, request, echo=not json)
         if json:
             print_json(_report(running, answer, settings.threads))
@@ -88,34 +88,34 @@ def _prompt_ids(model: LoadedModel, prompt: str, *, raw: bool, system: str | Non
     return model.tokenizer.encode(model.template.render(messages), add_special=False)
 
 
-class _Answer(Struct, frozen=True):
+class _AnswerPrinter(Struct, frozen=True):
     text: str
-    ended: ChoiceDone
-    done: Done
+    ended: ChoiceFinished
+    done: RequestFinished
 
 
-def _stream(model: LoadedModel, request: Request, *, echo: bool) -> _Answer:
+def _stream(model: LoadedModel, request: EngineRequest, *, echo: bool) -> _AnswerPrinter:
     """The answer; with `echo` its text goes to stdout as it comes, and nothing else does in a pipe."""
     text: list[str] = []
-    ended: ChoiceDone | None = None
-    done: Done | None = None
+    ended: ChoiceFinished | None = None
+    done: RequestFinished | None = None
     for event in events(model, request):
         if isinstance(event, Delta):
             text.append(event.text)
             if echo:
                 sys.stdout.write(event.text)
                 sys.stdout.flush()
-        elif isinstance(event, ChoiceDone):
+        elif isinstance(event, ChoiceFinished):
             ended = event
-        elif isinstance(event, Done):
+        elif isinstance(event, RequestFinished):
             done = event
     assert done is not None and ended is not None
     if echo and sys.stdout.isatty():
         print()
-    return _Answer("".join(text), ended, done)
+    return _AnswerPrinter("".join(text), ended, done)
 
 
-def _report(model: LoadedModel, answer: _Answer, threads: int | None) -> dict[str, object]:
+def _report(model: LoadedModel, answer: _AnswerPrinter, threads: int | None) -> dict[str, object]:
     return {
         "model": model.name,
         "text": answer.text,

@@ -21,11 +21,11 @@ from headrace.errors import HeadraceError
 from headrace.loading.free_memory import free_memory_bytes
 from headrace.weights.hub.resolver import list_local
 from headrace.workers.model_entry import Policy
-from headrace.workers.model_manager import ModelTable
+from headrace.workers.model_manager import ModelManager
 from headrace.workers.model_spec import ModelSpec, read_specs, spec_of
 from headrace.workers.process import WorkerProcess
 from headrace.workers.spawn import Spawned
-from headrace.workers.worker_loader import WorkerLaunch
+from headrace.workers.worker_loader import WorkerLoader
 
 LOG = logging.getLogger("headrace.cli")
 
@@ -40,15 +40,15 @@ def run(
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     spare = [WorkerProcess(first)]
 
-    def launch(spec: ModelSpec) -> WorkerLaunch:
+    def launch(spec: ModelSpec) -> WorkerLoader:
         if not spare:
-            return WorkerLaunch(spec)
+            return WorkerLoader(spec)
         fetch(spec.model, settings)
-        return WorkerLaunch(spec, spare.pop())
+        return WorkerLoader(spec, spare.pop())
 
     free_bytes = free_memory_bytes()
     try:
-        table = ModelTable(read_specs(names, settings), launch, _policy(settings, free_bytes))
+        table = ModelManager(read_specs(names, settings), launch, _policy(settings, free_bytes))
         with bind(settings) as listener, ExitStack() as shown:
             for warning in exposed(settings):
                 note(f"warning: {warning}")

@@ -16,7 +16,7 @@ from headrace.errors import UsageError
 from headrace.loading.describe import ModelFacts, describe
 from headrace.loading.model_card import about, card
 from headrace.loading.options import engine_options
-from headrace.weights.hub.bundled import SHIPPED_DEFAULT
+from headrace.weights.hub.bundled import BUNDLED_DEFAULT
 from headrace.weights.hub.resolver import resolve
 
 HELP = """Show what a model is: architecture, parameters, types, context, template, licence.
@@ -65,7 +65,7 @@ def command(
 
 
 def _print_card(model: str | None, settings: Settings) -> None:
-    path = resolve(SHIPPED_DEFAULT if model is None else model, offline=settings.offline)
+    path = resolve(BUNDLED_DEFAULT if model is None else model, offline=settings.offline)
     text = card(path)
     if text is None:
         raise UsageError(f"{path} has no README.md: this model comes without a card")

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from headrace.chat.templates.chat_template import ChatTemplate
-from headrace.engine.request import Request, Sink, Ticket
+from headrace.engine.request import EngineRequest, EventCallback, RequestHandle
 from headrace.errors import Overloaded
 from headrace.sampling.params import SamplingParams
 from headrace.tokenization.tokenizer import Tokenizer
@@ -69,7 +69,7 @@ class EngineStatus(Struct, frozen=True):
     accepted: int = 0
 
 
-class EngineContract(Protocol):
+class EngineClient(Protocol):
     """An engine of this process or another one. Every method may be called from any thread."""
 
     @property
@@ -77,7 +77,7 @@ class EngineContract(Protocol):
         """How much it takes."""
         ...
 
-    def submit(self, request: Request, sink: Sink) -> Ticket:
+    def submit(self, request: EngineRequest, sink: EventCallback) -> RequestHandle:
         """Queue a request; `sink` gets its events. Raises a typed error before anything is computed."""
         ...
 
@@ -135,7 +135,7 @@ class LoadedModel(Struct, frozen=True, kw_only=True):
     context_length: int
     tokenizer: Tokenizer
     template: ChatTemplate | None
-    engine: EngineContract
+    engine: EngineClient
     defaults: SamplingParams
     plan: MemoryPlan
     created_s: int

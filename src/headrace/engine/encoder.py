@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 
 from headrace.engine.client import EngineLimits, EngineStatus
 from headrace.engine.request import (
-    ChoiceDone,
-    Done,
-    Embedded,
-    Event,
-    Failed,
-    Request,
-    Sink,
-    Ticket,
+    ChoiceFinished,
+    Embedding,
+    EngineEvent,
+    EngineRequest,
+    EventCallback,
+    RequestFailed,
+    RequestFinished,
+    RequestHandle,
     Timing,
     Usage,
 )
-from headrace.engine.request_queue import Cancel, Hold, Inbox, send
-from headrace.engine.validation import check_request
+from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue, send
+from headrace.engine.validation import validate_request
 from headrace.errors import HeadraceError
 from headrace.executors.executor import Executor
 from headrace.kv.pages import pages_for
@@ -41,15 +41,16 @@ class _Text(Struct, eq=False):
     """A request on its way; times are seconds of the monotonic clock."""
 
     request_id: str
-    request: Request
-    sink: Sink
+    request: EngineRequest
+    sink: EventCallback
     submitted_s: float
     ended: bool = False
 
 
 class Encoder:
-    """Makes vectors of texts on one thread of its own. `submit` and `Ticket.cancel` may be called from any
-    thread.
+    """Makes vectors of texts on one thread of its own.
+
+    `submit` and `RequestHandle.cancel` may be called from any thread.
 
     A text is computed whole, in one step, because its tokens see those after them: the executor's largest
     step has room for the longest text. The order is that of the Scheduler: `submitted_s + priority *
@@ -68,7 +69,7 @@ class Encoder:
         self.limits = limits
         self._pooling, self._vocabulary, self._clock = pooling, vocabulary, clock
         self._capacity = executor.capacity
-        self._inbox: Inbox[_Text] = Inbox(limits)
+        self._inbox: RequestQueue[_Text] = RequestQueue(limits)
         self._queue: list[tuple[float, int, _Text]] = []  # a heap, by rank; this and the next: the loop's own
         self._arrivals = itertools.count()
         self._running, self.steps, self._last_step_s = 0, 0, clock()
@@ -79,9 +80,9 @@ class Encoder:
 
     # -- from any thread ------------------------------------------------------------------------------
 
-    def submit(self, request: Request, sink: Sink) -> Ticket:
+    def submit(self, request: EngineRequest, sink: EventCallback) -> RequestHandle:
         """Queue a text; `sink` gets its events. Raises a typed error before anything is computed."""
-        check_request(
+        validate_request(
             request,
             vocabulary=self._vocabulary,
             longest=self.limits.context_length,
@@ -89,7 +90,7 @@ class Encoder:
         )
         request_id = self._inbox.name(request)
         self._inbox.accept(_Text(request_id, request, sink, self._clock()))
-        return Ticket(request_id, self.cancel, self.hold)
+        return RequestHandle(request_id, self.cancel, self.hold)
 
     def status(self) -> EngineStatus:
         """Where the engine stands now. Its pages are free between steps."""
@@ -112,7 +113,7 @@ class Encoder:
 
     def cancel(self, request_id: str) -> None:
         """Stop a request, as its ticket does; nothing where it has ended."""
-        self._inbox.tell(Cancel(request_id))
+        self._inbox.tell(CancelRequest(request_id))
 
     def hold(self, request_id: str, held: bool) -> None:
         """Without effect: all that comes of a text comes at once, so that no reader falls behind."""
@@ -131,15 +132,15 @@ class Encoder:
         if arrived is None:
             return False
         for item in arrived:
-            if isinstance(item, Cancel):
+            if isinstance(item, CancelRequest):
                 text = self._inbox.active.get(item.request_id)
                 if text is not None:
-                    self._end(text, [ChoiceDone(0, "cancelled"), self._done(text, self._clock())])
-            elif not isinstance(item, Hold):
+                    self._end(text, [ChoiceFinished(0, "cancelled"), self._done(text, self._clock())])
+            elif not isinstance(item, PauseRequest):
                 rank = item.submitted_s + item.request.priority * self.limits.ageing_s
                 heapq.heappush(self._queue, (rank, next(self._arrivals), item))
         for text, error in self._inbox.late(self._clock()):
-            self._end(text, [Failed(error)])
+            self._end(text, [RequestFailed(error)])
         return True
 
     def _fitting(self) -> list[_Text]:
@@ -167,33 +168,33 @@ class Encoder:
         ends = np.cumsum(counts).tolist()
         for text, count, end in zip(texts, counts, ends, strict=True):
             event = self._embedded(text.request, output[end - count : end])
-            ending: list[Event] = [event]
-            if isinstance(event, Embedded):
-                ending += [ChoiceDone(0, "stop"), self._done(text, begun_s)]
+            ending: list[EngineEvent] = [event]
+            if isinstance(event, Embedding):
+                ending += [ChoiceFinished(0, "stop"), self._done(text, begun_s)]
             self._end(text, ending)
 
-    def _embedded(self, request: Request, rows: Array) -> Embedded | Failed:
+    def _embedded(self, request: EngineRequest, rows: Array) -> Embedding | RequestFailed:
         assert request.embed is not None
         vectors = rows[:, : request.embed.dimensions]
         if not np.isfinite(vectors).all():
-            return Failed(
+            return RequestFailed(
                 HeadraceError("the model computed numbers that are not finite: its weights may be damaged")
             )
         if self._pooling.normalise:
             lengths = np.sqrt(np.square(vectors).sum(-1, keepdims=True))
             vectors = vectors / np.maximum(lengths, np.float32(_SMALLEST_LENGTH))
-        return Embedded(len(vectors), np.ascontiguousarray(vectors, "<f4").tobytes())
+        return Embedding(len(vectors), np.ascontiguousarray(vectors, "<f4").tobytes())
 
-    def _done(self, text: _Text, begun_s: float) -> Done:
+    def _done(self, text: _Text, begun_s: float) -> RequestFinished:
         now_s = self._clock()
         timing = Timing(
             queue_s=begun_s - text.submitted_s,
             first_token_s=now_s - text.submitted_s,
             total_s=now_s - text.submitted_s,
         )
-        return Done(Usage(len(text.request.prompt), 0, 0), timing, 0)
+        return RequestFinished(Usage(len(text.request.prompt), 0, 0), timing, 0)
 
-    def _end(self, text: _Text, events: list[Event]) -> None:
+    def _end(self, text: _Text, events: list[EngineEvent]) -> None:
         text.ended = True
         self._inbox.end(text)
         send(text, events)

@@ -10,21 +10,28 @@ from contextlib import ExitStack, closing
 from headrace._native import SeveralSteps
 from headrace.engine.client import EngineLimits, EngineStatus
 from headrace.engine.multi_step import MOST_AHEAD, MultiStep
-from headrace.engine.request import ChoiceDone, Event, Failed, Request, Sink, Ticket
-from headrace.engine.request_builder import Arrivals
-from headrace.engine.request_queue import Cancel, Hold, Inbox, send
-from headrace.engine.request_state import Choice, Generation
+from headrace.engine.request import (
+    ChoiceFinished,
+    EngineEvent,
+    EngineRequest,
+    EventCallback,
+    RequestFailed,
+    RequestHandle,
+)
+from headrace.engine.request_builder import RequestBuilder
+from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue, send
+from headrace.engine.request_state import ChoiceState, RequestState
 from headrace.engine.sampling.constraints import Constraints
-from headrace.engine.sampling.sample_slot import Turn
-from headrace.engine.sampling.token_sampling import Drawing, turns_of
-from headrace.engine.scheduler.batch_builder import StepBuilder
-from headrace.engine.scheduler.scheduled_chunk import Chunk
+from headrace.engine.sampling.sample_slot import SampleSlot
+from headrace.engine.sampling.token_sampling import TokenSampling, sample_slots
+from headrace.engine.scheduler.batch_builder import BatchBuilder
+from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.scheduler import Scheduler
 from headrace.engine.scheduler.sequence import Sequence
 from headrace.engine.speculative.speculation import Speculation
-from headrace.engine.speculative.step_cost_model import Spent
-from headrace.engine.validation import check_request
-from headrace.executors.executor import NO_GUESSES, Capacity, Executor, Guesses
+from headrace.engine.speculative.step_cost_model import StepTiming
+from headrace.engine.validation import validate_request
+from headrace.executors.executor import NO_DRAFTS, DraftPlan, Executor, ExecutorLimits
 from headrace.ops.value import Array
 from headrace.program.step import Step
 from headrace.sampling.sampler import Sampler
@@ -32,7 +39,10 @@ from headrace.tokenization.tokenizer import Tokenizer
 
 
 class Engine:
-    """Runs requests on one thread of its own. `submit` and `Ticket.cancel` may be called from any thread."""
+    """Runs requests on one thread of its own.
+
+    `submit` and `RequestHandle.cancel` may be called from any thread.
+    """
 
     def __init__(
         self,
@@ -52,14 +62,14 @@ class Engine:
         self._recurrent = capacity.state_slots > 0
         self._scheduler = _scheduler(capacity, limits)
         self._speculation = speculation
-        self._builder = StepBuilder(context=self._longest, page_tokens=capacity.page_tokens)
+        self._builder = BatchBuilder(context=self._longest, page_tokens=capacity.page_tokens)
         self._constraints = Constraints(tokenizer, sampler.vocabulary)
-        self._drawing = Drawing(sampler, self._constraints)
+        self._drawing = TokenSampling(sampler, self._constraints)
         self._multi_step = MultiStep(executor, sampler)
-        self._arrivals = Arrivals(tokenizer, sampler.vocabulary, self._constraints, self._longest)
-        self._inbox: Inbox[Generation] = Inbox(limits, self._multi_step.interrupt)
-        self._choices: dict[int, Choice] = {}  # by sequence id; this and the next are the loop's own
-        self._beams: dict[int, Generation] = {}  # by sequence id
+        self._arrivals = RequestBuilder(tokenizer, sampler.vocabulary, self._constraints, self._longest)
+        self._inbox: RequestQueue[RequestState] = RequestQueue(limits, self._multi_step.interrupt)
+        self._choices: dict[int, ChoiceState] = {}  # by sequence id; this and the next are the loop's own
+        self._beams: dict[int, RequestState] = {}  # by sequence id
         self._ran_s = 0.0  # the executor, in this step
         self._waited = True  # for something to do, before this step
         self._steps, self._last_step_s = 0, clock()  # steps that were calls of their own
@@ -71,9 +81,9 @@ class Engine:
 
     # -- from any thread ------------------------------------------------------------------------------
 
-    def submit(self, request: Request, sink: Sink) -> Ticket:
+    def submit(self, request: EngineRequest, sink: EventCallback) -> RequestHandle:
         """Queue a request; `sink` gets its events. Raises a typed error before anything is computed."""
-        check_request(
+        validate_request(
             request,
             vocabulary=self._sampler.vocabulary,
             longest=self._longest,
@@ -81,7 +91,7 @@ class Engine:
         )
         request_id = self._inbox.name(request)
         self._inbox.accept(self._arrivals.generation(request, request_id, sink, self._clock()))
-        return Ticket(request_id, self.cancel, self.hold)
+        return RequestHandle(request_id, self.cancel, self.hold)
 
     def status(self) -> EngineStatus:
         """Where the engine stands now."""
@@ -114,11 +124,11 @@ class Engine:
 
     def cancel(self, request_id: str) -> None:
         """Stop a request, as its ticket does; nothing where it has ended."""
-        self._inbox.tell(Cancel(request_id))
+        self._inbox.tell(CancelRequest(request_id))
 
     def hold(self, request_id: str, held: bool) -> None:
         """Compute no more of a request, as its ticket does, or go on; nothing where it has ended."""
-        self._inbox.tell(Hold(request_id, held))
+        self._inbox.tell(PauseRequest(request_id, held))
 
     # -- on the engine's thread -----------------------------------------------------------------------
 
@@ -139,9 +149,9 @@ class Engine:
         if arrived is None:
             return False
         for item in arrived:
-            if isinstance(item, Cancel):
+            if isinstance(item, CancelRequest):
                 self._end_early(item.request_id)
-            elif isinstance(item, Hold):
+            elif isinstance(item, PauseRequest):
                 self._take_hold(item)
             else:
                 for choice in item.choices:
@@ -166,7 +176,7 @@ class Engine:
         chunks = self._scheduler.schedule()
         if not chunks:
             return
-        turns = turns_of(chunks, self._choices)
+        turns = sample_slots(chunks, self._choices)
         steps, spare, guesses = self._called(chunks, turns, speculation)
         step = self._builder.build(chunks, spare=spare)
         self._note_scheduled(chunks)
@@ -183,9 +193,9 @@ class Engine:
         self._last_step_s = self._clock()
         if speculation is not None:
             looked_s, loop_s = start_s - began_s, self._last_step_s - start_s + since_s - self._ran_s
-            spent = Spent(len(step.tokens), ran.steps if ran else 1, looked_s, self._ran_s, loop_s, ran)
+            spent = StepTiming(len(step.tokens), ran.steps if ran else 1, looked_s, self._ran_s, loop_s, ran)
             speculation.learn(turns, spent)
-        guesses = NO_GUESSES  # so that who ends lets go of its text where that is booked
+        guesses = NO_DRAFTS  # so that who ends lets go of its text where that is booked
         self._hand_out(turns)
         for request_id in grown:
             self._grow(self._inbox.active[request_id])
@@ -196,28 +206,30 @@ class Engine:
         return None if speculation is None or speculation.asleep(self.steps) else speculation
 
     def _called(
-        self, chunks: list[Chunk], turns: list[Turn], speculation: Speculation | None
-    ) -> tuple[int, int, Guesses]:
+        self, chunks: list[ScheduledChunk], turns: list[SampleSlot], speculation: Speculation | None
+    ) -> tuple[int, int, DraftPlan]:
         """How many steps are one call at most (0: this one is none), for how many tokens more of each
         sequence there are pages, and what may be guessed; what is drafted, or to be looked for, comes
         first."""
-        steps, guesses = self._multi_step.steps(turns, len(chunks)), NO_GUESSES
+        steps, guesses = self._multi_step.steps(turns, len(chunks)), NO_DRAFTS
         if speculation is not None and steps > 0:
             steps = min(steps, speculation.rest + 1)
             guesses = speculation.guesses(turns)
         if steps < 2 and not guesses.texts:
-            return 0, 0, NO_GUESSES
+            return 0, 0, NO_DRAFTS
         spare = self._scheduler.repeatable(chunks, MOST_AHEAD if any(guesses.depths) else steps - 1)
-        return (0, 0, NO_GUESSES) if spare < 0 else (min(steps, spare + 1), spare, guesses)
+        return (0, 0, NO_DRAFTS) if spare < 0 else (min(steps, spare + 1), spare, guesses)
 
-    def _note_scheduled(self, chunks: list[Chunk]) -> None:
+    def _note_scheduled(self, chunks: list[ScheduledChunk]) -> None:
         now = self._clock()
         for chunk in chunks:
             generation = self._generation(chunk.sequence)
             if generation.scheduled_s is None:
                 generation.scheduled_s = now
 
-    def _compute(self, executor: Executor, step: Step, chunks: list[Chunk], turns: list[Turn]) -> set[str]:
+    def _compute(
+        self, executor: Executor, step: Step, chunks: list[ScheduledChunk], turns: list[SampleSlot]
+    ) -> set[str]:
         """Run the step and draw for the turns; the requests whose beams grow."""
         masks = self._constraints.start([turn.choice for turn in turns])
         began_s = self._clock()
@@ -228,11 +240,11 @@ class Engine:
         self._drawing.draw(logits, turns, masks)
         return grown
 
-    def _generation(self, sequence: Sequence) -> Generation:
+    def _generation(self, sequence: Sequence) -> RequestState:
         choice = self._choices.get(sequence.id)
         return self._beams[sequence.id] if choice is None else choice.generation
 
-    def _read_rows(self, logits: Array, chunks: list[Chunk]) -> set[str]:
+    def _read_rows(self, logits: Array, chunks: list[ScheduledChunk]) -> set[str]:
         """Score prompts and find the candidates of beams; the requests whose beams grow."""
         grown: set[str] = set()
         row = 0
@@ -248,14 +260,14 @@ class Engine:
                 grown.add(generation.request_id)
         return grown
 
-    def _grow(self, generation: Generation) -> None:
+    def _grow(self, generation: RequestState) -> None:
         """Go on with a request's beams, or end it."""
         beams = generation.beams
         assert beams is not None
         generation.first_token_s = generation.first_token_s or self._last_step_s
         if beams.error is not None:
             self._drop(generation)
-            send(generation, [Failed(beams.error)])
+            send(generation, [RequestFailed(beams.error)])
             return
         change = beams.settle()
         for sequence in change.ended:
@@ -265,7 +277,7 @@ class Engine:
             self._drop(generation)
             send(generation, [*change.events, generation.finished(self._last_step_s)])
 
-    def _begin(self, generation: Generation, sequences: list[Sequence]) -> None:
+    def _begin(self, generation: RequestState, sequences: list[Sequence]) -> None:
         for sequence in sequences:
             self._beams[sequence.id] = generation
             self._scheduler.add(sequence)
@@ -276,9 +288,9 @@ class Engine:
         self._scheduler.finish(sequence)
         self._builder.forget(sequence)
 
-    def _hand_out(self, turns: list[Turn]) -> None:
+    def _hand_out(self, turns: list[SampleSlot]) -> None:
         """Send what the turns brought, and give back what has ended."""
-        events: dict[int, tuple[Generation, list[Event]]] = {}
+        events: dict[int, tuple[RequestState, list[EngineEvent]]] = {}
         now = self._last_step_s
         for turn in turns:
             generation = turn.choice.generation
@@ -287,12 +299,12 @@ class Engine:
                 generation.first_token_s = now
             ready += turn.merged()
             if turn.error is not None:
-                ready.append(Failed(turn.error))
+                ready.append(RequestFailed(turn.error))
             if turn.choice.done:
                 self._release(turn.choice)
         for generation, ready in events.values():
             taken, ready = len(ready), generation.judged(ready)
-            failed = next((event for event in ready if isinstance(event, Failed)), None)
+            failed = next((event for event in ready if isinstance(event, RequestFailed)), None)
             if failed is not None:
                 ready = ready[: ready.index(failed) + 1]
                 self._drop(generation)
@@ -308,13 +320,15 @@ class Engine:
         generation = self._inbox.active.get(request_id)
         if generation is None:
             return  # it ended before the word arrived
-        events: list[Event] = [choice.end("cancelled") for choice in generation.choices if not choice.done]
+        events: list[EngineEvent] = [
+            choice.end("cancelled") for choice in generation.choices if not choice.done
+        ]
         if generation.beams is not None:
-            events += [ChoiceDone(index, "cancelled") for index in range(generation.request.params.n)]
+            events += [ChoiceFinished(index, "cancelled") for index in range(generation.request.params.n)]
         self._drop(generation)
         send(generation, [*events, generation.finished(self._clock())])
 
-    def _take_hold(self, item: Hold) -> None:
+    def _take_hold(self, item: PauseRequest) -> None:
         generation = self._inbox.active.get(item.request_id)
         for choice in generation.choices if generation is not None else ():
             if item.held:
@@ -327,16 +341,16 @@ class Engine:
         for generation, error in self._inbox.late(now):
             events = generation.expired(error)
             self._drop(generation)
-            if not isinstance(events[-1], Failed):
+            if not isinstance(events[-1], RequestFailed):
                 events.append(generation.finished(now))
             send(generation, events)
 
-    def _release_ended(self, generation: Generation) -> None:
+    def _release_ended(self, generation: RequestState) -> None:
         for choice in generation.choices:
             if choice.done:
                 self._release(choice)
 
-    def _release(self, choice: Choice) -> None:
+    def _release(self, choice: ChoiceState) -> None:
         """Give back what an ended choice holds."""
         sequence = choice.sequence
         if self._choices.pop(sequence.id, None) is not None:
@@ -345,7 +359,7 @@ class Engine:
             if self._speculation is not None:
                 self._speculation.forget(choice)
 
-    def _drop(self, generation: Generation) -> None:
+    def _drop(self, generation: RequestState) -> None:
         """The request is over: give back everything and forget it."""
         for choice in generation.choices:
             self._release(choice)
@@ -354,7 +368,7 @@ class Engine:
         self._inbox.end(generation)
 
 
-def _scheduler(capacity: Capacity, limits: EngineLimits) -> Scheduler:
+def _scheduler(capacity: ExecutorLimits, limits: EngineLimits) -> Scheduler:
     return Scheduler(
         page_count=capacity.page_count,
         token_budget=capacity.max_tokens,

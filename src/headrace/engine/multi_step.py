@@ -7,10 +7,10 @@ from typing import cast
 
 from headrace import _native
 from headrace._native import SeveralSteps
-from headrace.engine.request_state import Choice
-from headrace.engine.sampling.sample_slot import Turn
+from headrace.engine.request_state import ChoiceState
+from headrace.engine.sampling.sample_slot import SampleSlot
 from headrace.engine.scheduler.sequence import State
-from headrace.executors.executor import Executor, Guesses, RunsSeveral
+from headrace.executors.executor import DraftPlan, Executor, MultiStepExecutor
 from headrace.program.step import Step
 from headrace.sampling.sampler import Sampler
 
@@ -27,7 +27,7 @@ class MultiStep:
     """
 
     def __init__(self, executor: Executor, sampler: Sampler) -> None:
-        self._able, self._sampler = isinstance(executor, RunsSeveral), sampler
+        self._able, self._sampler = isinstance(executor, MultiStepExecutor), sampler
         self._signal = _native.Signal()
         self._step_s = LONGEST_S  # of the last step of this kind
 
@@ -44,14 +44,14 @@ class MultiStep:
         """The loop is about to look."""
         self._signal.reset()
 
-    def expected(self, choices: Iterable[Choice]) -> bool:
+    def expected(self, choices: Iterable[ChoiceState]) -> bool:
         """Whether the next step is likely to be a call: a client's prediction is followed by the loop."""
         if not self._able:
             return False
         running = (choice for choice in choices if choice.sequence.state is State.RUNNING)
         return all(_goes_on(choice) and not choice.generation.request.prediction for choice in running)
 
-    def steps(self, turns: Sequence[Turn], sequences: int) -> int:
+    def steps(self, turns: Sequence[SampleSlot], sequences: int) -> int:
         """How many steps of so many sequences should be one call: none where one of them needs the loop after
         each token."""
         if not self._able or len(turns) != sequences or not all(_goes_on(turn.choice) for turn in turns):
@@ -59,10 +59,16 @@ class MultiStep:
         return min(MOST_STEPS, max(1, int(LONGEST_S / self._step_s)))
 
     def run(
-        self, executor: Executor, step: Step, turns: Sequence[Turn], steps: int, spare: int, guesses: Guesses
+        self,
+        executor: Executor,
+        step: Step,
+        turns: Sequence[SampleSlot],
+        steps: int,
+        spare: int,
+        guesses: DraftPlan,
     ) -> SeveralSteps:
         """Run the turns' step and more, `steps` at most, and let the turns take their tokens."""
-        able = cast(RunsSeveral, executor)  # known since __init__; asking a protocol takes 20 us
+        able = cast(MultiStepExecutor, executor)  # known since __init__; asking a protocol takes 20 us
         ran = able.run_several(
             step,
             self._sampler,
@@ -79,13 +85,13 @@ class MultiStep:
             self._step_s = ran.plain_seconds / ran.plain_steps
         return ran
 
-    def learn(self, turns: Sequence[Turn], sequences: int, seconds: float) -> None:
+    def learn(self, turns: Sequence[SampleSlot], sequences: int, seconds: float) -> None:
         """A step by itself ran so long, the loop around it not counted: that is what goes away."""
         if seconds > 0 and len(turns) == sequences:
             single = all(turn.chunk.length == 1 for turn in turns)
             self._step_s = seconds if single else min(self._step_s, seconds)  # one with more takes no less
 
 
-def _goes_on(choice: Choice) -> bool:
+def _goes_on(choice: ChoiceState) -> bool:
     """Whether its next tokens need no loop; of the first one the time is of interest."""
     return choice.row.position > 0 and choice.simple

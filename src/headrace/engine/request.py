@@ -13,18 +13,18 @@ from headrace.errors import HeadraceError
 from headrace.grammar.constraint import Constraint
 from headrace.ops.value import Array
 from headrace.sampling.params import SamplingParams
-from headrace.sampling.reasoning_budget import ThinkingLimit
+from headrace.sampling.reasoning_budget import ReasoningBudget
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
-class Embed(Struct, frozen=True):
+class EmbedParams(Struct, frozen=True):
     """A vector is wanted instead of text: its first `dimensions` numbers, None for all."""
 
     dimensions: int | None = None
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class EngineRequest(Struct, frozen=True, kw_only=True):
     """One prompt with its parameters; `params.n` choices come back.
 
     `salt` separates prefix caches (one per API key); `cache` False neither reads nor feeds the prefix
@@ -47,10 +47,10 @@ class Request(Struct, frozen=True, kw_only=True):
     continues: bool = False
     constraint: Constraint | None = None
     visible_ids: frozenset[int] = frozenset()
-    thinking: ThinkingLimit | None = None
+    thinking: ReasoningBudget | None = None
     prediction: tuple[int, ...] = ()
     scaling: Scaling | None = None
-    embed: Embed | None = None
+    embed: EmbedParams | None = None
 
 
 class TokenLogprob(Struct, frozen=True):
@@ -91,7 +91,7 @@ class Delta(Struct, frozen=True):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class Embedded(Struct, frozen=True):
+class Embedding(Struct, frozen=True):
     """The vectors of a text: one, or with pooling `none` one for each token. `data` is float32,
     little-endian."""
 
@@ -104,7 +104,7 @@ class Embedded(Struct, frozen=True):
         return np.frombuffer(self.data, "<f4").reshape(self.rows, -1)
 
 
-class ChoiceDone(Struct, frozen=True):
+class ChoiceFinished(Struct, frozen=True):
     """One choice has ended; `stop` is the stop string or stop-token id that ended it, if one did, or what of
     `scaling` did: "max_total_tokens" or "deadline_s" with reason "length", "vote" or "best_by" with
     "cancelled". `score` is what beam search ranks by."""
@@ -115,7 +115,7 @@ class ChoiceDone(Struct, frozen=True):
     score: float | None = None
 
 
-class Verdict(Struct, frozen=True):
+class Selection(Struct, frozen=True):
     """What `scaling` made of all choices: their `order`, the one to give out first.
 
     With a vote `answer` is the winner's, None where no choice has one, and `votes` are those counted by then,
@@ -138,7 +138,7 @@ class Timing(Struct, frozen=True):
     total_s: float
 
 
-class Done(Struct, frozen=True):
+class RequestFinished(Struct, frozen=True):
     """Terminal: every choice has ended."""
 
     usage: Usage
@@ -146,20 +146,22 @@ class Done(Struct, frozen=True):
     seed: int
 
 
-class Failed(Struct, frozen=True):
+class RequestFailed(Struct, frozen=True):
     """Terminal: the request failed; nothing follows."""
 
     error: HeadraceError
 
 
-Event = PromptLogprobs | Delta | Embedded | ChoiceDone | Verdict | Done | Failed
-Terminal = Done | Failed
-Sink = Callable[[list[Event]], None]
+EngineEvent = (
+    PromptLogprobs | Delta | Embedding | ChoiceFinished | Selection | RequestFinished | RequestFailed
+)
+Terminal = RequestFinished | RequestFailed
+EventCallback = Callable[[list[EngineEvent]], None]
 """Called on the engine's thread with the events of one step, in order. It must not raise; where it blocks the
 engine waits, which is right while those who read are behind and for nothing else."""
 
 
-class Ticket(Struct):
+class RequestHandle(Struct):
     """A handle on a submitted request: `cancel()` stops work within one step, `hold()` until it is undone."""
 
     request_id: str

@@ -9,32 +9,34 @@ from copy import copy
 import numpy as np
 from msgspec.structs import replace
 
-from headrace.engine.request import Request, Sink
-from headrace.engine.request_state import Choice, Generation
+from headrace.engine.request import EngineRequest, EventCallback
+from headrace.engine.request_state import ChoiceState, RequestState
 from headrace.engine.sampling.beam_group import BeamGroup
 from headrace.engine.sampling.beam_search import BeamSearch
 from headrace.engine.sampling.constraints import Constraints
 from headrace.engine.sampling.prompt_scores import PromptScores
-from headrace.engine.sampling.token_limits import TextLimits
-from headrace.engine.scaling.controller import Panel
+from headrace.engine.sampling.token_limits import TokenLimits
+from headrace.engine.scaling.controller import ScalingController
 from headrace.engine.scheduler.sequence import Sequence
 from headrace.sampling.banned_strings import BannedStrings
-from headrace.sampling.sampler import RowState
+from headrace.sampling.sampler import SamplerState
 from headrace.tokenization.detokenizer import Detokenizer
 from headrace.tokenization.stop_strings import StopMatcher
 from headrace.tokenization.tokenizer import Tokenizer
 
 
-class Arrivals:
+class RequestBuilder:
     """Makes generations for one engine. May be used from any thread."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: int, constraints: Constraints, longest: int) -> None:
         self._tokenizer, self._longest = tokenizer, longest
         self._constraints = constraints
-        self._text_limits = TextLimits(tokenizer, vocabulary)
+        self._text_limits = TokenLimits(tokenizer, vocabulary)
         self._sequence_ids = itertools.count()
 
-    def generation(self, request: Request, request_id: str, sink: Sink, now_s: float) -> Generation:
+    def generation(
+        self, request: EngineRequest, request_id: str, sink: EventCallback, now_s: float
+    ) -> RequestState:
         """A checked request that has arrived; typed errors for what its limits say."""
         scaling = request.scaling
         ranks = scaling is not None and scaling.rank is not None and scaling.rank.needs_logprobs
@@ -42,22 +44,22 @@ class Arrivals:
             request = replace(request, params=replace(request.params, logprobs=0))
         given = request.params.seed
         seed = secrets.randbits(63) if given is None else given % (1 << 64)
-        generation = Generation(request_id, request, sink, seed, now_s)
+        generation = RequestState(request_id, request, sink, seed, now_s)
         if request.params.use_beam_search:
             generation.beams = self._beam_group(generation)
         else:
             self._add_choices(generation)
         if scaling is not None:
-            generation.panel = Panel(scaling, generation.choices)
+            generation.panel = ScalingController(scaling, generation.choices)
         return generation
 
-    def _add_choices(self, generation: Generation) -> None:
+    def _add_choices(self, generation: RequestState) -> None:
         request, params = generation.request, generation.request.params
         stops = StopMatcher(params.stop, params.include_stop_str_in_output)
         matchers, fixed_mask = self._constraints.matchers(request), self._constraints.fixed(request)
         banned = self._text_limits.banned(params, self._constraints.visible_ids(request))
         for index, (matcher, row) in enumerate(zip(matchers, self._rows(generation), strict=True)):
-            choice = Choice(
+            choice = ChoiceState(
                 self._sequence(generation, index),
                 row,
                 self._detokenizer(request),
@@ -72,7 +74,7 @@ class Arrivals:
                 choice.scores = PromptScores(request.prompt, params.prompt_logprobs)
             generation.choices.append(choice)
 
-    def _beam_group(self, generation: Generation) -> BeamGroup:
+    def _beam_group(self, generation: RequestState) -> BeamGroup:
         request, params = generation.request, generation.request.params
         search = BeamSearch(
             width=params.n,
@@ -89,11 +91,11 @@ class Arrivals:
             lambda: self._detokenizer(request),
         )
 
-    def _stop_ids(self, request: Request) -> frozenset[int]:
+    def _stop_ids(self, request: EngineRequest) -> frozenset[int]:
         eos = frozenset[int]() if request.params.ignore_eos else self._tokenizer.eos_ids
         return eos | frozenset(request.params.stop_token_ids)
 
-    def _detokenizer(self, request: Request) -> Detokenizer:
+    def _detokenizer(self, request: EngineRequest) -> Detokenizer:
         return Detokenizer(
             self._tokenizer,
             visible_ids=self._constraints.visible_ids(request),
@@ -101,7 +103,7 @@ class Arrivals:
             continues=request.continues or request.constraint is not None,
         )
 
-    def _sequence(self, generation: Generation, index: int, generated: tuple[int, ...] = ()) -> Sequence:
+    def _sequence(self, generation: RequestState, index: int, generated: tuple[int, ...] = ()) -> Sequence:
         request = generation.request
         asked = request.params.max_tokens or self._longest
         return Sequence(
@@ -118,14 +120,14 @@ class Arrivals:
             scores=request.params.prompt_logprobs is not None and index == 0 and len(request.prompt) > 1,
         )
 
-    def _rows(self, generation: Generation) -> list[RowState]:
+    def _rows(self, generation: RequestState) -> list[SamplerState]:
         """The sampling state of each choice."""
         request, params = generation.request, generation.request.params
         stop_ids, bad_words = self._stop_ids(request), self._text_limits.bad_words(params)
         breakers = self._text_limits.breakers(params, self._constraints.visible_ids(request))
         history = np.array([] if breakers is None else breakers.marked(request.prompt), np.int32)
         return [
-            RowState(
+            SamplerState(
                 params,
                 generation.seed,
                 index,

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from headrace.engine.client import EngineLimits
-from headrace.engine.request import Event, Failed, Request, Sink
+from headrace.engine.request import EngineEvent, EngineRequest, EventCallback, RequestFailed
 from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
 
 DEADLINE_LOOK_S = 0.25
@@ -25,28 +25,28 @@ class Accepted(Protocol):
     """A checked request on its way; `submitted_s` is of the loop's clock."""
 
     request_id: str
-    request: Request
-    sink: Sink
+    request: EngineRequest
+    sink: EventCallback
     submitted_s: float
 
 
 AcceptedType = TypeVar("AcceptedType", bound=Accepted)
 
 
-class Cancel(Struct, frozen=True):
+class CancelRequest(Struct, frozen=True):
     """The word to stop a request."""
 
     request_id: str
 
 
-class Hold(Struct, frozen=True):
+class PauseRequest(Struct, frozen=True):
     """The word to compute no more of a request, or to go on."""
 
     request_id: str
     held: bool
 
 
-class Inbox(Generic[AcceptedType]):
+class RequestQueue(Generic[AcceptedType]):
     """The requests of one loop, from their acceptance to their end.
 
     Those that `take` has given out are `active` until `end`; that dictionary is for the loop's thread alone.
@@ -58,7 +58,7 @@ class Inbox(Generic[AcceptedType]):
         self.active: dict[str, AcceptedType] = {}
         self._accepted: dict[str, AcceptedType] = {}  # not ended yet; this and all below guarded by _wake
         self._pending_choices = 0  # of the accepted
-        self._unread: deque[AcceptedType | Cancel | Hold] = deque()
+        self._unread: deque[AcceptedType | CancelRequest | PauseRequest] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self._failure: HeadraceError | None = None
@@ -75,7 +75,7 @@ class Inbox(Generic[AcceptedType]):
         """Choices of all requests that have not ended."""
         return self._pending_choices
 
-    def name(self, request: Request) -> str:
+    def name(self, request: EngineRequest) -> str:
         """The request's own id, or a new one."""
         return request.request_id or f"r{next(self._numbers)}"
 
@@ -92,7 +92,7 @@ class Inbox(Generic[AcceptedType]):
             self._accepted[item.request_id] = item
             self.tell(item)
 
-    def tell(self, word: AcceptedType | Cancel | Hold) -> None:
+    def tell(self, word: AcceptedType | CancelRequest | PauseRequest) -> None:
         """Put a word before the loop."""
         with self._wake:
             self._unread.append(word)
@@ -123,9 +123,9 @@ class Inbox(Generic[AcceptedType]):
                 left = list(self._accepted.values())
                 self._accepted.clear()
             for item in left:
-                send(item, [Failed(failure)])
+                send(item, [RequestFailed(failure)])
 
-    def take(self, *, idle: bool) -> list[AcceptedType | Cancel | Hold] | None:
+    def take(self, *, idle: bool) -> list[AcceptedType | CancelRequest | PauseRequest] | None:
         """What has arrived, in order; an `idle` loop waits for it. None when it is time to stop."""
         with self._wake:
             if idle and not self._unread and not self._stopping:
@@ -135,7 +135,7 @@ class Inbox(Generic[AcceptedType]):
             if self._stopping:
                 return None
         for item in arrived:
-            if not isinstance(item, Cancel | Hold):
+            if not isinstance(item, CancelRequest | PauseRequest):
                 self.active[item.request_id] = item
         return arrived
 
@@ -157,7 +157,7 @@ class Inbox(Generic[AcceptedType]):
             self._pending_choices -= item.request.params.n
 
 
-def send(item: Accepted, events: list[Event]) -> None:
+def send(item: Accepted, events: list[EngineEvent]) -> None:
     """Hand events to the request's sink."""
     try:
         item.sink(events)

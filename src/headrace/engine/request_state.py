@@ -8,46 +8,46 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from headrace.engine.request import (
-    ChoiceDone,
+    ChoiceFinished,
     Delta,
-    Done,
-    Event,
-    Failed,
+    EngineEvent,
+    EngineRequest,
+    EventCallback,
     FinishReason,
-    Request,
-    Sink,
+    RequestFailed,
+    RequestFinished,
     Timing,
     TokenLogprob,
     Usage,
 )
 from headrace.engine.sampling.beam_group import BeamGroup
 from headrace.engine.sampling.prompt_scores import PromptScores
-from headrace.engine.scaling.controller import TOTAL, Panel, Stop
+from headrace.engine.scaling.controller import TOTAL, ScalingController, Stop
 from headrace.engine.scheduler.sequence import Sequence
 from headrace.errors import HeadraceError
 from headrace.grammar.matcher import Matcher
 from headrace.grammar.token_table import Mask
 from headrace.sampling.banned_strings import BannedStrings
-from headrace.sampling.reasoning_budget import Thinking
-from headrace.sampling.sampler import RowState
+from headrace.sampling.reasoning_budget import ReasoningState
+from headrace.sampling.sampler import SamplerState
 from headrace.tokenization.detokenizer import Detokenizer
 from headrace.tokenization.stop_strings import StopMatcher
 
 
-class Choice(Struct, eq=False):
+class ChoiceState(Struct, eq=False):
     """One choice: its sequence, sampling state and text, and what its tokens are limited to."""
 
     sequence: Sequence
-    row: RowState
+    row: SamplerState
     detokenizer: Detokenizer
     stops: StopMatcher
     stop_ids: frozenset[int]
-    generation: Generation
+    generation: RequestState
     matcher: Matcher | None = None
     fixed_mask: Mask | None = None
     banned: BannedStrings | None = None
     scores: PromptScores | None = None
-    thinking: Thinking | None = None
+    thinking: ReasoningState | None = None
     limited_by: str | None = None  # which budget of all choices made its limit lower
     done: bool = False
 
@@ -65,7 +65,7 @@ class Choice(Struct, eq=False):
         watched = self.generation.panel or params.logprobs is not None
         return not (limited or watched or params.mirostat or params.dry_multiplier)
 
-    def accept(self, token: int, logprob: TokenLogprob | None) -> list[Event]:
+    def accept(self, token: int, logprob: TokenLogprob | None) -> list[EngineEvent]:
         """Take a sampled token and those that are forced after it: the text that they make certain, and the
         end of the choice if one of them is its end. GrammarError where the grammar gives up."""
         panel = self.generation.panel
@@ -82,12 +82,12 @@ class Choice(Struct, eq=False):
         if reason is not None and not isinstance(stop, str):
             text += self._rest()
         logprobs = () if logprob is None else (logprob,)
-        events: list[Event] = [Delta(self.sequence.choice, text, tuple(tokens), logprobs)]
+        events: list[EngineEvent] = [Delta(self.sequence.choice, text, tuple(tokens), logprobs)]
         if reason is not None:
             events.append(self.end(reason, stop))
         return events
 
-    def accept_drawn(self, drawn: PySequence[int]) -> list[Event]:
+    def accept_drawn(self, drawn: PySequence[int]) -> list[EngineEvent]:
         """Take tokens that were drawn one after the other for a simple choice, and that its row knows: as
         `accept` of each, up to its end, with the text of all in one event."""
         texts: list[str] = []
@@ -103,14 +103,14 @@ class Choice(Struct, eq=False):
     def _delta(self, texts: list[str], tokens: PySequence[int]) -> Delta:
         return Delta(self.sequence.choice, "".join(texts), tuple(tokens))
 
-    def end(self, reason: FinishReason, stop: str | int | None = None) -> ChoiceDone:
+    def end(self, reason: FinishReason, stop: str | int | None = None) -> ChoiceFinished:
         """Mark the choice as ended."""
         self.done = True
         if reason == "length" and stop is None:
             stop = self.limited_by
-        return ChoiceDone(self.sequence.choice, reason, stop)
+        return ChoiceFinished(self.sequence.choice, reason, stop)
 
-    def cut(self, reason: FinishReason, cause: str) -> list[Event]:
+    def cut(self, reason: FinishReason, cause: str) -> list[EngineEvent]:
         """End the choice between two tokens, with the text that was held back."""
         rest = self._rest()
         return [*([Delta(self.sequence.choice, rest, ())] if rest else []), self.end(reason, cause)]
@@ -161,55 +161,57 @@ class Choice(Struct, eq=False):
         return text if stop is not None else text + self.stops.flush()
 
 
-class Generation(Struct, eq=False):
+class RequestState(Struct, eq=False):
     """A request in the engine. Times are seconds of the monotonic clock."""
 
     request_id: str
-    request: Request
-    sink: Sink
+    request: EngineRequest
+    sink: EventCallback
     seed: int
     submitted_s: float
-    choices: list[Choice] = field(default_factory=list[Choice])
+    choices: list[ChoiceState] = field(default_factory=list[ChoiceState])
     scheduled_s: float | None = None
     first_token_s: float | None = None
     beams: BeamGroup | None = None  # instead of choices
     accepted_drafts: int = 0  # tokens
     rejected_drafts: int = 0
-    panel: Panel | None = None
+    panel: ScalingController | None = None
 
     @property
     def done(self) -> bool:
         return all(choice.done for choice in self.choices)
 
-    def finished(self, now_s: float) -> Done:
+    def finished(self, now_s: float) -> RequestFinished:
         """The terminal event of a request whose choices have all ended."""
         timing = Timing(
             queue_s=(self.scheduled_s or now_s) - self.submitted_s,
             first_token_s=(self.first_token_s or now_s) - self.submitted_s,
             total_s=now_s - self.submitted_s,
         )
-        return Done(self._usage() if self.beams is None else self.beams.usage(), timing, self.seed)
+        return RequestFinished(self._usage() if self.beams is None else self.beams.usage(), timing, self.seed)
 
-    def judged(self, events: list[Event]) -> list[Event]:
+    def judged(self, events: list[EngineEvent]) -> list[EngineEvent]:
         """The events of a step, with the ends of choices that the request's scaling stops for them, and when
         all have ended the verdict."""
         panel = self.panel
-        if panel is None or any(isinstance(event, Failed) for event in events):
+        if panel is None or any(isinstance(event, RequestFailed) for event in events):
             return events
         try:
             return self._stopped(panel, events, panel.take(events))
         except HeadraceError as error:
-            return [*events, Failed(error)]
+            return [*events, RequestFailed(error)]
 
-    def expired(self, error: HeadraceError) -> list[Event]:
+    def expired(self, error: HeadraceError) -> list[EngineEvent]:
         """The deadline has passed: the best so far where `scaling` says what that is, else the error."""
         try:
             stops = [] if self.panel is None else self.panel.expire()
-            return self._stopped(self.panel, [], stops) if self.panel and stops else [Failed(error)]
+            return self._stopped(self.panel, [], stops) if self.panel and stops else [RequestFailed(error)]
         except HeadraceError as failure:
-            return [Failed(failure)]
+            return [RequestFailed(failure)]
 
-    def _stopped(self, panel: Panel, events: list[Event], stops: list[Stop]) -> list[Event]:
+    def _stopped(
+        self, panel: ScalingController, events: list[EngineEvent], stops: list[Stop]
+    ) -> list[EngineEvent]:
         while stops:
             ends = [end for stop in stops for end in self.choices[stop.choice].cut(stop.reason, stop.cause)]
             events = [*events, *ends]

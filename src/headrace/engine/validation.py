@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.engine.request import Request
+from headrace.engine.request import EngineRequest
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 
 MAX_PRIORITY = 100  # classes on either side of 0
 
 
-def check_request(
-    request: Request, *, vocabulary: int, longest: int, recurrent: bool = False, embedding_size: int = 0
+def validate_request(
+    request: EngineRequest, *, vocabulary: int, longest: int, recurrent: bool = False, embedding_size: int = 0
 ) -> None:
     """Raise a typed error unless the request can run to its end: `longest` is prompt and output in tokens.
 
@@ -50,7 +50,7 @@ def check_request(
         )
 
 
-def _check_kind(request: Request, embedding_size: int) -> None:
+def _check_kind(request: EngineRequest, embedding_size: int) -> None:
     if request.embed is None and embedding_size:
         raise InvalidRequest(
             "this model makes vectors of texts (embeddings) and generates none: ask a model that does",
@@ -70,7 +70,7 @@ def _check_kind(request: Request, embedding_size: int) -> None:
         )
 
 
-def _check_beams(request: Request, recurrent: bool) -> None:
+def _check_beams(request: EngineRequest, recurrent: bool) -> None:
     if request.constraint is not None:
         name = request.constraint.param or request.constraint.kind
         raise InvalidRequest(f"{name} cannot be combined with beam search: leave one out", param=name)
@@ -91,7 +91,7 @@ def _check_beams(request: Request, recurrent: bool) -> None:
         )
 
 
-def _check_total(request: Request) -> None:
+def _check_total(request: EngineRequest) -> None:
     params, most = request.params, request.scaling.max_total_tokens if request.scaling else None
     for name, least in (("n", params.n), ("min_tokens times n", params.min_tokens * params.n)):
         if most is not None and most < least:
@@ -101,7 +101,7 @@ def _check_total(request: Request) -> None:
             )
 
 
-def _check_least_thinking(request: Request, longest: int) -> None:
+def _check_least_thinking(request: EngineRequest, longest: int) -> None:
     least = request.thinking.min_tokens if request.thinking else 0
     room = longest - len(request.prompt)
     if least > room:

@@ -10,10 +10,10 @@ from msgspec import Struct
 from headrace._native import SeveralSteps, Signal, SuffixAutomaton
 from headrace.ops.value import Array
 from headrace.program.step import Step
-from headrace.sampling.sampler import RowState, Sampler
+from headrace.sampling.sampler import Sampler, SamplerState
 
 
-class Capacity(Struct, frozen=True, kw_only=True):
+class ExecutorLimits(Struct, frozen=True, kw_only=True):
     """The largest step, the KV memory (`page_count` pages of `page_tokens` slots in every layer), and room
     for the recurrent states of `state_slots` sequences: 0 where the program has none."""
 
@@ -27,14 +27,14 @@ class Capacity(Struct, frozen=True, kw_only=True):
 class Executor(Protocol):
     """Runs a program. Its KV caches and states persist from step to step."""
 
-    capacity: Capacity
+    capacity: ExecutorLimits
 
     def run(self, step: Step) -> Array:
         """Logits [R, V] of the step's rows, float32; the array is valid (and writable) until the next run."""
         ...
 
 
-class Guesses(Struct, frozen=True):
+class DraftPlan(Struct, frozen=True):
     """Texts that grow with what is drawn, one for each sequence (None: not this one's). Where one ends with
     tokens that stood in it before, depths[b * MATCH_KINDS + its match_kind] of those that followed are
     checked by the next step, which has at most `room` tokens."""
@@ -44,23 +44,23 @@ class Guesses(Struct, frozen=True):
     room: int = 0
 
 
-NO_GUESSES = Guesses()
+NO_DRAFTS = DraftPlan()
 
 
 @runtime_checkable
-class RunsSeveral(Executor, Protocol):
+class MultiStepExecutor(Executor, Protocol):
     """An executor that also draws, and so can run several steps in one call."""
 
     def run_several(
         self,
         step: Step,
         sampler: Sampler,
-        rows: Sequence[RowState],
+        rows: Sequence[SamplerState],
         steps: int,
         *,
         spare: int | None = None,
         seconds: float = 0.0,
-        guesses: Guesses = NO_GUESSES,
+        guesses: DraftPlan = NO_DRAFTS,
         signal: Signal | None = None,
     ) -> SeveralSteps:
         """A step with one row of logits for each sequence, and up to `steps - 1` more with the tokens drawn

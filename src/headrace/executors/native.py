@@ -9,14 +9,14 @@ import numpy as np
 
 from headrace import _native
 from headrace.errors import ProgramError
-from headrace.executors.executor import NO_GUESSES, Capacity, Guesses
+from headrace.executors.executor import NO_DRAFTS, DraftPlan, ExecutorLimits
 from headrace.executors.lowering import Lowering
 from headrace.ops.value import Array, Ints, Value
 from headrace.program.fuse import fuse
 from headrace.program.plan import plan_arena
 from headrace.program.program import Instruction, Program
 from headrace.program.step import Step
-from headrace.sampling.sampler import RowState, Sampler
+from headrace.sampling.sampler import Sampler, SamplerState
 from headrace.weights.packing.packed_weights import PackedWeight
 
 KvType = Literal["f32", "bf16"]
@@ -39,7 +39,7 @@ class NativeExecutor:
         program: Program,
         matrices: Mapping[str, PackedWeight],
         vectors: Mapping[str, Array],
-        capacity: Capacity,
+        capacity: ExecutorLimits,
         *,
         pool: _native.Pool,
         kv_type: KvType,
@@ -75,12 +75,12 @@ class NativeExecutor:
         self,
         step: Step,
         sampler: Sampler,
-        rows: Sequence[RowState],
+        rows: Sequence[SamplerState],
         steps: int,
         *,
         spare: int | None = None,
         seconds: float = 0.0,
-        guesses: Guesses = NO_GUESSES,
+        guesses: DraftPlan = NO_DRAFTS,
         signal: _native.Signal | None = None,
     ) -> _native.SeveralSteps:
         """As RunsSeveral says."""
@@ -154,7 +154,7 @@ def _weight(packed: PackedWeight) -> tuple[str, int, int, np.ndarray]:
 
 
 def _kv_memory(
-    cache: Value, program: Program, capacity: Capacity, kv_type: KvType
+    cache: Value, program: Program, capacity: ExecutorLimits, kv_type: KvType
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
     width, head_dim = int(cache.shape[1]), _head_dim(cache, program)
     slot_bytes = capacity.page_count * capacity.page_tokens * KV_BYTES[kv_type]
@@ -162,7 +162,7 @@ def _kv_memory(
     return k, v, width // head_dim, head_dim
 
 
-def _state_memory(state: Value, capacity: Capacity) -> tuple[np.ndarray, int]:
+def _state_memory(state: Value, capacity: ExecutorLimits) -> tuple[np.ndarray, int]:
     width = int(state.shape[1])
     return _native.allocate(width * 4 * capacity.state_slots), width
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.executors.executor import Capacity
+from headrace.executors.executor import ExecutorLimits
 from headrace.ops.kv_write import KvCache
 from headrace.ops.value import Array, Value
 from headrace.program.program import Instruction, Program
@@ -21,7 +21,7 @@ class ReferenceExecutor:
     at the first instruction whose outputs differ.
     """
 
-    def __init__(self, program: Program, weights: Mapping[str, Array], capacity: Capacity) -> None:
+    def __init__(self, program: Program, weights: Mapping[str, Array], capacity: ExecutorLimits) -> None:
         self.capacity = capacity
         self._instructions = program.expanded()
         self._output = program.output

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from headrace.errors import ProgramError, UsageError
-from headrace.executors.executor import Capacity
-from headrace.executors.torch_ops import OPERATIONS, KvCache, Tensor, Torch
+from headrace.executors.executor import ExecutorLimits
+from headrace.executors.torch_ops import OPERATIONS, Tensor, Torch, TorchKvCache
 from headrace.ops.value import Array, Ints, Value
 from headrace.program.program import Instruction, Program
 from headrace.program.step import Step
@@ -30,7 +30,7 @@ class TorchExecutor:
         self,
         program: Program,
         weights: Mapping[str, Array],
-        capacity: Capacity,
+        capacity: ExecutorLimits,
         *,
         device: str | None = None,
         data_type: DataType = "float32",
@@ -55,7 +55,7 @@ class TorchExecutor:
             k, v = (
                 self._torch.zeros(slots, width, dtype=dtype, device=self._device) for width in cache.shape[1:]
             )
-            self._fixed[cache] = KvCache(k, v)
+            self._fixed[cache] = TorchKvCache(k, v)
 
         for state in program.states:
             self._fixed[state] = self._torch.zeros(capacity.state_slots, state.shape[1], device=self._device)

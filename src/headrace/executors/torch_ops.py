@@ -15,7 +15,7 @@ Torch = Any
 Tensor = Any
 
 
-class KvCache(Struct, frozen=True, eq=False):
+class TorchKvCache(Struct, frozen=True, eq=False):
     """Keys and values of one layer on the device, each [slots, kv_heads * head_dim]."""
 
     k: Tensor
@@ -62,7 +62,7 @@ def _join(torch: Torch, a: Tensor, b: Tensor, *, heads: int) -> Tensor:
     return torch.cat([part.unflatten(1, (heads, -1)) for part in (a, b)], dim=-1).flatten(1)
 
 
-def _kv_write(torch: Torch, k: Tensor, v: Tensor | None, slots: Tensor, cache: KvCache) -> None:
+def _kv_write(torch: Torch, k: Tensor, v: Tensor | None, slots: Tensor, cache: TorchKvCache) -> None:
     cache.k[slots] = k
     if v is not None:
         cache.v[slots] = v
@@ -71,7 +71,7 @@ def _kv_write(torch: Torch, k: Tensor, v: Tensor | None, slots: Tensor, cache: K
 def _attend(
     torch: Torch,
     q: Tensor,
-    cache: KvCache,
+    cache: TorchKvCache,
     query_starts: Ints,
     lengths: Ints,
     block_tables: Tensor,

@@ -11,13 +11,13 @@ from headrace.errors import OutOfMemory
 from headrace.executors.machine_limits import Limits, machine_limits
 from headrace.executors.native import kv_bytes_per_page
 from headrace.kv.pages import PAGE_TOKENS
-from headrace.loading.loader import model_of, usable_cores, wanted_weights
+from headrace.loading.loader import model_of, usable_cores, weight_specs
 from headrace.loading.memory_plan import plan_memory
 from headrace.loading.model_card import licence
 from headrace.loading.options import EngineOptions
-from headrace.loading.program_weights import PartsOf
+from headrace.loading.program_weights import ProgramWeights
 from headrace.loading.roofline import roofline
-from headrace.loading.text_assets import public_name, text_side
+from headrace.loading.text_assets import load_text_assets, served_name
 from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import Model
 from headrace.program.program import Program
@@ -25,9 +25,9 @@ from headrace.program.record import record
 from headrace.program.verify import verify
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.hub.bundled import SHIPPED_DEFAULT
+from headrace.weights.hub.bundled import BUNDLED_DEFAULT
 from headrace.weights.hub.resolver import resolve
-from headrace.weights.packing.packed_weights import Wanted
+from headrace.weights.packing.packed_weights import WeightSpec
 from headrace.weights.tensor_stats import StoredClass, stored_classes
 
 _STATED_CONTEXT = 1024  # tokens before the one whose speed is predicted
@@ -76,13 +76,13 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
 
     `measure`: measure the machine's limits again. Raises as `prepare` does, but for a plan that does not fit.
     """
-    name = SHIPPED_DEFAULT if name is None else name
+    name = BUNDLED_DEFAULT if name is None else name
     path = resolve(name, offline=options.offline)
     with open_checkpoint(path) as checkpoint:
         model, _ = model_of(checkpoint.config, path, options)
         program = verify(record(model.define))
-        wanted = wanted_weights(program, PartsOf(checkpoint, program), options, path)
-        tokenizer, template = text_side(path, checkpoint.metadata)
+        wanted = weight_specs(program, ProgramWeights(checkpoint, program), options, path)
+        tokenizer, template = load_text_assets(path, checkpoint.metadata)
         encodes = model.pooling is not None
         plan, problem = _plan(program, wanted, options, model.config.context, encodes)
         speed = None
@@ -90,7 +90,7 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
             speed = _speed(program, wanted, plan, options, measure)
         stored = stored_classes(checkpoint)
         return ModelFacts(
-            name=public_name(name, path),
+            name=served_name(name, path),
             path=path,
             architecture=model.model_type,
             parameters=sum(entry.parameters for entry in stored),
@@ -114,7 +114,7 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
 
 
 def _plan(
-    program: Program, wanted: tuple[Wanted, ...], options: EngineOptions, context: int, encodes: bool
+    program: Program, wanted: tuple[WeightSpec, ...], options: EngineOptions, context: int, encodes: bool
 ) -> tuple[MemoryPlan | None, str | None]:
     try:
         return plan_memory(program, wanted, options, context=context, encodes=encodes), None
@@ -135,7 +135,7 @@ def _tokenizer(tokenizer: Tokenizer) -> str:
 
 def _speed(
     program: Program,
-    wanted: tuple[Wanted, ...],
+    wanted: tuple[WeightSpec, ...],
     plan: MemoryPlan,
     options: EngineOptions,
     measure: bool,

@@ -15,13 +15,13 @@ from msgspec import Struct
 from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.errors import UnsupportedModel
 from headrace.loading.model_card import licence
-from headrace.loading.text_assets import text_side
+from headrace.loading.text_assets import load_text_assets
 from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import Model, find_model
 from headrace.models.rope import Rope, read_rope
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.checkpoint import INDEX
-from headrace.weights.checkpoint_reader import Source
+from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.gguf.export import FILE_TYPES, GgufExport
 from headrace.weights.gguf.metadata import long_rope_factors, metadata_of
 from headrace.weights.gguf.model_config import ROPE_FACTORS
@@ -30,7 +30,7 @@ from headrace.weights.gguf.tokenizer_export import tokenizer_keys
 from headrace.weights.gguf.writer import write_gguf
 from headrace.weights.safetensors.export import SafetensorsExport
 from headrace.weights.safetensors.writer import write_safetensors
-from headrace.weights.tensor_output import ClassReport, Converter, Output, report
+from headrace.weights.tensor_output import ClassReport, Converter, TensorOutput, report
 
 Progress = Callable[[int, int], None]
 _CARRIED = (".json", ".jinja", ".txt", ".md", ".model")
@@ -40,7 +40,7 @@ _DTYPES = {"f32": "float32", "f16": "float16"}  # as config.json says it; else b
 class Export(Struct, frozen=True, kw_only=True):
     """An open checkpoint found at `path`, and the type that its weights shall have."""
 
-    checkpoint: Source
+    checkpoint: CheckpointReader
     path: Path
     name: str
     type: str
@@ -110,7 +110,7 @@ class Export(Struct, frozen=True, kw_only=True):
             dropped = ("split.", "general.alignment")
             kept = {key: value for key, value in old.items() if not key.startswith(dropped)}
             return kept | kind
-        tokenizer, template = text_side(self.path, None)
+        tokenizer, template = load_text_assets(self.path, None)
         config = self.checkpoint.config
         model = find_model(config)
         architecture, rope = by_model_type(model.model_type), _rope_of(model)
@@ -124,7 +124,7 @@ class Export(Struct, frozen=True, kw_only=True):
         keys |= tokenizer_keys(tokenizer, model.config.vocabulary)
         return keys | _template_keys(template) | _sampling_keys(self.checkpoint.generation_config or {})
 
-    def _rope_tensors(self, model: Model) -> list[Output]:
+    def _rope_tensors(self, model: Model) -> list[TensorOutput]:
         """Divisors of the rotary frequencies, which GGUF keeps as tensors."""
         config, rope = self.checkpoint.config, _rope_of(model)
         if rope is None:
@@ -143,7 +143,7 @@ class Export(Struct, frozen=True, kw_only=True):
                 if (file.suffix in _CARRIED or file.name.startswith("LICENSE")) and file.name != INDEX:
                     shutil.copyfile(file, folder / file.name)
             return
-        tokenizer, template = text_side(self.path, self.checkpoint.metadata)
+        tokenizer, template = load_text_assets(self.path, self.checkpoint.metadata)
         (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
         settings = _token_settings(tokenizer, template)
         (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2, ensure_ascii=False))
@@ -168,8 +168,8 @@ def _rope_of(model: Model) -> Rope | None:
     return model.config.ropes[0] if isinstance(model.config, DecoderConfig) else None
 
 
-def _vector(name: str, values: np.ndarray) -> Output:
-    return Output(name, "F32", values.shape, values.nbytes, (), lambda: iter([values.view(np.uint8)]))
+def _vector(name: str, values: np.ndarray) -> TensorOutput:
+    return TensorOutput(name, "F32", values.shape, values.nbytes, (), lambda: iter([values.view(np.uint8)]))
 
 
 def _template_keys(template: ChatTemplate | None) -> dict[str, object]:

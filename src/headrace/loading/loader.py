@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from headrace import _native
 from headrace.chat.templates.chat_template import ChatTemplate
-from headrace.engine.client import EngineContract, EngineLimits, LoadedModel, MemoryPlan
+from headrace.engine.client import EngineClient, EngineLimits, LoadedModel, MemoryPlan
 from headrace.engine.encoder import Encoder
 from headrace.engine.engine import Engine
 from headrace.engine.speculative.draft_compatibility import check_pair
@@ -28,8 +28,8 @@ from headrace.executors.torch_executor import TorchExecutor
 from headrace.loading.free_memory import free_memory_bytes
 from headrace.loading.memory_plan import capacity_of, plan_memory
 from headrace.loading.options import EngineOptions
-from headrace.loading.program_weights import PartsOf
-from headrace.loading.text_assets import public_name, text_side
+from headrace.loading.program_weights import ProgramWeights
+from headrace.loading.text_assets import load_text_assets, served_name
 from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import Model, find_model
 from headrace.ops.value import Array
@@ -41,11 +41,11 @@ from headrace.sampling.params import SamplingParams
 from headrace.sampling.sampler import Sampler
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.checkpoint_reader import Source, Tensors
+from headrace.weights.checkpoint_reader import CheckpointReader, TensorReader
 from headrace.weights.config_json import Config, find
-from headrace.weights.hub.bundled import SHIPPED_DEFAULT, shipped_weights
+from headrace.weights.hub.bundled import BUNDLED_DEFAULT, bundled_weights
 from headrace.weights.hub.resolver import resolve
-from headrace.weights.packing.packed_weights import PackedWeight, Wanted, format_of, load_packed
+from headrace.weights.packing.packed_weights import PackedWeight, WeightSpec, format_of, load_packed
 from headrace.weights.pooling import Pooling, read_pooling
 
 # A router is a thousandth of its layer, and a choice that rounding has changed changes everything after it.
@@ -58,21 +58,21 @@ Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while weights are packed."""
 
 
-class Prepared(Struct, frozen=True, kw_only=True):
+class PlannedModel(Struct, frozen=True, kw_only=True):
     """A checkpoint that has been read, checked and planned, but not loaded. An encoder may `normalise`
     vectors."""
 
     name: str
     folder: Path
-    checkpoint: Source
+    checkpoint: CheckpointReader
     model: Model
     program: Program
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[WeightSpec, ...]
     tokenizer: Tokenizer
     template: ChatTemplate | None
     plan: MemoryPlan
     normalise: bool
-    draft: Prepared | None = None  # where it has the same checkpoint: the model's own first layers
+    draft: PlannedModel | None = None  # where it has the same checkpoint: the model's own first layers
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +82,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     ) -> None:
         self.close()
 
-    def draft_bytes(self, checkpoint: Source) -> int:
+    def draft_bytes(self, checkpoint: CheckpointReader) -> int:
         """What it takes beside the model of `checkpoint` that it drafts for; its weights may be the same."""
         return self.plan.own_bytes - (self.plan.weights_bytes if self.checkpoint is checkpoint else 0)
 
@@ -98,13 +98,13 @@ def load_model(name: str | None, options: EngineOptions, *, progress: Progress |
     return start(prepare(name, options), options, progress=progress)
 
 
-def start(prepared: Prepared, options: EngineOptions, *, progress: Progress | None = None) -> LoadedModel:
+def start(prepared: PlannedModel, options: EngineOptions, *, progress: Progress | None = None) -> LoadedModel:
     """Pack the weights, or read them from the cache, and start the engine; closes the checkpoint."""
     with prepared:
         pool = _native.Pool(options.threads or usable_cores())
         failures: list[Path] = []
 
-        def load(of: Prepared) -> Loaded:
+        def load(of: PlannedModel) -> PackedWeights:
             return load_weights(of, options, pool, progress, failures.append)
 
         weights = load(prepared)
@@ -126,12 +126,12 @@ def start(prepared: Prepared, options: EngineOptions, *, progress: Progress | No
 
 
 def _engine(
-    prepared: Prepared,
+    prepared: PlannedModel,
     options: EngineOptions,
     executor: Executor,
     pool: _native.Pool,
     speculation: Speculation | None,
-) -> EngineContract:
+) -> EngineClient:
     config, pooling = prepared.model.config, prepared.model.pooling
     limits = EngineLimits(
         context_length=prepared.plan.context,
@@ -144,14 +144,14 @@ def _engine(
     return Engine(executor, sampler, prepared.tokenizer, limits, speculation=speculation)
 
 
-def prepare(name: str | None, options: EngineOptions) -> Prepared:
+def prepare(name: str | None, options: EngineOptions) -> PlannedModel:
     """Everything up to the memory plan; the caller closes the checkpoint."""
-    name = SHIPPED_DEFAULT if name is None else name
+    name = BUNDLED_DEFAULT if name is None else name
     folder = resolve(name, offline=options.offline)
     checkpoint = open_checkpoint(folder)
     try:
-        text = text_side(folder, checkpoint.metadata)
-        name = public_name(name, folder)
+        text = load_text_assets(folder, checkpoint.metadata)
+        name = served_name(name, folder)
         if options.named_draft is None:
             return prepare_checkpoint(checkpoint, options, name, folder, *text)
         draft = prepare_draft(options.named_draft, options, name, text[0])
@@ -166,15 +166,15 @@ def prepare(name: str | None, options: EngineOptions) -> Prepared:
 
 
 def prepare_checkpoint(
-    checkpoint: Source,
+    checkpoint: CheckpointReader,
     options: EngineOptions,
     name: str,
     folder: Path,
     tokenizer: Tokenizer,
     template: ChatTemplate | None,
     *,
-    draft: Prepared | None = None,
-) -> Prepared:
+    draft: PlannedModel | None = None,
+) -> PlannedModel:
     """The same for an open checkpoint, which stays the caller's where this raises."""
     _check_isa()
     model, normalise = model_of(checkpoint.config, folder, options)
@@ -182,15 +182,15 @@ def prepare_checkpoint(
     if encodes and (draft is not None or options.draft_layers is not None):
         raise UsageError(f"{name} is an encoder, which generates nothing to draft: leave its draft out")
 
-    def plan(model: Model, options: EngineOptions, draft: Prepared | None = None) -> Prepared:
+    def plan(model: Model, options: EngineOptions, draft: PlannedModel | None = None) -> PlannedModel:
         program = verify(record(model.define))
-        program = reorder_inputs(program, PartsOf(checkpoint, program).input_order)
-        wanted = wanted_weights(program, PartsOf(checkpoint, program), options, folder)
+        program = reorder_inputs(program, ProgramWeights(checkpoint, program).input_order)
+        wanted = weight_specs(program, ProgramWeights(checkpoint, program), options, folder)
         drafts = 0 if draft is None else draft.draft_bytes(checkpoint)
         memory = plan_memory(
             program, wanted, options, context=model.config.context, encodes=encodes, draft_bytes=drafts
         )
-        return Prepared(
+        return PlannedModel(
             name=name,
             folder=folder,
             checkpoint=checkpoint,
@@ -235,7 +235,7 @@ def first_layers(model: Model, layers: int) -> Model:
     return replace(model, config=replace(config, layers=layers))
 
 
-def prepare_draft(draft_name: str, options: EngineOptions, name: str, tokenizer: Tokenizer) -> Prepared:
+def prepare_draft(draft_name: str, options: EngineOptions, name: str, tokenizer: Tokenizer) -> PlannedModel:
     """The draft model of the model `name`, with its own plan; UsageError where it does not fit to it."""
     draft = prepare(draft_name, replace(draft_options(options), context=None))
     try:
@@ -257,11 +257,11 @@ def prepare_draft(draft_name: str, options: EngineOptions, name: str, tokenizer:
 
 
 def make_speculation(
-    prepared: Prepared,
+    prepared: PlannedModel,
     options: EngineOptions,
     pool: _native.Pool,
-    weights: Loaded,
-    load: Callable[[Prepared], Loaded],
+    weights: PackedWeights,
+    load: Callable[[PlannedModel], PackedWeights],
 ) -> Speculation | None:
     """What guesses tokens; None where it is off, or the model keeps a state that cannot be taken back.
     `weights` are the model's own, `load` gets those of a draft model."""
@@ -293,13 +293,13 @@ def model_of(config: Config, folder: Path, options: EngineOptions) -> tuple[Mode
     return model, pooling is None or pooling.normalise
 
 
-def wanted_weights(
-    program: Program, checkpoint: Tensors, options: EngineOptions, folder: Path
-) -> tuple[Wanted, ...]:
+def weight_specs(
+    program: Program, checkpoint: TensorReader, options: EngineOptions, folder: Path
+) -> tuple[WeightSpec, ...]:
     """The matrices to pack, in the program's order; CorruptFile where a tensor has another shape,
     UnsupportedModel where it has an element type that is none of weights. `folder` is the model's."""
-    wanted: list[Wanted] = []
-    choice = (shipped_weights(folder) or "keep") if options.weights == "auto" else options.weights
+    wanted: list[WeightSpec] = []
+    choice = (bundled_weights(folder) or "keep") if options.weights == "auto" else options.weights
     routers = _routers(program)
     for name, value in program.weights.items():
         info = checkpoint.info(name)
@@ -312,7 +312,7 @@ def wanted_weights(
             n, k = int(value.shape[0]), int(value.shape[1])
             checkpoint.row_dtype(name)  # names a tensor that has no numbers
             format = format_of(choice, info.dtype)
-            wanted.append(Wanted(name, n, k, "bf16" if name in routers and format in COARSE else format))
+            wanted.append(WeightSpec(name, n, k, "bf16" if name in routers and format in COARSE else format))
     return tuple(wanted)
 
 
@@ -342,7 +342,7 @@ def default_params(generation: Config | None) -> SamplingParams:
     return SamplingParams(**values)  # type: ignore[arg-type]
 
 
-class Loaded(Struct, frozen=True):
+class PackedWeights(Struct, frozen=True):
     """A program's weights by name: packed matrices, and as float32 what is not packed."""
 
     matrices: Mapping[str, PackedWeight]
@@ -350,26 +350,26 @@ class Loaded(Struct, frozen=True):
 
 
 def load_weights(
-    prepared: Prepared,
+    prepared: PlannedModel,
     options: EngineOptions,
     pool: _native.Pool,
     progress: Progress | None = None,
     on_failure: Callable[[Path], None] = lambda path: None,
-) -> Loaded:
+) -> PackedWeights:
     """The weights as the executor wants them; `on_failure` gets the cache file that could not be written."""
     program = prepared.program
-    checkpoint = PartsOf(prepared.checkpoint, program)
+    checkpoint = ProgramWeights(prepared.checkpoint, program)
     if options.executor != "native":
-        return Loaded({}, {name: checkpoint.float32(name) for name in program.weights})
+        return PackedWeights({}, {name: checkpoint.float32(name) for name in program.weights})
     matrices = load_packed(
         checkpoint, prepared.wanted, pool, cache=options.cache_dir, progress=progress, on_failure=on_failure
     )
     vectors = {name: checkpoint.float32(name) for name, v in program.weights.items() if len(v.shape) != 2}
-    return Loaded(matrices, vectors)
+    return PackedWeights(matrices, vectors)
 
 
 def make_executor(
-    prepared: Prepared, options: EngineOptions, pool: _native.Pool, weights: Loaded
+    prepared: PlannedModel, options: EngineOptions, pool: _native.Pool, weights: PackedWeights
 ) -> Executor:
     """The executor of a program with its weights."""
     program, capacity = prepared.program, capacity_of(prepared.plan, options)

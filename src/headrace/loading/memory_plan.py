@@ -9,7 +9,7 @@ import psutil
 
 from headrace.engine.client import MemoryPlan
 from headrace.errors import OutOfMemory, UsageError
-from headrace.executors.executor import Capacity
+from headrace.executors.executor import ExecutorLimits
 from headrace.executors.native import KvType, kv_bytes_per_page, scratch_bytes, state_bytes
 from headrace.kv.pages import PAGE_TOKENS, pages_for
 from headrace.loading.free_memory import free_memory_bytes
@@ -17,7 +17,7 @@ from headrace.loading.options import EngineOptions
 from headrace.program.fuse import fuse
 from headrace.program.plan import plan_arena
 from headrace.program.program import Program
-from headrace.weights.packing.packed_weights import Wanted, predicted_bytes
+from headrace.weights.packing.packed_weights import WeightSpec, predicted_bytes
 
 KV_SHARE_OF_FREE_MEMORY = 0.5
 DRAFT_ROWS = 32
@@ -25,7 +25,7 @@ DRAFT_ROWS = 32
 
 def plan_memory(
     program: Program,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[WeightSpec],
     options: EngineOptions,
     *,
     context: int,
@@ -86,7 +86,9 @@ def _usable_bytes(options: EngineOptions, base: int) -> int:
     return free if options.memory_bytes is None else min(free, options.memory_bytes - base)
 
 
-def _activation_bytes(program: Program, wanted: Sequence[Wanted], step_tokens: int, step_rows: int) -> int:
+def _activation_bytes(
+    program: Program, wanted: Sequence[WeightSpec], step_tokens: int, step_rows: int
+) -> int:
     arena = plan_arena(fuse(program), max_tokens=step_tokens, max_rows=step_rows)
     return arena.nbytes + scratch_bytes(program, {weight.format for weight in wanted}, step_tokens)
 
@@ -99,9 +101,9 @@ def _step_size(options: EngineOptions, context: int, *, encodes: bool) -> tuple[
     return options.token_budget, _max_rows(options)
 
 
-def capacity_of(plan: MemoryPlan, options: EngineOptions) -> Capacity:
+def capacity_of(plan: MemoryPlan, options: EngineOptions) -> ExecutorLimits:
     """The executor's sizes under a plan."""
-    return Capacity(
+    return ExecutorLimits(
         max_tokens=plan.step_tokens,
         max_rows=plan.step_rows,
         page_count=plan.page_count,
@@ -125,7 +127,7 @@ def _context(asked: int | None, own: int) -> int:
     return asked or own
 
 
-def _kv_type(options: EngineOptions, wanted: Sequence[Wanted]) -> KvType:
+def _kv_type(options: EngineOptions, wanted: Sequence[WeightSpec]) -> KvType:
     if options.kv_dtype != "auto":
         return options.kv_dtype
     return "f32" if all(weight.format == "f32" for weight in wanted) else "bf16"
@@ -198,7 +200,7 @@ def shares_per_token(program: Program) -> dict[str, float]:
     return shares
 
 
-def _bytes_per_token(program: Program, wanted: Sequence[Wanted]) -> int:
+def _bytes_per_token(program: Program, wanted: Sequence[WeightSpec]) -> int:
     shares = shares_per_token(program)
     return sum(int(shares.get(weight.name, 0) * predicted_bytes([weight])) for weight in wanted)
 

@@ -10,10 +10,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from headrace.errors import CorruptFile, UnsupportedModel
-from headrace.ops.tensor_part import TensorPart
+from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Array, Ints
 from headrace.program.program import Program
-from headrace.weights.checkpoint_reader import Tensors
+from headrace.weights.checkpoint_reader import TensorReader
 from headrace.weights.quant_types import BY_NAME
 from headrace.weights.tensor_file import TensorInfo
 
@@ -21,10 +21,10 @@ _BLOCK_BYTES = 4 << 20  # of a transposed tensor in memory at once
 _MOST_SPAN = 4  # times the rows of a part that is read in one piece
 
 
-class PartsOf:
+class ProgramWeights:
     """Reads a checkpoint as the checkpoint itself does, and the parts and stacks that a program wants."""
 
-    def __init__(self, checkpoint: Tensors, program: Program) -> None:
+    def __init__(self, checkpoint: TensorReader, program: Program) -> None:
         self._checkpoint = checkpoint
         self._program = program
 
@@ -150,7 +150,7 @@ class PartsOf:
             self._checkpoint.read_rows(tensor, first, count, out.cast("B")[done:end])
             done = end
 
-    def _read_columns(self, tensor: str, part: TensorPart, rows: Ints, k: int, out: memoryview) -> None:
+    def _read_columns(self, tensor: str, part: TensorSlice, rows: Ints, k: int, out: memoryview) -> None:
         """The first k numbers of columns of stored matrices as rows; all k rows of a matrix are read."""
         width = BY_NAME[self._checkpoint.row_dtype(tensor)].block_bytes
         target = np.frombuffer(out, np.uint8, len(rows) * k * width).view(f"V{width}").reshape(len(rows), k)
@@ -161,7 +161,7 @@ class PartsOf:
                 target[here, start : start + len(block)] = block.T[columns[here]]
 
     def _rows_of_matrix(
-        self, tensor: str, part: TensorPart, matrix: int, k: int
+        self, tensor: str, part: TensorSlice, matrix: int, k: int
     ) -> Iterator[tuple[int, Any]]:
         """(first row, rows) of the first k rows of one of a tensor's matrices, block by block."""
         *_, inputs, columns = self._checkpoint.info(tensor).shape

@@ -9,7 +9,7 @@ from msgspec import Struct
 from headrace.executors.machine_limits import Limits
 from headrace.loading.memory_plan import shares_per_token
 from headrace.program.program import Program
-from headrace.weights.packing.packed_weights import Wanted
+from headrace.weights.packing.packed_weights import WeightSpec
 
 _ARITHMETIC: Mapping[str, str] = {"f32": "f32", "f16": "f32", "bf16": "bf16"}
 _FOR_MATRIX_UNITS = ("int8", "int4")  # of many rows; formats with scales inside a row are not
@@ -49,7 +49,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
         return peak_of(self.format, limits)
 
 
-def roofline(program: Program, wanted: Sequence[Wanted]) -> Roofline:
+def roofline(program: Program, wanted: Sequence[WeightSpec]) -> Roofline:
     """Of a program with its weights in the wanted formats."""
     shares = shares_per_token(program)
     work = {weight.name: 2.0 * weight.n * weight.k * shares.get(weight.name, 0) for weight in wanted}

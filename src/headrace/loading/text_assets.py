@@ -11,12 +11,14 @@ from headrace.weights.gguf.chat_template import gguf_template
 from headrace.weights.gguf.tokenizer import gguf_tokenizer
 
 
-def public_name(name: str, folder: Path) -> str:
+def served_name(name: str, folder: Path) -> str:
     """The name that clients see: a path of this machine is not theirs to know, its last part is."""
     return folder.resolve().name if Path(name).exists() else name
 
 
-def text_side(path: Path, metadata: Mapping[str, object] | None) -> tuple[Tokenizer, ChatTemplate | None]:
+def load_text_assets(
+    path: Path, metadata: Mapping[str, object] | None
+) -> tuple[Tokenizer, ChatTemplate | None]:
     """Tokenizer and template of a folder, or of the `metadata` that a single file holds."""
     if metadata is None:
         return load_tokenizer(path), load_template(path)

@@ -17,7 +17,7 @@ from headrace.ops.rope import rope
 from headrace.ops.route import route
 from headrace.ops.scale import scale
 from headrace.ops.softcap import softcap
-from headrace.ops.tensor_part import TensorPart
+from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Value
 
 
@@ -38,7 +38,7 @@ def logits(
 
 
 def project(
-    m: Builder, x: Value, name: str, size: int, *, bias: bool = False, part: TensorPart | None = None
+    m: Builder, x: Value, name: str, size: int, *, bias: bool = False, part: TensorSlice | None = None
 ) -> Value:
     """`size` outputs of the linear layer `name`, of which they may be a part."""
     w = m.weight(f"{name}.weight", size, int(x.shape[1]), part=part)
@@ -48,7 +48,7 @@ def project(
 def norm(m: Builder, c: DecoderConfig, x: Value, name: str, size: int = 0, *, plus: float = 0.0) -> Value:
     """RMS norm over groups of `size` entries (0: the whole row); `plus` is added to its stored weight."""
     size = size or int(x.shape[1])
-    part = TensorPart(of=size, plus=plus) if plus else None
+    part = TensorSlice(of=size, plus=plus) if plus else None
     return rms_norm(x, m.weight(f"{name}.weight", size, part=part), eps=c.eps)
 
 
@@ -93,7 +93,7 @@ def attention(
 
 def mlp(m: Builder, c: DecoderConfig, x: Value, up: str, down: str, *, transposed: bool = False) -> Value:
     """Up, activation, down, without a gate; `transposed` where the matrices are stored so."""
-    parts = [TensorPart(of=n, transposed=True) if transposed else None for n in (c.intermediate, c.hidden)]
+    parts = [TensorSlice(of=n, transposed=True) if transposed else None for n in (c.intermediate, c.hidden)]
     x = act(project(m, x, up, c.intermediate, bias=c.mlp_bias, part=parts[0]), kind=c.act)
     return project(m, x, down, c.hidden, bias=c.mlp_bias, part=parts[1])
 

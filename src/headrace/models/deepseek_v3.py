@@ -23,7 +23,7 @@ from headrace.ops.kv_write import kv_write
 from headrace.ops.rms_norm import rms_norm
 from headrace.ops.rope import rope
 from headrace.ops.route import route
-from headrace.ops.tensor_part import TensorPart
+from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, integer, number, text
 
@@ -122,7 +122,7 @@ def _queries(m: Builder, c: DecoderConfig, a: Latent, x: Value, at: str) -> tupl
         x = project(m, x, f"{at}.q_a_proj", a.query_rank, bias=c.qkv_bias)
         x = rms_norm(x, m.weight(f"{at}.q_a_layernorm.weight", a.query_rank), eps=_LATENT_EPS)
         name = f"{at}.q_b_proj"
-    plain = TensorPart(of=c.heads * stride, block=a.plain, stride=stride)
+    plain = TensorSlice(of=c.heads * stride, block=a.plain, stride=stride)
     rotary = replace(plain, first=a.plain, block=a.rotary, even_first=a.paired)
     return (
         project(m, x, name, c.heads * a.plain, part=plain),
@@ -133,8 +133,8 @@ def _queries(m: Builder, c: DecoderConfig, a: Latent, x: Value, at: str) -> tupl
 def _latent_and_key(m: Builder, c: DecoderConfig, a: Latent, x: Value, at: str) -> tuple[Value, Value]:
     """The normed latent row, and the rotary entries of the key that all heads share."""
     name, of = f"{at}.kv_a_proj_with_mqa", a.kv_rank + a.rotary
-    rotary = TensorPart(of=of, first=a.kv_rank, block=a.rotary, stride=a.rotary, even_first=a.paired)
-    latent = project(m, x, name, a.kv_rank, bias=c.qkv_bias, part=TensorPart(of=of))
+    rotary = TensorSlice(of=of, first=a.kv_rank, block=a.rotary, stride=a.rotary, even_first=a.paired)
+    latent = project(m, x, name, a.kv_rank, bias=c.qkv_bias, part=TensorSlice(of=of))
     key = project(m, x, name, a.rotary, bias=c.qkv_bias, part=rotary)
     return rms_norm(latent, m.weight(f"{at}.kv_a_layernorm.weight", a.kv_rank), eps=_LATENT_EPS), key
 
@@ -143,8 +143,8 @@ def _absorbed(m: Builder, c: DecoderConfig, a: Latent, at: str) -> tuple[Value, 
     """Of each head, the matrix from plain query entries to the latent row, and from it to a value. Stored
     are, of each head, the rows that make plain key entries of the latent row, then those that make values."""
     name, stored = f"{at}.kv_b_proj.weight", a.plain + a.value
-    of_keys = TensorPart(of=c.heads * a.kv_rank, transposed=True, matrices=c.heads, inputs=stored)
-    of_values = TensorPart(of=c.heads * stored, first=a.plain, block=a.value, stride=stored)
+    of_keys = TensorSlice(of=c.heads * a.kv_rank, transposed=True, matrices=c.heads, inputs=stored)
+    of_values = TensorSlice(of=c.heads * stored, first=a.plain, block=a.value, stride=stored)
     return (
         m.weight(name, c.heads * a.kv_rank, a.plain, part=of_keys),
         m.weight(name, c.heads * a.value, a.kv_rank, part=of_values),

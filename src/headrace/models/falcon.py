@@ -11,7 +11,7 @@ from headrace.models.decoder_config import DecoderConfig, read_decoder
 from headrace.ops.add import add
 from headrace.ops.builder import Builder
 from headrace.ops.gather import gather
-from headrace.ops.tensor_part import TensorPart
+from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, integer, number, text
 
@@ -53,7 +53,7 @@ def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
             f"{at}.query_key_value",
             size,
             bias=c.qkv_bias,
-            part=TensorPart(of=queries + 2 * c.head_dim, first=first),
+            part=TensorSlice(of=queries + 2 * c.head_dim, first=first),
         )
         for first, size in ((0, queries), (queries, c.head_dim), (queries + c.head_dim, c.head_dim))
     )

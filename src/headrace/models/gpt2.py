@@ -12,7 +12,7 @@ from headrace.ops.add import add
 from headrace.ops.builder import Builder
 from headrace.ops.embed import embed
 from headrace.ops.gather import gather
-from headrace.ops.tensor_part import TensorPart
+from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, find, integer, number
 
@@ -57,12 +57,12 @@ def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
             f"{at}.c_attn",
             n,
             bias=True,
-            part=TensorPart(of=3 * n, first=i * n, transposed=c.transposed),
+            part=TensorSlice(of=3 * n, first=i * n, transposed=c.transposed),
         )
         for i in range(3)
     )
     y = blocks.attention(m, c, layer, q, k, v)
-    return project(m, y, f"{at}.c_proj", n, bias=True, part=TensorPart(of=n, transposed=c.transposed))
+    return project(m, y, f"{at}.c_proj", n, bias=True, part=TensorSlice(of=n, transposed=c.transposed))
 
 
 def define(m: Builder, c: DecoderConfig) -> Value:

@@ -10,7 +10,7 @@ from headrace.models.decoder_config import DecoderConfig, read_decoder
 from headrace.ops.add import add
 from headrace.ops.builder import Builder
 from headrace.ops.gather import gather
-from headrace.ops.tensor_part import TensorPart
+from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, number
 
@@ -39,7 +39,7 @@ def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
             f"{at}.query_key_value",
             size,
             bias=c.qkv_bias,
-            part=TensorPart(of=3 * size, first=i * c.head_dim, block=c.head_dim, stride=3 * c.head_dim),
+            part=TensorSlice(of=3 * size, first=i * c.head_dim, block=c.head_dim, stride=3 * c.head_dim),
         )
         for i in range(3)
     )

@@ -11,7 +11,7 @@ from headrace.models.decoder_config import DecoderConfig, read_decoder, read_exp
 from headrace.ops.builder import Builder
 from headrace.ops.moe import moe
 from headrace.ops.route import route
-from headrace.ops.tensor_part import TensorPart
+from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, find, integer, number, text
 
@@ -57,8 +57,8 @@ def mlp(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
         scale=1.0,
     )
     # Rows of gate and up take turns.
-    both = TensorPart(of=2 * e.count * e.intermediate, block=1, stride=2, matrices=e.count)
-    down = TensorPart(of=e.count * c.hidden, matrices=e.count)
+    both = TensorSlice(of=2 * e.count * e.intermediate, block=1, stride=2, matrices=e.count)
+    down = TensorSlice(of=e.count * c.hidden, matrices=e.count)
     name, turned, weights, biases = f"{at}.experts", e.transposed, list[Value](), list[Value]()
     for projection, part, size, k in (
         ("gate_up_proj", both, e.intermediate, c.hidden),

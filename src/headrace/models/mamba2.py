@@ -18,7 +18,7 @@ from headrace.ops.gated_act import gated_act
 from headrace.ops.gather import gather
 from headrace.ops.rms_norm import rms_norm
 from headrace.ops.selective_scan import selective_scan
-from headrace.ops.tensor_part import TensorPart
+from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, find, integer, number
 
@@ -104,7 +104,7 @@ def mixer(m: Builder, c: Mamba2Config, layer: int, x: Value) -> Value:
     sizes = c.inner, c.inner, 2 * c.groups * c.state, c.heads
     gate, inputs, bc, dt = (
         project(
-            m, x, f"{at}.in_proj", size, bias=c.bias, part=TensorPart(of=sum(sizes), first=sum(sizes[:i]))
+            m, x, f"{at}.in_proj", size, bias=c.bias, part=TensorSlice(of=sum(sizes), first=sum(sizes[:i]))
         )
         for i, size in enumerate(sizes)
     )
@@ -131,7 +131,7 @@ def mixer(m: Builder, c: Mamba2Config, layer: int, x: Value) -> Value:
 def convolution(m: Builder, c: Mamba2Config, layer: int, name: str, x: Value, first: int) -> Value:
     """The channels of the layer's convolution from `first` on, as many as x has."""
     at, size = f"backbone.layers.{layer}.mixer.conv1d", int(x.shape[1])
-    part = TensorPart(of=c.inner + 2 * c.groups * c.state, first=first)
+    part = TensorSlice(of=c.inner + 2 * c.groups * c.state, first=first)
     return causal_conv(
         x,
         m.state(layer, name, (c.taps - 1) * size),

@@ -11,7 +11,7 @@ from headrace.models.rope import Rope, read_rope
 from headrace.ops.add import add
 from headrace.ops.builder import Builder
 from headrace.ops.gated_act import gated_act
-from headrace.ops.tensor_part import TensorPart
+from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, find, integer, number
 
@@ -47,7 +47,7 @@ def _rope(config: Config, head_dim: int, kind: str, theta: float) -> Rope:
 def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
     at, n = f"model.layers.{layer}.attn", c.hidden
     q, k, v = (
-        project(m, x, f"{at}.Wqkv", n, bias=c.qkv_bias, part=TensorPart(of=3 * n, first=i * n))
+        project(m, x, f"{at}.Wqkv", n, bias=c.qkv_bias, part=TensorSlice(of=3 * n, first=i * n))
         for i in range(3)
     )
     return project(m, blocks.attention(m, c, layer, q, k, v), f"{at}.Wo", n, bias=c.output_bias)
@@ -56,7 +56,7 @@ def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
 def mlp(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
     at, n = f"model.layers.{layer}.mlp", c.intermediate
     gate, up = (
-        project(m, x, f"{at}.Wi", n, bias=c.mlp_bias, part=TensorPart(of=2 * n, first=i * n))
+        project(m, x, f"{at}.Wi", n, bias=c.mlp_bias, part=TensorSlice(of=2 * n, first=i * n))
         for i in range(2)
     )
     return project(m, gated_act(gate, up, kind=c.act), f"{at}.Wo", c.hidden, bias=c.mlp_bias)

@@ -9,7 +9,7 @@ from headrace.models.blocks import project
 from headrace.models.decoder_config import DecoderConfig, read_decoder
 from headrace.ops.builder import Builder
 from headrace.ops.gated_act import gated_act
-from headrace.ops.tensor_part import TensorPart
+from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, find, integer, number
 
@@ -31,16 +31,16 @@ def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
     at = f"model.layers.{layer}.self_attn"
     queries, keys = c.heads * c.head_dim, c.kv_heads * c.head_dim
     every = queries + 2 * keys
-    q = project(m, x, f"{at}.qkv_proj", queries, part=TensorPart(of=every))
-    k = project(m, x, f"{at}.qkv_proj", keys, part=TensorPart(of=every, first=queries))
-    v = project(m, x, f"{at}.qkv_proj", keys, part=TensorPart(of=every, first=queries + keys))
+    q = project(m, x, f"{at}.qkv_proj", queries, part=TensorSlice(of=every))
+    k = project(m, x, f"{at}.qkv_proj", keys, part=TensorSlice(of=every, first=queries))
+    v = project(m, x, f"{at}.qkv_proj", keys, part=TensorSlice(of=every, first=queries + keys))
     return project(m, blocks.attention(m, c, layer, q, k, v), f"{at}.o_proj", c.hidden)
 
 
 def mlp(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
     at, size = f"model.layers.{layer}.mlp", c.intermediate
-    gate = project(m, x, f"{at}.gate_up_proj", size, part=TensorPart(of=2 * size))
-    up = project(m, x, f"{at}.gate_up_proj", size, part=TensorPart(of=2 * size, first=size))
+    gate = project(m, x, f"{at}.gate_up_proj", size, part=TensorSlice(of=2 * size))
+    up = project(m, x, f"{at}.gate_up_proj", size, part=TensorSlice(of=2 * size, first=size))
     return project(m, gated_act(gate, up, kind=c.act), f"{at}.down_proj", c.hidden)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from headrace.ops.tensor_part import TensorPart
+from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Array, Value
 
 
@@ -23,7 +23,7 @@ class Builder(Protocol):
     rows: Value  # R
     state_slots: Value  # B
 
-    def weight(self, name: str, *shape: int, part: TensorPart | None = None, stack: int = 0) -> Value:
+    def weight(self, name: str, *shape: int, part: TensorSlice | None = None, stack: int = 0) -> Value:
         """A checkpoint tensor by name, or a part of it; asking twice gives the same value (tied weights).
 
         With `stack` that many tensors of one shape, one below the other: `*` in the name counts them from 0.

@@ -8,7 +8,7 @@ from msgspec import Struct
 from headrace.ops.value import Ints
 
 
-class TensorPart(Struct, frozen=True, kw_only=True):
+class TensorSlice(Struct, frozen=True, kw_only=True):
     """Some of the `of` rows of a stored tensor, which for a vector are its numbers.
 
     They start at row `first` and follow each other, or come in blocks of `block` rows, one every `stride`.

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from headrace.errors import ProgramError
 from headrace.ops.op import Op
-from headrace.ops.tensor_part import TensorPart
+from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Array, Attr, Ints, Value
 
 
@@ -53,7 +53,7 @@ class Program(Struct, frozen=True, eq=False):
     caches: tuple[Value, ...]
     states: tuple[Value, ...]
     output: Value
-    parts: dict[str, tuple[str, TensorPart]]
+    parts: dict[str, tuple[str, TensorSlice]]
     stacks: dict[str, tuple[str, ...]]
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 from headrace.errors import ProgramError
 from headrace.ops.builder import Builder
 from headrace.ops.op import Op
-from headrace.ops.tensor_part import TensorPart
+from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Array, Attr, Ints, Value
 from headrace.program.program import Instruction, Program
 from headrace.program.step import INPUT_SHAPES
@@ -20,7 +20,7 @@ class Recorder:
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.weights: dict[str, Value] = {}
-        self.parts: dict[str, tuple[str, TensorPart]] = {}
+        self.parts: dict[str, tuple[str, TensorSlice]] = {}
         self.stacks: dict[str, tuple[str, ...]] = {}
         self.constants: dict[Value, Array | Ints] = {}
         self.caches: dict[int, Value] = {}
@@ -38,7 +38,7 @@ class Recorder:
     def _input(self, name: str) -> Value:
         return Value(name, INPUT_SHAPES[name], "input", self)
 
-    def weight(self, name: str, *shape: int, part: TensorPart | None = None, stack: int = 0) -> Value:
+    def weight(self, name: str, *shape: int, part: TensorSlice | None = None, stack: int = 0) -> Value:
         if part is not None:
             tensor, name = name, f"{name}{part}"
             self.parts[name] = tensor, part

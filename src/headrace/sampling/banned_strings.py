@@ -10,7 +10,7 @@ from headrace.grammar.token_table import Mask, mask_of
 from headrace.sampling.penalties import BREAK
 
 
-class Breakers:
+class SequenceBreakers:
     """Tells of each token of a text whether one of `strings` ends in it. For one text."""
 
     __slots__ = ("_longest", "_strings", "_tail", "_tokens")

@@ -10,7 +10,7 @@ from msgspec import Struct
 from headrace.errors import InvalidRequest
 
 
-class ThinkingLimit(Struct, frozen=True, kw_only=True):
+class ReasoningBudget(Struct, frozen=True, kw_only=True):
     """At most `max_tokens` tokens of a choice stand between `start` and `end`; then `closing` is forced.
     None: as many as the model likes.
 
@@ -47,10 +47,10 @@ class ThinkingLimit(Struct, frozen=True, kw_only=True):
             )
 
 
-class Thinking:
+class ReasoningState:
     """One choice's place in its reasoning. It depends on the tokens taken alone."""
 
-    def __init__(self, limit: ThinkingLimit, bytes_of: Callable[[int], bytes]) -> None:
+    def __init__(self, limit: ReasoningBudget, bytes_of: Callable[[int], bytes]) -> None:
         self._limit, self._bytes_of = limit, bytes_of
         self._inside, self._over = limit.opened, False
         self._tail = b""  # what was generated lately, as far as a mark may have begun in it

@@ -16,7 +16,7 @@ from headrace.sampling.penalties import adjust
 from headrace.sampling.processors import initial_mu, next_mu, temperature_of, truncate, unsurprising
 
 
-class Drawn(Struct, frozen=True):
+class ReferenceSample(Struct, frozen=True):
     """A token; with `logprobs` asked for, its log-probability and the likeliest tokens; with mirostat the
     bound of surprise for the next one."""
 
@@ -40,7 +40,7 @@ def sample(
     bad_words: Collection[Sequence[int]] = (),
     history: Sequence[int] = (),
     mu: float | None = None,
-) -> Drawn:
+) -> ReferenceSample:
     """Draw one token from logits [V].
 
     The token is number `len(output_ids)` of its choice. `allowed` has bit `id % 32` of word `id // 32`
@@ -66,11 +66,13 @@ def sample(
     if params.mirostat:
         mu = next_mu(adjusted, kept, token, params, mu)
     if params.logprobs is None:
-        return Drawn(token, mu=mu)
+        return ReferenceSample(token, mu=mu)
     logprobs = log_softmax(logits)
     order = np.argsort(-logits, kind="stable")[: params.logprobs]
     order = order[logits[order] > -np.inf]
-    return Drawn(token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in order), mu)
+    return ReferenceSample(
+        token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in order), mu
+    )
 
 
 def suppressed(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace import _native
 from headrace.errors import HeadraceError, InvalidRequest, NumericalError
-from headrace.sampling.banned_strings import Breakers
+from headrace.sampling.banned_strings import SequenceBreakers
 from headrace.sampling.deterministic_math import MAX_VOCABULARY
 from headrace.sampling.params import SamplingParams
 from headrace.sampling.penalties import MIN_REPETITION_PENALTY
@@ -42,7 +42,7 @@ _SAME = (
 )  # by these names both here and there
 
 
-class RowState:
+class SamplerState:
     """What sampling knows of one choice of a request: its parameters, its position, its token counts.
 
     `seed` is the request's, already drawn if it asked for none; `choice` its index below n. The position
@@ -64,7 +64,7 @@ class RowState:
         eos_ids: Collection[int],
         bad_words: Sequence[Sequence[int]] = (),
         history: Sequence[int] | NDArray[np.int32] = (),
-        breakers: Breakers | None = None,
+        breakers: SequenceBreakers | None = None,
     ) -> None:
         settings = _native.SampleSettings()
         for name in _SAME:
@@ -91,9 +91,9 @@ class RowState:
         """Mirostat's bound of surprise for the next token, in bits."""
         return self.native.mu
 
-    def for_drafts(self) -> RowState:
+    def for_drafts(self) -> SamplerState:
         """A copy that draws what this one would, as long as both take note of the same tokens."""
-        copy = RowState.__new__(RowState)
+        copy = SamplerState.__new__(SamplerState)
         copy._breakers, copy.native = None, self.native.for_drafts()
         return copy
 
@@ -105,7 +105,7 @@ class RowState:
         return self._breakers is not None and self._breakers.push(token)
 
 
-class Sampled(Struct, frozen=True):
+class SampleOutput(Struct, frozen=True):
     """The tokens of one step, by row.
 
     Where `errors[r]` is not None the row has no token (-1). `logprobs` is NaN and `tops` empty for rows
@@ -145,9 +145,9 @@ class Sampler:
     def sample(
         self,
         logits: NDArray[np.float32],
-        rows: Sequence[RowState],
+        rows: Sequence[SamplerState],
         allowed: Sequence[NDArray[np.uint32] | None] | None = None,
-    ) -> Sampled:
+    ) -> SampleOutput:
         """Draw; the rows' states stay as they are until `append`.
 
         `logits` is scratch: bias, penalties and masks are written into it. `allowed[r]`, where given, has bit
@@ -157,12 +157,12 @@ class Sampler:
         errors: list[HeadraceError | None] = [None] * len(rows)
         for row, fault in faults:
             errors[row] = self.error(fault)
-        return Sampled(tokens, logprobs, tops, tuple(errors))
+        return SampleOutput(tokens, logprobs, tops, tuple(errors))
 
     def draw_drafted(
         self,
         logits: NDArray[np.float32],
-        rows: Sequence[RowState],
+        rows: Sequence[SamplerState],
         firsts: Sequence[int],
         drafts: Sequence[Sequence[int]],
     ) -> list[list[int]]:

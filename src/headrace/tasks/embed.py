@@ -9,7 +9,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from headrace.engine.client import LoadedModel
-from headrace.engine.request import Done, Embed, Embedded, Event, Failed, Request, Ticket
+from headrace.engine.request import (
+    Embedding,
+    EmbedParams,
+    EngineEvent,
+    EngineRequest,
+    RequestFailed,
+    RequestFinished,
+    RequestHandle,
+)
 from headrace.errors import EngineStopped, InvalidRequest
 from headrace.ops.value import Array
 
@@ -38,7 +46,7 @@ def token_vectors(
         for text in texts:
             if len(waiting) >= model.engine.limits.max_choices:
                 yield waiting.popleft().vectors()
-            waiting.append(_Pending(model, Request(prompt=tuple(text), embed=Embed(dimensions))))
+            waiting.append(_Pending(model, EngineRequest(prompt=tuple(text), embed=EmbedParams(dimensions))))
         while waiting:
             yield waiting.popleft().vectors()
     finally:
@@ -49,20 +57,20 @@ def token_vectors(
 class _Pending:
     """A text that has been submitted."""
 
-    def __init__(self, model: LoadedModel, request: Request) -> None:
-        self._events: queue.SimpleQueue[list[Event]] = queue.SimpleQueue()
-        self._ticket: Ticket = model.engine.submit(request, self._events.put)
+    def __init__(self, model: LoadedModel, request: EngineRequest) -> None:
+        self._events: queue.SimpleQueue[list[EngineEvent]] = queue.SimpleQueue()
+        self._ticket: RequestHandle = model.engine.submit(request, self._events.put)
 
     def vectors(self) -> Array:
         """Wait for the end; raises the error that it ended with."""
         found: Array | None = None
         while True:
             for event in self._events.get():
-                if isinstance(event, Embedded):
+                if isinstance(event, Embedding):
                     found = event.vectors
-                elif isinstance(event, Failed):
+                elif isinstance(event, RequestFailed):
                     raise event.error
-                elif isinstance(event, Done):
+                elif isinstance(event, RequestFinished):
                     if found is None:
                         raise EngineStopped("the text was cancelled before it was computed")
                     return found

@@ -50,7 +50,7 @@ class Span(Struct, frozen=True):
     score: float
 
 
-class EntityFinder:
+class EntityExtractor:
     """Finds entities with a loaded tagger. Raises UnsupportedModel, CorruptFile."""
 
     def __init__(self, model: LoadedModel) -> None:

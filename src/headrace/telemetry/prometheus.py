@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from headrace.engine.client import EngineStatus
 from headrace.telemetry.histogram import Histogram
-from headrace.telemetry.request_metrics import Meter
+from headrace.telemetry.request_metrics import ModelMetrics
 
 # What vLLM calls our reasons of an end.
 VLLM_REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
@@ -34,7 +34,7 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     are packed weights that could not be kept on the disk."""
 
     name: str
-    meter: Meter
+    meter: ModelMetrics
     status: EngineStatus
     kv_bytes: int
     state: str = "loaded"
@@ -42,7 +42,7 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     cache_failures: int = 0
 
 
-def expose(server: Meter, models: Sequence[ModelReport], *, accept: str = "") -> tuple[bytes, str]:
+def expose(server: ModelMetrics, models: Sequence[ModelReport], *, accept: str = "") -> tuple[bytes, str]:
     """The body of a reply to a scraper and its content type; `accept` chooses text or OpenMetrics.
 
     `server` has what is counted of HTTP calls, which is labelled with the first model.
@@ -68,7 +68,7 @@ class _Snapshot(Collector):
         return self._metrics
 
 
-def _calls(meter: Meter, model: str) -> Iterator[Metric]:
+def _calls(meter: ModelMetrics, model: str) -> Iterator[Metric]:
     make = _Families("headrace_", {"model": model})
     yield make.counters("admission_rejected", "Refused before the engine.", "reason", meter.rejected)
     yield make.counters("http_replies", "HTTP replies.", "status", meter.replies)

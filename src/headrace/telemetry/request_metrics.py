@@ -6,11 +6,11 @@ from collections import Counter
 
 from msgspec import Struct, field
 
-from headrace.engine.request import ChoiceDone, Delta, Done, Event, Failed
+from headrace.engine.request import ChoiceFinished, Delta, EngineEvent, RequestFailed, RequestFinished
 from headrace.telemetry.histogram import Histogram
 
 
-class Meter(Struct):
+class ModelMetrics(Struct):
     """The totals of one model since the server started.
 
     Definitions: `first_token` from a request's arrival to its first token; `between_tokens` the gaps between
@@ -40,28 +40,28 @@ class Meter(Struct):
     log_failures: int = 0
 
 
-class RequestMeter:
+class RequestMetrics:
     """Follows one request through the engine. `arrival_s` is when its HTTP request came."""
 
     __slots__ = ("_arrival_s", "_first_s", "_last_s", "_meter", "_reason")
 
-    def __init__(self, meter: Meter, arrival_s: float) -> None:
+    def __init__(self, meter: ModelMetrics, arrival_s: float) -> None:
         self._meter = meter
         self._arrival_s = arrival_s
         self._first_s = self._last_s = 0.0
         self._reason = ""
 
-    def take(self, events: list[Event], now_s: float) -> None:
+    def take(self, events: list[EngineEvent], now_s: float) -> None:
         """The events of one step. Called for every token: no more than a few additions."""
         meter = self._meter
         for event in events:
             if type(event) is Delta:
                 meter.generation_tokens += len(event.tokens)
-            elif type(event) is ChoiceDone:
+            elif type(event) is ChoiceFinished:
                 self._reason = self._reason or event.reason
-            elif type(event) is Done:
+            elif type(event) is RequestFinished:
                 self._done(event, now_s)
-            elif type(event) is Failed:
+            elif type(event) is RequestFailed:
                 meter.ended["error"] += 1
                 meter.errors[event.error.code or event.error.kind] += 1
         if type(events[0]) is Delta:
@@ -72,7 +72,7 @@ class RequestMeter:
                 meter.between_tokens.observe(now_s - self._last_s)
             self._last_s = now_s
 
-    def _done(self, event: Done, now_s: float) -> None:
+    def _done(self, event: RequestFinished, now_s: float) -> None:
         meter, usage, timing = self._meter, event.usage, event.timing
         meter.ended[self._reason] += 1
         meter.prompt_tokens += usage.prompt_tokens

@@ -25,7 +25,7 @@ class Kind(Enum):
     WHOLE = "only the whole list has a meaning"
 
 
-class Piece(Struct, frozen=True):
+class TokenPiece(Struct, frozen=True):
     """A token's share of the text. `first` is its text where no token stands before it; `is_byte` marks
     one raw byte of a character that other tokens complete."""
 
@@ -35,11 +35,15 @@ class Piece(Struct, frozen=True):
     is_byte: bool
 
 
-class Pieces:
+class TokenPieces:
     """Piece of every id of a tokenizer, found on first use (a model touches few of its ids)."""
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, kind: Kind, piece: Callable[[str], Piece], strip: tuple[str, int]
+        self,
+        backend: tokenizers.Tokenizer,
+        kind: Kind,
+        piece: Callable[[str], TokenPiece],
+        strip: tuple[str, int],
     ) -> None:
         self.kind = kind
         self.strip = strip  # (character, how many at most) taken off the start of the whole text
@@ -48,9 +52,9 @@ class Pieces:
         self.special_ids = frozenset(
             token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special
         )
-        self._known: dict[tuple[int, bool], Piece | None] = {}
+        self._known: dict[tuple[int, bool], TokenPiece | None] = {}
 
-    def of(self, token_id: int, *, skip_special: bool) -> Piece | None:
+    def of(self, token_id: int, *, skip_special: bool) -> TokenPiece | None:
         """Piece of an id; None for an id that adds nothing at all (no such token, or a skipped special)."""
         key = (token_id, skip_special)
         try:
@@ -76,7 +80,7 @@ class Pieces:
         return self._backend.id_to_token(token_id) if 0 <= token_id < 2**32 else None
 
 
-def pieces_of(backend: tokenizers.Tokenizer) -> Pieces:
+def pieces_of(backend: tokenizers.Tokenizer) -> TokenPieces:
     """Choose how to read a tokenizer's decoder.
 
     The decoders are those of the `tokenizers` package: a list of stages that map a list of tokens to a
@@ -85,22 +89,24 @@ def pieces_of(backend: tokenizers.Tokenizer) -> Pieces:
     """
     decoder: Any = backend.decoder
     if decoder is None:  # the library joins the tokens with spaces
-        return Pieces(backend, Kind.TOKENWISE, lambda token: _piece(" " + token, token), ("", 0))
+        return TokenPieces(backend, Kind.TOKENWISE, lambda token: _piece(" " + token, token), ("", 0))
     stages = _stages(json.loads(decoder.__getstate__()))
     types = [stage["type"] for stage in stages]
     if types == ["ByteLevel"]:
-        return Pieces(backend, Kind.BYTE_LEVEL, _byte_level_piece, ("", 0))
+        return TokenPieces(backend, Kind.BYTE_LEVEL, _byte_level_piece, ("", 0))
     replaces = list(takewhile(lambda pair: pair is not None, map(_plain_replace, stages)))
     rest = types[len(replaces) :]
     if rest[:1] == ["ByteFallback"]:
         read = partial(_fallback_piece, replaces=[pair for pair in replaces if pair is not None])
         if rest[1:] in ([], ["Fuse"]):
-            return Pieces(backend, Kind.BYTE_FALLBACK, read, ("", 0))
+            return TokenPieces(backend, Kind.BYTE_FALLBACK, read, ("", 0))
         if rest[1:] == ["Fuse", "Strip"] and stages[-1]["stop"] == 0:
-            return Pieces(backend, Kind.BYTE_FALLBACK, read, (stages[-1]["content"], stages[-1]["start"]))
+            return TokenPieces(
+                backend, Kind.BYTE_FALLBACK, read, (stages[-1]["content"], stages[-1]["start"])
+            )
     tokenwise = types[:-1] if types[-1:] == ["Fuse"] else types
     kind = Kind.TOKENWISE if set(tokenwise) <= {"Metaspace", "WordPiece", "Replace"} else Kind.WHOLE
-    return Pieces(backend, kind, partial(_asked_piece, decoder), ("", 0))
+    return TokenPieces(backend, kind, partial(_asked_piece, decoder), ("", 0))
 
 
 def _stages(decoder: dict[str, Any]) -> list[dict[str, Any]]:
@@ -116,8 +122,8 @@ def _plain_replace(stage: dict[str, Any]) -> tuple[str, str] | None:
     return None if pattern is None else (pattern, stage["content"])
 
 
-def _piece(text: str, first: str) -> Piece:
-    return Piece(text=text, first=first, raw=text.encode(), is_byte=False)
+def _piece(text: str, first: str) -> TokenPiece:
+    return TokenPiece(text=text, first=first, raw=text.encode(), is_byte=False)
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -133,24 +139,24 @@ def _byte_alphabet() -> dict[str, int]:
 _ALPHABET = _byte_alphabet()
 
 
-def _byte_level_piece(token: str) -> Piece:
+def _byte_level_piece(token: str) -> TokenPiece:
     # A token with a character outside the alphabet (an added token with a space) is its own UTF-8.
     try:
         raw = bytes(_ALPHABET[character] for character in token)
     except KeyError:
         raw = token.encode()
-    return Piece(text="", first="", raw=raw, is_byte=False)
+    return TokenPiece(text="", first="", raw=raw, is_byte=False)
 
 
-def _fallback_piece(token: str, replaces: list[tuple[str, str]]) -> Piece:
+def _fallback_piece(token: str, replaces: list[tuple[str, str]]) -> TokenPiece:
     for old, new in replaces:
         token = token.replace(old, new)
     byte = _BYTE_TOKEN.fullmatch(token)
     if byte is None:
         return _piece(token, token)
-    return Piece(text="", first="", raw=bytes([int(byte[1], 16)]), is_byte=True)
+    return TokenPiece(text="", first="", raw=bytes([int(byte[1], 16)]), is_byte=True)
 
 
-def _asked_piece(decoder: Any, token: str) -> Piece:
+def _asked_piece(decoder: Any, token: str) -> TokenPiece:
     before = decoder.decode(["a"])
     return _piece(decoder.decode(["a", token])[len(before) :], decoder.decode([token]))

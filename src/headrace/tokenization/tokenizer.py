@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from headrace.errors import CorruptFile, HeadraceError, InvalidRequest, UnsupportedModel
-from headrace.tokenization.token_bytes import Pieces, pieces_of
+from headrace.tokenization.token_bytes import TokenPieces, pieces_of
 from headrace.tokenization.token_config import read_object, token_ids, token_text
 
 _Result = TypeVar("_Result")
@@ -47,7 +47,7 @@ class Tokenizer:
         self.vocabulary_size: int = backend.get_vocab_size(with_added_tokens=True)
         adds_none = backend.num_special_tokens_to_add(False) == 0
         self._prefix = [bos_id] if add_bos and adds_none and bos_id is not None else []
-        self.pieces: Pieces = pieces_of(backend)
+        self.pieces: TokenPieces = pieces_of(backend)
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Ids of `text`.

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, ModelNotFound
 from headrace.weights import strict_json
-from headrace.weights.checkpoint_reader import Source
+from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.gguf.checkpoint import GgufCheckpoint
 from headrace.weights.llama2c import Llama2cCheckpoint
-from headrace.weights.quantized.checkpoint import QuantisedCheckpoint, quantisation_of
+from headrace.weights.quantized.checkpoint import QuantizedCheckpoint, quantisation_of
 from headrace.weights.safetensors.reader import SafetensorsFile, element_bytes
 from headrace.weights.tensor_file import TensorInfo
 
@@ -28,7 +28,10 @@ MAX_INDEX_BYTES = 32 << 20  # 140,000 tensors of the largest public model need 1
 
 
 class Checkpoint:
-    """An open folder, a `Source`. `tensors` lists what the files hold; nothing is read until asked for."""
+    """An open folder, a `CheckpointReader`.
+
+    `tensors` lists what the files hold; nothing is read until asked for.
+    """
 
     metadata: None = None
 
@@ -139,7 +142,7 @@ class Checkpoint:
         return file
 
 
-def open_checkpoint(path: Path) -> Source:
+def open_checkpoint(path: Path) -> CheckpointReader:
     """Opens the checkpoint in a folder, or the GGUF file (any part of one that was split)
     or the .bin of llama2.c.
 
@@ -157,7 +160,7 @@ def open_checkpoint(path: Path) -> Source:
     checkpoint = Checkpoint(path.resolve())
     try:
         quantisation = quantisation_of(checkpoint.config)
-        return checkpoint if quantisation is None else QuantisedCheckpoint(checkpoint, quantisation)
+        return checkpoint if quantisation is None else QuantizedCheckpoint(checkpoint, quantisation)
     except BaseException:
         checkpoint.close()
         raise

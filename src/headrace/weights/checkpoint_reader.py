@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headrace.weights.tensor_file import TensorInfo
 
 
-class Tensors(Protocol):
+class TensorReader(Protocol):
     """Tensors by the names of the architecture's Hugging Face checkpoint; nothing is read until asked for."""
 
     @property
@@ -47,7 +47,7 @@ class Tensors(Protocol):
         ...
 
 
-class Source(Tensors, Protocol):
+class CheckpointReader(TensorReader, Protocol):
     """An open checkpoint, whatever its files are. The fields of `config` are those of the Hugging Face
     checkpoint of the architecture."""
 

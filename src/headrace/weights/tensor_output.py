@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from msgspec import Struct, field
 
-from headrace.weights.checkpoint_reader import Source, Tensors
+from headrace.weights.checkpoint_reader import CheckpointReader, TensorReader
 from headrace.weights.quant_types import BY_NAME, dequantise
 from headrace.weights.quant_types.blocks import Bytes, Floats
 from headrace.weights.tensor_roles import class_of
@@ -17,7 +17,7 @@ from headrace.weights.tensor_roles import class_of
 _BLOCK_ENTRIES = 1 << 18  # converted at once by one thread: 1 MB of floats, and what NumPy makes on the way
 
 
-class Output(Struct, frozen=True):
+class TensorOutput(Struct, frozen=True):
     """One tensor of the file: its name there, the file's own name of its type, row-major shape, size, and its
     bytes from the first to the last, in blocks that are made as they are asked for. `sources`: the tensors of
     the checkpoint that it is made of."""
@@ -93,7 +93,7 @@ class Converter(Struct):
         return data
 
 
-def float_rows(source: Tensors, name: str) -> Iterator[Floats]:
+def float_rows(source: TensorReader, name: str) -> Iterator[Floats]:
     """A tensor as float32 [rows, entries of a row], in blocks of some rows."""
     info = source.info(name)
     if len(info.shape) != 2:
@@ -105,7 +105,7 @@ def float_rows(source: Tensors, name: str) -> Iterator[Floats]:
         yield read_floats(source, name, start, min(step, n - start))
 
 
-def read_floats(source: Tensors, name: str, start: int, count: int) -> Floats:
+def read_floats(source: TensorReader, name: str, start: int, count: int) -> Floats:
     """Rows [start, start + count) of a matrix as float32."""
     kind, k = BY_NAME[source.row_dtype(name)], source.info(name).shape[1]
     raw = np.empty(count * kind.row_bytes(k), np.uint8)
@@ -127,9 +127,11 @@ class ClassReport(Struct, frozen=True):
     worst_tensor: str
 
 
-def report(source: Source, outputs: Sequence[Output], losses: Mapping[str, Loss]) -> list[ClassReport]:
+def report(
+    source: CheckpointReader, outputs: Sequence[TensorOutput], losses: Mapping[str, Loss]
+) -> list[ClassReport]:
     """One line for each class and type, by class."""
-    groups: dict[tuple[str, str], list[Output]] = {}
+    groups: dict[tuple[str, str], list[TensorOutput]] = {}
     for output in outputs:
         if not output.sources:  # what belongs to the config
             continue

@@ -6,7 +6,7 @@ import math
 
 from msgspec import Struct
 
-from headrace.weights.checkpoint_reader import Source
+from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.tensor_roles import class_of
 
 
@@ -20,7 +20,7 @@ class StoredClass(Struct, frozen=True):
     bytes: int
 
 
-def stored_classes(checkpoint: Source) -> tuple[StoredClass, ...]:
+def stored_classes(checkpoint: CheckpointReader) -> tuple[StoredClass, ...]:
     """What a checkpoint holds; only headers are read."""
     groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for name, info in checkpoint.tensors.items():

@@ -15,27 +15,27 @@ from msgspec.structs import replace
 
 from headrace.engine.client import EngineLimits, EngineState, EngineStatus
 from headrace.engine.request import (
-    Done,
-    Event,
-    Failed,
-    Request,
-    Sink,
-    Ticket,
+    EngineEvent,
+    EngineRequest,
+    EventCallback,
+    RequestFailed,
+    RequestFinished,
+    RequestHandle,
 )
-from headrace.engine.validation import check_request
+from headrace.engine.validation import validate_request
 from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
-from headrace.workers.in_flight import OpenRequest, cancelled, in_time, send
+from headrace.workers.in_flight import InFlightRequest, cancelled, in_time, send
 from headrace.workers.process import WorkerProcess
 from headrace.workers.protocol import (
-    Answer,
     BadFrame,
     Cancel,
+    EventsAck,
     FromWorker,
-    Hold,
-    Ready,
-    Step,
+    ModelReady,
+    Pause,
+    StepEvents,
     Submit,
-    Taken,
+    SubmitResult,
     read_events,
 )
 
@@ -53,11 +53,11 @@ MOST_LOOKS = 60
 """A worker that makes no step is ended after so many looks, far beyond the longest step. Looks are counted,
 not seconds: a machine that slept is no reason."""
 
-Start = Callable[[Callable[[WorkerProcess], None]], tuple[WorkerProcess, Ready]]
+Start = Callable[[Callable[[WorkerProcess], None]], tuple[WorkerProcess, ModelReady]]
 """Starts a worker and loads it; tells of the process as soon as there is one, so that it can be ended."""
 
 
-class RemoteEngine:
+class RemoteEngineClient:
     """Runs requests in a worker process and starts another one when that dies.
 
     Requests of which something was heard fail then with EngineStopped; the others run again, with the same
@@ -65,13 +65,13 @@ class RemoteEngine:
     has failed and every request is told why.
     """
 
-    def __init__(self, worker: WorkerProcess, ready: Ready, start: Start) -> None:
+    def __init__(self, worker: WorkerProcess, ready: ModelReady, start: Start) -> None:
         self.limits: EngineLimits = ready.limits
         self._ready, self._start = ready, start
         self._lock = threading.Lock()  # guards what follows
         self._process: WorkerProcess = worker  # running or on its way
         self._worker: WorkerProcess | None = worker  # takes requests
-        self._open: dict[int, OpenRequest] = {}
+        self._open: dict[int, InFlightRequest] = {}
         self._numbers: dict[str, int] = {}  # of the open ones, by request id
         self._pending_choices = 0
         self._failure: HeadraceError | None = None
@@ -90,12 +90,12 @@ class RemoteEngine:
 
     # -- from any thread ------------------------------------------------------------------------------
 
-    def submit(self, request: Request, sink: Sink) -> Ticket:
+    def submit(self, request: EngineRequest, sink: EventCallback) -> RequestHandle:
         """Queue a request; `sink` gets its events. Raises a typed error before anything is computed.
 
         Waits for the worker only where the request has a grammar, which is compiled there.
         """
-        check_request(
+        validate_request(
             request,
             vocabulary=self._ready.vocabulary,
             longest=self._ready.longest,
@@ -110,10 +110,10 @@ class RemoteEngine:
         request_id = request.request_id or f"r{next(self._next_id)}"
         request = replace(request, request_id=request_id)
         accepted = None if request.constraint is None else Future[None]()
-        self._add(request_id, OpenRequest(request, sink, time.monotonic(), accepted))
+        self._add(request_id, InFlightRequest(request, sink, time.monotonic(), accepted))
         if accepted is not None:
             accepted.result()
-        return Ticket(request_id, self.cancel, self.hold)
+        return RequestHandle(request_id, self.cancel, self.hold)
 
     def status(self) -> EngineStatus:
         """Where the engine stood a moment ago, and how its worker is."""
@@ -153,7 +153,7 @@ class RemoteEngine:
             number = self._numbers.get(request_id)
             if number is not None and self._worker is not None:
                 self._open[number].held = held
-                self._worker.put(Hold(number, held))
+                self._worker.put(Pause(number, held))
 
     def close(self) -> None:
         """End the worker; requests that have not ended fail with EngineStopped."""
@@ -169,7 +169,7 @@ class RemoteEngine:
         """The process id of the worker that runs or starts."""
         return self._process.pid
 
-    def _add(self, request_id: str, item: OpenRequest) -> None:
+    def _add(self, request_id: str, item: InFlightRequest) -> None:
         choices = item.request.params.n
         with self._lock:
             if self._failure is not None or self._closing.is_set():
@@ -179,7 +179,7 @@ class RemoteEngine:
             self.limits.check_room(self._pending_choices, choices)
             self._register(request_id, item)
 
-    def _register(self, request_id: str, item: OpenRequest) -> None:
+    def _register(self, request_id: str, item: InFlightRequest) -> None:
         """Under the lock: from now on it is open, and sent if there is somebody to send it to."""
         number = next(self._next_number)
         if self._worker is not None:
@@ -188,7 +188,7 @@ class RemoteEngine:
         self._numbers[request_id] = number
         self._pending_choices += item.request.params.n
 
-    def _forget(self, number: int) -> OpenRequest:
+    def _forget(self, number: int) -> InFlightRequest:
         """Under the lock: it is open no more."""
         item = self._open.pop(number)
         del self._numbers[item.request.request_id]
@@ -216,9 +216,9 @@ class RemoteEngine:
         return f"made no step for {LOOK_S * MOST_LOOKS:g} s" if self._stalled else how
 
     def _take(self, worker: WorkerProcess, message: FromWorker) -> None:
-        if isinstance(message, Answer):
+        if isinstance(message, SubmitResult):
             self._answer(message)
-        if not isinstance(message, Step):
+        if not isinstance(message, StepEvents):
             return
         self._status = message.status
         self._passing_on = True  # which takes as long as readers take: the worker waits for that
@@ -228,19 +228,19 @@ class RemoteEngine:
             if item is None or not events:
                 continue
             last = events[-1]
-            if isinstance(last, Failed) and isinstance(last.error, EngineStopped):
+            if isinstance(last, RequestFailed) and isinstance(last.error, EngineStopped):
                 continue  # the engine has failed and its process is about to end, which is handled then
             item.answered = self._heard = True
             self._crashes.clear()
-            if isinstance(last, Done | Failed):
+            if isinstance(last, RequestFinished | RequestFailed):
                 with self._lock:
                     self._forget(number)
             send(item, events)
         self._passing_on = False
         if message.batches:
-            worker.put(Taken(message.status.steps))
+            worker.put(EventsAck(message.status.steps))
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: SubmitResult) -> None:
         item = self._open.get(answer.number)
         accepted = None if item is None else item.accepted
         if item is None or accepted is None:
@@ -256,7 +256,7 @@ class RemoteEngine:
     def _lose(self, what: str) -> None:
         """The worker is gone: end what can only end, keep the rest for the next one."""
         error = EngineStopped(f"{what} before this reply ended: send it again")
-        ended: list[tuple[OpenRequest, list[Event]]] = []
+        ended: list[tuple[InFlightRequest, list[EngineEvent]]] = []
         with self._lock:
             self._worker = None
             if self._closing.is_set():
@@ -269,13 +269,13 @@ class RemoteEngine:
                 if item.cancelled and not item.answered:
                     ended.append((self._forget(number), cancelled(item)))
                 elif item.answered or item.deaths > MOST_REPLAYS:
-                    ended.append((self._forget(number), [Failed(error)]))
+                    ended.append((self._forget(number), [RequestFailed(error)]))
             kept = len(self._open)
         LOG.error("%s: %d requests failed, %d start again with the next", what, len(ended), kept)
         for item, events in ended:
             send(item, events)
 
-    def _suspects(self) -> list[OpenRequest]:
+    def _suspects(self) -> list[InFlightRequest]:
         """Where a worker died before it answered anything: those that it will have begun with."""
         if self._heard:
             return []
@@ -318,9 +318,9 @@ class RemoteEngine:
         if closing:
             process.close()
 
-    def _resume(self, worker: WorkerProcess, ready: Ready) -> bool:
+    def _resume(self, worker: WorkerProcess, ready: ModelReady) -> bool:
         """Hand the kept requests to a new worker."""
-        late: list[OpenRequest] = []
+        late: list[InFlightRequest] = []
         with self._lock:
             if self._closing.is_set():
                 return False
@@ -337,7 +337,7 @@ class RemoteEngine:
                     self._register(left.request_id, item)
         for item in late:
             error = DeadlineExceeded("the request's deadline has passed: allow more time")
-            send(item, [Failed(error)])
+            send(item, [RequestFailed(error)])
         return True
 
     # -- on the watching thread -----------------------------------------------------------------------
@@ -362,4 +362,4 @@ class RemoteEngine:
             self._worker = None
             items = [self._forget(number) for number in list(self._open)]
         for item in items:
-            send(item, [Failed(error)])
+            send(item, [RequestFailed(error)])

@@ -23,24 +23,24 @@ from msgspec.structs import replace
 from headrace.engine.client import EngineStatus
 from headrace.engine.encoder import Encoder
 from headrace.engine.engine import Engine
-from headrace.engine.request import Event, Failed, Ticket
+from headrace.engine.request import EngineEvent, RequestFailed, RequestHandle
 from headrace.errors import HeadraceError
-from headrace.loading.loader import Prepared, prepare, start
+from headrace.loading.loader import PlannedModel, prepare, start
 from headrace.loading.options import EngineOptions
 from headrace.workers.protocol import (
-    Answer,
     BadFrame,
     Cancel,
+    EventsAck,
     FromWorker,
-    Hold,
-    Planned,
-    Prepare,
-    Proceed,
-    Progress,
-    Ready,
-    Refused,
+    LoadModel,
+    LoadProgress,
+    ModelPlanned,
+    ModelReady,
+    ModelRejected,
+    Pause,
+    PlanModel,
     Submit,
-    Taken,
+    SubmitResult,
     frame,
     read_to_worker,
     step_frame,
@@ -59,17 +59,17 @@ last is on its way. Beyond that the engine waits, so that no request gains on th
 COMPILERS = 2
 OOM_SCORE = "500"
 
-Batch = tuple[int, Sequence[Event]]
+Batch = tuple[int, Sequence[EngineEvent]]
 Outgoing = Batch | FromWorker | None
 """None: say where the engine stands."""
 
 
-class Worker:
+class EngineServer:
     """Made once per process; `run` does not return."""
 
     def __init__(self, end: socket.socket) -> None:
         self._engine: Engine | Encoder | None = None
-        self._orders: queue.SimpleQueue[Prepare | Proceed] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[PlanModel | LoadModel] = queue.SimpleQueue()
         self._compilers = ThreadPoolExecutor(COMPILERS, thread_name_prefix="headrace-door")
         self._stopping = False
         self._told: deque[int] = deque()  # steps that the server has not passed on; guarded by _passed_on
@@ -104,43 +104,43 @@ class Worker:
 
     # -- loading, on the main thread ------------------------------------------------------------------
 
-    def _prepare(self) -> tuple[EngineOptions, Prepared]:
+    def _prepare(self) -> tuple[EngineOptions, PlannedModel]:
         """Plan, again and again with what the server offers, until it says to proceed."""
-        prepared: tuple[EngineOptions, Prepared] | None = None
+        prepared: tuple[EngineOptions, PlannedModel] | None = None
         while True:
             order = self._orders.get()
-            if isinstance(order, Proceed) and prepared is not None:
+            if isinstance(order, LoadModel) and prepared is not None:
                 return prepared
             if prepared is not None:
                 prepared[1].checkpoint.close()
                 prepared = None
-            if not isinstance(order, Prepare):
+            if not isinstance(order, PlanModel):
                 raise BadFrame("Proceed came before a plan")
             try:
                 prepared = order.options, prepare(order.model, order.options)
-                self._pipe.put(Planned(prepared[1].plan))
+                self._pipe.put(ModelPlanned(prepared[1].plan))
             except Exception as error:
-                self._pipe.put(Refused(_typed(error)))
+                self._pipe.put(ModelRejected(_typed(error)))
 
-    def _load(self, prepared: Prepared, options: EngineOptions) -> None:
+    def _load(self, prepared: PlannedModel, options: EngineOptions) -> None:
         said_s = 0.0
 
         def progress(done: int, total: int) -> None:
             nonlocal said_s
             if done == total or time.monotonic() - said_s > PROGRESS_S:
                 said_s = time.monotonic()
-                self._pipe.put(Progress(done, total))
+                self._pipe.put(LoadProgress(done, total))
 
         plan = prepared.plan
         try:
             model = start(prepared, options, progress=progress)
         except Exception as error:
-            self._pipe.put(Refused(_typed(error)))
+            self._pipe.put(ModelRejected(_typed(error)))
             raise SystemExit from None
         assert isinstance(model.engine, Engine | Encoder)
         self._engine = model.engine
         self._pipe.put(
-            Ready(
+            ModelReady(
                 model.engine.limits,
                 model.defaults,
                 prepared.model.config.vocabulary,
@@ -179,7 +179,7 @@ class Worker:
 
     def _take(self, body: bytes) -> None:
         match read_to_worker(body):
-            case Prepare() | Proceed() as order:
+            case PlanModel() | LoadModel() as order:
                 self._orders.put(order)
             case Submit() as order:
                 if order.request.constraint is None:
@@ -189,16 +189,16 @@ class Worker:
             case Cancel(number):
                 if self._engine is not None:
                     self._engine.cancel(str(number))
-            case Hold(number, held):
+            case Pause(number, held):
                 if self._engine is not None:
                     self._engine.hold(str(number), held)
-            case Taken(steps):
+            case EventsAck(steps):
                 with self._passed_on:
                     while self._told and self._told[0] <= steps:
                         self._told.popleft()
                     self._passed_on.notify()
 
-    def _submit(self, order: Submit) -> Ticket | None:
+    def _submit(self, order: Submit) -> RequestHandle | None:
         number = order.number
         try:
             if self._engine is None:
@@ -207,13 +207,15 @@ class Worker:
             ticket = self._engine.submit(request, lambda events: self._tell(number, events))
         except Exception as error:
             refusal = _typed(error)
-            self._pipe.put(Answer(number, refusal) if order.acknowledge else (number, [Failed(refusal)]))
+            self._pipe.put(
+                SubmitResult(number, refusal) if order.acknowledge else (number, [RequestFailed(refusal)])
+            )
             return None
         if order.acknowledge:
-            self._pipe.put(Answer(number, None))
+            self._pipe.put(SubmitResult(number, None))
         return ticket
 
-    def _tell(self, number: int, events: Sequence[Event]) -> None:
+    def _tell(self, number: int, events: Sequence[EngineEvent]) -> None:
         """On the engine's thread: send events, after those of earlier steps have been taken."""
         assert self._engine is not None
         if self._engine.steps != self._last_told:

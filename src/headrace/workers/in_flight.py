@@ -9,16 +9,25 @@ from concurrent.futures import Future
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.engine.request import ChoiceDone, Done, Event, Failed, Request, Sink, Timing, Usage
+from headrace.engine.request import (
+    ChoiceFinished,
+    EngineEvent,
+    EngineRequest,
+    EventCallback,
+    RequestFailed,
+    RequestFinished,
+    Timing,
+    Usage,
+)
 
 LOG = logging.getLogger("headrace.workers")
 
 
-class OpenRequest(Struct, eq=False):
+class InFlightRequest(Struct, eq=False):
     """A request that has not had its terminal event. `accepted` is there while its submission waits."""
 
-    request: Request
-    sink: Sink
+    request: EngineRequest
+    sink: EventCallback
     submitted_s: float
     accepted: Future[None] | None
     answered: bool = False
@@ -27,7 +36,7 @@ class OpenRequest(Struct, eq=False):
     deaths: int = 0
 
 
-def in_time(item: OpenRequest) -> Request | None:
+def in_time(item: InFlightRequest) -> EngineRequest | None:
     """The request with what is left of its deadline; None where nothing is."""
     deadline_s = item.request.deadline_s
     if deadline_s is None:
@@ -38,20 +47,20 @@ def in_time(item: OpenRequest) -> Request | None:
     return replace(item.request, deadline_s=left_s) if left_s > 0 else None
 
 
-def cancelled(item: OpenRequest) -> list[Event]:
+def cancelled(item: InFlightRequest) -> list[EngineEvent]:
     """How a request ends that was cancelled before anything was computed of it."""
     params, waited_s = item.request.params, time.monotonic() - item.submitted_s
-    ends: list[Event] = [ChoiceDone(choice, "cancelled") for choice in range(params.n)]
+    ends: list[EngineEvent] = [ChoiceFinished(choice, "cancelled") for choice in range(params.n)]
     usage = Usage(len(item.request.prompt), 0, 0)
-    return [*ends, Done(usage, Timing(waited_s, waited_s, waited_s), params.seed or 0)]
+    return [*ends, RequestFinished(usage, Timing(waited_s, waited_s, waited_s), params.seed or 0)]
 
 
-def send(item: OpenRequest, events: list[Event]) -> None:
+def send(item: InFlightRequest, events: list[EngineEvent]) -> None:
     """Tell whoever asked; where they still wait for the acceptance that is what they are told."""
     accepted, item.accepted = item.accepted, None
     if accepted is not None:
         last = events[-1]
-        if isinstance(last, Failed):
+        if isinstance(last, RequestFailed):
             accepted.set_exception(last.error)  # nobody has a ticket yet: this is its refusal
             return
         accepted.set_result(None)

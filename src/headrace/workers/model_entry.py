@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None]
 State = Literal["unloaded", "loading", "loaded", "failed"]
 
 
-class Launch(Protocol):
+class ModelLauncher(Protocol):
     """A model on its way; see WorkerLaunch. `plan` and `load` block and run on a thread."""
 
     def plan(self, memory_bytes: int | None) -> MemoryPlan:
@@ -34,7 +34,7 @@ class Launch(Protocol):
         ...
 
 
-class Entry(Struct, eq=False):
+class ModelEntry(Struct, eq=False):
     """One model of the table. `users` are those who need it in memory; `used_s` is when one last did.
 
     `keep_alive_s` is what its latest user wanted. `failure` is why it could not be loaded. `past_restarts`

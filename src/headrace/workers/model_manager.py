@@ -20,7 +20,7 @@ from headrace.errors import (
     OutOfMemory,
     Overloaded,
 )
-from headrace.workers.model_entry import Entry, Launch, Policy, Progress
+from headrace.workers.model_entry import ModelEntry, ModelLauncher, Policy, Progress
 from headrace.workers.model_spec import ModelSpec
 
 LOG = logging.getLogger("headrace.workers")
@@ -28,22 +28,22 @@ LOG = logging.getLogger("headrace.workers")
 T = TypeVar("T")
 
 
-class ModelTable:
+class ModelManager:
     """Lives on the event loop; made before it runs. The first spec is the default model."""
 
     def __init__(
-        self, specs: Sequence[ModelSpec], launch: Callable[[ModelSpec], Launch], policy: Policy
+        self, specs: Sequence[ModelSpec], launch: Callable[[ModelSpec], ModelLauncher], policy: Policy
     ) -> None:
         self.policy = policy
         self._launch = launch
-        self._entries = {spec.name: Entry(spec) for spec in specs}
-        self._retired: set[Entry] = set()  # not served any more, but still in use
+        self._entries = {spec.name: ModelEntry(spec) for spec in specs}
+        self._retired: set[ModelEntry] = set()  # not served any more, but still in use
         self._planning = asyncio.Lock()
-        self._launches: set[Launch] = set()
+        self._launches: set[ModelLauncher] = set()
         self._closing = False
 
     @classmethod
-    def fixed(cls, model: LoadedModel, spec: ModelSpec) -> ModelTable:
+    def fixed(cls, model: LoadedModel, spec: ModelSpec) -> ModelManager:
         """A table of one model that is loaded already and stays so; it belongs to the caller."""
         table = cls([spec], _no_launch, Policy(memory_bytes=0))
         entry = table.default
@@ -53,12 +53,12 @@ class ModelTable:
     # -- looking ---------------------------------------------------------------------------------------
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ModelEntry]:
         """Every model, the default one first."""
         return list(self._entries.values())
 
     @property
-    def default(self) -> Entry:
+    def default(self) -> ModelEntry:
         """The model of requests that name none."""
         return next(iter(self._entries.values()))
 
@@ -68,7 +68,7 @@ class ModelTable:
         models = [entry.model for entry in [*self._entries.values(), *self._retired]]
         return [model for model in models if model is not None]
 
-    def find(self, name: str | None) -> Entry:
+    def find(self, name: str | None) -> ModelEntry:
         """The model of that name or alias, None is the default one; ModelNotFound says what there is."""
         if name is None:
             return self.default
@@ -83,12 +83,12 @@ class ModelTable:
             raise ModelNotFound(
                 f"the model {name[:200]!r} is not served here: this server serves {served}", param="model"
             )
-        return self._entries.setdefault(spec.name, Entry(spec))
+        return self._entries.setdefault(spec.name, ModelEntry(spec))
 
     # -- using -----------------------------------------------------------------------------------------
 
     async def hold(
-        self, entry: Entry, keep_alive_s: float | None = None, *, user: object = None
+        self, entry: ModelEntry, keep_alive_s: float | None = None, *, user: object = None
     ) -> tuple[LoadedModel, Callable[[], None]]:
         """The model, loaded if it is not, and what to call when it is needed no longer.
 
@@ -111,7 +111,7 @@ class ModelTable:
         self._enter(entry, user)
         return self._once(entry, user)
 
-    async def unload_when_idle(self, entry: Entry) -> None:
+    async def unload_when_idle(self, entry: ModelEntry) -> None:
         """Unload as soon as nothing uses it; InvalidRequest where the model belongs to somebody else."""
         if entry.fixed:
             raise InvalidRequest(
@@ -124,20 +124,20 @@ class ModelTable:
         if entry.unloading is not None:
             await entry.unloading
 
-    async def forget_failure(self, entry: Entry) -> None:
+    async def forget_failure(self, entry: ModelEntry) -> None:
         """Where its engine has failed for good: drop that, so that the next use loads the model again."""
         if entry.model is not None and entry.model.engine.status().state == "failed" and not entry.fixed:
             if entry.unloading is None:
                 entry.unloading = asyncio.ensure_future(self._unload(entry))
             await entry.unloading
 
-    def _enter(self, entry: Entry, user: object) -> None:
+    def _enter(self, entry: ModelEntry, user: object) -> None:
         entry.users[user] += 1
         if entry.timer is not None:
             entry.timer.cancel()
             entry.timer = None
 
-    def _once(self, entry: Entry, user: object) -> Callable[[], None]:
+    def _once(self, entry: ModelEntry, user: object) -> Callable[[], None]:
         held = [entry]
 
         def release() -> None:
@@ -146,14 +146,14 @@ class ModelTable:
 
         return release
 
-    def _leave(self, entry: Entry, user: object) -> None:
+    def _leave(self, entry: ModelEntry, user: object) -> None:
         entry.users[user] -= 1
         if not entry.users[user]:
             del entry.users[user]
         entry.used_s = asyncio.get_running_loop().time()
         self._settle(entry)
 
-    def _settle(self, entry: Entry) -> None:
+    def _settle(self, entry: ModelEntry) -> None:
         """Where nothing uses it: unload, now or in a while."""
         if entry.uses or entry.model is None or entry.fixed or entry.unloading is not None:
             return
@@ -166,18 +166,18 @@ class ModelTable:
             loop = asyncio.get_running_loop()
             entry.timer = loop.call_later(entry.keep_alive_s, self._idle, entry)
 
-    def _idle(self, entry: Entry) -> None:
+    def _idle(self, entry: ModelEntry) -> None:
         entry.timer = None
         if not entry.uses and entry.model is not None and entry.unloading is None:
             entry.unloading = asyncio.ensure_future(self._unload(entry))
 
     # -- loading ---------------------------------------------------------------------------------------
 
-    async def load(self, entry: Entry, progress: Progress = lambda done, total: None) -> LoadedModel:
+    async def load(self, entry: ModelEntry, progress: Progress = lambda done, total: None) -> LoadedModel:
         """Load it, however long that takes; raises what prevents it."""
         return await asyncio.shield(self._begin(entry, progress))
 
-    async def _wait(self, entry: Entry) -> LoadedModel:
+    async def _wait(self, entry: ModelEntry) -> LoadedModel:
         task = self._begin(entry)
         done, _ = await asyncio.wait({task}, timeout=self.policy.load_wait_s)
         if not done:
@@ -190,14 +190,14 @@ class ModelTable:
         return task.result()
 
     def _begin(
-        self, entry: Entry, progress: Progress = lambda done, total: None
+        self, entry: ModelEntry, progress: Progress = lambda done, total: None
     ) -> asyncio.Task[LoadedModel]:
         if entry.loading is None:
             entry.loading = asyncio.ensure_future(self._load(entry, progress))
             entry.loading.add_done_callback(lambda task: task.cancelled() or task.exception())
         return entry.loading
 
-    async def _load(self, entry: Entry, progress: Progress) -> LoadedModel:
+    async def _load(self, entry: ModelEntry, progress: Progress) -> LoadedModel:
         try:
             if entry.unloading is not None:
                 await entry.unloading
@@ -227,7 +227,7 @@ class ModelTable:
             entry.loading = None
             self._settle(entry)
 
-    async def _plan(self, launch: Launch) -> MemoryPlan:
+    async def _plan(self, launch: ModelLauncher) -> MemoryPlan:
         """A plan within the budget, after unloading as many idle models as that takes."""
         while True:
             left = self.policy.memory_bytes - self._reserved()
@@ -274,7 +274,7 @@ class ModelTable:
         await entry.unloading
         return True
 
-    async def _unload(self, entry: Entry) -> None:
+    async def _unload(self, entry: ModelEntry) -> None:
         model, entry.model = entry.model, None
         if entry.timer is not None:
             entry.timer.cancel()
@@ -294,14 +294,14 @@ class ModelTable:
         """Serve these from now on. What has changed or is gone is unloaded when its last use has ended."""
         self.policy = policy
         before = self._entries
-        self._entries = dict[str, Entry]()
+        self._entries = dict[str, ModelEntry]()
         for spec in specs:
             entry = before.get(spec.name)
             if entry is not None and entry.spec.loads_like(spec):
                 entry.spec = spec
                 self._entries[spec.name] = before.pop(spec.name)
             else:
-                self._entries[spec.name] = Entry(spec)
+                self._entries[spec.name] = ModelEntry(spec)
         for entry in before.values():
             if entry.model is not None or entry.loading is not None:
                 self._retired.add(entry)
@@ -319,7 +319,7 @@ class ModelTable:
         await asyncio.gather(*(in_thread(closer) for closer in closers), return_exceptions=True)
 
 
-def _no_launch(spec: ModelSpec) -> Launch:
+def _no_launch(spec: ModelSpec) -> ModelLauncher:
     raise EngineStopped(f"{spec.name!r} cannot be loaded again here")
 
 

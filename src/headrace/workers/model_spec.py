@@ -22,8 +22,8 @@ from headrace.config.settings import (
 )
 from headrace.errors import UsageError
 from headrace.loading.options import EngineOptions, engine_options
-from headrace.loading.text_assets import public_name
-from headrace.weights.hub.bundled import SHIPPED_DEFAULT
+from headrace.loading.text_assets import served_name
+from headrace.weights.hub.bundled import BUNDLED_DEFAULT
 
 OF_A_MODEL = (
     "weights",
@@ -61,7 +61,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
 
 def spec_of(model: str, settings: Settings) -> ModelSpec:
     """A model by its name or path alone."""
-    name = public_name(model, Path(model))
+    name = served_name(model, Path(model))
     return ModelSpec(
         name=name, model=model, options=engine_options(settings), keep_alive_s=settings.keep_alive
     )
@@ -79,7 +79,7 @@ def read_specs(
         if table is not None:
             specs += _specs_of_table(path, table, settings)
             break
-    specs = specs or [spec_of(SHIPPED_DEFAULT, settings)]
+    specs = specs or [spec_of(BUNDLED_DEFAULT, settings)]
     taken: set[str] = set()
     for spec in specs:
         for name in (spec.name, *spec.aliases):

@@ -11,10 +11,10 @@ from headrace.errors import EngineStopped
 from headrace.workers.protocol import (
     BadFrame,
     FromWorker,
-    Planned,
-    Progress,
-    Ready,
-    Refused,
+    LoadProgress,
+    ModelPlanned,
+    ModelReady,
+    ModelRejected,
     ToWorker,
     frame,
     read_from_worker,
@@ -49,14 +49,14 @@ class WorkerProcess:
     def planned(self) -> MemoryPlan:
         """The memory plan of a model; raises what is wrong with it, EngineStopped where the process died."""
         message = self._next(lambda done, total: None)
-        if not isinstance(message, Planned):
+        if not isinstance(message, ModelPlanned):
             raise BadFrame(f"a worker that was to plan sent {type(message).__name__}")
         return message.plan
 
-    def ready(self, progress: Callable[[int, int], None]) -> Ready:
+    def ready(self, progress: Callable[[int, int], None]) -> ModelReady:
         """What was planned is loaded; raises as `planned`."""
         message = self._next(progress)
-        if not isinstance(message, Ready):
+        if not isinstance(message, ModelReady):
             raise BadFrame(f"a worker that was to load sent {type(message).__name__}")
         return message
 
@@ -84,9 +84,9 @@ class WorkerProcess:
     def _next(self, progress: Callable[[int, int], None]) -> FromWorker:
         """The next message that is not about progress."""
         for message in self.messages():
-            if isinstance(message, Progress):
+            if isinstance(message, LoadProgress):
                 progress(message.done_bytes, message.total_bytes)
-            elif isinstance(message, Refused):
+            elif isinstance(message, ModelRejected):
                 raise message.error
             else:
                 return message

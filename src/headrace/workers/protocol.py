@@ -13,7 +13,7 @@ from typing import Any, get_args
 import msgspec
 
 from headrace.engine.client import EngineLimits, EngineStatus, MemoryPlan
-from headrace.engine.request import Event, Request
+from headrace.engine.request import EngineEvent, EngineRequest
 from headrace.errors import HeadraceError, OutOfMemory, Overloaded
 from headrace.loading.options import EngineOptions
 from headrace.sampling.params import SamplingParams
@@ -30,14 +30,14 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False)
     """Written as an array that begins with the name of its class."""
 
 
-class Prepare(_Message, frozen=True):
+class PlanModel(_Message, frozen=True):
     """To the worker: read the model and plan its memory. May come again with other options."""
 
     model: str
     options: EngineOptions
 
 
-class Proceed(_Message, frozen=True):
+class LoadModel(_Message, frozen=True):
     """To the worker: load what was planned."""
 
 
@@ -45,7 +45,7 @@ class Submit(_Message, frozen=True):
     """To the worker: run a request. `acknowledge`: say first, with Answer, whether it is taken."""
 
     number: int
-    request: Request
+    request: EngineRequest
     acknowledge: bool
 
 
@@ -55,39 +55,39 @@ class Cancel(_Message, frozen=True):
     number: int
 
 
-class Hold(_Message, frozen=True):
+class Pause(_Message, frozen=True):
     """To the worker: compute no more of a request while its reader is behind, or go on."""
 
     number: int
     held: bool
 
 
-class Taken(_Message, frozen=True):
+class EventsAck(_Message, frozen=True):
     """To the worker: what was told up to this step of its engine has been passed on."""
 
     steps: int
 
 
-class Planned(_Message, frozen=True):
+class ModelPlanned(_Message, frozen=True):
     """From the worker: the model is prepared, this much memory it will take."""
 
     plan: MemoryPlan
 
 
-class Refused(_Message, frozen=True):
+class ModelRejected(_Message, frozen=True):
     """From the worker: the model cannot be prepared or loaded."""
 
     error: HeadraceError
 
 
-class Progress(_Message, frozen=True):
+class LoadProgress(_Message, frozen=True):
     """From the worker: bytes of weights that are packed, and all of them."""
 
     done_bytes: int
     total_bytes: int
 
 
-class Ready(_Message, frozen=True):
+class ModelReady(_Message, frozen=True):
     """From the worker: requests are taken. `longest` is prompt and output in tokens."""
 
     limits: EngineLimits
@@ -98,28 +98,28 @@ class Ready(_Message, frozen=True):
     status: EngineStatus
 
 
-class Answer(_Message, frozen=True):
+class SubmitResult(_Message, frozen=True):
     """From the worker: whether it has taken a request."""
 
     number: int
     error: HeadraceError | None
 
 
-class Step(_Message, frozen=True):
+class StepEvents(_Message, frozen=True):
     """From the worker: where its engine stands, and what happened since the last such message.
 
-    `batches` has for each request its number and its events; each event is the number of its class in `Event`
-    and its fields.
+    `batches` has for each request its number and its events; each event is the number of its class in
+    `EngineEvent` and its fields.
     """
 
     status: EngineStatus
     batches: list[tuple[int, list[tuple[int, msgspec.Raw]]]]
 
 
-ToWorker = Prepare | Proceed | Submit | Cancel | Hold | Taken
-FromWorker = Planned | Refused | Progress | Ready | Answer | Step
+ToWorker = PlanModel | LoadModel | Submit | Cancel | Pause | EventsAck
+FromWorker = ModelPlanned | ModelRejected | LoadProgress | ModelReady | SubmitResult | StepEvents
 
-EVENTS: tuple[type[Event], ...] = get_args(Event)
+EVENTS: tuple[type[EngineEvent], ...] = get_args(EngineEvent)
 _NUMBERS = {kind: number for number, kind in enumerate(EVENTS)}
 
 
@@ -190,8 +190,8 @@ def frame(message: ToWorker | FromWorker) -> bytes:
     return _framed(_encoder.encode(message))
 
 
-def step_frame(status: EngineStatus, batches: Sequence[tuple[int, Sequence[Event]]]) -> bytes:
-    """A `Step` as it is sent."""
+def step_frame(status: EngineStatus, batches: Sequence[tuple[int, Sequence[EngineEvent]]]) -> bytes:
+    """A `StepEvents` as it is sent."""
     numbered = [(number, [(_NUMBERS[type(event)], event) for event in events]) for number, events in batches]
     return _framed(_encoder.encode(("Step", status, numbered)))
 
@@ -218,7 +218,7 @@ def read_from_worker(body: bytes) -> FromWorker:
         raise BadFrame(f"no message of a worker: {error}") from None
 
 
-def read_events(batch: list[tuple[int, msgspec.Raw]]) -> list[Event]:
+def read_events(batch: list[tuple[int, msgspec.Raw]]) -> list[EngineEvent]:
     """The events of one request; BadFrame where they are none."""
     try:
         return [_events[number].decode(raw) for number, raw in batch]

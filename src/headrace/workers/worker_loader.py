@@ -12,17 +12,17 @@ from msgspec.structs import replace
 from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.engine.client import LoadedModel, MemoryPlan
 from headrace.loading.options import EngineOptions
-from headrace.loading.text_assets import text_side
+from headrace.loading.text_assets import load_text_assets
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.hub.resolver import resolve
-from headrace.workers.engine_client import RemoteEngine
+from headrace.workers.engine_client import RemoteEngineClient
 from headrace.workers.model_spec import ModelSpec
 from headrace.workers.process import WorkerProcess
-from headrace.workers.protocol import Prepare, Proceed, Ready
+from headrace.workers.protocol import LoadModel, ModelReady, PlanModel
 
 
-class WorkerLaunch:
+class WorkerLoader:
     """Starts the process at once; `plan`, then `load`, block. Whoever gives up halfway must `close`."""
 
     def __init__(self, spec: ModelSpec, process: WorkerProcess | None = None) -> None:
@@ -38,7 +38,7 @@ class WorkerLaunch:
         options = replace(self._spec.options, memory_bytes=memory_bytes)
         if self._path is None:
             self._path = resolve(self._spec.model, offline=options.offline)
-        self._process.put(Prepare(str(self._path), options))
+        self._process.put(PlanModel(str(self._path), options))
         if self._text is None:  # while the worker does its part
             self._text = _text_side(self._path)
         self._plan = self._process.planned()
@@ -48,7 +48,7 @@ class WorkerLaunch:
         """The model as planned, running. Raises what is wrong with it."""
         path, plan = self._path, self._plan
         assert path is not None and plan is not None and self._text is not None
-        self._process.put(Proceed())
+        self._process.put(LoadModel())
         ready = self._process.ready(progress)
         # The same keys and values again, whatever memory is free when a worker has died.
         pinned = replace(self._spec.options, kv_memory_bytes=plan.kv_bytes or None)
@@ -59,7 +59,7 @@ class WorkerLaunch:
             context_length=plan.context,
             tokenizer=tokenizer,
             template=template,
-            engine=RemoteEngine(self._process, ready, partial(_restart, str(path), pinned)),
+            engine=RemoteEngineClient(self._process, ready, partial(_restart, str(path), pinned)),
             defaults=ready.defaults,
             plan=plan,
             created_s=int(time.time()),
@@ -73,13 +73,13 @@ class WorkerLaunch:
 
 def _restart(
     path: str, options: EngineOptions, adopt: Callable[[WorkerProcess], None]
-) -> tuple[WorkerProcess, Ready]:
+) -> tuple[WorkerProcess, ModelReady]:
     process = WorkerProcess()
     adopt(process)
     try:
-        process.put(Prepare(path, options))
+        process.put(PlanModel(path, options))
         process.planned()
-        process.put(Proceed())
+        process.put(LoadModel())
         return process, process.ready(lambda done, total: None)
     except BaseException:
         process.close()
@@ -88,6 +88,6 @@ def _restart(
 
 def _text_side(path: Path) -> tuple[Tokenizer, ChatTemplate | None]:
     if path.is_dir():
-        return text_side(path, None)
+        return load_text_assets(path, None)
     with open_checkpoint(path) as checkpoint:
-        return text_side(path, checkpoint.metadata)
+        return load_text_assets(path, checkpoint.metadata)

@@ -13,13 +13,13 @@ from starlette.responses import Response
 from headrace.api.http.call_context import call_of
 from headrace.api.http.errors import error_response, json_response
 from headrace.api.http.openapi import replies
-from headrace.api.openai.schema import Health, Ready
+from headrace.api.openai.schema import HealthBody, ReadyBody
 from headrace.api.service import get_service
 from headrace.errors import EngineStopped, ModelLoading, Overloaded
 
 if TYPE_CHECKING:
     from headrace.engine.client import EngineStatus
-    from headrace.workers.model_entry import Entry
+    from headrace.workers.model_entry import ModelEntry
 
 router = APIRouter()
 
@@ -48,12 +48,12 @@ class ProgressWatch:
         return now_s - self._since_s
 
 
-@router.get("/health", responses=replies(Health))
+@router.get("/health", responses=replies(HealthBody))
 async def health(http: HttpRequest) -> Response:
     """200 while the default model loads or runs and every loop progresses, else 503."""
     service = get_service(http)
     if service.starting:
-        return json_response(Health("loading", 0, 0, 0, 0, 0))
+        return json_response(HealthBody("loading", 0, 0, 0, 0, 0))
     entries = service.models.entries
     states = {entry.name: _state(entry) for entry in entries}
     loaded = {entry.name: entry.model.engine.status() for entry in entries if entry.model is not None}
@@ -62,7 +62,7 @@ async def health(http: HttpRequest) -> Response:
         return error_response(EngineStopped(problem), call_of(http))
     statuses = loaded.values()
     return json_response(
-        Health(
+        HealthBody(
             "restarting" if "restarting" in states.values() else "ok",
             sum(status.running for status in statuses),
             sum(status.waiting for status in statuses),
@@ -74,7 +74,7 @@ async def health(http: HttpRequest) -> Response:
     )
 
 
-def _state(entry: Entry) -> str:
+def _state(entry: ModelEntry) -> str:
     restarting = entry.model is not None and entry.model.engine.status().state == "restarting"
     return "restarting" if restarting else entry.state
 
@@ -93,7 +93,7 @@ def _problem(
     return None
 
 
-@router.get("/ready", responses=replies(Ready))
+@router.get("/ready", responses=replies(ReadyBody))
 async def ready(http: HttpRequest) -> Response:
     """200 while requests are taken, else 503; 503 also while the default model's worker restarts."""
     service = get_service(http)
@@ -110,4 +110,4 @@ async def ready(http: HttpRequest) -> Response:
             ModelLoading(f"{default.name!r} restarts: try again in a moment", reason="restarting"),
             call_of(http),
         )
-    return json_response(Ready("ready", default.name))
+    return json_response(ReadyBody("ready", default.name))

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from headrace.api.http.call_context import Call
+from headrace.api.http.call_context import CallContext
 from headrace.errors import HeadraceError
 
 MESSAGES_PATH: Final = "/v1/messages"
@@ -42,7 +42,7 @@ class AnthropicError(msgspec.Struct, frozen=True, tag_field="type", tag="error")
     request_id: str
 
 
-def anthropic_error(error: HeadraceError, call: Call) -> tuple[int, AnthropicError]:
+def anthropic_error(error: HeadraceError, call: CallContext) -> tuple[int, AnthropicError]:
     """The status and the body that this surface gives an error: what is overload elsewhere is 529 here."""
     status = 504 if error.code == "deadline_exceeded" else ANTHROPIC_STATUSES.get(error.status, error.status)
     kind = _TYPES.get(status) or ("api_error" if status >= 500 else "invalid_request_error")

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from headrace.api.anthropic.body import MessageBody, PromptBody, ThinkingDisabled
 from headrace.api.anthropic.errors import AnthropicError
-from headrace.api.anthropic.reply import Head, respond
+from headrace.api.anthropic.reply import MessageMeta, respond
 from headrace.api.anthropic.request_builder import Prompt, make_prompt, make_request
 from headrace.api.anthropic.schema import STREAM_EVENTS, AnthropicMessage, AnthropicTokenCount
 from headrace.api.http.call_context import call_of
@@ -20,7 +20,7 @@ from headrace.api.http.openapi import SCHEMA_OF, replies
 from headrace.api.http.sse import MEDIA_TYPE
 from headrace.api.openai.parameters import json_schema, read_parameters
 from headrace.api.service import get_service, key_salt
-from headrace.engine.request import Request
+from headrace.engine.request import EngineRequest
 
 router = APIRouter()
 
@@ -48,7 +48,7 @@ async def create_message(http: HttpRequest) -> Response:
     model = await service.use(call_of(http), body.model)
     salt = key_salt(http, None)
 
-    def prepared() -> tuple[Prompt, Request]:
+    def prepared() -> tuple[Prompt, EngineRequest]:
         prompt = make_prompt(body, model, service.settings.tool_format)
         return prompt, make_request(body, prompt, model, f"msg_{uuid.uuid4().hex}", salt)
 
@@ -57,7 +57,7 @@ async def create_message(http: HttpRequest) -> Response:
     hidden = (
         thinking is not None and not isinstance(thinking, ThinkingDisabled) and thinking.display == "omitted"
     )
-    head = Head(model.name, len(prompt.tokens), [*warnings, *prompt.warnings], hidden)
+    head = MessageMeta(model.name, len(prompt.tokens), [*warnings, *prompt.warnings], hidden)
     return await respond(http, model, request, prompt.conversation, head, stream=bool(body.stream))
 
 

@@ -24,7 +24,7 @@ from headrace.api.anthropic.schema import (
     Ping,
     StreamEvent,
 )
-from headrace.api.http.call_context import Call, call_of
+from headrace.api.http.call_context import CallContext, call_of
 from headrace.api.http.errors import json_response
 from headrace.api.http.event_stream import StreamedReply
 from headrace.api.http.sse import MEDIA_TYPE, sse_event
@@ -32,8 +32,8 @@ from headrace.api.openai.output_formatter import AnswerReader
 from headrace.api.openai.responder import collect
 from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import CLIENT_GONE, get_service
-from headrace.chat.prompt import Conversation
-from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request, Usage
+from headrace.chat.prompt import ChatPrompt
+from headrace.engine.request import ChoiceFinished, Delta, EngineEvent, EngineRequest, RequestFinished, Usage
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-class Head(Struct, frozen=True):
+class MessageMeta(Struct, frozen=True):
     """What a message has before the model says anything. `hide_thinking`: the caller wants none to read."""
 
     model: str
@@ -54,9 +54,9 @@ class Head(Struct, frozen=True):
 async def respond(
     http: HttpRequest,
     model: LoadedModel,
-    request: Request,
-    conversation: Conversation,
-    head: Head,
+    request: EngineRequest,
+    conversation: ChatPrompt,
+    head: MessageMeta,
     *,
     stream: bool,
 ) -> Response:
@@ -92,7 +92,9 @@ class MessageWriter:
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, request: Request, head: Head, reader: AnswerReader, call: Call) -> None:
+    def __init__(
+        self, request: EngineRequest, head: MessageMeta, reader: AnswerReader, call: CallContext
+    ) -> None:
         self._request = request
         self._head = head
         self._reader = reader
@@ -106,17 +108,17 @@ class MessageWriter:
         message = _message(self._request.request_id, self._head, [], None, self._usage)
         return _written(MessageStart(message)) + _written(Ping())
 
-    def events(self, index: int, events: list[Event]) -> bytes:
+    def events(self, index: int, events: list[EngineEvent]) -> bytes:
         """Events of content blocks; what ends the message is remembered."""
         found: list[BlockEvent] = []
         for event in events:
             if isinstance(event, Delta):
                 found += self._blocks.feed(self._reader.feed(event.text, len(event.tokens)))
-            elif isinstance(event, ChoiceDone):
+            elif isinstance(event, ChoiceFinished):
                 last, reason = self._reader.finish(event.reason)
                 found += [*self._blocks.feed(last), *self._blocks.close()]
                 self._ending = _ending(event, reason, self._request)
-            elif isinstance(event, Done):
+            elif isinstance(event, RequestFinished):
                 self._usage = _usage(event.usage, self._reader.reasoning_tokens)
         return b"".join(map(_written, found))
 
@@ -135,7 +137,11 @@ def _written(event: StreamEvent) -> bytes:
 
 
 def _message(
-    message_id: str, head: Head, blocks: Sequence[Block], ending: MessageEnd | None, usage: MessageUsage
+    message_id: str,
+    head: MessageMeta,
+    blocks: Sequence[Block],
+    ending: MessageEnd | None,
+    usage: MessageUsage,
 ) -> AnthropicMessage:
     return AnthropicMessage(
         id=message_id,
@@ -148,7 +154,7 @@ def _message(
     )
 
 
-def _ending(done: ChoiceDone, reason: str, request: Request) -> MessageEnd:
+def _ending(done: ChoiceFinished, reason: str, request: EngineRequest) -> MessageEnd:
     """A stop sequence is told apart from the model's own end, max_tokens from a context that is full."""
     if isinstance(done.stop, str):
         return MessageEnd("stop_sequence", done.stop)

@@ -12,12 +12,12 @@ from headrace.api.anthropic.messages_in import Turns
 from headrace.api.anthropic.tools import idle_tool_fields, tool_use
 from headrace.api.openai.parameters import check_characters
 from headrace.api.openai.schema import ParameterWarning
-from headrace.chat.prompt import STRICT_IN_VAIN, Conversation, prepare
+from headrace.chat.prompt import STRICT_UNAVAILABLE, ChatPrompt, prepare
 from headrace.chat.templates.chat_template import missing_template
-from headrace.engine.request import Request
+from headrace.engine.request import EngineRequest
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint, schema_constraint
-from headrace.sampling.reasoning_budget import ThinkingLimit
+from headrace.sampling.reasoning_budget import ReasoningBudget
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -28,7 +28,7 @@ _SWITCHES = frozenset({"enable_thinking", "thinking"})  # what templates call it
 class Prompt(Struct, frozen=True):
     """A conversation with its tokens, and warnings for what of the body had no effect."""
 
-    conversation: Conversation
+    conversation: ChatPrompt
     tokens: tuple[int, ...]
     warnings: list[ParameterWarning] = field(default_factory=list[ParameterWarning])
 
@@ -57,14 +57,14 @@ def make_prompt(body: PromptBody, model: LoadedModel, tool_format: str | None) -
         *_idle_thinking(body, conversation, model.template.reads),
     ]
     if conversation.strict_in_vain:
-        warnings.append(ParameterWarning("tools", STRICT_IN_VAIN))
+        warnings.append(ParameterWarning("tools", STRICT_UNAVAILABLE))
     # The template writes the special tokens, so none are added.
     return Prompt(conversation, tuple(model.tokenizer.encode(conversation.text, add_special=False)), warnings)
 
 
 def make_request(
     body: MessageBody, prompt: Prompt, model: LoadedModel, request_id: str, salt: str
-) -> Request:
+) -> EngineRequest:
     """The engine request that a body asks for; raises InvalidRequest naming what cannot be honoured.
 
     A max_tokens beyond the context is none: the answer may fill the context, and says so where it does.
@@ -79,7 +79,7 @@ def make_request(
     if body.stop_sequences is not None:
         given["stop"] = tuple(body.stop_sequences)
     conversation, tokenizer = prompt.conversation, model.tokenizer
-    return Request(
+    return EngineRequest(
         params=replace(model.defaults, **given),
         prompt=prompt.tokens,
         request_id=request_id,
@@ -134,7 +134,7 @@ def _variables(body: PromptBody, reads: frozenset[str]) -> dict[str, Any]:
 
 
 def _idle_thinking(
-    body: PromptBody, conversation: Conversation, reads: frozenset[str]
+    body: PromptBody, conversation: ChatPrompt, reads: frozenset[str]
 ) -> list[ParameterWarning]:
     found: list[ParameterWarning] = []
     thinking, effort = body.thinking, _effort(body)
@@ -153,7 +153,7 @@ def _idle_thinking(
     return found
 
 
-def _thinking(body: MessageBody, conversation: Conversation, model: LoadedModel) -> ThinkingLimit | None:
+def _thinking(body: MessageBody, conversation: ChatPrompt, model: LoadedModel) -> ReasoningBudget | None:
     """A bound on the reasoning: the budget; or none at all, where the template has no switch for that."""
     thinking = body.thinking
     if isinstance(thinking, ThinkingEnabled):

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request as HttpRequest
 
-from headrace.api.http.rate_limits import Account
+from headrace.api.http.rate_limits import ApiKeyUsage
 from headrace.engine.request import Usage
 from headrace.errors import HeadraceError, Overloaded
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class CallContext:
     """Made by the guard, filled in by those who serve it; lives on the event loop.
 
     `arrival_s` is of the monotonic clock. `body_bytes` count as held until the reply has ended. `holds` are
@@ -25,7 +25,7 @@ class Call:
     request_id: str
     method: str
     path: str
-    account: Account
+    account: ApiKeyUsage
     arrival_s: float = field(default_factory=time.monotonic)
     body_bytes: int = 0
     body: bytes = b""
@@ -49,8 +49,8 @@ class Call:
             self.refusal = error.reason
 
 
-def call_of(http: HttpRequest) -> Call:
+def call_of(http: HttpRequest) -> CallContext:
     """The call that `http` belongs to."""
     call = http.scope["headrace.call"]
-    assert isinstance(call, Call)
+    assert isinstance(call, CallContext)
     return call

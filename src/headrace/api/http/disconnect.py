@@ -7,7 +7,7 @@ import asyncio
 from starlette.requests import Request as HttpRequest
 from starlette.types import Receive
 
-from headrace.api.service import Generation
+from headrace.api.service import ActiveRequest
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
@@ -16,7 +16,7 @@ async def wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-async def wait_for_end(request: HttpRequest, generation: Generation) -> bool:
+async def wait_for_end(request: HttpRequest, generation: ActiveRequest) -> bool:
     """Wait for all events of a reply that is not streamed; False when the client left first.
 
     Raises the error that ended the generation. Whatever ends the wait, nothing is left running.

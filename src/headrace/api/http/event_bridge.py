@@ -6,9 +6,9 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from headrace.engine.request import Event, Sink
+from headrace.engine.request import EngineEvent, EventCallback
 
-Deliver = Callable[[list[Event]], None]
+Deliver = Callable[[list[EngineEvent]], None]
 
 MOST_BATCHES = 2
 """Of one request, that wait for the loop: an engine that brings more is held back. One is being delivered
@@ -17,7 +17,7 @@ wait to be read."""
 LOOK_S = 0.1
 
 
-class Mailbox:
+class EventBridge:
     """Collects what sinks receive and wakes one event loop once for all of it.
 
     What waits of one request is delivered in a row, so that it is written as one. A sink blocks while too
@@ -28,12 +28,12 @@ class Mailbox:
         self._loop = loop
         self._thread = threading.get_ident()
         self._changed = threading.Condition()
-        self._pending: dict[Deliver, list[list[Event]]] = {}
+        self._pending: dict[Deliver, list[list[EngineEvent]]] = {}
 
-    def sink(self, deliver: Deliver) -> Sink:
+    def sink(self, deliver: Deliver) -> EventCallback:
         """A sink for the engine; `deliver` runs on the loop, with the events in order."""
 
-        def post(events: list[Event]) -> None:
+        def post(events: list[EngineEvent]) -> None:
             with self._changed:
                 while len(self._pending.get(deliver, ())) >= MOST_BATCHES and self._runs_elsewhere():
                     self._changed.wait(LOOK_S)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from headrace.api.http.call_context import Call
+from headrace.api.http.call_context import CallContext
 from headrace.api.http.disconnect import wait_for_disconnect
-from headrace.api.service import Generation, Service
-from headrace.engine.request import Event, Failed, Request
+from headrace.api.service import ActiveRequest, Service
+from headrace.engine.request import EngineEvent, EngineRequest, RequestFailed
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class StreamWriter(Protocol):
 
     media_type: str
 
-    def events(self, index: int, events: list[Event]) -> bytes:
-        """What is sent for events of the request at `index`; `Failed` is not its business."""
+    def events(self, index: int, events: list[EngineEvent]) -> bytes:
+        """What is sent for events of the request at `index`; `RequestFailed` is not its business."""
         ...
 
     def finish(self) -> bytes:
@@ -51,7 +51,7 @@ class StreamWriter(Protocol):
 class StreamedReply(Response):
     """A streamed reply: make it, `submit`, then return it from the endpoint."""
 
-    _generation: Generation
+    _generation: ActiveRequest
 
     def __init__(self, writer: StreamWriter, opening: bytes = b"") -> None:
         """`opening` is sent before anything has been computed."""
@@ -69,13 +69,13 @@ class StreamedReply(Response):
         self._cut: Callable[[str], None] = lambda reason: None
 
     async def submit(
-        self, service: Service, model: LoadedModel, requests: Sequence[Request], call: Call
+        self, service: Service, model: LoadedModel, requests: Sequence[EngineRequest], call: CallContext
     ) -> None:
         """Hand the requests to the engine; raises its refusal, so that no stream has started then."""
         self._generation = await service.start(model, requests, self._feed, call)
         self._generation.ended.add_done_callback(lambda ended: self._end(ended.result()))
 
-    def _feed(self, index: int, events: list[Event]) -> None:
+    def _feed(self, index: int, events: list[EngineEvent]) -> None:
         if self._complete:
             return
         if self._sending and len(self._pending) > PENDING_LIMIT_BYTES:
@@ -85,7 +85,7 @@ class StreamedReply(Response):
         if self._sending and not self._held and len(self._pending) > HOLD_BYTES:
             self._held = True
             self._generation.hold(True)
-        if isinstance(events[-1], Failed):
+        if isinstance(events[-1], RequestFailed):
             self._end(events[-1].error)
         self._wake.set()
 

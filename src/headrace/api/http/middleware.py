@@ -14,10 +14,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.api.anthropic.errors import MESSAGES_PATH
-from headrace.api.http.call_context import Call
+from headrace.api.http.call_context import CallContext
 from headrace.api.http.cors import Cors
 from headrace.api.http.errors import Forbidden, Unauthorized, error_response
-from headrace.api.http.rate_limits import Account
+from headrace.api.http.rate_limits import ApiKeyUsage
 from headrace.api.service import Service
 from headrace.config.settings import Settings
 from headrace.errors import HeadraceError
@@ -28,7 +28,7 @@ OPEN_PATHS = frozenset({"/health", "/ready"})
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
-class Guard:
+class ServerMiddleware:
     """ASGI middleware. Stands outside everything, so that refusals and failures have a request id too."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -55,7 +55,7 @@ class Guard:
         headers = Headers(scope=scope)
         sent = headers.get("x-request-id", "")
         request_id = sent if _CLIENT_ID.fullmatch(sent) else new_request_id()
-        call = Call(request_id, scope["method"], scope["path"], self._keys.everybody)
+        call = CallContext(request_id, scope["method"], scope["path"], self._keys.everybody)
         if "anthropic-version" in headers and call.path.startswith("/v1/models"):
             call.surface = MESSAGES_PATH  # this path is of two surfaces
         scope["headrace.call"] = call
@@ -79,7 +79,7 @@ class Guard:
             self._service.ended(call)
 
     async def _pass_on(
-        self, call: Call, headers: Headers, scope: Scope, receive: Receive, send: Send
+        self, call: CallContext, headers: Headers, scope: Scope, receive: Receive, send: Send
     ) -> None:
         with ExitStack() as held:
             try:
@@ -118,7 +118,7 @@ class Guard:
     def _is_ours(self, host: str) -> bool:
         return host in self._hosts or is_loopback(host)
 
-    def _account(self, headers: Headers, path: str) -> Account:
+    def _account(self, headers: Headers, path: str) -> ApiKeyUsage:
         """The account of the caller's key, or where the server has no keys that of everybody."""
         if path in OPEN_PATHS or not self._keys.required:
             return self._keys.everybody

@@ -56,20 +56,20 @@ class TextReply(wire.Reply, frozen=True):
     choices: list[wire.TextChoice]  # type: ignore[assignment]
 
 
-class ChatChunk(wire.Chunk, frozen=True):
+class ChatChunk(wire.CompletionChunkBody, frozen=True):
     """A streamed part of a chat completion."""
 
     choices: list[wire.ChatChunkChoice]  # type: ignore[assignment]
 
 
-class TextChunk(wire.Chunk, frozen=True):
+class TextChunk(wire.CompletionChunkBody, frozen=True):
     """A streamed part of a completion."""
 
     choices: list[wire.TextChoice]  # type: ignore[assignment]
 
 
 BODIES = (
-    *(ErrorBody, wire.Health, wire.ModelCard, wire.ModelList, wire.Ready),
+    *(ErrorBody, wire.HealthBody, wire.ModelCard, wire.ModelList, wire.ReadyBody),
     *(ChatReply, TextReply, ChatChunk, TextChunk),
     *(OllamaError, *OLLAMA_REPLIES),
     *(AnthropicError, AnthropicMessage, AnthropicModel, AnthropicModelList, AnthropicTokenCount),

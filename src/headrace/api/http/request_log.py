@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec.structs import replace
 
-from headrace.api.http.call_context import Call
+from headrace.api.http.call_context import CallContext
 from headrace.errors import StoreError
 from headrace.storage.database import Database
 from headrace.storage.request_log import LoggedRequest, write_log
-from headrace.telemetry.request_metrics import Meter
+from headrace.telemetry.request_metrics import ModelMetrics
 
 LOG = logging.getLogger("headrace.api")
 MOST_WAITING = 10_000  # lines; a disk that is too slow for more costs lines, never requests
@@ -22,13 +22,13 @@ MOST_WAITING = 10_000  # lines; a disk that is too slow for more costs lines, ne
 class RequestLog:
     """Lives on the event loop. A line that cannot be kept is counted, and serving goes on."""
 
-    def __init__(self, database: Database, meter: Meter) -> None:
+    def __init__(self, database: Database, meter: ModelMetrics) -> None:
         self._database = database
         self._meter = meter
         self._waiting: deque[LoggedRequest] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-log")
 
-    def add(self, call: Call, model: str | None) -> None:
+    def add(self, call: CallContext, model: str | None) -> None:
         """Keep a line for a call that has ended."""
         if len(self._waiting) >= MOST_WAITING:
             self._meter.log_failures += 1
@@ -52,7 +52,7 @@ class RequestLog:
             LOG.error("%s; %d lines of the request log are lost", error.message, len(lines))
 
 
-def _line(call: Call, model: str | None) -> LoggedRequest:
+def _line(call: CallContext, model: str | None) -> LoggedRequest:
     total_s = time.monotonic() - call.arrival_s
     line = LoggedRequest(
         id=call.request_id,

@@ -20,7 +20,7 @@ from headrace.weights.tensor_stats import StoredClass, stored_classes
 _THOUSANDS: Mapping[str, float] = {"B": 1e9, "M": 1e6, "K": 1e3}
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class CatalogEntry(Struct, frozen=True, kw_only=True):
     """A name with the model behind it. `parameters` counts weights."""
 
     name: str
@@ -41,14 +41,14 @@ def model_paths(service: Service) -> dict[str, Path]:
     return paths
 
 
-def entries(service: Service) -> list[Entry]:
+def entries(service: Service) -> list[CatalogEntry]:
     """Every model, then every alias. Reads headers: not for the event loop."""
     models = {name: _entry(name, path) for name, path in model_paths(service).items()}
     aliases = [alias for alias in Aliases(service.database).all() if alias.target in models]
     return [*models.values(), *(_aliased(models[alias.target], alias) for alias in aliases)]
 
 
-def find_entry(service: Service, name: str) -> Entry:
+def find_entry(service: Service, name: str) -> CatalogEntry:
     """The entry of that name; ModelNotFound. A name that is not listed never reaches the disk."""
     name, loaded = name.removesuffix(TAG), _loaded_paths(service)
     if name in loaded:
@@ -66,7 +66,7 @@ def _loaded_paths(service: Service) -> dict[str, Path]:
     return {entry.name: entry.model.folder for entry in service.models.entries if entry.model is not None}
 
 
-def _entry(name: str, path: Path) -> Entry:
+def _entry(name: str, path: Path) -> CatalogEntry:
     """What the headers of a model's files tell; the name alone where they cannot be read."""
     try:
         with open_checkpoint(path) as checkpoint:
@@ -75,7 +75,7 @@ def _entry(name: str, path: Path) -> Entry:
             digest, single = checkpoint.fingerprint, checkpoint.metadata is not None
         modified_s = path.stat().st_mtime
     except (HeadraceError, OSError):
-        return Entry(name=name, path=path)
+        return CatalogEntry(name=name, path=path)
     parameters = sum(entry.parameters for entry in stored)
     family = family if isinstance(family, str) else ""
     details = OllamaDetails(
@@ -85,7 +85,7 @@ def _entry(name: str, path: Path) -> Entry:
         parameter_size=_rounded(parameters),
         quantization_level=_usual_type(stored),
     )
-    return Entry(
+    return CatalogEntry(
         name=name,
         path=path,
         size_bytes=sum(entry.bytes for entry in stored),
@@ -96,7 +96,7 @@ def _entry(name: str, path: Path) -> Entry:
     )
 
 
-def _aliased(entry: Entry, alias: Alias) -> Entry:
+def _aliased(entry: CatalogEntry, alias: Alias) -> CatalogEntry:
     details = OllamaDetails(
         parent_model=entry.name,
         format=entry.details.format,

@@ -14,9 +14,9 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.ollama.bodies import AnswerBody
-from headrace.api.ollama.delta import Part
+from headrace.api.ollama.delta import OutputDelta
 from headrace.api.ollama.handler import answer
-from headrace.api.ollama.model_names import Used
+from headrace.api.ollama.model_names import ResolvedModel
 from headrace.api.ollama.reply import line_replies
 from headrace.api.ollama.schema import OllamaChat, OllamaMessage, timestamp
 from headrace.api.ollama.thinking import think_variables
@@ -24,10 +24,10 @@ from headrace.api.openai.parameters import check_characters, json_schema, read_p
 from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import new_id
 from headrace.chat.messages import Message, messages_from_openai
-from headrace.chat.prompt import Conversation, prepare
+from headrace.chat.prompt import ChatPrompt, prepare
 from headrace.chat.templates.chat_template import missing_template
 from headrace.chat.tools import tool_use_from_openai
-from headrace.engine.request import Request
+from headrace.engine.request import EngineRequest
 from headrace.errors import InvalidRequest
 
 router = APIRouter()
@@ -56,15 +56,15 @@ async def chat(http: HttpRequest) -> Response:
     return await answer(http, body, warnings, shape=_shape, prepare=partial(_prepare, body))
 
 
-def _shape(name: str, part: Part) -> OllamaChat:
+def _shape(name: str, part: OutputDelta) -> OllamaChat:
     message = OllamaMessage(part.text, thinking=part.thinking or UNSET, tool_calls=part.calls or UNSET)
     logprobs = part.logprobs or UNSET
     return OllamaChat(model=name, created_at=timestamp(), message=message, logprobs=logprobs)
 
 
 def _prepare(
-    body: ChatBody, used: Used, tool_format: str | None, salt: str
-) -> tuple[Request, Conversation, list[ParameterWarning]]:
+    body: ChatBody, used: ResolvedModel, tool_format: str | None, salt: str
+) -> tuple[EngineRequest, ChatPrompt, list[ParameterWarning]]:
     """The engine request, its conversation and warnings. Not for the event loop."""
     model = used.model
     if model.template is None:
@@ -86,7 +86,7 @@ def _prepare(
     check_characters(conversation.text, model.context_length, "messages")
     # The template writes the special tokens, so none are added.
     ids = model.tokenizer.encode(conversation.text, add_special=False)
-    request = Request(
+    request = EngineRequest(
         prompt=tuple(ids),
         params=options.sampling(model, len(ids), top_logprobs=body.logprob_count),
         request_id=new_id("chat"),

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from headrace.api.ollama.schema import OllamaCall, OllamaFunction
 from headrace.api.openai.schema import ContentLogprob
-from headrace.chat.output_parser import AnswerParser
+from headrace.chat.output_parser import OutputParser
 from headrace.chat.tool_formats.events import (
     AnswerEvent,
     Arguments,
@@ -19,7 +19,7 @@ from headrace.chat.tool_formats.events import (
 )
 
 
-class Part(Struct):
+class OutputDelta(Struct):
     """What some events add to an answer."""
 
     text: str = ""
@@ -30,7 +30,7 @@ class Part(Struct):
     def __bool__(self) -> bool:
         return bool(self.text or self.thinking or self.calls or self.logprobs)
 
-    def add(self, more: Part) -> None:
+    def add(self, more: OutputDelta) -> None:
         """Take what comes next into this part."""
         self.text += more.text
         self.thinking += more.thinking
@@ -41,7 +41,7 @@ class Part(Struct):
 class PartReader:
     """Takes an answer's text; without a parser all of it is text. A call is shown when it is complete."""
 
-    def __init__(self, parser: AnswerParser | None) -> None:
+    def __init__(self, parser: OutputParser | None) -> None:
         self._parser = parser
         self._begun: dict[int, tuple[CallStart, list[str]]] = {}
 
@@ -50,16 +50,18 @@ class PartReader:
         """Functions whose calls have begun and not ended."""
         return [start.name for start, _ in self._begun.values()]
 
-    def feed(self, text: str) -> Part:
+    def feed(self, text: str) -> OutputDelta:
         """More text."""
-        return Part(text) if self._parser is None else self._part(self._parser.feed(text))
+        return OutputDelta(text) if self._parser is None else self._part(self._parser.feed(text))
 
-    def finish(self, reason: str) -> Part:
+    def finish(self, reason: str) -> OutputDelta:
         """The answer has ended for that reason."""
-        return Part() if self._parser is None else self._part(self._parser.finish(cut=reason != "stop"))
+        return (
+            OutputDelta() if self._parser is None else self._part(self._parser.finish(cut=reason != "stop"))
+        )
 
-    def _part(self, events: list[AnswerEvent]) -> Part:
-        part = Part()
+    def _part(self, events: list[AnswerEvent]) -> OutputDelta:
+        part = OutputDelta()
         for event in events:
             match event:
                 case Text(text):

@@ -16,13 +16,13 @@ from headrace.api.http.call_context import call_of
 from headrace.api.http.errors import json_response
 from headrace.api.http.openapi import replies
 from headrace.api.ollama.bodies import UsingBody
-from headrace.api.ollama.model_names import Used, use_model
+from headrace.api.ollama.model_names import ResolvedModel, use_model
 from headrace.api.ollama.schema import OllamaEmbedding, OllamaEmbeddings
 from headrace.api.openai.embeddings import MAX_INPUTS, Embeddings, check_embeds, computed, embed_requests
 from headrace.api.openai.parameters import json_schema, read_parameters
 from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import CLIENT_GONE, get_service, new_id
-from headrace.engine.request import Request
+from headrace.engine.request import EngineRequest
 from headrace.errors import InvalidRequest
 
 router = APIRouter()
@@ -78,7 +78,7 @@ async def embed(http: HttpRequest) -> Response:
     used = await use_model(http, body)
     cut: list[ParameterWarning] = []
 
-    def make() -> list[Request]:
+    def make() -> list[EngineRequest]:
         requests = embed_requests(used.model, texts, new_id("embed"), body.dimensions)
         return [_cut(used, request, cut) for request in requests] if body.truncate else requests
 
@@ -98,7 +98,7 @@ async def embed(http: HttpRequest) -> Response:
     )
 
 
-def _cut(used: Used, request: Request, warnings: list[ParameterWarning]) -> Request:
+def _cut(used: ResolvedModel, request: EngineRequest, warnings: list[ParameterWarning]) -> EngineRequest:
     """The request as far as the model's context goes; the mark that ends a text stays at its end."""
     prompt, limit = request.prompt, used.model.context_length
     if len(prompt) <= limit:

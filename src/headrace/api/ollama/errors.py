@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.api.http.call_context import Call
+from headrace.api.http.call_context import CallContext
 from headrace.errors import HeadraceError
 
 
@@ -14,6 +14,6 @@ class OllamaError(msgspec.Struct, frozen=True):
     error: str
 
 
-def ollama_error(error: HeadraceError, call: Call) -> tuple[int, msgspec.Struct]:
+def ollama_error(error: HeadraceError, call: CallContext) -> tuple[int, msgspec.Struct]:
     """The status stays, cause and remedy are the text."""
     return error.status, OllamaError(error.message)

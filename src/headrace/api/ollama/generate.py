@@ -14,9 +14,9 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.ollama.bodies import AnswerBody
-from headrace.api.ollama.delta import Part
+from headrace.api.ollama.delta import OutputDelta
 from headrace.api.ollama.handler import answer
-from headrace.api.ollama.model_names import Used
+from headrace.api.ollama.model_names import ResolvedModel
 from headrace.api.ollama.reply import line_replies
 from headrace.api.ollama.schema import OllamaGenerate, timestamp
 from headrace.api.ollama.thinking import think_variables
@@ -24,9 +24,9 @@ from headrace.api.openai.parameters import check_characters, json_schema, read_p
 from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import new_id
 from headrace.chat.messages import Message
-from headrace.chat.prompt import Conversation, prepare
+from headrace.chat.prompt import ChatPrompt, prepare
 from headrace.chat.templates.chat_template import ChatTemplate
-from headrace.engine.request import Request
+from headrace.engine.request import EngineRequest
 from headrace.errors import InvalidRequest
 from headrace.tokenization.infill import infill_prompt
 
@@ -88,7 +88,7 @@ async def generate(http: HttpRequest) -> Response:
     )
 
 
-def _shape(name: str, part: Part) -> OllamaGenerate:
+def _shape(name: str, part: OutputDelta) -> OllamaGenerate:
     return OllamaGenerate(
         model=name,
         created_at=timestamp(),
@@ -99,8 +99,8 @@ def _shape(name: str, part: Part) -> OllamaGenerate:
 
 
 def _prepare(
-    body: GenerateBody, used: Used, tool_format: str | None, salt: str
-) -> tuple[Request, Conversation | None, list[ParameterWarning]]:
+    body: GenerateBody, used: ResolvedModel, tool_format: str | None, salt: str
+) -> tuple[EngineRequest, ChatPrompt | None, list[ParameterWarning]]:
     """The engine request, the conversation where a template made it, warnings. Not for the event loop."""
     model, prompt = used.model, body.prompt or ""
     options = body.read_options(used.parameters)
@@ -122,7 +122,7 @@ def _prepare(
         check_characters(prompt, model.context_length, "prompt")
         ids, constraint = model.tokenizer.encode_prompt(prompt), body.constraint()
     params = options.sampling(model, len(ids), top_logprobs=body.logprob_count)
-    request = Request(
+    request = EngineRequest(
         prompt=tuple(ids),
         params=replace(params, stop_token_ids=(*params.stop_token_ids, *ends)),
         request_id=new_id("gen"),
@@ -135,8 +135,12 @@ def _prepare(
 
 
 def _conversation(
-    body: GenerateBody, used: Used, template: ChatTemplate, tool_format: str | None, variables: dict[str, Any]
-) -> Conversation:
+    body: GenerateBody,
+    used: ResolvedModel,
+    template: ChatTemplate,
+    tool_format: str | None,
+    variables: dict[str, Any],
+) -> ChatPrompt:
     system = body.system or used.system
     messages = [Message("system", system)] if system else []
     messages.append(Message("user", body.prompt))
@@ -145,7 +149,7 @@ def _conversation(
     return conversation
 
 
-def _without_template(body: GenerateBody, used: Used) -> ParameterWarning:
+def _without_template(body: GenerateBody, used: ResolvedModel) -> ParameterWarning:
     """The warning that a prompt is used as it is; raises InvalidRequest for what needs a template."""
     for name, value in (
         ("system", body.system or used.system),

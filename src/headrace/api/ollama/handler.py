@@ -10,17 +10,17 @@ from starlette.responses import Response
 
 from headrace.api.http.call_context import call_of
 from headrace.api.ollama.bodies import AnswerBody
-from headrace.api.ollama.delta import Part
-from headrace.api.ollama.model_names import Used, unload_model, use_model
-from headrace.api.ollama.reply import Asked, respond, without_answer
+from headrace.api.ollama.delta import OutputDelta
+from headrace.api.ollama.model_names import ResolvedModel, unload_model, use_model
+from headrace.api.ollama.reply import PreparedRequest, respond, without_answer
 from headrace.api.ollama.schema import OllamaLine
 from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import get_service, key_salt
-from headrace.chat.prompt import Conversation
-from headrace.engine.request import Request
+from headrace.chat.prompt import ChatPrompt
+from headrace.engine.request import EngineRequest
 
 # The engine request, the conversation where a template made it, warnings.
-Prepared = tuple[Request, Conversation | None, list[ParameterWarning]]
+Prepared = tuple[EngineRequest, ChatPrompt | None, list[ParameterWarning]]
 
 
 async def answer(
@@ -28,8 +28,8 @@ async def answer(
     body: AnswerBody,
     warnings: list[ParameterWarning],
     *,
-    shape: Callable[[str, Part], OllamaLine],
-    prepare: Callable[[Used, str | None, str], Prepared],
+    shape: Callable[[str, OutputDelta], OllamaLine],
+    prepare: Callable[[ResolvedModel, str | None, str], Prepared],
     gives_context: bool = False,
 ) -> Response:
     """Answer `body`. `shape` gives a part of the model's answer the endpoint's form; `prepare` takes the
@@ -39,14 +39,14 @@ async def answer(
     service, call = get_service(http), call_of(http)
     if body.unloads:
         await unload_model(http, body)
-        return without_answer(shape(body.model, Part()), 0.0, warnings, unloads=True)
+        return without_answer(shape(body.model, OutputDelta()), 0.0, warnings, unloads=True)
     used = await use_model(http, body)
     if body.asks_nothing:
-        return without_answer(shape(used.name, Part()), used.load_s, used.warnings, unloads=False)
+        return without_answer(shape(used.name, OutputDelta()), used.load_s, used.warnings, unloads=False)
     salt = key_salt(http, None)
     prepared = await service.off_loop(lambda: prepare(used, service.settings.tool_format, salt))
     request, conversation, more = prepared
-    asked = Asked(
+    asked = PreparedRequest(
         request=request,
         parser=None if conversation is None or conversation.plain else conversation.parser(),
         shape=lambda part: shape(used.name, part),

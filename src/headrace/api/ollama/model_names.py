@@ -17,12 +17,12 @@ from headrace.storage.aliases import Alias, Aliases
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
-    from headrace.workers.model_entry import Entry
+    from headrace.workers.model_entry import ModelEntry
 
 TAG = ":latest"  # what Ollama's clients put after a name that has no tag
 
 
-class Used(Struct, frozen=True):
+class ResolvedModel(Struct, frozen=True):
     """A model in use, under the name that the client gave. `load_s` was spent until it was there."""
 
     name: str
@@ -42,7 +42,7 @@ class Used(Struct, frozen=True):
         return {} if self.alias is None else dict(self.alias.parameters)
 
 
-async def use_model(http: HttpRequest, body: UsingBody) -> Used:
+async def use_model(http: HttpRequest, body: UsingBody) -> ResolvedModel:
     """The model that `body` names, kept in memory as long as it says; ModelNotFound."""
     service, start_s = get_service(http), time.monotonic()
     entry, alias = await _find(service, body.model)
@@ -51,7 +51,7 @@ async def use_model(http: HttpRequest, body: UsingBody) -> Used:
     if entry.fixed and body.keep_alive_s is not None and body.keep_alive_s >= 0:
         message = "keep_alive has no effect: the model belongs to the program that started this server"
         warnings.append(ParameterWarning("keep_alive", message))
-    return Used(body.model, model, alias, time.monotonic() - start_s, warnings)
+    return ResolvedModel(body.model, model, alias, time.monotonic() - start_s, warnings)
 
 
 async def unload_model(http: HttpRequest, body: AnswerBody) -> None:
@@ -61,7 +61,7 @@ async def unload_model(http: HttpRequest, body: AnswerBody) -> None:
     await service.models.unload_when_idle(entry)
 
 
-async def _find(service: Service, name: str) -> tuple[Entry, Alias | None]:
+async def _find(service: Service, name: str) -> tuple[ModelEntry, Alias | None]:
     """The served model of that name or of that alias; ModelNotFound."""
     name = name.removesuffix(TAG)
     try:

@@ -17,7 +17,7 @@ from headrace import __version__
 from headrace.api.http.errors import json_response
 from headrace.api.http.openapi import replies
 from headrace.api.ollama.bodies import ModelBody
-from headrace.api.ollama.catalog import Entry, entries, find_entry
+from headrace.api.ollama.catalog import CatalogEntry, entries, find_entry
 from headrace.api.ollama.schema import (
     OllamaModel,
     OllamaProcesses,
@@ -34,13 +34,13 @@ from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.loading.loader import model_of
 from headrace.loading.model_card import licence
 from headrace.loading.options import EngineOptions
-from headrace.loading.text_assets import text_side
+from headrace.loading.text_assets import load_text_assets
 from headrace.models.registry import Model
 from headrace.weights.checkpoint import open_checkpoint
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
-    from headrace.workers.model_entry import Entry as ServedEntry
+    from headrace.workers.model_entry import ModelEntry as ServedEntry
 
 router = APIRouter()
 
@@ -99,7 +99,7 @@ async def show(http: HttpRequest) -> Response:
     return json_response(msgspec.structs.replace(shown, warnings=warnings or UNSET))
 
 
-def _model(entry: Entry) -> OllamaModel:
+def _model(entry: CatalogEntry) -> OllamaModel:
     return OllamaModel(
         name=entry.name,
         model=entry.name,
@@ -120,7 +120,7 @@ def _expiry(entry: ServedEntry) -> str:
     return timestamp(time.time() + waits_s)
 
 
-def _running(entry: Entry, model: LoadedModel, expires_at: str) -> OllamaRunning:
+def _running(entry: CatalogEntry, model: LoadedModel, expires_at: str) -> OllamaRunning:
     return OllamaRunning(
         name=entry.name,
         model=entry.name,
@@ -137,7 +137,7 @@ def _shown(service: Service, name: str) -> OllamaShow:
     entry = find_entry(service, name)
     alias = entry.alias
     with open_checkpoint(entry.path) as checkpoint:
-        _, template = text_side(entry.path, checkpoint.metadata)
+        _, template = load_text_assets(entry.path, checkpoint.metadata)
         text = (
             licence(entry.path, checkpoint.metadata) if alias is None or not alias.license else alias.license
         )

@@ -16,14 +16,14 @@ from headrace.api.http.disconnect import wait_for_end
 from headrace.api.http.errors import json_response
 from headrace.api.http.event_stream import StreamedReply
 from headrace.api.http.openapi import replies
-from headrace.api.ollama.delta import Part, PartReader
+from headrace.api.ollama.delta import OutputDelta, PartReader
 from headrace.api.ollama.errors import OllamaError
 from headrace.api.ollama.schema import OllamaGenerate, OllamaLine
 from headrace.api.openai.logprobs import chat_logprobs
 from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import CLIENT_GONE, get_service
-from headrace.chat.output_parser import AnswerParser
-from headrace.engine.request import ChoiceDone, Delta, Done, Event, Request
+from headrace.chat.output_parser import OutputParser
+from headrace.engine.request import ChoiceFinished, Delta, EngineEvent, EngineRequest, RequestFinished
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -48,14 +48,14 @@ def line_replies(body: type[msgspec.Struct]) -> dict[int | str, dict[str, Any]]:
     return found
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class PreparedRequest(Struct, frozen=True, kw_only=True):
     """What an answer is made from. `shape` gives a part the form of its endpoint; `before_s` is the time
     from the request's arrival to its submission, of which `load_s` went to the model's loading.
     """
 
-    request: Request
-    parser: AnswerParser | None
-    shape: Callable[[Part], OllamaLine]
+    request: EngineRequest
+    parser: OutputParser | None
+    shape: Callable[[OutputDelta], OllamaLine]
     before_s: float
     load_s: float
     warnings: list[ParameterWarning] = field(default_factory=list[ParameterWarning])
@@ -67,21 +67,21 @@ class Lines:
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, model: LoadedModel, asked: Asked) -> None:
+    def __init__(self, model: LoadedModel, asked: PreparedRequest) -> None:
         self._tokenizer = model.tokenizer
         self._asked = asked
         self._reader = PartReader(asked.parser)
-        self._kept = Part()
+        self._kept = OutputDelta()
         self._tokens: list[int] = []
-        self._ended: ChoiceDone | None = None
-        self._done: Done | None = None
+        self._ended: ChoiceFinished | None = None
+        self._done: RequestFinished | None = None
 
-    def events(self, index: int, events: list[Event]) -> bytes:
+    def events(self, index: int, events: list[EngineEvent]) -> bytes:
         """A line for what the events add, if that is anything."""
         part = self._part(events)
         return line_of(self._asked.shape(part)) if part else b""
 
-    def keep(self, index: int, events: list[Event]) -> None:
+    def keep(self, index: int, events: list[EngineEvent]) -> None:
         """Take the events of a reply that is not streamed."""
         self._kept.add(self._part(events))
 
@@ -91,27 +91,27 @@ class Lines:
 
     def finish(self) -> bytes:
         """The line that ends a stream."""
-        return line_of(self._last(Part()))
+        return line_of(self._last(OutputDelta()))
 
     def failure(self, error: HeadraceError) -> bytes:
         """The line that ends a stream that has failed."""
         return line_of(OllamaError(error.message))
 
-    def _part(self, events: list[Event]) -> Part:
-        part = Part()
+    def _part(self, events: list[EngineEvent]) -> OutputDelta:
+        part = OutputDelta()
         for event in events:
             if isinstance(event, Delta):
                 part.add(self._reader.feed(event.text))
                 part.logprobs += chat_logprobs(self._tokenizer, event.logprobs).content
                 self._tokens += event.tokens
-            elif isinstance(event, ChoiceDone):
+            elif isinstance(event, ChoiceFinished):
                 part.add(self._reader.finish(event.reason))
                 self._ended = event
-            elif isinstance(event, Done):
+            elif isinstance(event, RequestFinished):
                 self._done = event
         return part
 
-    def _last(self, part: Part) -> OllamaLine:
+    def _last(self, part: OutputDelta) -> OllamaLine:
         """`part` with the reason of the end, the counts and the durations."""
         assert self._ended is not None and self._done is not None
         asked, usage, timing = self._asked, self._done.usage, self._done.timing
@@ -143,7 +143,7 @@ class Lines:
         ]
 
 
-async def respond(http: HttpRequest, model: LoadedModel, asked: Asked, *, stream: bool) -> Response:
+async def respond(http: HttpRequest, model: LoadedModel, asked: PreparedRequest, *, stream: bool) -> Response:
     """Submit the request and reply; raises what the engine refuses at the door."""
     service, call = get_service(http), call_of(http)
     service.meter.warnings.update(warning.param for warning in asked.warnings)

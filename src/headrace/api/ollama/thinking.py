@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.api.openai.schema import ParameterWarning
-from headrace.chat.output_parser import answer_syntax
+from headrace.chat.output_parser import output_syntax
 from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.chat.tool_formats.gpt_oss import Harmony
 from headrace.errors import InvalidRequest
@@ -19,7 +19,7 @@ def thinks(template: ChatTemplate | None) -> bool:
     """Whether the template's model reasons in a way that is known here."""
     if template is None:
         return False
-    syntax = answer_syntax(template.source)
+    syntax = output_syntax(template.source)
     return syntax.reasoning is not None or isinstance(syntax.family, Harmony)
 
 

@@ -17,9 +17,9 @@ from starlette.datastructures import Headers
 from starlette.requests import Request as HttpRequest
 from starlette.types import ASGIApp, Message, Scope
 
-from headrace.api.http.call_context import Call
+from headrace.api.http.call_context import CallContext
 from headrace.api.http.middleware import new_request_id
-from headrace.api.http.rate_limits import Account, RateLimited
+from headrace.api.http.rate_limits import ApiKeyUsage, RateLimited
 from headrace.api.openai.batch_files import publish
 from headrace.api.openai.batch_lines import LineResponse, reply_line
 from headrace.api.service import Service
@@ -127,7 +127,7 @@ class BatchRunner:
             if batch_id not in self._closing:
                 task.cancel()
 
-    async def _run(self, batch: StoredBatch, account: Account) -> None:
+    async def _run(self, batch: StoredBatch, account: ApiKeyUsage) -> None:
         """One batch from where it stands to its end."""
         try:
             outcome = batch.outcome or await self._outcome(batch, account)
@@ -143,7 +143,7 @@ class BatchRunner:
             self._cancelled.discard(batch.id)
             del self._tasks[batch.id]
 
-    async def _outcome(self, batch: StoredBatch, account: Account) -> str:
+    async def _outcome(self, batch: StoredBatch, account: ApiKeyUsage) -> str:
         """Run what is pending; how the batch ended."""
         if batch.status == "cancelling":
             return "cancelled"
@@ -160,7 +160,7 @@ class BatchRunner:
             return "cancelled"
         return "completed"
 
-    async def _run_lines(self, batch: StoredBatch, account: Account) -> None:
+    async def _run_lines(self, batch: StoredBatch, account: ApiKeyUsage) -> None:
         places, after = asyncio.Semaphore(self._most), 0
         async with asyncio.TaskGroup() as group:
             while lines := await self._service.off_loop(
@@ -172,7 +172,7 @@ class BatchRunner:
                     task.add_done_callback(lambda _: places.release())
                     after = line.place
 
-    async def _run_line(self, batch: StoredBatch, account: Account, line: Line) -> None:
+    async def _run_line(self, batch: StoredBatch, account: ApiKeyUsage, line: Line) -> None:
         """Run a line until it has an answer that is one, and keep that."""
         while True:
             request_id = new_request_id()
@@ -206,10 +206,10 @@ class BatchRunner:
         service = self._service
         return 0 if service.starting or service.draining else self._most - service.open_calls
 
-    async def _ask(self, request_id: str, path: str, account: Account, body: bytes) -> _Answer:
+    async def _ask(self, request_id: str, path: str, account: ApiKeyUsage, body: bytes) -> _Answer:
         """Call the endpoint as if the body had come from outside; whose call it is has been settled."""
         service, answer = self._service, _Answer()
-        call = Call(request_id, "POST", path, account, idle=True)
+        call = CallContext(request_id, "POST", path, account, idle=True)
         try:
             account.enter()
         except RateLimited as error:
@@ -245,7 +245,7 @@ def runner_of(http: HttpRequest) -> BatchRunner:
     return runner
 
 
-def _scope(path: str, size: int, call: Call) -> Scope:
+def _scope(path: str, size: int, call: CallContext) -> Scope:
     return {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from headrace.api.openai.parameters import GenerationBody
 from headrace.api.openai.schema import ScalingNote
-from headrace.chat.answer_span import AnswerPlace
-from headrace.engine.request import ChoiceDone, Verdict
+from headrace.chat.answer_span import AnswerSpan
+from headrace.engine.request import ChoiceFinished, Selection
 from headrace.engine.scaling.options import Scaling, scaling_of
 from headrace.errors import InvalidRequest
 
@@ -66,7 +66,7 @@ class ScalingBody(GenerationBody):
         """As a sampling parameter, how many choices are computed where these are more than are given out."""
         return {} if self.best_of is None else {"n": self.best_of}
 
-    def scaling(self, place: AnswerPlace | None = None) -> Scaling | None:
+    def scaling(self, place: AnswerSpan | None = None) -> Scaling | None:
         """What is made of the choices; raises InvalidRequest for what contradicts itself or cannot stream."""
         n, best_of = self.n or 1, self.best_of or 0
         if self.best_of is not None and best_of < n:
@@ -96,7 +96,7 @@ class ScalingBody(GenerationBody):
 
 
 def scaling_note(
-    scaling: Scaling | None, verdict: Verdict | None, done: ChoiceDone | None
+    scaling: Scaling | None, verdict: Selection | None, done: ChoiceFinished | None
 ) -> ScalingNote | UnsetType:
     """What is to be said of a choice, where there is anything."""
     if scaling is None or verdict is None or done is None:

@@ -19,7 +19,7 @@ from headrace.api.openai.logprobs import chat_logprobs, prompt_logprobs
 from headrace.api.openai.output_formatter import ChoiceAnswer
 from headrace.api.openai.parameters import check_characters, json_schema, read_parameters
 from headrace.api.openai.prediction import PREDICTION, Prediction
-from headrace.api.openai.responder import Collected, Head, respond
+from headrace.api.openai.responder import ChoiceOutput, ResponseMeta, respond
 from headrace.api.openai.schema import (
     ChatChoice,
     ChatChunkChoice,
@@ -31,13 +31,13 @@ from headrace.api.openai.schema import (
 from headrace.api.openai.template_variables import idle_variables, template_variables
 from headrace.api.service import get_service, key_salt, new_id
 from headrace.chat.messages import messages_from_openai
-from headrace.chat.prompt import CONTINUATION, STRICT_IN_VAIN, Conversation, prepare
+from headrace.chat.prompt import CONTINUATION, STRICT_UNAVAILABLE, ChatPrompt, prepare
 from headrace.chat.templates.chat_template import missing_template
 from headrace.chat.tools import tool_use_from_openai
-from headrace.engine.request import ChoiceDone, Delta, PromptLogprobs, Request, TokenLogprob
+from headrace.engine.request import ChoiceFinished, Delta, EngineRequest, PromptLogprobs, TokenLogprob
 from headrace.errors import InvalidRequest
 from headrace.sampling.params import MAX_TOP_LOGPROBS
-from headrace.sampling.reasoning_budget import ThinkingLimit
+from headrace.sampling.reasoning_budget import ReasoningBudget
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -94,7 +94,7 @@ class ChatBody(ScalingBody):
     reasoning: Annotated[ReasoningOptions, WithJsonSchema(REASONING)] | None = None
     prediction: Annotated[Prediction, WithJsonSchema(PREDICTION)] | None = None
 
-    def conversation(self, model: LoadedModel, tool_format: str | None) -> Conversation:
+    def conversation(self, model: LoadedModel, tool_format: str | None) -> ChatPrompt:
         """Messages and tools made ready for `model`. Renders: not for the event loop."""
         if model.template is None:
             raise missing_template(model.name)
@@ -128,7 +128,7 @@ class ChatBody(ScalingBody):
     def _reasoning(self) -> ReasoningOptions:
         return self.reasoning or ReasoningOptions()
 
-    def _thinking(self, model: LoadedModel, conversation: Conversation) -> ThinkingLimit | None:
+    def _thinking(self, model: LoadedModel, conversation: ChatPrompt) -> ReasoningBudget | None:
         names = {
             "thinking_token_budget": self.thinking_token_budget,
             "thinking_budget": self.thinking_budget,
@@ -171,7 +171,9 @@ class ChatBody(ScalingBody):
             raise InvalidRequest(f"{said} differ: send one of them", param=next(iter(values)))
         return next(iter(values.values()), None)
 
-    def request(self, model: LoadedModel, conversation: Conversation, request_id: str, salt: str) -> Request:
+    def request(
+        self, model: LoadedModel, conversation: ChatPrompt, request_id: str, salt: str
+    ) -> EngineRequest:
         """The engine request that this body asks for. Tokenises: not for the event loop."""
         limit = self._limit
         if self.top_logprobs is not None and not self.logprobs:
@@ -196,13 +198,13 @@ class ChatBody(ScalingBody):
         return replace(request, prediction=tuple(predicted))
 
 
-class ChatShape:
+class ChatFormatter:
     """Choices of chat completions."""
 
     reply_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self, model: LoadedModel, body: ChatBody, conversation: Conversation) -> None:
+    def __init__(self, model: LoadedModel, body: ChatBody, conversation: ChatPrompt) -> None:
         self._tokenizer = model.tokenizer
         self._wants_logprobs = bool(body.logprobs)
         self.keep = body.keep
@@ -231,12 +233,12 @@ class ChatShape:
             return None
         return ChatChunkChoice(index, delta or ChatDelta(content=""), self._logprobs(event.logprobs))
 
-    def ending(self, index: int, event: ChoiceDone) -> ChatChunkChoice:
+    def ending(self, index: int, event: ChoiceFinished) -> ChatChunkChoice:
         """The chunk with the reason of the end, and what the end makes certain."""
         delta, reason = self._answers[index].finish(event.reason)
         return ChatChunkChoice(index, delta or ChatDelta(), None, reason, event.stop)
 
-    def whole(self, index: int, choice: Collected) -> ChatChoice:
+    def whole(self, index: int, choice: ChoiceOutput) -> ChatChoice:
         """A whole choice."""
         assert choice.done is not None
         answer = self._answers[index]
@@ -258,10 +260,10 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     service = get_service(http)
     body, warnings = await read_parameters(ChatBody, http)
     model = await service.use(call_of(http), body.model)
-    head = Head(new_id("chatcmpl"), model.name, warnings, body.include_usage)
+    head = ResponseMeta(new_id("chatcmpl"), model.name, warnings, body.include_usage)
     salt = key_salt(http, body.prompt_cache_key)
 
-    def prepared() -> tuple[Conversation, Request]:
+    def prepared() -> tuple[ChatPrompt, EngineRequest]:
         conversation = body.conversation(model, service.settings.tool_format)
         return conversation, body.request(model, conversation, head.id, salt)
 
@@ -270,6 +272,6 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     idle = idle_variables(body.chat_template_kwargs, body.effort, reads, "reasoning_effort")
     head.warnings.extend(idle)
     if conversation.strict_in_vain:
-        head.warnings.append(ParameterWarning("tools", STRICT_IN_VAIN))
-    shape = ChatShape(model, body, conversation)
+        head.warnings.append(ParameterWarning("tools", STRICT_UNAVAILABLE))
+    shape = ChatFormatter(model, body, conversation)
     return await respond(http, model, [request], shape, head, stream=bool(body.stream))

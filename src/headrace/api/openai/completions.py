@@ -17,13 +17,13 @@ from headrace.api.http.openapi import TextChunk, TextReply, replies
 from headrace.api.openai.best_of import ScalingBody
 from headrace.api.openai.logprobs import echoed_logprobs, joined_logprobs, prompt_logprobs, text_logprobs
 from headrace.api.openai.parameters import check_characters, json_schema, read_parameters
-from headrace.api.openai.responder import Collected, Head, respond
+from headrace.api.openai.responder import ChoiceOutput, ResponseMeta, respond
 from headrace.api.openai.schema import (
     TextChoice,
     TextLogprobs,
 )
 from headrace.api.service import QUICK_BODY_BYTES, get_service, key_salt, new_id
-from headrace.engine.request import ChoiceDone, Delta, PromptLogprobs, Request, TokenLogprob
+from headrace.engine.request import ChoiceFinished, Delta, EngineRequest, PromptLogprobs, TokenLogprob
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.tokenization.infill import Infill, infill_prompt
 
@@ -74,7 +74,7 @@ class CompletionBody(ScalingBody):
             return cast("list[str | list[int]]", entries)
         return [_checked_ids(_list(entry), context_length) for entry in entries]
 
-    def requests(self, model: LoadedModel, request_id: str, salt: str) -> list[Request]:
+    def requests(self, model: LoadedModel, request_id: str, salt: str) -> list[EngineRequest]:
         """An engine request for each prompt. Tokenises: not for the event loop."""
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         params = self.sampling(model.defaults, max_tokens=max_tokens, **self._logprobs(), **self.computed)
@@ -87,7 +87,7 @@ class CompletionBody(ScalingBody):
         else:
             ids = [tuple(_prompt_ids(model, prompt)) for prompt in prompts]
         return [
-            Request(
+            EngineRequest(
                 prompt=prompt_ids,
                 params=params,
                 request_id=f"{request_id}-{index}",
@@ -144,7 +144,7 @@ def _checked_ids(ids: list[object], context_length: int) -> list[int]:
     return cast("list[int]", ids)
 
 
-class TextShape:
+class TextFormatter:
     """Choices of completions."""
 
     reply_object = "text_completion"
@@ -152,7 +152,7 @@ class TextShape:
 
     prompt_logprobs = UNSET  # each choice has its own
 
-    def __init__(self, model: LoadedModel, body: CompletionBody, requests: Sequence[Request]) -> None:
+    def __init__(self, model: LoadedModel, body: CompletionBody, requests: Sequence[EngineRequest]) -> None:
         self._tokenizer = model.tokenizer
         self._requests = requests
         self._wants_logprobs = body.logprobs is not None
@@ -195,11 +195,11 @@ class TextShape:
             return None
         return TextChoice(index, event.text, self._logprobs(index, event.logprobs))
 
-    def ending(self, index: int, event: ChoiceDone) -> TextChoice:
+    def ending(self, index: int, event: ChoiceFinished) -> TextChoice:
         """The chunk with the reason of the end."""
         return TextChoice(index, "", None, event.reason, event.stop)
 
-    def whole(self, index: int, choice: Collected) -> TextChoice:
+    def whole(self, index: int, choice: ChoiceOutput) -> TextChoice:
         """A whole choice."""
         assert choice.done is not None
         prompt = self._prompt(index)
@@ -237,11 +237,11 @@ async def create_completion(http: HttpRequest) -> Response:
     service = get_service(http)
     body, warnings = await read_parameters(CompletionBody, http)
     model = await service.use(call_of(http), body.model)
-    head = Head(new_id("cmpl"), model.name, warnings, body.include_usage)
+    head = ResponseMeta(new_id("cmpl"), model.name, warnings, body.include_usage)
     salt = key_salt(http, body.prompt_cache_key)
     if call_of(http).body_bytes <= QUICK_BODY_BYTES:
         requests = body.requests(model, head.id, salt)
     else:
         requests = await service.off_loop(lambda: body.requests(model, head.id, salt))
-    shape = TextShape(model, body, requests)
+    shape = TextFormatter(model, body, requests)
     return await respond(http, model, requests, shape, head, stream=bool(body.stream))

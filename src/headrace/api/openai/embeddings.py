@@ -20,7 +20,7 @@ from headrace.api.http.openapi import replies
 from headrace.api.openai.parameters import RequestBody, check_characters, json_schema, read_parameters
 from headrace.api.openai.schema import EmbeddingList, EmbeddingObject, EmbeddingUsage
 from headrace.api.service import CLIENT_GONE, Service, get_service, new_id
-from headrace.engine.request import Done, Embed, Embedded, Event, Request
+from headrace.engine.request import Embedding, EmbedParams, EngineEvent, EngineRequest, RequestFinished
 from headrace.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -84,18 +84,18 @@ class Embeddings:
     """Collects the vectors of one reply and what they cost."""
 
     def __init__(self, count: int) -> None:
-        self.vectors: list[Embedded | None] = [None] * count
+        self.vectors: list[Embedding | None] = [None] * count
         self.prompt_tokens = 0
 
-    def take(self, index: int, events: list[Event]) -> None:
+    def take(self, index: int, events: list[EngineEvent]) -> None:
         """The events of the text at `index`."""
         for event in events:
-            if isinstance(event, Embedded):
+            if isinstance(event, Embedding):
                 self.vectors[index] = event
-            elif isinstance(event, Done):
+            elif isinstance(event, RequestFinished):
                 self.prompt_tokens += event.usage.prompt_tokens
 
-    def each(self) -> list[Embedded]:
+    def each(self) -> list[Embedding]:
         """All of them, in the order of the texts, of a reply that has ended well."""
         return [vector for vector in self.vectors if vector is not None]
 
@@ -121,10 +121,12 @@ def check_embeds(service: Service, model: LoadedModel) -> None:
 
 def embed_requests(
     model: LoadedModel, inputs: Sequence[Input], request_id: str, dimensions: int | None
-) -> list[Request]:
+) -> list[EngineRequest]:
     """An engine request for each text. Tokenises: not for the event loop."""
     return [
-        Request(prompt=_ids(model, text), request_id=f"{request_id}-{index}", embed=Embed(dimensions))
+        EngineRequest(
+            prompt=_ids(model, text), request_id=f"{request_id}-{index}", embed=EmbedParams(dimensions)
+        )
         for index, text in enumerate(inputs)
     ]
 
@@ -139,7 +141,7 @@ def _ids(model: LoadedModel, text: Input) -> tuple[int, ...]:
 
 
 async def computed(
-    http: HttpRequest, model: LoadedModel, make: Callable[[], list[Request]]
+    http: HttpRequest, model: LoadedModel, make: Callable[[], list[EngineRequest]]
 ) -> Embeddings | None:
     """The vectors of the requests that `make` makes; None where the client left."""
     service = get_service(http)
@@ -158,7 +160,7 @@ async def create_embeddings(http: HttpRequest) -> Response:
     model = await service.use(call, body.model)
     check_embeds(service, model)
 
-    def make() -> list[Request]:
+    def make() -> list[EngineRequest]:
         requests = embed_requests(model, inputs, new_id("embd"), body.dimensions)
         return [replace(r, priority=body.priority, deadline_s=body.deadline_s) for r in requests]
 
@@ -179,5 +181,5 @@ async def create_embeddings(http: HttpRequest) -> Response:
     )
 
 
-def _written(vector: Embedded, as_base64: bool) -> str | list[float]:
+def _written(vector: Embedding, as_base64: bool) -> str | list[float]:
     return base64.b64encode(vector.data).decode() if as_base64 else vector.vectors[0].tolist()

@@ -18,12 +18,12 @@ from headrace.api.openai.schema import ModelCard, ModelList
 from headrace.api.service import get_service
 
 if TYPE_CHECKING:
-    from headrace.workers.model_entry import Entry
+    from headrace.workers.model_entry import ModelEntry
 
 router = APIRouter()
 
 
-def _card(entry: Entry) -> ModelCard:
+def _card(entry: ModelEntry) -> ModelCard:
     model = entry.model
     context = None if model is None else model.context_length
     return ModelCard(

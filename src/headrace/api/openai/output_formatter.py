@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from headrace.api.openai.schema import CalledFunction, ChatDelta, ChatMessage, MessageCall, ToolCallDelta
-from headrace.chat.output_parser import Answer, AnswerParser
+from headrace.chat.output_parser import OutputParser, ParsedOutput
 from headrace.chat.tool_formats.events import AnswerEvent, Arguments, CallStart, Reasoning, Text
 
 
@@ -15,9 +15,9 @@ class AnswerReader:
     `reasoning_tokens` counts tokens up to the one that ends the reasoning. Without a parser all is text.
     """
 
-    def __init__(self, parser: AnswerParser | None) -> None:
+    def __init__(self, parser: OutputParser | None) -> None:
         self.reasoning_tokens = 0
-        self.answer = Answer()
+        self.answer = ParsedOutput()
         self._parser = parser
 
     def feed(self, text: str, tokens: int) -> list[AnswerEvent]:
@@ -43,7 +43,7 @@ class AnswerReader:
 class ChoiceAnswer:
     """One choice in the shape of chat completions: what is new in it, and the whole in the end."""
 
-    def __init__(self, parser: AnswerParser | None) -> None:
+    def __init__(self, parser: OutputParser | None) -> None:
         self._reader = AnswerReader(parser)
 
     @property

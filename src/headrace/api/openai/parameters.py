@@ -21,13 +21,13 @@ from headrace.api.openai.response_format import (
 )
 from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import get_service
-from headrace.chat.prompt import Conversation
+from headrace.chat.prompt import ChatPrompt
 from headrace.config.settings import nearest
-from headrace.engine.request import Request
+from headrace.engine.request import EngineRequest
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.grammar.constraint import Constraint
 from headrace.sampling.params import MAX_LOGIT_BIAS, MAX_N, SamplingParams, with_defaults
-from headrace.sampling.reasoning_budget import ThinkingLimit
+from headrace.sampling.reasoning_budget import ReasoningBudget
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -236,15 +236,15 @@ class GenerationBody(RequestBody):
     def conversation_request(
         self,
         model: LoadedModel,
-        conversation: Conversation,
+        conversation: ChatPrompt,
         request_id: str,
         salt: str,
-        thinking: ThinkingLimit | None,
+        thinking: ReasoningBudget | None,
         **more: Any,
-    ) -> Request:
+    ) -> EngineRequest:
         """The engine request of a conversation; `more` are sampling parameters over what was given.
         Tokenises: not for the event loop."""
-        return Request(
+        return EngineRequest(
             params=self.sampling(model.defaults, **more),
             # The template writes the special tokens, so none are added.
             prompt=tuple(model.tokenizer.encode(conversation.text, add_special=False)),

@@ -19,7 +19,7 @@ from headrace.api.openai.best_of import scaling_note
 from headrace.api.openai.schema import (
     ChatChoice,
     ChatChunkChoice,
-    Chunk,
+    CompletionChunkBody,
     CompletionDetails,
     ParameterWarning,
     PromptDetails,
@@ -31,15 +31,15 @@ from headrace.api.openai.schema import (
 )
 from headrace.api.service import CLIENT_GONE, get_service, now_s
 from headrace.engine.request import (
-    ChoiceDone,
+    ChoiceFinished,
     Delta,
-    Done,
-    Event,
+    EngineEvent,
+    EngineRequest,
     PromptLogprobs,
-    Request,
+    RequestFinished,
+    Selection,
     TokenLogprob,
     Usage,
-    Verdict,
 )
 from headrace.errors import HeadraceError
 
@@ -49,17 +49,17 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("headrace.api")
 
 
-class Collected(Struct):
+class ChoiceOutput(Struct):
     """One choice of a reply that is not streamed."""
 
     text: list[str] = field(default_factory=list[str])
     token_counts: list[int] = field(default_factory=list[int])  # of each text
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
-    done: ChoiceDone | None = None
+    done: ChoiceFinished | None = None
     scaling: ScalingNote | UnsetType = UNSET
 
 
-class Shape(Protocol):
+class OutputFormatter(Protocol):
     """What differs between the endpoints: the choices."""
 
     reply_object: str
@@ -89,16 +89,16 @@ class Shape(Protocol):
         """A chunk of new text; None where the event adds nothing to be seen."""
         ...
 
-    def ending(self, index: int, event: ChoiceDone) -> ChatChunkChoice | TextChoice:
+    def ending(self, index: int, event: ChoiceFinished) -> ChatChunkChoice | TextChoice:
         """A choice's last chunk."""
         ...
 
-    def whole(self, index: int, choice: Collected) -> ChatChoice | TextChoice:
+    def whole(self, index: int, choice: ChoiceOutput) -> ChatChoice | TextChoice:
         """A whole choice."""
         ...
 
 
-class Head(Struct, frozen=True):
+class ResponseMeta(Struct, frozen=True):
     """The fields that open every reply and chunk."""
 
     id: str
@@ -124,14 +124,20 @@ def usage_body(usages: Sequence[Usage], reasoning_tokens: int = 0) -> UsageBody:
     return UsageBody(prompt, completion, prompt + completion, details, parts)
 
 
-def _seed(done: Sequence[Done]) -> int | UnsetType:
+def _seed(done: Sequence[RequestFinished]) -> int | UnsetType:
     """The seed that repeats the reply; none where each of several prompts drew its own."""
     seeds = {one.seed for one in done}
     return seeds.pop() if len(seeds) == 1 else UNSET
 
 
 async def respond(
-    http: HttpRequest, model: LoadedModel, requests: list[Request], shape: Shape, head: Head, *, stream: bool
+    http: HttpRequest,
+    model: LoadedModel,
+    requests: list[EngineRequest],
+    shape: OutputFormatter,
+    head: ResponseMeta,
+    *,
+    stream: bool,
 ) -> Response:
     """Submit `requests` and reply; raises what the engine refuses at the door."""
     if stream:
@@ -160,12 +166,14 @@ async def respond(
     )
 
 
-async def collect(http: HttpRequest, model: LoadedModel, requests: list[Request]) -> Collector | None:
+async def collect(
+    http: HttpRequest, model: LoadedModel, requests: list[EngineRequest]
+) -> ChoiceCollector | None:
     """Submit `requests` and wait for all that they say; None where the client left before.
 
     Raises what the engine refuses at the door, and what ends a request later.
     """
-    collector = Collector(requests)
+    collector = ChoiceCollector(requests)
     generation = await get_service(http).start(model, requests, collector.feed, call_of(http))
     if not await wait_for_end(http, generation):
         LOG.info("%s: the client left before the reply", requests[0].request_id)
@@ -173,17 +181,17 @@ async def collect(http: HttpRequest, model: LoadedModel, requests: list[Request]
     return collector
 
 
-class Collector:
+class ChoiceCollector:
     """Gathers the events of a reply that is not streamed."""
 
-    def __init__(self, requests: Sequence[Request]) -> None:
-        self.choices = [[Collected() for _ in range(request.params.n)] for request in requests]
-        self.done: list[Done] = []
+    def __init__(self, requests: Sequence[EngineRequest]) -> None:
+        self.choices = [[ChoiceOutput() for _ in range(request.params.n)] for request in requests]
+        self.done: list[RequestFinished] = []
         self.prompts: dict[int, PromptLogprobs] = {}
         self._requests = requests
-        self._verdicts: dict[int, Verdict] = {}
+        self._verdicts: dict[int, Selection] = {}
 
-    def feed(self, index: int, events: list[Event]) -> None:
+    def feed(self, index: int, events: list[EngineEvent]) -> None:
         """Take the events of the request at `index`."""
         for event in events:
             if isinstance(event, Delta):
@@ -191,16 +199,16 @@ class Collector:
                 choice.text.append(event.text)
                 choice.token_counts.append(len(event.tokens))
                 choice.logprobs.extend(event.logprobs)
-            elif isinstance(event, ChoiceDone):
+            elif isinstance(event, ChoiceFinished):
                 self.choices[index][event.choice].done = event
             elif isinstance(event, PromptLogprobs):
                 self.prompts[index] = event
-            elif isinstance(event, Verdict):
+            elif isinstance(event, Selection):
                 self._verdicts[index] = event
-            elif isinstance(event, Done):
+            elif isinstance(event, RequestFinished):
                 self.done.append(event)
 
-    def best(self, index: int, keep: int) -> list[Collected]:
+    def best(self, index: int, keep: int) -> list[ChoiceOutput]:
         """The choices of the request at `index` that are given out, best first where they were judged."""
         choices, verdict = self.choices[index], self._verdicts.get(index)
         scaling = self._requests[index].scaling
@@ -216,23 +224,23 @@ class StreamChunks:
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, requests: Sequence[Request], shape: Shape, head: Head) -> None:
+    def __init__(self, requests: Sequence[EngineRequest], shape: OutputFormatter, head: ResponseMeta) -> None:
         self._per_request = requests[0].params.n
         self._shape = shape
         self._head = head
         self._opened: set[int] = set()
-        self._done: list[Done] = []
+        self._done: list[RequestFinished] = []
         self._warnings = head.warnings
 
-    def events(self, index: int, events: list[Event]) -> bytes:
+    def events(self, index: int, events: list[EngineEvent]) -> bytes:
         """Chunks for the events of the request at `index`."""
         written = bytearray()
         for event in events:
-            if isinstance(event, Done):
+            if isinstance(event, RequestFinished):
                 self._done.append(event)
             elif isinstance(event, PromptLogprobs):
                 self._shape.prompt(index, event)
-            elif isinstance(event, Delta | ChoiceDone):
+            elif isinstance(event, Delta | ChoiceFinished):
                 choice = index * self._per_request + event.choice
                 parts = [self._shape.opening(choice)] if choice not in self._opened else []
                 self._opened.add(choice)
@@ -245,9 +253,9 @@ class StreamChunks:
                         written += sse_event(self._chunk(part))
         return bytes(written)
 
-    def _chunk(self, choice: ChatChunkChoice | TextChoice) -> Chunk:
+    def _chunk(self, choice: ChatChunkChoice | TextChoice) -> CompletionChunkBody:
         warnings, self._warnings = self._warnings, []
-        return Chunk(
+        return CompletionChunkBody(
             id=self._head.id,
             object=self._shape.chunk_object,
             created=self._head.created,
@@ -265,8 +273,8 @@ class StreamChunks:
         """The chunk that ends a stream that failed."""
         return sse_event(error_body(error))
 
-    def _counts(self) -> Chunk:
-        return Chunk(
+    def _counts(self) -> CompletionChunkBody:
+        return CompletionChunkBody(
             id=self._head.id,
             object=self._shape.chunk_object,
             created=self._head.created,

@@ -153,7 +153,7 @@ class TextChoice(msgspec.Struct, frozen=True):
     scaling: ScalingNote | UnsetType = UNSET
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class CompletionChunkBody(msgspec.Struct, frozen=True):
     """One streamed chunk of either endpoint."""
 
     id: str
@@ -230,7 +230,7 @@ class ModelList(msgspec.Struct, frozen=True):
     object: str = "list"
 
 
-class Health(msgspec.Struct, frozen=True):
+class HealthBody(msgspec.Struct, frozen=True):
     """Whether the engines' loops make progress, with the sums of the numbers by which that was judged, and
     the state of each model."""
 
@@ -243,7 +243,7 @@ class Health(msgspec.Struct, frozen=True):
     models: dict[str, str] = {}
 
 
-class Ready(msgspec.Struct, frozen=True):
+class ReadyBody(msgspec.Struct, frozen=True):
     """Whether requests are taken."""
 
     status: str

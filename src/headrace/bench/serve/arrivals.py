@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from headrace.bench.serve.http_client import begin, finish
-from headrace.bench.serve.result import Fault, Outcome, outcome_of
+from headrace.bench.serve.result import Outcome, RequestError, outcome_of
 from headrace.bench.serve.target import Target
 
 Form = Literal["concurrency", "rate", "speed"]
@@ -35,7 +35,7 @@ class Point(Struct, frozen=True):
         return form[self.form].format(f"{self.level:g}")
 
 
-class Sending(Struct, frozen=True):
+class ArrivalProcess(Struct, frozen=True):
     """A request ready to be sent, `at_s` after the start where the form of load says so."""
 
     request: bytes
@@ -50,7 +50,7 @@ def poisson_times(rate_per_s: float, count: int, seed: int) -> list[float]:
 
 
 async def run_point(
-    target: Target, point: Point, sendings: Sequence[Sending], timeout_s: float, progress: Progress
+    target: Target, point: Point, sendings: Sequence[ArrivalProcess], timeout_s: float, progress: Progress
 ) -> list[Outcome]:
     """Send them all in the form of the point and wait for every end; the outcomes in the order of sending."""
     outcomes: dict[int, Outcome] = {}
@@ -81,7 +81,9 @@ async def _exchange(target: Target, request: bytes, due_s: float, timeout_s: flo
     sent_s = time.perf_counter()
 
     def failed(kind: str, message: str) -> Outcome:
-        return Outcome(due_s=due_s, sent_s=sent_s, ended_s=time.perf_counter(), fault=Fault(kind, message))
+        return Outcome(
+            due_s=due_s, sent_s=sent_s, ended_s=time.perf_counter(), fault=RequestError(kind, message)
+        )
 
     try:
         async with asyncio.timeout(timeout_s):

@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import to_builtins
 
 from headrace.bench.serve.metrics import Figures
-from headrace.bench.serve.runner import Order, Report
-from headrace.bench.serve.workload import FromFile, FromTrace, MadeUp, Workload
+from headrace.bench.serve.runner import BenchConfig, Report
+from headrace.bench.serve.workload import DatasetWorkload, SyntheticWorkload, TraceWorkload, Workload
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def document(report: Report) -> dict[str, Any]:
     }
 
 
-def settings(order: Order, model: str) -> dict[str, Any]:
+def settings(order: BenchConfig, model: str) -> dict[str, Any]:
     """What the load was, under the names of the command's flags."""
     return {
         "url": order.target.url,
@@ -44,11 +44,11 @@ def settings(order: Order, model: str) -> dict[str, Any]:
 
 def _workload(workload: Workload) -> dict[str, str]:
     match workload:
-        case MadeUp(prompt_tokens, output_tokens):
+        case SyntheticWorkload(prompt_tokens, output_tokens):
             return {"prompt_tokens": str(prompt_tokens), "output_tokens": str(output_tokens)}
-        case FromFile(path):
+        case DatasetWorkload(path):
             return {"prompts": path.name}
-        case FromTrace(path):
+        case TraceWorkload(path):
             return {"trace": path.name}
 
 

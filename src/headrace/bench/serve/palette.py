@@ -9,27 +9,27 @@ from msgspec import Struct
 from headrace.bench.serve.chart_data import Chart
 
 
-class Colour(Struct, frozen=True):
+class Color(Struct, frozen=True):
     """The same curve on a light and on a dark ground."""
 
     light: str
     dark: str
 
 
-_APART = (Colour("#1d6fb8", "#6cb6ff"), Colour("#b7791f", "#f0b64a"), Colour("#b3306f", "#ff7ab8"))
+_APART = (Color("#1d6fb8", "#6cb6ff"), Color("#b7791f", "#f0b64a"), Color("#b3306f", "#ff7ab8"))
 _RAMP = (
-    Colour("#86b6d8", "#d3ecff"),
-    Colour("#4f9cc9", "#a5d6ff"),
-    Colour("#1d7fb8", "#79c0ff"),
-    Colour("#2560b0", "#7ea6ff"),
-    Colour("#3f45a5", "#9a8cff"),
-    Colour("#5b2f96", "#b982f5"),
-    Colour("#7d2483", "#d97be0"),
-    Colour("#9b1d5f", "#ff7ab8"),
+    Color("#86b6d8", "#d3ecff"),
+    Color("#4f9cc9", "#a5d6ff"),
+    Color("#1d7fb8", "#79c0ff"),
+    Color("#2560b0", "#7ea6ff"),
+    Color("#3f45a5", "#9a8cff"),
+    Color("#5b2f96", "#b982f5"),
+    Color("#7d2483", "#d97be0"),
+    Color("#9b1d5f", "#ff7ab8"),
 )
 
 
-def curve_colours(chart: Chart) -> Sequence[Colour]:
+def curve_colors(chart: Chart) -> Sequence[Color]:
     """One colour for each curve of a chart; more levels than there are colours share neighbouring ones."""
     count = len(chart.curves)
     if chart.marks:

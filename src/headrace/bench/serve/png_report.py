@@ -8,7 +8,7 @@ from typing import Any
 from headrace.bench.matplotlib_figure import new_figure
 from headrace.bench.serve.axis import label
 from headrace.bench.serve.chart_data import Chart, charts
-from headrace.bench.serve.palette import curve_colours
+from headrace.bench.serve.palette import curve_colors
 from headrace.bench.serve.runner import Report
 
 COLUMNS = 3
@@ -47,7 +47,7 @@ def write_png(report: Report, path: Path) -> None:
 
 def _draw(axes: Any, chart: Chart) -> None:
     across, up = chart.axes()
-    for curve, colour in zip(chart.curves, curve_colours(chart), strict=True):
+    for curve, colour in zip(chart.curves, curve_colors(chart), strict=True):
         x, y = zip(*curve.points, strict=True) if curve.points else ((), ())
         style = {"marker": "o", "markersize": 5} if chart.marks else {}
         axes.plot(x, y, color=colour.light, linewidth=2, label=curve.name, **style)

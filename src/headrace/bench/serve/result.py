@@ -16,7 +16,7 @@ REFUSALS = ("http 429", "http 503", "http 529")
 """What servers answer when they have too much to do: rate limits and overload."""
 
 
-class Fault(Struct, frozen=True):
+class RequestError(Struct, frozen=True):
     """`kind` is what errors are counted by: connection, timeout, cut off, http STATUS, stream error,
     malformed, empty. `message` is the server's or the operating system's."""
 
@@ -42,7 +42,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     tokens_reported: bool = False
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
-    fault: Fault | None = None
+    fault: RequestError | None = None
 
     @property
     def ttft_s(self) -> float:
@@ -131,23 +131,23 @@ def outcome_of(exchange: Exchange, due_s: float, sent_s: float) -> Outcome:
     )
 
 
-def _fault(exchange: Exchange, read: _Read) -> Fault | None:
+def _fault(exchange: Exchange, read: _Read) -> RequestError | None:
     if exchange.lost and not exchange.status:
-        return Fault("cut off", "the connection ended before an answer")
+        return RequestError("cut off", "the connection ended before an answer")
     if exchange.status != 200:
-        return Fault(f"http {exchange.status}", error_message(bytes(exchange.body)))
+        return RequestError(f"http {exchange.status}", error_message(bytes(exchange.body)))
     fault = _read_stream(exchange, read)
     if fault is None and exchange.lost and not read.done:
-        return Fault("cut off", "the connection ended within the answer")
+        return RequestError("cut off", "the connection ended within the answer")
     if fault is None and not read.output_s:
-        return Fault("empty", "the answer had no output")
+        return RequestError("empty", "the answer had no output")
     return fault
 
 
-def _read_stream(exchange: Exchange, read: _Read) -> Fault | None:
+def _read_stream(exchange: Exchange, read: _Read) -> RequestError | None:
     events = _EVENT_END.split(bytes(exchange.body))
     if not exchange.event_times_s:
-        return Fault("malformed", f"no stream of events: {bytes(exchange.body[:200])!r}")
+        return RequestError("malformed", f"no stream of events: {bytes(exchange.body[:200])!r}")
     for at, event in zip(exchange.event_times_s, events, strict=False):
         for line in event.splitlines():
             if not line.startswith(b"data:"):
@@ -159,9 +159,9 @@ def _read_stream(exchange: Exchange, read: _Read) -> Fault | None:
             try:
                 chunk = _decode_chunk(data)
             except msgspec.DecodeError as error:
-                return Fault("malformed", f"{error} in {data[:200]!r}")
+                return RequestError("malformed", f"{error} in {data[:200]!r}")
             if chunk.error is not None:
-                return Fault("stream error", error_message(data))
+                return RequestError("stream error", error_message(data))
             read.usage = chunk.usage or read.usage
             if any(choice.has_output() for choice in chunk.choices):
                 read.output_s.append(at)

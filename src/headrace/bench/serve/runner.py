@@ -14,22 +14,28 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from headrace import __version__
-from headrace.bench.serve.arrivals import Point, Sending, poisson_times, run_point
+from headrace.bench.serve.arrivals import ArrivalProcess, Point, poisson_times, run_point
 from headrace.bench.serve.http_client import Exchange
 from headrace.bench.serve.metrics import Figures, Goals, figures
 from headrace.bench.serve.result import Outcome, error_message, outcome_of
-from headrace.bench.serve.synthetic_text import ASSUMED, Lexicon, read_lexicon
+from headrace.bench.serve.synthetic_text import ASSUMED, SyntheticText, read_lexicon
 from headrace.bench.serve.target import (
     KEY_REMEDY,
     KEY_STATUS,
     PATHS,
-    ServerTrouble,
+    ServerError,
     Target,
     call,
     chosen_model,
     served_models,
 )
-from headrace.bench.serve.workload import Ask, FromFile, FromTrace, MadeUp, Workload
+from headrace.bench.serve.workload import (
+    DatasetWorkload,
+    LoadRequest,
+    SyntheticWorkload,
+    TraceWorkload,
+    Workload,
+)
 from headrace.errors import UsageError
 from headrace.executors.machine_limits import cpu_name
 
@@ -43,7 +49,7 @@ CACHED_SHARE = 0.02
 _WARM_UP = 10**6  # the number of a point's warm-up: its words are no other's
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class BenchConfig(Struct, frozen=True, kw_only=True):
     """What is to be measured.
 
     `requests` of each point; None: as many as the trace has, or enough for the level. `warmup` requests come
@@ -75,7 +81,7 @@ class Order(Struct, frozen=True, kw_only=True):
 
     def count(self, point: Point) -> int:
         """Requests of one point."""
-        trace = len(self.workload.requests) if isinstance(self.workload, FromTrace) else None
+        trace = len(self.workload.requests) if isinstance(self.workload, TraceWorkload) else None
         if point.form == "concurrency":
             count = self.requests or max(LEAST_REQUESTS, REQUESTS_PER_USER * int(point.level))
         else:
@@ -96,7 +102,7 @@ class Machine(Struct, frozen=True):
 class Report(Struct, frozen=True, kw_only=True):
     """What was measured, how and where. `notes` say what was assumed, and what to beware of."""
 
-    order: Order
+    order: BenchConfig
     model: str
     server: str
     started_at: str
@@ -107,23 +113,23 @@ class Report(Struct, frozen=True, kw_only=True):
     outcomes: tuple[tuple[Outcome, ...], ...]
 
 
-class Progress(Protocol):
+class ProgressCallback(Protocol):
     """Told what is being done, and how many requests of it have ended."""
 
     def __call__(self, label: str, done: int, total: int) -> None: ...
 
 
 async def bench_serve(
-    order: Order, progress: Progress, each: Callable[[Figures], None] = lambda figures: None
+    order: BenchConfig, progress: ProgressCallback, each: Callable[[Figures], None] = lambda figures: None
 ) -> Report:
     """Run every point; `each` gets its figures as soon as they are there.
 
-    Raises ServerTrouble where the server cannot be reached or refuses the very first request.
+    Raises ServerError where the server cannot be reached or refuses the very first request.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     progress("asking the server", 0, 1)
     model = await chosen_model(order.target, order.model)
-    counted = not isinstance(order.workload, FromFile)
+    counted = not isinstance(order.workload, DatasetWorkload)
     lexicon = await read_lexicon(order.target, model) if counted else ASSUMED
     first = await _first_request(order, model, lexicon)
     done: list[Figures] = []
@@ -147,7 +153,7 @@ async def bench_serve(
         machine=this_machine(),
         notes=(
             *_assumptions(order, lexicon),
-            *_remarks(done, wanted_tokens, new_words=isinstance(order.workload, MadeUp)),
+            *_remarks(done, wanted_tokens, new_words=isinstance(order.workload, SyntheticWorkload)),
         ),
         figures=tuple(done),
         outcomes=tuple(outcomes),
@@ -165,7 +171,7 @@ def this_machine() -> Machine:
     )
 
 
-def request_body(order: Order, model: str, ask: Ask) -> dict[str, Any]:
+def request_body(order: BenchConfig, model: str, ask: LoadRequest) -> dict[str, Any]:
     """The JSON of one request: greedy, streamed, with usage, and what the order puts in or takes out."""
     body = ask.body(model, order.target.endpoint)
     body |= {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
@@ -175,14 +181,19 @@ def request_body(order: Order, model: str, ask: Ask) -> dict[str, Any]:
 
 
 async def _run(
-    order: Order, model: str, asks: Sequence[Ask], point: Point, label: str, progress: Progress
+    order: BenchConfig,
+    model: str,
+    asks: Sequence[LoadRequest],
+    point: Point,
+    label: str,
+    progress: ProgressCallback,
 ) -> list[Outcome]:
     times_s = [ask.at_s / point.level for ask in asks]
     if point.form == "rate":
         times_s = poisson_times(point.level, len(asks), order.seed)
     path = order.target.root + PATHS[order.target.endpoint]
     sendings = [
-        Sending(order.target.request(path, request_body(order, model, ask)), at_s)
+        ArrivalProcess(order.target.request(path, request_body(order, model, ask)), at_s)
         for ask, at_s in zip(asks, times_s, strict=True)
     ]
     return await run_point(
@@ -190,36 +201,38 @@ async def _run(
     )
 
 
-async def _warm_up(order: Order, model: str, lexicon: Lexicon, number: int, progress: Progress) -> None:
+async def _warm_up(
+    order: BenchConfig, model: str, lexicon: SyntheticText, number: int, progress: ProgressCallback
+) -> None:
     asks = order.workload.asks(lexicon, order.warmup, seed=order.seed, point=_WARM_UP + 1 + number)
     if asks:
         together = Point("concurrency", len(asks))
         await _run(order, model, asks, together, "warming up", progress)
 
 
-async def _first_request(order: Order, model: str, lexicon: Lexicon) -> Exchange:
+async def _first_request(order: BenchConfig, model: str, lexicon: SyntheticText) -> Exchange:
     """One short answer, so that what is wrong with every request is said before the load begins."""
     workload = order.workload
-    if isinstance(workload, FromTrace):  # its first request may be longer than the context
+    if isinstance(workload, TraceWorkload):  # its first request may be longer than the context
         workload = replace(workload, requests=(min(workload.requests, key=lambda one: one.prompt_tokens),))
     (ask,) = workload.asks(lexicon, 1, seed=order.seed, point=_WARM_UP)
-    short = Ask(ask.prompt, min(ask.output_tokens, 4))
+    short = LoadRequest(ask.prompt, min(ask.output_tokens, 4))
     path = order.target.root + PATHS[order.target.endpoint]
     body = request_body(order, model, short)
     exchange = await call(order.target, path, body, timeout_s=order.timeout_s)
     if exchange.status != 200:
         said = f"{exchange.status}: {error_message(bytes(exchange.body))}"
-        raise ServerTrouble(
+        raise ServerError(
             f"{order.target.url} refused the first request ({said}); {await _remedy(order, exchange)}"
         )
     fault = outcome_of(exchange, exchange.sent_s, exchange.sent_s).fault
     if fault is not None:
         said = f"{fault.kind}: {fault.message}"
-        raise ServerTrouble(f"{order.target.url} did not stream an answer to the first request ({said})")
+        raise ServerError(f"{order.target.url} did not stream an answer to the first request ({said})")
     return exchange
 
 
-async def _remedy(order: Order, exchange: Exchange) -> str:
+async def _remedy(order: BenchConfig, exchange: Exchange) -> str:
     if exchange.status in KEY_STATUS:
         return KEY_REMEDY
     if b"ignore_eos" in exchange.body:
@@ -234,18 +247,18 @@ async def _remedy(order: Order, exchange: Exchange) -> str:
     )
 
 
-def _assumptions(order: Order, lexicon: Lexicon) -> list[str]:
+def _assumptions(order: BenchConfig, lexicon: SyntheticText) -> list[str]:
     notes: list[str] = []
-    if isinstance(order.workload, FromFile):
+    if isinstance(order.workload, DatasetWorkload):
         most = max(order.count(point) for point in order.points) + order.warmup
         if len(order.points) > 1 or order.warmup or most > len(order.workload.prompts):
             notes.append(
                 "the prompts of the file are asked more than once: a server that caches prefixes knows them"
             )
-    if isinstance(order.workload, FromTrace) and order.workload.left_out:
+    if isinstance(order.workload, TraceWorkload) and order.workload.left_out:
         left, kept = order.workload.left_out, len(order.workload.requests)
         notes.append(f"--longest left out {left:,} requests of the trace's {left + kept:,}")
-    if not isinstance(order.workload, FromFile) and not lexicon.counted:
+    if not isinstance(order.workload, DatasetWorkload) and not lexicon.counted:
         notes.append(
             "the server has no /tokenize: one word was taken for one token when prompts were made up; "
             "prompt tokens in the report are the server's own count"

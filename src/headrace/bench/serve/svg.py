@@ -6,7 +6,7 @@ from html import escape
 
 from headrace.bench.serve.axis import Axis, label
 from headrace.bench.serve.chart_data import Chart, Curve
-from headrace.bench.serve.palette import Colour, curve_colours
+from headrace.bench.serve.palette import Color, curve_colors
 
 WIDTH, HEIGHT = 380, 260
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 14, 42  # around the plot
@@ -20,7 +20,7 @@ def svg(chart: Chart) -> str:
         y = _y(up, chart.goal)
         parts.append(f'<line class="goal" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
         parts.append(f'<text class="goal" x="{WIDTH - RIGHT}" y="{y - 5:.1f}" text-anchor="end">goal</text>')
-    for curve, colour in zip(chart.curves, curve_colours(chart), strict=True):
+    for curve, colour in zip(chart.curves, curve_colors(chart), strict=True):
         parts.append(_curve(chart, curve, colour, across, up))
     opening = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.title)}">'
     return f"{opening}{''.join(parts)}</svg>"
@@ -32,7 +32,7 @@ def legend(chart: Chart) -> str:
         return ""
     names = (
         f'<span><i style="{_style(colour)}"></i>{escape(curve.name)}</span>'
-        for curve, colour in zip(chart.curves, curve_colours(chart), strict=True)
+        for curve, colour in zip(chart.curves, curve_colors(chart), strict=True)
     )
     return f'<p class="legend">{"".join(names)}</p>'
 
@@ -53,7 +53,7 @@ def _grid(chart: Chart, across: Axis, up: Axis) -> str:
     return "".join(parts)
 
 
-def _curve(chart: Chart, curve: Curve, colour: Colour, across: Axis, up: Axis) -> str:
+def _curve(chart: Chart, curve: Curve, colour: Color, across: Axis, up: Axis) -> str:
     placed = [(_x(across, x), _y(up, y)) for x, y in curve.points]
     line = " ".join(f"{x},{y}" for x, y in placed)
     parts = [f'<polyline points="{line}"/>']
@@ -67,7 +67,7 @@ def _curve(chart: Chart, curve: Curve, colour: Colour, across: Axis, up: Axis) -
     return f'<g class="curve" style="{_style(colour)}">{"".join(parts)}</g>'
 
 
-def _style(colour: Colour) -> str:
+def _style(colour: Color) -> str:
     return f"--light:{colour.light};--dark:{colour.dark}"
 
 

@@ -19,7 +19,7 @@ FIRST = "a"  # what every made-up text begins with
 _REPEATS = 8
 
 
-class Lexicon(Struct, frozen=True):
+class SyntheticText(Struct, frozen=True):
     """`costs[i]` tokens for `words[i]` after a space, and `base_tokens` for a prompt that is only `FIRST`,
     with what the server adds to it: marks of the beginning, a chat template. `counted` says that these are
     the server's own counts; otherwise a word is taken for a token."""
@@ -50,11 +50,11 @@ def text_of(words: Iterable[str]) -> str:
     return " ".join([FIRST, *words])
 
 
-ASSUMED = Lexicon(WORDS, (1,) * len(WORDS), 1, counted=False)
+ASSUMED = SyntheticText(WORDS, (1,) * len(WORDS), 1, counted=False)
 """Where nothing is known of a server's tokenizer."""
 
 
-async def read_lexicon(target: Target, model: str) -> Lexicon:
+async def read_lexicon(target: Target, model: str) -> SyntheticText:
     """Ask the server's /tokenize what each word costs; `ASSUMED` where it has none. Raises ServerTrouble."""
     single = await count_tokens(target, model, FIRST)
     if single is None:
@@ -68,4 +68,4 @@ async def read_lexicon(target: Target, model: str) -> Lexicon:
             costs[word] = cost
     if not costs:
         return ASSUMED
-    return Lexicon(tuple(costs), tuple(costs.values()), base or single, counted=True)
+    return SyntheticText(tuple(costs), tuple(costs.values()), base or single, counted=True)

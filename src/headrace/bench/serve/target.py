@@ -24,7 +24,7 @@ Endpoint = Literal["chat", "completions"]
 PATHS: Mapping[Endpoint, str] = {"chat": "/chat/completions", "completions": "/completions"}
 
 
-class ServerTrouble(HeadraceError):
+class ServerError(HeadraceError):
     """The server under load cannot be reached, or does not do what the bench needs of it."""
 
 
@@ -73,13 +73,13 @@ def parse_target(url: str, endpoint: Endpoint, api_key: str | None = None) -> Ta
 
 
 async def chosen_model(target: Target, wanted: str | None) -> str:
-    """`wanted`, or else the first that the server lists. Raises ServerTrouble, and UsageError where it has no
+    """`wanted`, or else the first that the server lists. Raises ServerError, and UsageError where it has no
     list."""
     if wanted is not None:
         return wanted
     exchange = await call(target, target.root + MODELS)
     if exchange.status in KEY_STATUS:
-        raise ServerTrouble(f"{target.url} answers {exchange.status}: {KEY_REMEDY}")
+        raise ServerError(f"{target.url} answers {exchange.status}: {KEY_REMEDY}")
     names = _names(exchange)
     if not names:
         raise UsageError(
@@ -91,7 +91,7 @@ async def chosen_model(target: Target, wanted: str | None) -> str:
 
 
 async def served_models(target: Target) -> list[str]:
-    """The names of GET /models; none where the server has no such list. Raises ServerTrouble."""
+    """The names of GET /models; none where the server has no such list. Raises ServerError."""
     return _names(await call(target, target.root + MODELS))
 
 
@@ -103,18 +103,18 @@ def _names(exchange: Exchange) -> list[str]:
 
 
 async def call(target: Target, path: str, body: object = None, *, timeout_s: float = ANSWER_S) -> Exchange:
-    """One exchange outside the load; ServerTrouble where there is no whole answer."""
+    """One exchange outside the load; ServerError where there is no whole answer."""
     request = target.request(path, body)
     try:
         exchange = await asyncio.wait_for(fetch(target.address, request, timeout_s=timeout_s), timeout_s)
     except (OSError, TimeoutError) as error:
         why = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else error
-        raise ServerTrouble(
+        raise ServerError(
             f"no server answers at {target.url} ({why}): start one, for example with `headrace serve`, "
             "or correct the URL"
         ) from None
     if exchange.lost:
-        raise ServerTrouble(
+        raise ServerError(
             f"what answers at {target.url} hung up or speaks no HTTP/1.1: check host, port and scheme"
         )
     return exchange

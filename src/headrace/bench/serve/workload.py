@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.bench.serve.length_distribution import Lengths
-from headrace.bench.serve.synthetic_text import Lexicon, text_of
+from headrace.bench.serve.synthetic_text import SyntheticText, text_of
 from headrace.bench.serve.target import Endpoint
 from headrace.bench.serve.trace import BLOCK_TOKENS, TraceRequest
 from headrace.errors import UsageError
@@ -24,7 +24,7 @@ PROMPT_FIELDS = (
 Messages = Sequence[Mapping[str, Any]]
 
 
-class Ask(Struct, frozen=True):
+class LoadRequest(Struct, frozen=True):
     """One request: a text or a conversation, and the most tokens of the answer. `wanted_tokens` is how long a
     prompt was made, `at_s` when a trace sends it."""
 
@@ -40,14 +40,14 @@ class Ask(Struct, frozen=True):
         return {"model": model, **asked, "max_tokens": self.output_tokens}
 
 
-class MadeUp(Struct, frozen=True):
+class SyntheticWorkload(Struct, frozen=True):
     """Prompts and answers of drawn lengths. The n-th request of every point is equally long; its words are
     new in each, so that no prefix cache knows them."""
 
     prompt_tokens: Lengths
     output_tokens: Lengths
 
-    def asks(self, lexicon: Lexicon, count: int, *, seed: int, point: int) -> list[Ask]:
+    def asks(self, lexicon: SyntheticText, count: int, *, seed: int, point: int) -> list[LoadRequest]:
         """`count` of them."""
         lengths, words = np.random.default_rng([seed, 1]), np.random.default_rng([seed, 2, point])
         return [
@@ -56,18 +56,18 @@ class MadeUp(Struct, frozen=True):
         ]
 
 
-class FromFile(Struct, frozen=True):
+class DatasetWorkload(Struct, frozen=True):
     """The prompts of a JSONL file, in its order and from its beginning again where it ends."""
 
     path: Path
-    prompts: tuple[Ask, ...]
+    prompts: tuple[LoadRequest, ...]
 
-    def asks(self, lexicon: Lexicon, count: int, *, seed: int, point: int) -> list[Ask]:
+    def asks(self, lexicon: SyntheticText, count: int, *, seed: int, point: int) -> list[LoadRequest]:
         """`count` of them; the same for every point."""
         return [self.prompts[index % len(self.prompts)] for index in range(count)]
 
 
-class FromTrace(Struct, frozen=True):
+class TraceWorkload(Struct, frozen=True):
     """Requests of a trace's lengths. Where it has blocks, equal ones are equal words, so that prompts share
     the beginnings that they shared there. `left_out` requests of the trace were not wanted."""
 
@@ -75,7 +75,7 @@ class FromTrace(Struct, frozen=True):
     requests: tuple[TraceRequest, ...]
     left_out: int = 0
 
-    def asks(self, lexicon: Lexicon, count: int, *, seed: int, point: int) -> list[Ask]:
+    def asks(self, lexicon: SyntheticText, count: int, *, seed: int, point: int) -> list[LoadRequest]:
         """The first `count` of them. Words are new in each point."""
         rng = np.random.default_rng([seed, 2, point])
         blocks: dict[tuple[int, int], list[str]] = {}
@@ -87,35 +87,37 @@ class FromTrace(Struct, frozen=True):
                 )
             return blocks[block, tokens]
 
-        asks: list[Ask] = []
+        asks: list[LoadRequest] = []
         for one in self.requests[:count]:
             if one.blocks:
                 words = [word for block in _sizes(one, lexicon) for word in block_words(*block)]
-                asks.append(Ask(text_of(words), one.output_tokens, one.prompt_tokens, one.at_s))
+                asks.append(LoadRequest(text_of(words), one.output_tokens, one.prompt_tokens, one.at_s))
             else:
                 made = _made_up(lexicon, one.prompt_tokens, one.output_tokens, rng)
                 asks.append(replace(made, at_s=one.at_s))
         return asks
 
 
-def _sizes(request: TraceRequest, lexicon: Lexicon) -> Iterator[tuple[int, int]]:
+def _sizes(request: TraceRequest, lexicon: SyntheticText) -> Iterator[tuple[int, int]]:
     """Each block with its tokens; the first also has what the server adds to every prompt."""
     for index, block in enumerate(request.blocks):
         tokens = min(BLOCK_TOKENS, request.prompt_tokens - index * BLOCK_TOKENS)
         yield block, tokens - (lexicon.base_tokens if index == 0 else 0)
 
 
-Workload = MadeUp | FromFile | FromTrace
+Workload = SyntheticWorkload | DatasetWorkload | TraceWorkload
 
 
-def _made_up(lexicon: Lexicon, prompt_tokens: int, output_tokens: int, rng: np.random.Generator) -> Ask:
+def _made_up(
+    lexicon: SyntheticText, prompt_tokens: int, output_tokens: int, rng: np.random.Generator
+) -> LoadRequest:
     words = lexicon.words_of(prompt_tokens - lexicon.base_tokens, rng)
-    return Ask(text_of(words), output_tokens, prompt_tokens)
+    return LoadRequest(text_of(words), output_tokens, prompt_tokens)
 
 
-def read_prompts(path: Path, endpoint: Endpoint, output_tokens: int) -> FromFile:
+def read_prompts(path: Path, endpoint: Endpoint, output_tokens: int) -> DatasetWorkload:
     """Prompts from JSON lines; `output_tokens` where a line does not say. UsageError names the line."""
-    found: list[Ask] = []
+    found: list[LoadRequest] = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -129,10 +131,10 @@ def read_prompts(path: Path, endpoint: Endpoint, output_tokens: int) -> FromFile
                 raise UsageError(message, param="prompts") from None
     if not found:
         raise UsageError(f"--prompts {path} has no prompts: {PROMPT_FIELDS}", param="prompts")
-    return FromFile(path, tuple(found))
+    return DatasetWorkload(path, tuple(found))
 
 
-def _prompt(line: object, endpoint: Endpoint, output_tokens: int) -> Ask:
+def _prompt(line: object, endpoint: Endpoint, output_tokens: int) -> LoadRequest:
     if not isinstance(line, dict):
         raise ValueError("not an object")
     row = cast("dict[str, Any]", line)
@@ -143,9 +145,9 @@ def _prompt(line: object, endpoint: Endpoint, output_tokens: int) -> Ask:
     if type(most) is not int or most < 1:
         raise ValueError(f"max_tokens is {most!r}, not a count")
     if isinstance(prompt, str) and prompt:
-        return Ask(prompt, most)
+        return LoadRequest(prompt, most)
     if not isinstance(prompt, list) or not prompt:
         raise ValueError("it has no prompt")
     if endpoint == "completions":
         raise ValueError("messages need --endpoint chat")
-    return Ask(cast("list[dict[str, Any]]", prompt), most)
+    return LoadRequest(cast("list[dict[str, Any]]", prompt), most)

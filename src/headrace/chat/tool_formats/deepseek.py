@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from headrace.chat.tool_formats.format import ToolFormat
-from headrace.chat.tool_formats.xml_tags import Tagged
+from headrace.chat.tool_formats.xml_tags import XmlTags
 
 _OPEN, _CLOSE = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 
 DEEPSEEK_V3 = ToolFormat(
     name="deepseek_v3",
-    call=Tagged(before=f"function{_SEPARATOR}", after="\n```json\n", last="\n```", marks=(_SEPARATOR,)),
+    call=XmlTags(before=f"function{_SEPARATOR}", after="\n```json\n", last="\n```", marks=(_SEPARATOR,)),
     opens=(_OPEN,),
     begin=_BEGIN,
     end=_END,
@@ -21,7 +21,7 @@ DEEPSEEK_V3 = ToolFormat(
 
 DEEPSEEK_V31 = ToolFormat(
     name="deepseek_v31",
-    call=Tagged(after=_SEPARATOR, marks=(_SEPARATOR,)),
+    call=XmlTags(after=_SEPARATOR, marks=(_SEPARATOR,)),
     opens=(_OPEN,),
     begin=_BEGIN,
     end=_END,

@@ -51,7 +51,7 @@ class CallFailed(Struct, frozen=True):
 AnswerEvent = Text | Reasoning | CallStart | Arguments | CallEnd | CallFailed
 
 
-class Output:
+class OutputEvents:
     """Gathers the events of an answer.
 
     White space around calls and around reasoning belongs to the syntax, not to the text: it is held back

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from headrace.chat.tool_formats.events import Output
+from headrace.chat.tool_formats.events import OutputEvents
 from headrace.chat.tool_formats.lark import Lark
 from headrace.chat.tool_formats.reader import Malformed, Reader, Steps
 from headrace.chat.tools import Tool, ToolUse
@@ -25,7 +25,7 @@ class CallSyntax(Protocol):
         """Marks inside a call that may be special tokens."""
         ...
 
-    def read(self, reader: Reader, output: Output) -> Steps[None]:
+    def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
         """Take one call of a callable tool; raises Malformed for anything else."""
         ...
 
@@ -78,7 +78,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     def _many(self) -> bool:
         return bool(self.begin or self.separator)
 
-    def read(self, reader: Reader, output: Output) -> Steps[None]:
+    def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
         """Take the rest of an answer: text with sections in it. What is malformed is text."""
         opens = tuple(text.strip() for text in self.opens)
         if self.bare:
@@ -89,13 +89,13 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
         while (yield from reader.until(opens, output.text, record=True)):
             yield from self._section_or_text(reader, output)
 
-    def _section_or_text(self, reader: Reader, output: Output) -> Steps[None]:
+    def _section_or_text(self, reader: Reader, output: OutputEvents) -> Steps[None]:
         try:
             yield from self._section(reader, output)
         except Malformed:
             output.fail(reader.recorded())
 
-    def _section(self, reader: Reader, output: Output) -> Steps[None]:
+    def _section(self, reader: Reader, output: OutputEvents) -> Steps[None]:
         begin, end, separator = self.begin.strip(), self.end.strip(), self.separator.strip()
         for part in (self.lead.strip(), begin):
             if part:

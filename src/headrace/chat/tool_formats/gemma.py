@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from headrace.chat.tool_formats.events import Output
+from headrace.chat.tool_formats.events import OutputEvents
 from headrace.chat.tool_formats.format import ToolFormat
 from headrace.chat.tool_formats.lark import Lark
 from headrace.chat.tool_formats.reader import Malformed, Reader, Steps
@@ -25,7 +25,7 @@ class MarkedStrings(Struct, frozen=True):
         """The quote may be a special token."""
         return (self.quote,)
 
-    def read(self, reader: Reader, output: Output) -> Steps[None]:
+    def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
         """Take a call."""
         yield from reader.space()
         yield from reader.expect("call:")

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from headrace.chat.tool_formats.events import Output
+from headrace.chat.tool_formats.events import OutputEvents
 from headrace.chat.tool_formats.format import ANY_OBJECT, openai_id
 from headrace.chat.tool_formats.lark import Lark
 from headrace.chat.tool_formats.reader import Malformed, Reader, Steps
@@ -41,7 +41,7 @@ class Harmony(Struct, frozen=True):
         """Every mark that may be a special token."""
         return (_START, _CHANNEL, _MESSAGE, "<|constrain|>", *_ENDS)
 
-    def read(self, reader: Reader, output: Output) -> Steps[None]:
+    def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
         """Take an answer. Text that does not begin as a message is an answer of its own."""
         mark = ""
         while mark or (yield from reader.peek()):
@@ -56,7 +56,7 @@ class Harmony(Struct, frozen=True):
                 output.fail(mark + reader.recorded())
                 mark = ""
 
-    def _message(self, reader: Reader, output: Output, mark: str) -> Steps[str]:
+    def _message(self, reader: Reader, output: OutputEvents, mark: str) -> Steps[str]:
         """Take a message whose header begins with `mark`; the mark of the next header if that is taken."""
         header = [mark]
         if not (yield from reader.until((_MESSAGE,), header.append)):
@@ -76,7 +76,7 @@ class Harmony(Struct, frozen=True):
         yield from reader.literal(*_ENDS)
         return ""
 
-    def _body(self, reader: Reader, output: Output) -> Steps[str]:
+    def _body(self, reader: Reader, output: OutputEvents) -> Steps[str]:
         mark = yield from reader.until(_NEXT, output.reasoning if output.thinking else output.text)
         output.thinking = False
         return "" if mark in _ENDS else mark

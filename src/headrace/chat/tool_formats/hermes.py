@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from headrace.chat.tool_formats.format import ToolFormat
-from headrace.chat.tool_formats.json_envelope import Envelope
+from headrace.chat.tool_formats.json_envelope import JsonEnvelope
 
 HERMES = ToolFormat(
     name="hermes",
-    call=Envelope(),
+    call=JsonEnvelope(),
     opens=("<tool_call>\n",),
     close="\n</tool_call>",
     gap="\n",

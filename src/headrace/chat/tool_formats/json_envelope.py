@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from headrace.chat.tool_formats.events import Output
+from headrace.chat.tool_formats.events import OutputEvents
 from headrace.chat.tool_formats.lark import Lark
 from headrace.chat.tool_formats.reader import Malformed, Reader, Steps
 from headrace.chat.tool_formats.values import json_text, read_arguments, read_text, read_value
@@ -17,13 +17,13 @@ _ARGUMENT_KEYS = ("arguments", "parameters")
 _IGNORED_KEYS = ("id", "type")
 
 
-class Envelope(Struct, frozen=True):
+class JsonEnvelope(Struct, frozen=True):
     """`{"name": …, <arguments_key>: {…}}`; read with the keys in any order."""
 
     arguments_key: str = "arguments"
     marks: tuple[str, ...] = ()
 
-    def read(self, reader: Reader, output: Output) -> Steps[None]:
+    def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
         """Take the object. Arguments that come before the name wait for it."""
         name: str | None = None
         held: list[str] | None = None

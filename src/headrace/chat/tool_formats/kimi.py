@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from headrace.chat.tool_formats.format import ToolFormat
-from headrace.chat.tool_formats.xml_tags import Tagged
+from headrace.chat.tool_formats.xml_tags import XmlTags
 
 _ARGUMENTS = "<|tool_call_argument_begin|>"
 
 KIMI_K2 = ToolFormat(
     name="kimi_k2",
-    call=Tagged(before="functions.", after=_ARGUMENTS, ordinal=True, marks=(_ARGUMENTS,)),
+    call=XmlTags(before="functions.", after=_ARGUMENTS, ordinal=True, marks=(_ARGUMENTS,)),
     opens=("<|tool_calls_section_begin|>",),
     begin="<|tool_call_begin|>",
     end="<|tool_call_end|>",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from headrace.chat.tool_formats.format import ToolFormat
-from headrace.chat.tool_formats.json_envelope import Envelope
+from headrace.chat.tool_formats.json_envelope import JsonEnvelope
 
 LLAMA3 = ToolFormat(
     name="llama3",
-    call=Envelope("parameters"),
+    call=JsonEnvelope("parameters"),
     opens=("<|python_tag|>", "<|python_start|>"),
     separator="; ",
     close="<|python_end|>",

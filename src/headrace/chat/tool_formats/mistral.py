@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from headrace.chat.tool_formats.format import ToolFormat, short_id
-from headrace.chat.tool_formats.json_envelope import Envelope
-from headrace.chat.tool_formats.xml_tags import Tagged
+from headrace.chat.tool_formats.json_envelope import JsonEnvelope
+from headrace.chat.tool_formats.xml_tags import XmlTags
 
 MISTRAL = ToolFormat(
     name="mistral",
-    call=Envelope(),
+    call=JsonEnvelope(),
     opens=("[TOOL_CALLS]",),
     lead="[",
     separator=", ",
@@ -19,7 +19,7 @@ MISTRAL = ToolFormat(
 
 MISTRAL_ARGS = ToolFormat(
     name="mistral_args",
-    call=Tagged(after="[ARGS]", between="[CALL_ID]", marks=("[ARGS]", "[CALL_ID]")),
+    call=XmlTags(after="[ARGS]", between="[CALL_ID]", marks=("[ARGS]", "[CALL_ID]")),
     opens=("[TOOL_CALLS]",),
     template_marks=("[ARGS]",),
     new_id=short_id,

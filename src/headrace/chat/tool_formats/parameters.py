@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from headrace.chat.tool_formats.events import Output
+from headrace.chat.tool_formats.events import OutputEvents
 from headrace.chat.tool_formats.lark import Lark
 from headrace.chat.tool_formats.reader import Malformed, Reader, Show, Steps
 from headrace.chat.tool_formats.values import json_text, value_of
@@ -48,7 +48,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
         texts = (self.before, self.key, self.value, self.end, self.last)
         return tuple(text.strip() for text in texts if text.strip())
 
-    def read(self, reader: Reader, output: Output) -> Steps[None]:
+    def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
         """Take a call."""
         yield from reader.space()
         if self.before:

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from headrace.chat.tool_formats.events import Output
+from headrace.chat.tool_formats.events import OutputEvents
 from headrace.chat.tool_formats.format import ToolFormat
 from headrace.chat.tool_formats.lark import Lark
 from headrace.chat.tool_formats.reader import Malformed, Reader, Steps
@@ -20,7 +20,7 @@ class PythonCall(Struct, frozen=True):
 
     marks: tuple[str, ...] = ()
 
-    def read(self, reader: Reader, output: Output) -> Steps[None]:
+    def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
         """Take a call."""
         yield from reader.space()
         name = yield from reader.word("(")

@@ -39,7 +39,7 @@ _IN_ORDER: tuple[Family, ...] = (
 FAMILIES = {family.name: family for family in _IN_ORDER}
 
 
-def family_of(template_source: str) -> Family | None:
+def tool_format_of(template_source: str) -> Family | None:
     """The family whose calls a template shows; None where it shows none that is known."""
     for family in _IN_ORDER:
         if all(mark in template_source for mark in family.template_marks):

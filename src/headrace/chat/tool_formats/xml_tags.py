@@ -7,14 +7,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from headrace.chat.tool_formats.events import Output
+from headrace.chat.tool_formats.events import OutputEvents
 from headrace.chat.tool_formats.lark import Lark
 from headrace.chat.tool_formats.reader import Malformed, Reader, Steps
 from headrace.chat.tool_formats.values import read_arguments
 from headrace.chat.tools import Tool
 
 
-class Tagged(Struct, frozen=True):
+class XmlTags(Struct, frozen=True):
     """`before`, the name, `after`, the arguments, `last`. White space around the parts is free.
 
     `between` is a mark that, with the text after it, may stand between name and arguments (a call's id).
@@ -28,7 +28,7 @@ class Tagged(Struct, frozen=True):
     """Whether `:` and the number of the call follow the name."""
     marks: tuple[str, ...] = ()
 
-    def read(self, reader: Reader, output: Output) -> Steps[None]:
+    def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
         """Take a call."""
         yield from reader.space()
         if self.before:

@@ -10,7 +10,7 @@ import typer
 from msgspec import to_builtins
 
 from headrace.bench.engine import MOST_REPEATS, StepReport, bench_step, default_cache, shares
-from headrace.bench.summary import Spread
+from headrace.bench.summary import Summary
 from headrace.bench.workload import Workload
 from headrace.cli.flags import takes_settings
 from headrace.cli.load_progress import engine_options, fetch
@@ -118,7 +118,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _percent(share: Spread) -> str:
+def _percent(share: Summary) -> str:
     return f"{share.median:.0%}"
 
 

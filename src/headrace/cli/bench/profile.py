@@ -10,7 +10,7 @@ import typer
 from msgspec import to_builtins
 
 from headrace.bench.engine import default_cache, fitted
-from headrace.bench.profile import Part, StepProfile, bench_profile
+from headrace.bench.profile import ProfilePart, StepProfile, bench_profile
 from headrace.bench.workload import Workload
 from headrace.cli.flags import takes_settings
 from headrace.cli.load_progress import engine_options, fetch
@@ -63,7 +63,7 @@ def _print(profile: StepProfile) -> None:
     print(f"\nall limits together: {_ms(least_s)} ms, {least_s / profile.step_s:.0%} of the step\n")
 
 
-def _row(part: Part, total_s: float) -> tuple[str, ...]:
+def _row(part: ProfilePart, total_s: float) -> tuple[str, ...]:
     return (
         part.name,
         str(part.count),

@@ -15,8 +15,8 @@ from headrace.bench.serve.html_report import html as page
 from headrace.bench.serve.json_report import document
 from headrace.bench.serve.metrics import Figures
 from headrace.bench.serve.png_report import write_png
-from headrace.bench.serve.runner import Order, Report, bench_serve
-from headrace.bench.serve.target import ServerTrouble
+from headrace.bench.serve.runner import BenchConfig, Report, bench_serve
+from headrace.bench.serve.target import ServerError
 from headrace.cli.bench.serve_flags import order_of, takes_load
 from headrace.cli.bench.serve_tables import print_point, print_report, progress
 from headrace.cli.terminal import print_json
@@ -84,7 +84,7 @@ def command(
     _check_success(report.figures)
 
 
-def _measure(order: Order, *, quiet: bool) -> Report:
+def _measure(order: BenchConfig, *, quiet: bool) -> Report:
     with progress() as show:
         report = asyncio.run(bench_serve(order, show, (lambda one: None) if quiet else print_point))
     if not quiet:
@@ -104,4 +104,4 @@ def _check_files(json: Path | None, png: Path | None, html: Path | None) -> None
 def _check_success(figures: Sequence[Figures]) -> None:
     if not any(one.succeeded for one in figures):
         fault = figures[0].faults[0]
-        raise ServerTrouble(f"no request succeeded; the first failed with {fault.kind}: {fault.message}")
+        raise ServerError(f"no request succeeded; the first failed with {fault.kind}: {fault.message}")

@@ -13,10 +13,16 @@ import typer
 from headrace.bench.serve.arrivals import Form, Point
 from headrace.bench.serve.length_distribution import parse_lengths
 from headrace.bench.serve.metrics import Goals
-from headrace.bench.serve.runner import DEFAULT_TIMEOUT_S, Order
+from headrace.bench.serve.runner import DEFAULT_TIMEOUT_S, BenchConfig
 from headrace.bench.serve.target import PATHS, Endpoint, parse_target
 from headrace.bench.serve.trace import read_trace
-from headrace.bench.serve.workload import FromFile, FromTrace, MadeUp, Workload, read_prompts
+from headrace.bench.serve.workload import (
+    DatasetWorkload,
+    SyntheticWorkload,
+    TraceWorkload,
+    Workload,
+    read_prompts,
+)
 from headrace.cli.flags import Flag, takes
 from headrace.errors import UsageError
 
@@ -75,7 +81,7 @@ FLAGS = (
 )
 
 
-def order_of(url: str, given: Mapping[str, Any]) -> Order:
+def order_of(url: str, given: Mapping[str, Any]) -> BenchConfig:
     """The order that the flags make. Raises UsageError for what contradicts itself."""
     set_ = {name: value for name, value in given.items() if value is not None}
     endpoint = set_.get("endpoint", "chat")
@@ -83,7 +89,7 @@ def order_of(url: str, given: Mapping[str, Any]) -> Order:
         raise UsageError(f"--endpoint is {endpoint!r}, it can be {' or '.join(PATHS)}", param="endpoint")
     target = parse_target(url, cast("Endpoint", endpoint), set_.get("api_key"))
     workload = _workload(target.endpoint, set_)
-    return Order(
+    return BenchConfig(
         target=target,
         model=set_.get("model"),
         workload=workload,
@@ -93,7 +99,7 @@ def order_of(url: str, given: Mapping[str, Any]) -> Order:
             tpot_s=set_.get("tpot_ms", DEFAULT_TPOT_MS) / 1000,
             e2e_s=set_["e2e_ms"] / 1000 if "e2e_ms" in set_ else None,
         ),
-        ignore_eos=set_.get("ignore_eos", not isinstance(workload, FromFile)),
+        ignore_eos=set_.get("ignore_eos", not isinstance(workload, DatasetWorkload)),
         body=_body(set_.get("body", "{}")),
         timeout_s=set_.get("timeout", DEFAULT_TIMEOUT_S),
         **{name: set_[name] for name in ("requests", "warmup", "seed") if name in set_},
@@ -115,12 +121,14 @@ def _workload(endpoint: Endpoint, given: Mapping[str, Any]) -> Workload:
         kept = tuple(one for one in found if one.prompt_tokens + one.output_tokens <= longest)
         if not kept:
             raise UsageError(f"--trace {path} has no request of at most {longest:,} tokens", param="longest")
-        return FromTrace(path, kept, left_out=len(found) - len(kept))
+        return TraceWorkload(path, kept, left_out=len(found) - len(kept))
     if "prompts" in given:
         if output.form != "fixed":
             raise UsageError("--output-tokens with --prompts is one number", param="output_tokens")
         return read_prompts(given["prompts"], endpoint, output.first)
-    return MadeUp(parse_lengths(given.get("prompt_tokens", DEFAULT_PROMPT), "prompt_tokens"), output)
+    return SyntheticWorkload(
+        parse_lengths(given.get("prompt_tokens", DEFAULT_PROMPT), "prompt_tokens"), output
+    )
 
 
 def _points(given: Mapping[str, Any]) -> tuple[Point, ...]:

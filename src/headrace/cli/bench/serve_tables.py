@@ -16,14 +16,14 @@ from headrace.bench.serve.formatting import (
     of_user,
 )
 from headrace.bench.serve.metrics import Figures
-from headrace.bench.serve.runner import Progress, Report
+from headrace.bench.serve.runner import ProgressCallback, Report
 from headrace.cli.terminal import note
 
 WIDTH = 110  # where output is no terminal
 
 
 @contextmanager
-def progress() -> Generator[Progress]:
+def progress() -> Generator[ProgressCallback]:
     """A bar for each thing that is done, on a terminal; it goes when that is done, before its table comes."""
     if not sys.stderr.isatty():
         yield lambda label, done, total: None

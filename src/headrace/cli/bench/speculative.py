@@ -10,7 +10,7 @@ from msgspec import to_builtins
 
 from headrace.bench.matplotlib_figure import check_matplotlib
 from headrace.bench.serve.workload import read_prompts
-from headrace.bench.speculative import JOBS, SpeculateFigures, SpeculateOrder, bench_speculate
+from headrace.bench.speculative import JOBS, SpeculativeBenchConfig, SpeculativeBenchResult, bench_speculate
 from headrace.bench.speculative_plot import plot_speed_ups
 from headrace.cli.flags import takes_settings
 from headrace.cli.load_progress import engine_options, fetch
@@ -73,7 +73,7 @@ def command(
     if model is not None:
         fetch(model, settings)
     options = engine_options(settings)
-    order = SpeculateOrder(
+    order = SpeculativeBenchConfig(
         model=model,
         prompts=_jobs(prompts) if prompts else JOBS,
         temperatures=temperature or [0.0],
@@ -122,7 +122,7 @@ def _read_prompts(path: Path) -> list[str]:
     return lines
 
 
-def _row(figure: SpeculateFigures) -> tuple[str, ...]:
+def _row(figure: SpeculativeBenchResult) -> tuple[str, ...]:
     speed_up = figure.speed_up
     return (
         figure.job,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
-from headrace.engine.request import ChoiceDone, Delta, Event, Usage
+from headrace.engine.request import ChoiceFinished, Delta, EngineEvent, Usage
 from headrace.engine.sampling.beam_search import BeamSearch, Candidates
 from headrace.engine.scheduler.sequence import Sequence, State
 from headrace.errors import HeadraceError, NumericalError
@@ -15,12 +15,12 @@ from headrace.sampling.sampler import Sampler
 from headrace.tokenization.detokenizer import Detokenizer
 
 
-class Change(Struct):
+class BeamChange(Struct):
     """Sequences that have ended and that begin, and the events of a search that is over."""
 
     ended: list[Sequence] = field(default_factory=list[Sequence])
     begun: list[Sequence] = field(default_factory=list[Sequence])
-    events: list[Event] = field(default_factory=list[Event])
+    events: list[EngineEvent] = field(default_factory=list[EngineEvent])
 
 
 class BeamGroup:
@@ -59,12 +59,12 @@ class BeamGroup:
         else:
             self._found[self._sequences.index(sequence)] = found
 
-    def settle(self) -> Change:
+    def settle(self) -> BeamChange:
         """After a step in which one or several were computed: go on if all are."""
         found = [candidates for candidates in self._found if candidates is not None]
         if len(found) < len(self._found):
             return self._wait()
-        change = Change()
+        change = BeamChange()
         self.search.advance(found)
         old = self._sequences
         live = [] if self.search.over else self.search.live
@@ -84,17 +84,17 @@ class BeamGroup:
         sequence.tokens.append(tokens[-1])
         return sequence
 
-    def _wait(self) -> Change:
+    def _wait(self) -> BeamChange:
         """Those that were computed end; when the others are, all go on as new sequences."""
-        change = Change()
+        change = BeamChange()
         for index, sequence in enumerate(self._sequences):
             if sequence is not None and self._found[index] is not None:
                 change.ended.append(sequence)
                 self._sequences[index] = None
         return change
 
-    def _results(self) -> list[Event]:
-        events: list[Event] = []
+    def _results(self) -> list[EngineEvent]:
+        events: list[EngineEvent] = []
         for index, (score, beam) in enumerate(self.search.finished):
             last = beam.tokens[-1]
             stopped = last in self.search.stop_ids
@@ -102,7 +102,7 @@ class BeamGroup:
             text = "".join(map(detokenizer.push, beam.tokens[:-1] if stopped else beam.tokens))
             events.append(Delta(index, text + detokenizer.flush(), beam.tokens, beam.logprobs))
             reason = "stop" if stopped else "length"
-            events.append(ChoiceDone(index, reason, last if stopped else None, score))
+            events.append(ChoiceFinished(index, reason, last if stopped else None, score))
         return events
 
     def usage(self) -> Usage:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from headrace.engine.request import Request
-from headrace.engine.request_state import Choice
+from headrace.engine.request import EngineRequest
+from headrace.engine.request_state import ChoiceState
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.grammar.matcher import Grammars, Matcher
 from headrace.grammar.token_table import Mask, TokenTable, mask_of
-from headrace.sampling.reasoning_budget import Thinking
+from headrace.sampling.reasoning_budget import ReasoningState
 from headrace.tokenization.token_bytes import Kind
 from headrace.tokenization.tokenizer import Tokenizer
 
@@ -28,7 +28,7 @@ class Constraints:
         self._thread: ThreadPoolExecutor | None = None
         self.masks, self.mask_s = 0, 0.0  # found so far, and the seconds that took
 
-    def matchers(self, request: Request) -> list[Matcher | None]:
+    def matchers(self, request: EngineRequest) -> list[Matcher | None]:
         """One for each choice, or None for each; GrammarError where the constraint cannot be compiled."""
         constraint, n = request.constraint, request.params.n
         if constraint is None:
@@ -41,7 +41,7 @@ class Constraints:
             )
         return [self._grammars.matcher(constraint) for _ in range(n)]
 
-    def thinking(self, request: Request) -> Thinking | None:
+    def thinking(self, request: EngineRequest) -> ReasoningState | None:
         """What bounds the reasoning of one choice."""
         if request.thinking is None:
             return None
@@ -51,9 +51,9 @@ class Constraints:
                 "leave the budget for thinking out",
                 param="thinking_token_budget",
             )
-        return Thinking(request.thinking, self._tokenizer.token_bytes)
+        return ReasoningState(request.thinking, self._tokenizer.token_bytes)
 
-    def visible_ids(self, request: Request) -> frozenset[int]:
+    def visible_ids(self, request: EngineRequest) -> frozenset[int]:
         """Special tokens that are part of the text: those that the request or its structural tag names."""
         constraint = request.constraint
         if constraint is None or constraint.kind != "structural_tag":
@@ -61,7 +61,7 @@ class Constraints:
         named = self._grammars.tokens.special_ids.items()
         return request.visible_ids.union(token for text, token in named if text in constraint.text)
 
-    def fixed(self, request: Request) -> Mask | None:
+    def fixed(self, request: EngineRequest) -> Mask | None:
         """What limits every token of a request."""
         params = request.params
         mask = None
@@ -72,7 +72,7 @@ class Constraints:
             mask = unended if mask is None else mask & unended
         return mask
 
-    def start(self, choices: Sequence[Choice]) -> Future[Masks] | None:
+    def start(self, choices: Sequence[ChoiceState]) -> Future[Masks] | None:
         """Begin to find the masks of the choices' next tokens; None where no choice is limited."""
         if all(choice.free for choice in choices):
             return None
@@ -85,14 +85,14 @@ class Constraints:
         if self._thread is not None:
             self._thread.shutdown()
 
-    def _find(self, choices: Sequence[Choice]) -> Masks:
+    def _find(self, choices: Sequence[ChoiceState]) -> Masks:
         start_s = time.monotonic()
         masks = [self._mask(choice) for choice in choices]
         self.masks += sum(mask is not None for mask in masks)
         self.mask_s += time.monotonic() - start_s
         return masks
 
-    def _mask(self, choice: Choice) -> Mask | HeadraceError | None:
+    def _mask(self, choice: ChoiceState) -> Mask | HeadraceError | None:
         ends = None if choice.thinking is None else choice.thinking.forced
         if ends is not None:  # whatever else limits the choice: it limits the answer, not its marks
             return mask_of([ends], self._vocabulary)

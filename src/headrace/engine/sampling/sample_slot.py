@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from headrace.engine.request import Delta, Event, TokenLogprob
-from headrace.engine.request_state import Choice
-from headrace.engine.scheduler.scheduled_chunk import Chunk
+from headrace.engine.request import Delta, EngineEvent, TokenLogprob
+from headrace.engine.request_state import ChoiceState
+from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.errors import HeadraceError
 from headrace.grammar.constraint import GrammarError
-from headrace.sampling.sampler import Sampled, Sampler
+from headrace.sampling.sampler import SampleOutput, Sampler
 
 
-class Turn(Struct, eq=False):
+class SampleSlot(Struct, eq=False):
     """A choice's turn to draw tokens from the step's logits; `row` is the one to draw from next.
 
     The rows after the first are those of its draft: each is what plain decoding would have computed if the
@@ -22,13 +22,13 @@ class Turn(Struct, eq=False):
     choice's state as plain decoding has it there, and every token is the one that plain decoding draws.
     """
 
-    choice: Choice
-    chunk: Chunk
+    choice: ChoiceState
+    chunk: ScheduledChunk
     row: int
-    events: list[Event] = field(default_factory=list[Event])
+    events: list[EngineEvent] = field(default_factory=list[EngineEvent])
     error: HeadraceError | None = None
 
-    def take(self, sampled: Sampled, index: int) -> bool:
+    def take(self, sampled: SampleOutput, index: int) -> bool:
         """Accept the token that was drawn from `row`; whether one can be drawn from a row after it."""
         choice, sequence = self.choice, self.choice.sequence
         first = choice.row.position == 0
@@ -68,7 +68,7 @@ class Turn(Struct, eq=False):
         sequence = self.choice.sequence
         return sequence.draft[start : start + came] == sequence.tokens[before:]
 
-    def merged(self) -> list[Event]:
+    def merged(self) -> list[EngineEvent]:
         """The events, those of new text as one."""
         deltas = [event for event in self.events if isinstance(event, Delta)]
         if len(deltas) < 2:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import TypeVar
 
 from headrace.errors import InvalidRequest
-from headrace.sampling.banned_strings import BannedTokens, Breakers, TokenBytes
+from headrace.sampling.banned_strings import BannedTokens, SequenceBreakers, TokenBytes
 from headrace.sampling.params import SamplingParams
 from headrace.tokenization.token_bytes import Kind
 from headrace.tokenization.tokenizer import Tokenizer
@@ -18,7 +18,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class TextLimits:
+class TokenLimits:
     """Of one model. May be used from any thread."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
@@ -35,12 +35,12 @@ class TextLimits:
         ids = {tuple(self._tokenizer.encode(text, add_special=False, parse_special=False)) for text in texts}
         return [list(word) for word in sorted(ids) if word]
 
-    def breakers(self, params: SamplingParams, visible_ids: frozenset[int]) -> Breakers | None:
+    def breakers(self, params: SamplingParams, visible_ids: frozenset[int]) -> SequenceBreakers | None:
         """A new finder of sequence breakers, where dry is on."""
         if not params.dry_multiplier:
             return None
         tokens = self._token_bytes("dry_multiplier", visible_ids)
-        return Breakers(tokens.tokens, params.dry_sequence_breakers)
+        return SequenceBreakers(tokens.tokens, params.dry_sequence_breakers)
 
     def banned(self, params: SamplingParams, visible_ids: frozenset[int]) -> BannedTokens | None:
         """The tokens that contain a banned string, and what finds those that complete one."""

@@ -7,38 +7,38 @@ from concurrent.futures import Future
 
 from msgspec.structs import replace
 
-from headrace.engine.request_state import Choice
+from headrace.engine.request_state import ChoiceState
 from headrace.engine.sampling.constraints import Constraints, Masks
-from headrace.engine.sampling.sample_slot import Turn
-from headrace.engine.scheduler.scheduled_chunk import Chunk
+from headrace.engine.sampling.sample_slot import SampleSlot
+from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.errors import HeadraceError
 from headrace.ops.value import Array
-from headrace.sampling.sampler import RowState, Sampled, Sampler
+from headrace.sampling.sampler import SampleOutput, Sampler, SamplerState
 
 
-def turns_of(chunks: Iterable[Chunk], choices: Mapping[int, Choice]) -> list[Turn]:
+def sample_slots(chunks: Iterable[ScheduledChunk], choices: Mapping[int, ChoiceState]) -> list[SampleSlot]:
     """The turns of the choices, by sequence id, that draw tokens in this step."""
-    turns: list[Turn] = []
+    turns: list[SampleSlot] = []
     row = 0
     for chunk in chunks:
         row += chunk.rows
         choice = choices.get(chunk.sequence.id)
         if chunk.samples and choice is not None:
-            turns.append(Turn(choice, chunk, row - 1 - chunk.drafted))
+            turns.append(SampleSlot(choice, chunk, row - 1 - chunk.drafted))
     return turns
 
 
-def _at_once(choice: Choice) -> bool:
+def _at_once(choice: ChoiceState) -> bool:
     return choice.row.position > 0 and choice.simple
 
 
-class Drawing:
+class TokenSampling:
     """Draws the tokens of one engine's steps."""
 
     def __init__(self, sampler: Sampler, constraints: Constraints) -> None:
         self._sampler, self._constraints = sampler, constraints
 
-    def draw(self, logits: Array, turns: list[Turn], masks: Future[Masks] | None) -> None:
+    def draw(self, logits: Array, turns: list[SampleSlot], masks: Future[Masks] | None) -> None:
         """Draw for all turns: first one token each, then another where the draft agrees, and so on. `masks`
         are those of the first tokens; `logits` is scratch."""
         if len(logits) > len(turns) > 0 and all(_at_once(turn.choice) for turn in turns):
@@ -54,7 +54,7 @@ class Drawing:
             turns = [turn for index, turn in enumerate(turns) if turn.take(sampled, index)]
             masks = self._constraints.start([turn.choice for turn in turns])
 
-    def _draw_at_once(self, logits: Array, turns: list[Turn]) -> None:
+    def _draw_at_once(self, logits: Array, turns: list[SampleSlot]) -> None:
         """The same in one call, where no token needs the loop."""
         rows = [turn.choice.row for turn in turns]
         drafts = [turn.chunk.sequence.draft[: turn.chunk.drafted] for turn in turns]
@@ -62,7 +62,7 @@ class Drawing:
         for turn, tokens in zip(turns, drawn, strict=True):
             turn.take_all(tokens, self._sampler)
 
-    def _sample(self, logits: Array, rows: list[RowState], masks: Future[Masks] | None) -> Sampled:
+    def _sample(self, logits: Array, rows: list[SamplerState], masks: Future[Masks] | None) -> SampleOutput:
         """A token of each row; those without a mask have its error instead."""
         if masks is None:
             return self._sampler.sample(logits, rows)

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from headrace.engine.request import ChoiceDone, Delta, Event, FinishReason, Verdict
+from headrace.engine.request import ChoiceFinished, Delta, EngineEvent, FinishReason, Selection
 from headrace.engine.scaling.answer_extraction import extract_of
-from headrace.engine.scaling.majority_vote import Ballot
+from headrace.engine.scaling.majority_vote import MajorityVote
 from headrace.engine.scaling.options import Candidate, Ranking, Scaling
 from headrace.engine.scheduler.sequence import Sequence
 from headrace.errors import InvalidRequest
@@ -18,7 +18,7 @@ TOTAL, DEADLINE = "max_total_tokens", "deadline_s"
 """What is said of choices that a common budget ended."""
 
 
-class Member(Protocol):
+class ScaledChoice(Protocol):
     """A choice, as far as a panel looks at it."""
 
     sequence: Sequence
@@ -34,19 +34,19 @@ class Stop(Struct, frozen=True):
     cause: str
 
 
-class Panel:
+class ScalingController:
     """One request's choices under one `Scaling`. After `take`, end what it names and `take` that, too.
 
     Where a common budget is used up, the choices under way end with reason "length". They vote only where no
     choice that ended by itself has an answer, and rank after those that did.
     """
 
-    def __init__(self, scaling: Scaling, choices: Sequence_[Member]) -> None:
+    def __init__(self, scaling: Scaling, choices: Sequence_[ScaledChoice]) -> None:
         """`choices` are the request's, of which none has a token yet."""
         self._scaling, self._choices = scaling, choices
         self._limits = [choice.sequence.max_length for choice in choices]
         self._extract = None if scaling.vote is None else extract_of(scaling.vote)
-        self._ballot = Ballot(len(choices))
+        self._ballot = MajorityVote(len(choices))
         self._texts: list[list[str]] = [[] for _ in choices]
         self._logprobs = [0.0] * len(choices)
         self._scored = [0] * len(choices)  # tokens whose log-probability is in it
@@ -56,7 +56,7 @@ class Panel:
         self.tokens_saved = 0
         """What choices that were stopped because they could change nothing might still have generated."""
 
-    def narrow(self, choice: Member) -> bool:
+    def narrow(self, choice: ScaledChoice) -> bool:
         """Keep a choice's next tokens within the common budget; False where there is none left."""
         most = self._scaling.max_total_tokens
         if most is None:
@@ -68,7 +68,7 @@ class Panel:
             choice.limited_by = TOTAL
         return left > 0
 
-    def take(self, events: Sequence_[Event]) -> list[Stop]:
+    def take(self, events: Sequence_[EngineEvent]) -> list[Stop]:
         """What happened in a step; whom to end now. InvalidRequest where a pattern or a function fails."""
         for event in events:
             if isinstance(event, Delta):
@@ -76,7 +76,7 @@ class Panel:
                 for token in event.logprobs:
                     self._logprobs[event.choice] += token.logprob
                     self._scored[event.choice] += 1
-            elif isinstance(event, ChoiceDone):
+            elif isinstance(event, ChoiceFinished):
                 self._note(event)
         most = self._scaling.max_total_tokens
         if most is not None and sum(map(self._generated, range(len(self._choices)))) >= most:
@@ -89,7 +89,7 @@ class Panel:
             return []
         return self._all(DEADLINE)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Selection:
         """When all have ended. InvalidRequest where a function fails."""
         count = len(self._choices)
         if self._extract is not None:
@@ -98,19 +98,21 @@ class Panel:
                     self._cast(index)
             winner = self._ballot.winner
             order = [winner, *(index for index in range(count) if index != winner)]
-            return Verdict(tuple(order), self._ballot.leader, tuple(self._ballot.votes), budget=self._budget)
+            return Selection(
+                tuple(order), self._ballot.leader, tuple(self._ballot.votes), budget=self._budget
+            )
         if self._scaling.rank is None:
-            return Verdict(tuple(range(count)), budget=self._budget)
+            return Selection(tuple(range(count)), budget=self._budget)
         scores = self._scores(self._scaling.rank)
         places = {index: (index not in self._ended, -scores[index]) for index in scores}
         order = sorted(range(count), key=lambda index: (*places.get(index, (2, 0.0)), index))
-        return Verdict(tuple(order), scores=tuple(map(scores.get, range(count))), budget=self._budget)
+        return Selection(tuple(order), scores=tuple(map(scores.get, range(count))), budget=self._budget)
 
     def _generated(self, index: int) -> int:
         sequence = self._choices[index].sequence
         return len(sequence.tokens) - sequence.prompt_length
 
-    def _note(self, event: ChoiceDone) -> None:
+    def _note(self, event: ChoiceFinished) -> None:
         index = event.choice
         if event.reason == "cancelled":
             self.tokens_saved += self._limits[index] - len(self._choices[index].sequence.tokens)

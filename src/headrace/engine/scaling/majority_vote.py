@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-class Ballot:
+class MajorityVote:
     """The vote of `count` choices, told of each as it ends.
 
     The answer of the whole vote is the one that most choices give; of equals, the one given by the choice of

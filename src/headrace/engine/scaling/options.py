@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, cast, get_args
 
 from msgspec import Struct
 
-from headrace.chat.answer_span import AnswerPlace
+from headrace.chat.answer_span import AnswerSpan
 from headrace.errors import InvalidRequest
 from headrace.tokenization.linear_pattern import LinearPattern
 
@@ -97,7 +97,7 @@ class Scaling(Struct, frozen=True, kw_only=True):
     vote: Vote | None = None
     rank: Ranking | None = None
     max_total_tokens: int | None = None
-    place: AnswerPlace | None = None
+    place: AnswerSpan | None = None
 
     @property
     def local(self) -> bool:
@@ -125,7 +125,7 @@ def scaling_of(
     max_total_tokens: int | None = None,
     *,
     keep: int = 1,
-    place: AnswerPlace | None = None,
+    place: AnswerSpan | None = None,
 ) -> Scaling | None:
     """What callers write, as a Scaling; None where nothing is asked for.
 

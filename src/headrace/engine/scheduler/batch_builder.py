@@ -7,7 +7,7 @@ from collections.abc import Sequence as Sequence_
 import numpy as np
 from msgspec import Struct, field
 
-from headrace.engine.scheduler.scheduled_chunk import Chunk
+from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.sequence import Sequence
 from headrace.kv.pages import pages_for
 from headrace.ops.value import Ints
@@ -24,7 +24,7 @@ class _PageRow(Struct):
     changed_from: int = 0  # pages before this index are known to be unchanged
 
 
-class StepBuilder:
+class BatchBuilder:
     """Builds steps. It must be told when a sequence ends, so that its page row is dropped."""
 
     def __init__(self, *, context: int, page_tokens: int) -> None:
@@ -35,7 +35,7 @@ class StepBuilder:
     def forget(self, sequence: Sequence) -> None:
         self._rows.pop(sequence.id, None)
 
-    def build(self, chunks: Sequence_[Chunk], *, spare: int = 0) -> Step:
+    def build(self, chunks: Sequence_[ScheduledChunk], *, spare: int = 0) -> Step:
         """The step that computes the chunks; rows with logits come in the order of the chunks. The tables
         have the pages of `spare` tokens more."""
         tokens: list[int] = []
@@ -75,7 +75,7 @@ class StepBuilder:
             state_slots=_ints([chunk.sequence.state_slot for chunk in chunks]),
         )
 
-    def _page_row(self, chunk: Chunk) -> _PageRow:
+    def _page_row(self, chunk: ScheduledChunk) -> _PageRow:
         pages = chunk.sequence.pages
         row = self._rows.get(chunk.sequence.id)
         if row is None:

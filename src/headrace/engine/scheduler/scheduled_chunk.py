@@ -7,7 +7,7 @@ from msgspec import Struct
 from headrace.engine.scheduler.sequence import Sequence
 
 
-class Chunk(Struct, frozen=True):
+class ScheduledChunk(Struct, frozen=True):
     """Compute `sequence.tokens[start:start + count]`; `samples`: it ends at the last token, for logits;
     `scores`: logits are wanted of every token. After the last token come `drafted` ones of the sequence's
     draft, which are not in `count`."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from headrace.engine.scheduler.scheduled_chunk import Chunk
+from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.sequence import RANK, Sequence, State, agreeing, take_out
 from headrace.errors import ProgramError
 from headrace.kv.pages import PAGE_TOKENS, Pages, pages_for
@@ -164,9 +164,9 @@ class Scheduler:
     cancel = finish
     """Ended from outside; fine a second time, and between `schedule` and `advance` (which then skips it)."""
 
-    def schedule(self) -> list[Chunk]:
+    def schedule(self) -> list[ScheduledChunk]:
         """The next step: first every sequence with one token to compute, then prefill in rank order."""
-        planned: dict[int, Chunk] = {}
+        planned: dict[int, ScheduledChunk] = {}
         self._extra_rows = 0
         budget = self._token_budget
         prefills: list[Sequence] = []
@@ -183,7 +183,7 @@ class Scheduler:
                     f"sequence {sequence.id} has nothing to compute: append a token or finish it"
                 )
             elif start < len(sequence.pages) * size or self._provide(sequence, 1, planned):
-                planned[sequence.id] = Chunk(sequence, start, 1, True)
+                planned[sequence.id] = ScheduledChunk(sequence, start, 1, True)
                 budget -= 1
         if prefills or self._waiting:
             budget = self._prefill(prefills, budget, planned)
@@ -191,7 +191,7 @@ class Scheduler:
             self._lengthen(planned, budget)
         return list(planned.values())
 
-    def repeatable(self, chunks: list[Chunk], times: int) -> int:
+    def repeatable(self, chunks: list[ScheduledChunk], times: int) -> int:
         """How many tokens more, at most `times`, each sequence may compute at once after the one of this
         step, before `advance`; their pages are taken now. -1 where the step is not one token of each."""
         for chunk in chunks:
@@ -205,7 +205,7 @@ class Scheduler:
                 times = min(times, self._room(chunk.sequence, end + times) - end)
         return max(times, 0)
 
-    def advance(self, chunks: Iterable[Chunk], repeated: int = 0) -> None:
+    def advance(self, chunks: Iterable[ScheduledChunk], repeated: int = 0) -> None:
         """The chunks are computed and what was sampled is appended: count their tokens, of drafts those that
         agree, and put newly full pages into the prefix tree."""
         size = self._page_tokens
@@ -229,7 +229,7 @@ class Scheduler:
                 del self._leaders[sequence.request_key]
                 self._blocked = None  # it may share these pages now
 
-    def _lengthen(self, planned: dict[int, Chunk], budget: int) -> None:
+    def _lengthen(self, planned: dict[int, ScheduledChunk], budget: int) -> None:
         """Let sequences compute their drafts too, in rank order, as far as the step has room."""
         rows = self._max_rows - sum(chunk.rows for chunk in planned.values())
         for chunk in list(planned.values()):
@@ -254,7 +254,7 @@ class Scheduler:
             self._take_pages(sequence, needed)
         return len(sequence.pages) * size
 
-    def _prefill(self, prefills: list[Sequence], budget: int, planned: dict[int, Chunk]) -> int:
+    def _prefill(self, prefills: list[Sequence], budget: int, planned: dict[int, ScheduledChunk]) -> int:
         """Give the rest of the budget to running prefills and admitted newcomers, in rank order; what is left
         of it."""
         prefills.reverse()
@@ -277,7 +277,9 @@ class Scheduler:
                 count = self._provide(sequence, wanted, planned)
                 if count:
                     samples = count == sequence.pending
-                    planned[sequence.id] = Chunk(sequence, sequence.computed, count, samples, sequence.scores)
+                    planned[sequence.id] = ScheduledChunk(
+                        sequence, sequence.computed, count, samples, sequence.scores
+                    )
                     budget -= count
                     self._extra_rows += count - 1 if sequence.scores else 0
         return budget
@@ -355,7 +357,7 @@ class Scheduler:
             return sequence.prompt_length - 1  # the others' text must not come before its scores
         return 0 if self._recurrent else (sequence.prompt_length - 1) // self._page_tokens * self._page_tokens
 
-    def _provide(self, sequence: Sequence, count: int, planned: dict[int, Chunk]) -> int:
+    def _provide(self, sequence: Sequence, count: int, planned: dict[int, ScheduledChunk]) -> int:
         """Get pages for the next `count` tokens, preempting where needed; how many tokens have pages now."""
         size = self._page_tokens
         needed = pages_for(sequence.computed + count, size) - len(sequence.pages)

@@ -11,7 +11,7 @@ MOST_LOST = 2.0  # steps: so much at most does one step with drafts count for, s
 WRITTEN_OFF = 1 / 256  # of what was invested, in each step
 
 
-class Account:
+class SpeculationBudget:
     """The balance of one kind of drafts, in steps without drafts; with none left such drafts are not made.
 
     Estimates of what pays can be wrong; the balance counts what came of them, so that drafts which never pay

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Sequence_
 
-from headrace.engine.request_state import Choice
-from headrace.engine.scheduler.batch_builder import StepBuilder
-from headrace.engine.scheduler.scheduled_chunk import Chunk
+from headrace.engine.request_state import ChoiceState
+from headrace.engine.scheduler.batch_builder import BatchBuilder
+from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.sequence import Sequence, agreeing
 from headrace.engine.speculative.step_cost_model import followed
 from headrace.executors.native import NativeExecutor
@@ -33,7 +33,7 @@ class DraftModel:
         self._drawn, self._given = vocabulary, sampler.vocabulary
         self._max_tokens, self._page_tokens = capacity.max_tokens, capacity.page_tokens
         self._pages = Pages(capacity.page_count)
-        self._builder = StepBuilder(
+        self._builder = BatchBuilder(
             context=capacity.page_count * capacity.page_tokens, page_tokens=capacity.page_tokens
         )
         self._shadows: dict[int, Sequence] = {}  # by the id of the sequence, whose list of tokens they share
@@ -49,18 +49,18 @@ class DraftModel:
         nearest = min(self._seconds, key=lambda known: abs(known - count))
         return self._seconds[nearest]
 
-    def draft(self, choices: Sequence_[Choice], depth: int) -> list[list[int]]:
+    def draft(self, choices: Sequence_[ChoiceState], depth: int) -> list[list[int]]:
         """Up to `depth` tokens for each choice; none where the text is not computed yet or has no pages."""
         shadows = [self._shadow(choice.sequence, depth) for choice in choices]
         self._catch_up([shadow for shadow in shadows if shadow is not None])
         drafts: list[list[int]] = [[] for _ in choices]
         ready: list[int] = []
-        chunks: list[Chunk] = []
+        chunks: list[ScheduledChunk] = []
         budget = self._max_tokens
         for i, shadow in enumerate(shadows):
             if shadow is not None and shadow.pending <= min(AT_ONCE, budget):
                 ready.append(i)
-                chunks.append(Chunk(shadow, shadow.computed, shadow.pending, True))
+                chunks.append(ScheduledChunk(shadow, shadow.computed, shadow.pending, True))
                 budget -= shadow.pending
         if not ready:
             return drafts
@@ -78,11 +78,11 @@ class DraftModel:
     def _catch_up(self, shadows: list[Sequence]) -> None:
         """Compute what is missing of the texts but for their last token, as much as one step takes."""
         start_s, budget = time.monotonic(), self._max_tokens
-        chunks: list[Chunk] = []
+        chunks: list[ScheduledChunk] = []
         for shadow in shadows:
             count = min(shadow.pending - 1, budget)
             if shadow.pending > AT_ONCE and count > 0:
-                chunks.append(Chunk(shadow, shadow.computed, count, False))
+                chunks.append(ScheduledChunk(shadow, shadow.computed, count, False))
                 budget -= count
         if chunks:
             self._executor.run(self._builder.build(chunks))
@@ -123,7 +123,7 @@ class DraftModel:
             shadow.pages += pages
         return shadow
 
-    def _count(self, chunks: Sequence_[Chunk]) -> None:
+    def _count(self, chunks: Sequence_[ScheduledChunk]) -> None:
         for chunk in chunks:
             chunk.sequence.computed += chunk.count
 

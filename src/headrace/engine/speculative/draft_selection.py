@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from headrace.engine.request_state import Choice
+from headrace.engine.request_state import ChoiceState
 from headrace.engine.speculative.acceptance import OwnRate
 from headrace.engine.speculative.step_cost_model import LARGEST, StepCosts
 
@@ -17,11 +17,11 @@ LEAST_GAIN = 1.03  # rates and costs are estimates, and what is guessed has to b
 _LEAST = 0.02  # probability of a token that is worth being looked at
 
 
-class Candidate(Struct, eq=False):
+class DraftCandidate(Struct, eq=False):
     """A draft for a choice, each of its tokens right with the probability `chance` if those before it are;
     `count` of them are to be checked. `rate` is None for what is forced."""
 
-    choice: Choice
+    choice: ChoiceState
     draft: list[int]
     rate: OwnRate | None
     chance: float
@@ -29,7 +29,7 @@ class Candidate(Struct, eq=False):
 
 
 def most_paying(
-    candidates: Sequence[Candidate], base: int, tokens: int, room: int, costs: StepCosts
+    candidates: Sequence[DraftCandidate], base: int, tokens: int, room: int, costs: StepCosts
 ) -> tuple[list[int], int]:
     """The candidates' drafted tokens, likeliest first, as numbers of their candidates, and how many of these
     pay best in a step of `tokens` that brings `base` without them."""
@@ -72,7 +72,7 @@ def best_depth(chance: float, base: int, costs: StepCosts) -> int:
     return best
 
 
-def _likeliest(candidates: Sequence[Candidate], most: int) -> Iterator[tuple[int, float]]:
+def _likeliest(candidates: Sequence[DraftCandidate], most: int) -> Iterator[tuple[int, float]]:
     """The drafted tokens, likeliest first: the number of their candidate, and their probability."""
     queue = [(-candidate.chance, index, 1) for index, candidate in enumerate(candidates)]
     heapq.heapify(queue)

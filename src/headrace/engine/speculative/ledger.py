@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.engine.sampling.sample_slot import Turn
-from headrace.engine.speculative.budget import Account
-from headrace.engine.speculative.step_cost_model import LARGEST, Spent, StepCosts
+from headrace.engine.sampling.sample_slot import SampleSlot
+from headrace.engine.speculative.budget import SpeculationBudget
+from headrace.engine.speculative.step_cost_model import LARGEST, StepCosts, StepTiming
 
 
-class Books:
+class SpeculationLedger:
     """The accounts of lookup and of the draft model, and what the last look will be booked as."""
 
     __slots__ = ("_unearned", "called_s", "caught_up_s", "charged", "lookup", "model", "taken_s")
 
     def __init__(self) -> None:
-        self.lookup, self.model = Account(), Account()
+        self.lookup, self.model = SpeculationBudget(), SpeculationBudget()
         self._unearned = 0  # steps that the accounts were not told of yet
         self.called_s = (
             0.0  # for guesses of calls, learning from them and letting go of texts, not booked yet
@@ -24,7 +24,7 @@ class Books:
 
     def open_look(self) -> None:
         """Nobody has looked for drafts yet before this call."""
-        self.charged: Account | None = (
+        self.charged: SpeculationBudget | None = (
             None  # that of the drafter that was asked last, or whose texts a call reads
         )
         self.taken_s = self.caught_up_s = 0.0  # for prompts, by lookup and by the draft model
@@ -80,7 +80,7 @@ class Books:
             self.called_s = 0.0
 
     def settle(
-        self, turns: Sequence[Turn], spent: Spent, right: int, costs: StepCosts, *, free: bool
+        self, turns: Sequence[SampleSlot], spent: StepTiming, right: int, costs: StepCosts, *, free: bool
     ) -> None:
         """Book the last look, of whose drafts `right` tokens came true, by what such steps take: a single one
         is disturbed too easily. `free`: without it several steps would have been one call."""

@@ -6,15 +6,15 @@ import time
 from collections.abc import Iterable, Sequence
 
 from headrace._native import MATCH_KINDS, SuffixAutomaton
-from headrace.engine.request_state import Choice
-from headrace.engine.sampling.sample_slot import Turn
+from headrace.engine.request_state import ChoiceState
+from headrace.engine.sampling.sample_slot import SampleSlot
 from headrace.engine.speculative.acceptance import OwnRate, Rate
-from headrace.engine.speculative.draft_selection import MOST_DRAFTED, Candidate, best_depth, pays
+from headrace.engine.speculative.draft_selection import MOST_DRAFTED, DraftCandidate, best_depth, pays
 from headrace.engine.speculative.drafter_state import Drafting
-from headrace.engine.speculative.ledger import Books
+from headrace.engine.speculative.ledger import SpeculationLedger
 from headrace.engine.speculative.prompt_lookup import Lookup
 from headrace.engine.speculative.step_cost_model import StepCosts
-from headrace.executors.executor import NO_GUESSES, Guesses
+from headrace.executors.executor import NO_DRAFTS, DraftPlan
 
 PRIORS = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95)  # rates by the kind of what was found, see MATCH_KINDS
 LEAST_EVERY = 32  # times until what pays is worked out again
@@ -24,10 +24,10 @@ _NOTHING = [0] * MATCH_KINDS
 Guessed = tuple[int, int, int, int, int]  # turn, kind, tokens that were checked, right, and wrong
 
 
-class Texts:
+class NgramIndexes:
     """The sequences' texts, each with what is known of its drafts, and the rates that they have in common."""
 
-    def __init__(self, books: Books, *, lookup: bool, model_rate: Rate) -> None:
+    def __init__(self, books: SpeculationLedger, *, lookup: bool, model_rate: Rate) -> None:
         self.rates = [Rate(prior) for prior in PRIORS]
         self._books, self._lookup, self._model_rate = books, lookup, model_rate
         self._states: dict[int, Drafting] = {}  # by sequence id
@@ -49,7 +49,7 @@ class Texts:
             return False
         return any(state.lookup is not None and not state.lookup.fresh for state in self._states.values())
 
-    def state(self, choice: Choice) -> Drafting:
+    def state(self, choice: ChoiceState) -> Drafting:
         """The same; from now on something is."""
         sequence = choice.sequence
         state = self._states.get(sequence.id)
@@ -61,7 +61,7 @@ class Texts:
             )
         return state
 
-    def forget(self, choice: Choice) -> None:
+    def forget(self, choice: ChoiceState) -> None:
         """The choice has ended."""
         state = self._states.pop(choice.sequence.id, None)
         if state is not None:
@@ -73,14 +73,14 @@ class Texts:
 
     # -- by the loop ----------------------------------------------------------------------------------
 
-    def grant(self, decoding: Iterable[Choice]) -> None:
+    def grant(self, decoding: Iterable[ChoiceState]) -> None:
         """A prediction may always be tried, once for each choice."""
         for choice in decoding:
             if choice.generation.request.prediction and choice.sequence.id not in self._states:
                 self.state(choice)
                 self._books.lookup.grant(PREDICTION_GRANT)
 
-    def find(self, choice: Choice, least: int) -> Candidate | None:
+    def find(self, choice: ChoiceState, least: int) -> DraftCandidate | None:
         """What follows the end of the text where it stood before, if that is of the `least` kind."""
         if choice.sequence.id not in self._states and not self._books.lookup.open:
             return None
@@ -103,7 +103,7 @@ class Texts:
         if not draft:
             return None
         rate = state.rate_of(kind, self.rates[kind])
-        return Candidate(choice, draft, rate, rate.value)
+        return DraftCandidate(choice, draft, rate, rate.value)
 
     def least_kind(self, base: int, costs: StepCosts) -> int:
         """The least kind of what may be found that pays beside `base` tokens, or one that is good enough to
@@ -127,10 +127,10 @@ class Texts:
 
     # -- within calls of several steps ----------------------------------------------------------------
 
-    def guesses(self, turns: Sequence[Turn], room: int, costs: StepCosts) -> Guesses:
+    def guesses(self, turns: Sequence[SampleSlot], room: int, costs: StepCosts) -> DraftPlan:
         """What a call with these turns may guess, in steps of at most `room` tokens."""
         if not self._books.lookup.tolerant:
-            return NO_GUESSES
+            return NO_DRAFTS
         began_s, taken_s = time.perf_counter(), self._books.taken_s
         found = self._guesses(turns, room, costs)
         if found.texts and self._books.charged is None:
@@ -138,7 +138,7 @@ class Texts:
         self._books.called_s += time.perf_counter() - began_s - (self._books.taken_s - taken_s)
         return found
 
-    def _guesses(self, turns: Sequence[Turn], room: int, costs: StepCosts) -> Guesses:
+    def _guesses(self, turns: Sequence[SampleSlot], room: int, costs: StepCosts) -> DraftPlan:
         base = len(turns)
         self._depths_age += 1
         if self._depths_age >= LEAST_EVERY:
@@ -153,10 +153,10 @@ class Texts:
             text, mine = self._guessed_in(turn.choice, base, costs)
             texts.append(text)
             depths += mine
-        return Guesses(texts, depths, room) if any(text is not None for text in texts) else NO_GUESSES
+        return DraftPlan(texts, depths, room) if any(text is not None for text in texts) else NO_DRAFTS
 
     def _guessed_in(
-        self, choice: Choice, base: int, costs: StepCosts
+        self, choice: ChoiceState, base: int, costs: StepCosts
     ) -> tuple[SuffixAutomaton | None, list[int]]:
         """A choice's text, which knows all of its tokens, and how many are to be checked by kind."""
         state, tokens = self._states.get(choice.sequence.id), choice.sequence.tokens
@@ -184,7 +184,7 @@ class Texts:
         return lookup.text, state.depths
 
     def learn(
-        self, turns: Sequence[Turn], guessed: Iterable[tuple[int, int, int, int, int]]
+        self, turns: Sequence[SampleSlot], guessed: Iterable[tuple[int, int, int, int, int]]
     ) -> tuple[int, int]:
         """What became of a call's guesses: how many tokens were checked, and how many of them right."""
         checked = right = 0

@@ -12,7 +12,7 @@ MEASURE_EVERY = 8  # calls until one without drafts is measured again
 LONGEST_SLEEP = 64  # steps, during which nothing is measured
 
 
-class Looks:
+class ProposalBackoff:
     """How often forced tokens and those of a draft model are looked for: looking takes its time, so that it
     is done less often where nothing comes of it."""
 
@@ -46,7 +46,7 @@ class Looks:
         self.rest = max(self.rest - steps + 1, 0)
 
 
-class Rests:
+class LookupBackoff:
     """How often the texts of several sequences are looked at, one by one, between single steps: not after
     each of them where nothing comes of it."""
 
@@ -70,7 +70,7 @@ class Rests:
         self._left = max(self._left - steps, 0)
 
 
-class Sleep:
+class IdleBackoff:
     """Steps for which speculation is left alone, because nothing may be tried."""
 
     __slots__ = ("_from", "_steps", "_until")
@@ -100,7 +100,7 @@ class Sleep:
         return slept
 
 
-class PlainTurns:
+class BaselineProbe:
     """When steps without drafts have their turn to be measured, lest what drafts are compared with is of
     another time: enough of them, since what follows a step with drafts finds cold caches."""
 

@@ -7,17 +7,17 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 
 from headrace._native import SeveralSteps
-from headrace.engine.request_state import Choice
-from headrace.engine.sampling.sample_slot import Turn
+from headrace.engine.request_state import ChoiceState
+from headrace.engine.sampling.sample_slot import SampleSlot
 from headrace.engine.scheduler.sequence import State, agreeing
 from headrace.engine.speculative.acceptance import Rate
 from headrace.engine.speculative.draft_model import DraftModel
-from headrace.engine.speculative.draft_selection import MOST_DRAFTED, Candidate, most_paying
-from headrace.engine.speculative.ledger import Books
-from headrace.engine.speculative.ngram_index import Texts
-from headrace.engine.speculative.probing import Looks, PlainTurns, Rests, Sleep
-from headrace.engine.speculative.step_cost_model import LARGEST, Spent, StepCosts
-from headrace.executors.executor import NO_GUESSES, Guesses
+from headrace.engine.speculative.draft_selection import MOST_DRAFTED, DraftCandidate, most_paying
+from headrace.engine.speculative.ledger import SpeculationLedger
+from headrace.engine.speculative.ngram_index import NgramIndexes
+from headrace.engine.speculative.probing import BaselineProbe, IdleBackoff, LookupBackoff, ProposalBackoff
+from headrace.engine.speculative.step_cost_model import LARGEST, StepCosts, StepTiming
+from headrace.executors.executor import NO_DRAFTS, DraftPlan
 
 MODEL_PRIOR = 0.7
 MOST_BY_MODEL = 8
@@ -40,14 +40,14 @@ class Speculation:
         self.drafted = self.accepted = 0
         self.costs = StepCosts()
         self._max_rows, self._model = max_rows, model
-        self._books = Books()
-        self._texts = Texts(self._books, lookup=lookup, model_rate=Rate(MODEL_PRIOR))
-        self._set: list[Choice] = []
+        self._books = SpeculationLedger()
+        self._texts = NgramIndexes(self._books, lookup=lookup, model_rate=Rate(MODEL_PRIOR))
+        self._set: list[ChoiceState] = []
         self._unpaid = 0  # times in a row that a draft model did not pay
         self._refused = 0  # good drafts that did not pay, since one was checked
-        self._looks, self._rests, self._plain = Looks(), Rests(), PlainTurns()
+        self._looks, self._rests, self._plain = ProposalBackoff(), LookupBackoff(), BaselineProbe()
         self._several = False  # whether the next step is expected to be one of a call
-        self._sleep = Sleep()
+        self._sleep = IdleBackoff()
 
     @property
     def _plain_turn(self) -> bool:
@@ -71,12 +71,12 @@ class Speculation:
         self._books.ran(self._sleep.end(steps))
         return False
 
-    def wake_for(self, choices: Iterable[Choice]) -> None:
+    def wake_for(self, choices: Iterable[ChoiceState]) -> None:
         """Choices have arrived; some need to be looked at whatever the accounts say."""
         if any(_announces(choice) for choice in choices):
             self._sleep.wake()
 
-    def propose(self, choices: Collection[Choice], *, several: bool = False) -> None:
+    def propose(self, choices: Collection[ChoiceState], *, several: bool = False) -> None:
         """Set the drafts of the choices that are to be verified in the next step. `several`: that step will
         be the first of a call, as far as one can know, which guesses in the texts itself."""
         self._several = several
@@ -118,27 +118,27 @@ class Speculation:
         if watching:
             self._rests.note(found=bool(self._set))
 
-    def _fall_asleep(self, choices: Iterable[Choice]) -> None:
+    def _fall_asleep(self, choices: Iterable[ChoiceState]) -> None:
         """Sleep after the next step, if nothing can come up before an account allows for it."""
         if not self._texts.watched and not any(map(_announces, choices)):
             closed = self._books.lookup.closed_for
             self._sleep.begin(closed if self._model is None else min(closed, self._books.model.closed_for))
 
-    def _decoding(self, choices: Iterable[Choice]) -> list[Choice]:
-        decoding: list[Choice] = []
+    def _decoding(self, choices: Iterable[ChoiceState]) -> list[ChoiceState]:
+        decoding: list[ChoiceState] = []
         for choice in choices:
             sequence = choice.sequence
             if sequence.state is State.RUNNING and sequence.pending <= MOST_PENDING and not sequence.scores:
                 decoding.append(choice)
         return decoding
 
-    def guesses(self, turns: Sequence[Turn]) -> Guesses:
+    def guesses(self, turns: Sequence[SampleSlot]) -> DraftPlan:
         """What a call of several steps, the first with these turns, may guess."""
         if self._plain_turn:
-            return NO_GUESSES
+            return NO_DRAFTS
         return self._texts.guesses(turns, min(self._max_rows, LARGEST), self.costs)
 
-    def learn(self, turns: Sequence[Turn], spent: Spent) -> None:
+    def learn(self, turns: Sequence[SampleSlot], spent: StepTiming) -> None:
         """What became of the step's turns, or of those of a call of several steps. Cheap where nothing was
         drafted: steps may be shorter than this."""
         began_s, watched = time.perf_counter(), self._books.charged is self._books.lookup
@@ -152,7 +152,7 @@ class Speculation:
         if watched:
             self._books.called_s += time.perf_counter() - began_s
 
-    def _learn_step(self, turns: Sequence[Turn], spent: Spent) -> None:
+    def _learn_step(self, turns: Sequence[SampleSlot], spent: StepTiming) -> None:
         right = 0
         if any(turn.chunk.drafted for turn in turns):
             self._plain.note_drafts(spent.looked_s + spent.run_s + spent.loop_s)
@@ -174,7 +174,7 @@ class Speculation:
         if self._books.busy and self.costs.known:
             self._books.settle(turns, spent, right, self.costs, free=self._free)
 
-    def _learn_call(self, turns: Sequence[Turn], spent: Spent, ran: SeveralSteps) -> None:
+    def _learn_call(self, turns: Sequence[SampleSlot], spent: StepTiming, ran: SeveralSteps) -> None:
         if ran.plain_steps:
             loop_s = spent.loop_s * ran.plain_steps / ran.steps
             self._note_plain(len(turns), ran.plain_steps, ran.plain_seconds, loop_s)
@@ -193,7 +193,7 @@ class Speculation:
             self.costs.note_plain(tokens, steps, run_s, loop_s)
             self._plain.note(run_s + loop_s)
 
-    def _count(self, turns: Sequence[Turn]) -> int:
+    def _count(self, turns: Sequence[SampleSlot]) -> int:
         """Learn rates from the drafts that were checked; how many tokens of them were right."""
         before = self.accepted
         for turn in turns:
@@ -216,7 +216,7 @@ class Speculation:
                 state.note_draft(good=right > 0)
         return self.accepted - before
 
-    def forget(self, choice: Choice) -> None:
+    def forget(self, choice: ChoiceState) -> None:
         """The choice has ended."""
         self._texts.forget(choice)
         if self._model is not None:
@@ -226,25 +226,30 @@ class Speculation:
         """The loop has ended: let go of the draft model and its memory."""
         self._model = None
 
-    def _candidates(self, decoding: Sequence[Choice], due: bool, watching: bool) -> list[Candidate]:
+    def _candidates(self, decoding: Sequence[ChoiceState], due: bool, watching: bool) -> list[DraftCandidate]:
         """What is forced and what is found in the texts, where these are to be looked for."""
-        found: list[Candidate] = []
+        found: list[DraftCandidate] = []
         least = self._texts.least_kind(len(decoding), self.costs) if watching else 0
         for choice in decoding:
             forced = choice.matcher.forced_run if due and choice.matcher is not None else []
             if forced:
-                found.append(Candidate(choice, forced[:MOST_DRAFTED], None, 1.0))
+                found.append(DraftCandidate(choice, forced[:MOST_DRAFTED], None, 1.0))
             elif watching and (candidate := self._texts.find(choice, least)) is not None:
                 found.append(candidate)
         return found
 
     def _with_model(
-        self, model: DraftModel, decoding: list[Choice], found: list[Candidate], tokens: int, room: int
-    ) -> list[Candidate]:
+        self,
+        model: DraftModel,
+        decoding: list[ChoiceState],
+        found: list[DraftCandidate],
+        tokens: int,
+        room: int,
+    ) -> list[DraftCandidate]:
         """Let the model draft for the choices for which nothing better was found, if that pays: what was
         found, or its draft instead."""
         best = {candidate.choice: candidate for candidate in found}
-        asked: list[Choice] = []
+        asked: list[ChoiceState] = []
         for choice in decoding:
             chance = best[choice].chance if choice in best else 0.0
             if chance < self._texts.state(choice).model_rate.value:
@@ -258,11 +263,11 @@ class Speculation:
                 draft = draft[: choice.matcher.fitting(draft)]
             if draft:
                 rate = self._texts.state(choice).model_rate
-                best[choice] = Candidate(choice, draft, rate, rate.value)
+                best[choice] = DraftCandidate(choice, draft, rate, rate.value)
         self._books.caught_up_s = model.caught_up_s - before_s
         return list(best.values())
 
-    def _depth(self, model: DraftModel, asked: list[Choice], base: int, tokens: int, room: int) -> int:
+    def _depth(self, model: DraftModel, asked: list[ChoiceState], base: int, tokens: int, room: int) -> int:
         """How many tokens the model should draft for each choice: those that make most tokens a second."""
         if not asked:
             return 0
@@ -283,7 +288,7 @@ class Speculation:
             return 1
         return best
 
-    def _choose(self, candidates: Sequence[Candidate], base: int, tokens: int, room: int) -> None:
+    def _choose(self, candidates: Sequence[DraftCandidate], base: int, tokens: int, room: int) -> None:
         """Set of all drafts' tokens, likeliest first, so many as make most tokens a second."""
         taken, best = most_paying(candidates, base, tokens, room, self.costs)
         if taken and not best and self._probes(candidates[taken[0]].chance):
@@ -302,7 +307,7 @@ class Speculation:
         self._refused = 0
         return True
 
-    def _set_draft(self, candidate: Candidate) -> None:
+    def _set_draft(self, candidate: DraftCandidate) -> None:
         choice = candidate.choice
         state = self._texts.known(choice.sequence.id)
         if candidate.count:
@@ -315,12 +320,12 @@ class Speculation:
             state.note_draft(good=False)
 
 
-def _announces(choice: Choice) -> bool:
+def _announces(choice: ChoiceState) -> bool:
     """Whether it brings drafts by itself: tokens that its grammar forces, or a client's prediction."""
     return choice.matcher is not None or bool(choice.generation.request.prediction)
 
 
-def _only_decodes(turns: Sequence[Turn], spent: Spent) -> bool:
+def _only_decodes(turns: Sequence[SampleSlot], spent: StepTiming) -> bool:
     """Whether a step had nothing but turns, and none of them a prompt."""
     chunks = [turn.chunk for turn in turns]
     decode = all(chunk.start >= chunk.sequence.prompt_length for chunk in chunks)

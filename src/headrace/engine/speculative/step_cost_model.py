@@ -20,7 +20,7 @@ NOTICED = 0.01  # of a measurement: less of a change can wait
 LARGEST = 64  # tokens; larger steps are bound by arithmetic and grow in proportion
 
 
-class Spent(Struct, frozen=True):
+class StepTiming(Struct, frozen=True):
     """What a call of `steps`, with `tokens` each, took: `looked_s` for drafts, `run_s` in the executor and
     `loop_s` around it. `ran` is what a call of several brought."""
 

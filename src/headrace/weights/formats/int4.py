@@ -42,7 +42,7 @@ GROUP_BYTES = 64 + GROUP * STRIP // 2
 PHASES = (-7.875, -7.625, -7.375, -7.125)
 
 
-class Choice(NamedTuple):
+class GroupScales(NamedTuple):
     """Per group and output, [strips, groups, 32]."""
 
     error: Floats
@@ -70,14 +70,14 @@ def _ascending_sum(values: npt.NDArray[np.floating], axis: int) -> Floats:
     return np.take(np.cumsum(values, axis=axis, dtype=np.float32), -1, axis=axis)
 
 
-def _weigh(v: Floats, multiplier: Floats, offset: Floats, best: Choice) -> tuple[Choice, Floats]:
+def _weigh(v: Floats, multiplier: Floats, offset: Floats, best: GroupScales) -> tuple[GroupScales, Floats]:
     """The better of `best` and this pair, and the mean of v - multiplier * code."""
     codes, above = _codes(v, multiplier, offset)
     miss = above - multiplier[:, :, None] * codes
     error = _ascending_sum(miss * miss, 2)
     better = error < best.error
     mean: Floats = np.add(offset, _ascending_sum(miss, 2) * np.float32(1 / GROUP))
-    chosen = Choice(
+    chosen = GroupScales(
         np.where(better, error, best.error),
         np.where(better, multiplier, best.multiplier),
         np.where(better, offset, best.offset),
@@ -85,10 +85,10 @@ def _weigh(v: Floats, multiplier: Floats, offset: Floats, best: Choice) -> tuple
     return chosen, mean
 
 
-def _choose(v: Floats) -> Choice:
+def _choose(v: Floats) -> GroupScales:
     low, high = v.min(axis=2), v.max(axis=2)
     covering = np.rint((high - low) * np.float32(1 / 15) + np.float32(0.49))
-    best = Choice(np.full_like(low, 3e38), np.ones_like(low), np.zeros_like(low))
+    best = GroupScales(np.full_like(low, 3e38), np.ones_like(low), np.zeros_like(low))
     for less in range(4):
         multiplier = np.maximum(np.minimum(covering, np.float32(17)) - np.float32(less), np.float32(1))
         for phase in PHASES:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile
-from headrace.weights.gguf.keys import Keys
+from headrace.weights.gguf.keys import MetadataKeys
 from headrace.weights.gguf.model_config import (
     LONG_FACTORS,
     ROPE_FACTORS,
@@ -132,7 +132,7 @@ class GgufCheckpoint:
                     f"{rotary_dim} entries of a head that rotate expected"
                 )
             values[name] = self._files[info.file].float32(info)
-        attention = Keys(self.metadata, self._architecture.name, self.name).number(
+        attention = MetadataKeys(self.metadata, self._architecture.name, self.name).number(
             "rope.scaling.attn_factor", 1.0
         )
         self.config["rope_parameters"] = rope_with_factors(self.config, values, attention, self.name)

@@ -9,13 +9,13 @@ from math import prod
 import numpy as np
 from msgspec import Struct
 
-from headrace.weights.checkpoint_reader import Source
+from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.gguf.tensor_names import Architecture, stored_name
 from headrace.weights.quant_types import BY_NAME, dequantise
 from headrace.weights.quant_types.blocks import Bytes, Floats
 from headrace.weights.quantize import quantise
 from headrace.weights.row_order import RowOrder
-from headrace.weights.tensor_output import Converter, Output, float_rows, read_floats
+from headrace.weights.tensor_output import Converter, TensorOutput, float_rows, read_floats
 from headrace.weights.tensor_roles import class_of
 
 # What `--weights` may name, and llama.cpp's number for a file that is mostly of that type.
@@ -32,14 +32,14 @@ class GgufExport(Struct, frozen=True, kw_only=True):
     """How a checkpoint becomes GGUF. `head_dim` matters where the architecture orders rows by heads;
     `transposed`: its matrices are stored as [inputs, outputs]."""
 
-    source: Source
+    source: CheckpointReader
     architecture: Architecture
     type: str
     head_dim: int
     converter: Converter
     transposed: bool = False
 
-    def outputs(self) -> list[Output]:
+    def outputs(self) -> list[TensorOutput]:
         """Every tensor, in the checkpoint's order. UnsupportedModel for one that has no name in GGUF."""
         stacks: dict[str, list[str]] = {}
         for name in self.source.tensors:
@@ -49,7 +49,7 @@ class GgufExport(Struct, frozen=True, kw_only=True):
             names.sort(key=lambda name: stored_name(name, self.architecture)[1] or 0)
         return [self._output(stored, names) for stored, names in stacks.items()]
 
-    def _output(self, stored: str, names: list[str]) -> Output:
+    def _output(self, stored: str, names: list[str]) -> TensorOutput:
         shape = self._shape(names[0])
         kind = BY_NAME[self._type(names[0], shape)]
         nbytes = len(names) * prod(shape) // kind.block_size * kind.block_bytes
@@ -58,7 +58,7 @@ class GgufExport(Struct, frozen=True, kw_only=True):
         def blocks() -> Iterator[Bytes]:
             return chain.from_iterable(self._blocks(name, kind.name) for name in names)
 
-        return Output(stored, kind.name, stacked, nbytes, tuple(names), blocks)
+        return TensorOutput(stored, kind.name, stacked, nbytes, tuple(names), blocks)
 
     def _shape(self, name: str) -> tuple[int, ...]:
         """As the file has it."""

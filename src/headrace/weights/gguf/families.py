@@ -10,19 +10,19 @@ from msgspec import Struct
 from headrace.errors import UnsupportedModel
 from headrace.weights.config_json import Config as Fields
 from headrace.weights.config_json import integer
-from headrace.weights.gguf.keys import Keys
+from headrace.weights.gguf.keys import MetadataKeys
 
 
 class Family(Struct, frozen=True):
     """`read(keys, fields)` gives the fields of config.json that differ from `fields`, the common ones.
     `known`: keys that change what a model computes and that it minds. `eps`: the epsilon's field."""
 
-    read: Callable[[Keys, Fields], Fields]
+    read: Callable[[MetadataKeys, Fields], Fields]
     known: frozenset[str] = frozenset()
     eps: str = "rms_norm_eps"
 
 
-def _llama(keys: Keys, fields: Fields) -> Fields:
+def _llama(keys: MetadataKeys, fields: Fields) -> Fields:
     window = keys.integer("attention.sliding_window", 0)
     found: Fields = {"model_type": "mistral", "sliding_window": window} if window else {}
     if keys.number("expert_count", 0):
@@ -34,11 +34,11 @@ def _llama(keys: Keys, fields: Fields) -> Fields:
     return found
 
 
-def _plain(keys: Keys, fields: Fields) -> Fields:
+def _plain(keys: MetadataKeys, fields: Fields) -> Fields:
     return {}
 
 
-def _granite(keys: Keys, fields: Fields) -> Fields:
+def _granite(keys: MetadataKeys, fields: Fields) -> Fields:
     head_dim = integer(fields, "head_dim")
     return {
         "embedding_multiplier": keys.number("embedding_scale", 1.0),
@@ -48,13 +48,13 @@ def _granite(keys: Keys, fields: Fields) -> Fields:
     }
 
 
-def _smollm3(keys: Keys, fields: Fields) -> Fields:
+def _smollm3(keys: MetadataKeys, fields: Fields) -> Fields:
     window = keys.integer("attention.sliding_window", 0)
     slides: Fields = {"use_sliding_window": True, "sliding_window": window} if window else {}
     return {"no_rope_layer_interval": 4} | slides
 
 
-def _phi3(keys: Keys, fields: Fields) -> Fields:
+def _phi3(keys: MetadataKeys, fields: Fields) -> Fields:
     window = keys.integer("attention.sliding_window", 0)
     context = keys.integer("rope.scaling.original_context_length", keys.integer("context_length"))
     return _partly_rotated(keys, fields, "partial_rotary_factor") | {
@@ -63,7 +63,7 @@ def _phi3(keys: Keys, fields: Fields) -> Fields:
     }
 
 
-def _gemma2(keys: Keys, fields: Fields) -> Fields:
+def _gemma2(keys: MetadataKeys, fields: Fields) -> Fields:
     found = _gemma(keys, fields, largest=46)
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if keys.has(key):
@@ -71,7 +71,7 @@ def _gemma2(keys: Keys, fields: Fields) -> Fields:
     return found
 
 
-def _gemma3(keys: Keys, fields: Fields) -> Fields:
+def _gemma3(keys: MetadataKeys, fields: Fields) -> Fields:
     layers = integer(fields, "num_hidden_layers")
     slides = keys.flags("attention.sliding_window_pattern", layers)
     pattern: Fields = {}
@@ -91,7 +91,7 @@ def _gemma3(keys: Keys, fields: Fields) -> Fields:
     )
 
 
-def _gemma(keys: Keys, fields: Fields, *, largest: int) -> Fields:
+def _gemma(keys: MetadataKeys, fields: Fields, *, largest: int) -> Fields:
     """Only the model of `largest` layers divides its scores by something else than the root of its heads'
     size, and its files do not say so."""
     scalar = integer(fields, "head_dim")
@@ -105,7 +105,7 @@ def _gemma(keys: Keys, fields: Fields, *, largest: int) -> Fields:
     }
 
 
-def _starcoder2(keys: Keys, fields: Fields) -> Fields:
+def _starcoder2(keys: MetadataKeys, fields: Fields) -> Fields:
     window = keys.integer("attention.sliding_window", 0)
     return {
         "use_bias": fields["attention_bias"],
@@ -114,7 +114,7 @@ def _starcoder2(keys: Keys, fields: Fields) -> Fields:
     }
 
 
-def _gpt_neox(keys: Keys, fields: Fields) -> Fields:
+def _gpt_neox(keys: MetadataKeys, fields: Fields) -> Fields:
     rope = cast(Fields, fields["rope_parameters"])
     return _partly_rotated(keys, fields, "rotary_pct") | {
         "use_parallel_residual": keys.flag("use_parallel_residual", True),
@@ -123,11 +123,11 @@ def _gpt_neox(keys: Keys, fields: Fields) -> Fields:
     }
 
 
-def _gpt2(keys: Keys, fields: Fields) -> Fields:
+def _gpt2(keys: MetadataKeys, fields: Fields) -> Fields:
     return {"transposed_weights": False, "activation_function": "gelu_new"}
 
 
-def _falcon(keys: Keys, fields: Fields) -> Fields:
+def _falcon(keys: MetadataKeys, fields: Fields) -> Fields:
     if (heads := fields["num_key_value_heads"]) != 1:
         raise UnsupportedModel(
             f"{keys.file} is a falcon with {heads} key heads, which is not supported: use 7b, which has one"
@@ -142,7 +142,7 @@ def _falcon(keys: Keys, fields: Fields) -> Fields:
     }
 
 
-def _qwen3_moe(keys: Keys, fields: Fields) -> Fields:
+def _qwen3_moe(keys: MetadataKeys, fields: Fields) -> Fields:
     return {
         "num_experts": keys.integer("expert_count"),
         "num_experts_per_tok": keys.integer("expert_used_count"),
@@ -153,7 +153,7 @@ def _qwen3_moe(keys: Keys, fields: Fields) -> Fields:
     }
 
 
-def _deepseek(keys: Keys, fields: Fields) -> Fields:
+def _deepseek(keys: MetadataKeys, fields: Fields) -> Fields:
     rope_dim = keys.integer("rope.dimension_count")
     rope = cast(Fields, fields["rope_parameters"])
     if keys.has("rope.scaling.yarn_log_multiplier"):
@@ -182,7 +182,7 @@ def _deepseek(keys: Keys, fields: Fields) -> Fields:
     }
 
 
-def _mamba2(keys: Keys, fields: Fields) -> Fields:
+def _mamba2(keys: MetadataKeys, fields: Fields) -> Fields:
     inner, heads = keys.integer("ssm.inner_size"), keys.integer("ssm.time_step_rank")
     hidden = integer(fields, "hidden_size")
     return {
@@ -195,7 +195,7 @@ def _mamba2(keys: Keys, fields: Fields) -> Fields:
     }
 
 
-def _partly_rotated(keys: Keys, fields: Fields, name: str) -> Fields:
+def _partly_rotated(keys: MetadataKeys, fields: Fields, name: str) -> Fields:
     head_dim = integer(fields, "head_dim")
     return {name: keys.integer("rope.dimension_count", head_dim) / head_dim}
 

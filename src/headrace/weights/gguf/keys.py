@@ -14,7 +14,7 @@ from headrace.errors import UnsupportedModel
 from headrace.weights.gguf.reader import corrupt_metadata
 
 
-class Keys(Struct, frozen=True):
+class MetadataKeys(Struct, frozen=True):
     """The keys that begin with one prefix; CorruptFile names the key and what it holds."""
 
     metadata: Mapping[str, object]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.gguf.families import FAMILIES
-from headrace.weights.gguf.keys import Keys
+from headrace.weights.gguf.keys import MetadataKeys
 from headrace.weights.gguf.reader import corrupt_metadata
 from headrace.weights.gguf.tensor_names import ARCHITECTURES, MIXTRAL, Architecture
 from headrace.weights.tensor_file import TensorInfo
@@ -54,7 +54,7 @@ def architecture_of(metadata: Mapping[str, object], file: str) -> Architecture:
             f"{file} holds the architecture {name[:60]!r}, which is not supported as GGUF; the nearest that "
             f"is: {nearest!r}; known: {', '.join(ARCHITECTURES)}"
         )
-    if name == MIXTRAL.name and Keys(metadata, name, file).integer("expert_count", 0):
+    if name == MIXTRAL.name and MetadataKeys(metadata, name, file).integer("expert_count", 0):
         return MIXTRAL
     return ARCHITECTURES[name]
 
@@ -66,7 +66,7 @@ def config_of(
     file: str,
 ) -> dict[str, object]:
     """The fields of config.json; `tensors` are by Hugging Face name."""
-    keys, family = Keys(metadata, architecture.name, file), FAMILIES[architecture.name]
+    keys, family = MetadataKeys(metadata, architecture.name, file), FAMILIES[architecture.name]
     for key, what in _REFUSED.items():
         if key not in family.known and keys.number(key, 0.0):
             raise UnsupportedModel(
@@ -116,7 +116,7 @@ def rope_with_factors(
 
 def generation_config_of(metadata: Mapping[str, object], file: str) -> dict[str, object] | None:
     """The recommended sampling parameters, under their names in generation_config.json."""
-    keys = Keys(metadata, "general", file)
+    keys = MetadataKeys(metadata, "general", file)
     found = {name: keys.number(f"sampling.{key}", math.nan) for key, name in _SAMPLING.items()}
     given: dict[str, object] = {name: value for name, value in found.items() if not math.isnan(value)}
     if "top_k" in given:
@@ -124,7 +124,7 @@ def generation_config_of(metadata: Mapping[str, object], file: str) -> dict[str,
     return given or None
 
 
-def _sizes(keys: Keys, known: frozenset[str]) -> dict[str, object]:
+def _sizes(keys: MetadataKeys, known: frozenset[str]) -> dict[str, object]:
     hidden, heads = keys.integer("embedding_length"), keys.integer("attention.head_count", 0)
     common: dict[str, object] = {
         "hidden_size": hidden,
@@ -149,7 +149,7 @@ def _sizes(keys: Keys, known: frozenset[str]) -> dict[str, object]:
     }
 
 
-def _rope(keys: Keys, known: frozenset[str]) -> dict[str, object]:
+def _rope(keys: MetadataKeys, known: frozenset[str]) -> dict[str, object]:
     table: dict[str, object] = {"rope_type": "default", "rope_theta": keys.number("rope.freq_base", 10000.0)}
     kind = keys.metadata.get(f"{keys.prefix}.rope.scaling.type", "none")
     attention = "rope.scaling.attn_factor"

@@ -19,15 +19,17 @@ from headrace.weights.row_order import RowOrder
 from headrace.weights.tensor_file import TensorInfo
 
 
-class Change(Struct, frozen=True):
+class TensorTransform(Struct, frozen=True):
     """What a file does to the numbers of a vector, and how to undo it."""
 
     store: Callable[[Floats], Floats]
     restore: Callable[[Floats], Floats]
 
 
-_PLUS_ONE = Change(lambda w: w + np.float32(1), lambda w: w - np.float32(1))
-_DECAY = Change(lambda a: -np.exp(a), lambda a: np.log(-a))  # Mamba's A, whose logarithm checkpoints hold
+_PLUS_ONE = TensorTransform(lambda w: w + np.float32(1), lambda w: w - np.float32(1))
+_DECAY = TensorTransform(
+    lambda a: -np.exp(a), lambda a: np.log(-a)
+)  # Mamba's A, whose logarithm checkpoints hold
 
 
 class Architecture(Struct, frozen=True, kw_only=True):
@@ -46,13 +48,13 @@ class Architecture(Struct, frozen=True, kw_only=True):
     experts: Mapping[str, str] = field(default_factory=dict[str, str])
     rows: RowOrder | None = None
     reordered: tuple[str, ...] = ()
-    changes: Mapping[str, Change] = field(default_factory=dict[str, Change])
+    changes: Mapping[str, TensorTransform] = field(default_factory=dict[str, TensorTransform])
 
     def order_of(self, name: str) -> RowOrder | None:
         """How the rows of a checkpoint's tensor are ordered in the file; None as in the checkpoint."""
         return self.rows if name.rpartition(".")[0].endswith(self.reordered or ("\0",)) else None
 
-    def change_of(self, name: str) -> Change | None:
+    def change_of(self, name: str) -> TensorTransform | None:
         """What the file does to the numbers of a checkpoint's vector."""
         return next((change for end, change in self.changes.items() if name.endswith(end)), None)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headrace.errors import UnsupportedModel
 from headrace.weights.gguf.reader import DEFAULT_ALIGNMENT, MAGIC, MAX_NAME_BYTES
 from headrace.weights.quant_types import BY_NAME
-from headrace.weights.tensor_output import Output
+from headrace.weights.tensor_output import TensorOutput
 
 # Numbers of the value types.
 _U32, _I32, _F32, _BOOL, _TEXT, _ARRAY, _U64 = 4, 5, 6, 7, 8, 9, 10
@@ -32,7 +32,10 @@ _OF_ARRAYS = {
 
 
 def write_gguf(
-    file: BinaryIO, metadata: Mapping[str, object], tensors: Sequence[Output], progress: Callable[[int], None]
+    file: BinaryIO,
+    metadata: Mapping[str, object],
+    tensors: Sequence[TensorOutput],
+    progress: Callable[[int], None],
 ) -> None:
     """Writes a whole file from its start. Values of `metadata` are true or false, whole numbers, floats (kept
     in 32 bits), texts, NumPy vectors, lists of texts. `progress` gets the bytes written so far."""

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from headrace.errors import ModelNotFound, UsageError
 from headrace.weights.checkpoint import is_complete
-from headrace.weights.hub.bundled import list_shipped
+from headrace.weights.hub.bundled import list_bundled
 from headrace.weights.hub.download_progress import bar_class
 
 FILES = (".gguf", ".bin")  # what a model that is one file is named
@@ -50,7 +50,7 @@ def resolve(name: str | Path, *, offline: bool | None = None, revision: str | No
         return _local(name)
     if _SHIPPED_NAME.fullmatch(name):
         _refuse_revision(name, revision)
-        shipped = list_shipped()
+        shipped = list_bundled()
         if name in shipped:
             return shipped[name]
         if Path(name).is_dir():
@@ -90,7 +90,7 @@ def list_local() -> list[LocalModel]:
     """Shipped models, then the complete ones in the hub's cache."""
     models = [
         LocalModel(name, "shipped", folder, sum(path.stat().st_size for path in folder.iterdir()), None)
-        for name, folder in list_shipped().items()
+        for name, folder in list_bundled().items()
     ]
     for repo in _cached_models(_scan()):
         for cached in sorted(repo.revisions, key=lambda cached: cached.commit_hash):
@@ -109,7 +109,7 @@ def remove(name: str) -> int:
     """
     if _looks_like_path(name):
         raise UsageError(f"{name!r} is a path of yours: headrace does not delete it")
-    if name in list_shipped():
+    if name in list_bundled():
         raise UsageError(f"{name!r} ships inside the package and goes only with it")
     cache = _scan()
     mine = frozenset(repo for repo in _cached_models(cache) if repo.repo_id == name)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headrace import _native
 from headrace.errors import CorruptFile, ProgramError, UnsupportedModel, UsageError
-from headrace.weights.checkpoint_reader import Tensors
+from headrace.weights.checkpoint_reader import TensorReader
 from headrace.weights.formats import FORMATS, GROUPED
 from headrace.weights.formats.column_panels import STRIP, strip_count
 from headrace.weights.packing import packed_cache
@@ -29,7 +29,7 @@ _BLOCK_BYTES = 16 << 20  # of a tensor in memory at once; there are two such buf
 Progress = Callable[[int, int], None]
 
 
-class Wanted(Struct, frozen=True):
+class WeightSpec(Struct, frozen=True):
     """A tensor of shape [n, k] (n outputs, k inputs) and the format to have it in."""
 
     name: str
@@ -48,7 +48,7 @@ class PackedWeight(Struct, frozen=True):
 
 
 class _Place(Struct, frozen=True):
-    wanted: Wanted
+    wanted: WeightSpec
     offset: int
     nbytes: int
 
@@ -78,14 +78,14 @@ def format_of(choice: str, dtype: str) -> str:
     raise UsageError(f"there is no weight format {choice!r}: use keep, {', '.join(FORMATS)}")
 
 
-def predicted_bytes(wanted: Sequence[Wanted]) -> int:
+def predicted_bytes(wanted: Sequence[WeightSpec]) -> int:
     """Memory that load_packed's result takes."""
     return _total(_places(wanted))
 
 
 def load_packed(
-    checkpoint: Tensors,
-    wanted: Sequence[Wanted],
+    checkpoint: TensorReader,
+    wanted: Sequence[WeightSpec],
     pool: _native.Pool,
     *,
     cache: Path | None,
@@ -124,7 +124,7 @@ def load_packed(
     }
 
 
-def _places(wanted: Sequence[Wanted]) -> list[_Place]:
+def _places(wanted: Sequence[WeightSpec]) -> list[_Place]:
     """Where each weight lies in the buffer: by name, so that the order of asking does not matter."""
     by_name = {weight.name: weight for weight in wanted}
     for weight in wanted:
@@ -147,7 +147,7 @@ def _total(places: list[_Place]) -> int:
     return -(-(places[-1].offset + places[-1].nbytes) // _ALIGNMENT) * _ALIGNMENT if places else 0
 
 
-def _check_tensor(checkpoint: Tensors, wanted: Wanted) -> None:
+def _check_tensor(checkpoint: TensorReader, wanted: WeightSpec) -> None:
     info = checkpoint.info(wanted.name)
     if info.shape != (wanted.n, wanted.k):
         raise CorruptFile(
@@ -179,7 +179,7 @@ def _header(fingerprint: str, places: list[_Place]) -> bytes:
     return (start + text).ljust(length, b"\0")
 
 
-def _blocks(checkpoint: Tensors, places: list[_Place]) -> Iterator[_Block]:
+def _blocks(checkpoint: TensorReader, places: list[_Place]) -> Iterator[_Block]:
     for place in places:
         n, k = place.wanted.n, place.wanted.k
         row_bytes = BY_NAME[checkpoint.row_dtype(place.wanted.name)].row_bytes(k)
@@ -190,7 +190,7 @@ def _blocks(checkpoint: Tensors, places: list[_Place]) -> Iterator[_Block]:
 
 
 def _pack(
-    checkpoint: Tensors,
+    checkpoint: TensorReader,
     places: list[_Place],
     pool: _native.Pool,
     packed: NDArray[np.uint8],
@@ -219,7 +219,7 @@ def _pack(
 
 
 def _pack_block(
-    checkpoint: Tensors,
+    checkpoint: TensorReader,
     block: _Block,
     pool: _native.Pool,
     source: NDArray[np.uint8],

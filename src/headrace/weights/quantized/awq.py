@@ -14,13 +14,13 @@ from headrace.weights.quant_types import BY_NAME
 from headrace.weights.quant_types.blocks import Bytes
 from headrace.weights.quantized.encode import fields_of_words, u4_blocks
 from headrace.weights.quantized.stored_parts import Stored
-from headrace.weights.quantized.tensor import QuantisedTensor, even_groups
+from headrace.weights.quantized.tensor import QuantizedTensor, even_groups
 
 _PLACE_OF_OUTPUT = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 _SCALES = ("F16", "BF16", "F32")
 
 
-def find(stored: Stored, config: Config) -> dict[str, QuantisedTensor]:
+def find(stored: Stored, config: Config) -> dict[str, QuantizedTensor]:
     """Every layer that has a `qweight`. UnsupportedModel for other widths and versions."""
     bits, version = integer(config, "bits", 4), text(config, "version", "gemm")
     if bits != 4:
@@ -31,7 +31,7 @@ def find(stored: Stored, config: Config) -> dict[str, QuantisedTensor]:
     return {f"{layer}.weight": _Awq(stored, layer, group) for layer in stored.with_suffix(".qweight")}
 
 
-class _Awq(QuantisedTensor):
+class _Awq(QuantizedTensor):
     def __init__(self, stored: Stored, layer: str, group: int) -> None:
         self._stored, self._layer = stored, layer
         k, words = stored.check(f"{layer}.qweight", ("I32",), (None, None)).shape

@@ -6,12 +6,12 @@ from headrace.weights.quant_types import BY_NAME
 from headrace.weights.quant_types.blocks import Bytes
 from headrace.weights.quantized.encode import byte_blocks
 from headrace.weights.quantized.stored_parts import Stored
-from headrace.weights.quantized.tensor import QuantisedTensor, read_grid
+from headrace.weights.quantized.tensor import QuantizedTensor, read_grid
 
 TYPES = {"I8": "S8_G32", "F8_E4M3": "E4M3_G32"}
 
 
-class ByteCodes(QuantisedTensor):
+class ByteCodes(QuantizedTensor):
     """`layer.weight` [n, k] in I8 or F8_E4M3, times its scales."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A quantised checkpoint as a `Source`: plain names, rows as blocks."""
+"""A quantised checkpoint as a `CheckpointReader`: plain names, rows as blocks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
-from headrace.weights.checkpoint_reader import Source
+from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.config_json import Config, find
 from headrace.weights.quant_types import dequantise
 from headrace.weights.quantized import awq, compressed_tensors, fp8, gptq, mxfp4, nvfp4
 from headrace.weights.quantized.stored_parts import RawTensors, Stored
-from headrace.weights.quantized.tensor import Ints, QuantisedTensor
+from headrace.weights.quantized.tensor import Ints, QuantizedTensor
 from headrace.weights.tensor_file import TensorInfo
 
 _BLOCK_BYTES = 16 << 20  # of float32 rows in memory at once
 _LOG = logging.getLogger(__name__)
-_SCHEMES: dict[str, Callable[[Stored, Config], dict[str, QuantisedTensor]]] = {
+_SCHEMES: dict[str, Callable[[Stored, Config], dict[str, QuantizedTensor]]] = {
     "gptq": gptq.find,
     "awq": awq.find,
     "fp8": fp8.find,
@@ -34,7 +34,7 @@ _SCHEMES: dict[str, Callable[[Stored, Config], dict[str, QuantisedTensor]]] = {
 _SETTINGS = ("quantization_config", "compression_config")
 
 
-class RawSource(Source, RawTensors, Protocol):
+class RawSource(CheckpointReader, RawTensors, Protocol):
     """A checkpoint whose tensors can be read as they are stored."""
 
 
@@ -49,7 +49,7 @@ def quantisation_of(config: Config) -> Config | None:
     return None
 
 
-class QuantisedCheckpoint:
+class QuantizedCheckpoint:
     """Layers that the scheme quantises by their plain names, the others as they are stored."""
 
     metadata: None = None
@@ -122,7 +122,7 @@ class QuantisedCheckpoint:
         )
 
 
-def _scheme(method: object) -> Callable[[Stored, Config], dict[str, QuantisedTensor]]:
+def _scheme(method: object) -> Callable[[Stored, Config], dict[str, QuantizedTensor]]:
     if isinstance(method, str) and method in _SCHEMES:
         return _SCHEMES[method]
     nearest = difflib.get_close_matches(str(method)[:60], _SCHEMES, 1, 0.0)[0]

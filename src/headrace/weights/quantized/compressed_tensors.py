@@ -30,7 +30,7 @@ from headrace.weights.quantized.encode import (
 from headrace.weights.quantized.mxfp4 import checked
 from headrace.weights.quantized.nvfp4 import Nvfp4
 from headrace.weights.quantized.stored_parts import FLOATS, Stored
-from headrace.weights.quantized.tensor import InputGroups, QuantisedTensor, even_groups, read_groups
+from headrace.weights.quantized.tensor import InputGroups, QuantizedTensor, even_groups, read_groups
 
 _FORMATS = (
     *("pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "dense"),
@@ -39,7 +39,7 @@ _FORMATS = (
 _PACKED = {4: "U4_G32", 8: "S8_G32"}
 
 
-def find(stored: Stored, config: Config) -> dict[str, QuantisedTensor]:
+def find(stored: Stored, config: Config) -> dict[str, QuantizedTensor]:
     """Every layer that has a `weight_packed`, or a `weight` of one byte with a `weight_scale`."""
     _check_format(find_field(config, "format"))
     block: tuple[int, int] | None = None
@@ -49,7 +49,7 @@ def find(stored: Stored, config: Config) -> dict[str, QuantisedTensor]:
             settings = cast(Config, group)
             _check_format(settings.get("format"))
             block = _block(settings) or block
-    found: dict[str, QuantisedTensor] = {
+    found: dict[str, QuantizedTensor] = {
         f"{layer}.weight": _packed(stored, layer) for layer in stored.with_suffix(".weight_packed")
     }
     for layer in stored.with_suffix(".weight"):
@@ -81,7 +81,7 @@ def _refuse_zeros(stored: Stored, name: str) -> None:
         )
 
 
-def _packed(stored: Stored, layer: str) -> QuantisedTensor:
+def _packed(stored: Stored, layer: str) -> QuantizedTensor:
     if f"{layer}.weight_global_scale" in stored:
         return Nvfp4(stored, layer, "weight_packed", "weight_global_scale", divisor=True)
     if stored.tensors[f"{layer}.weight_packed"].dtype == "U8":
@@ -89,7 +89,7 @@ def _packed(stored: Stored, layer: str) -> QuantisedTensor:
     return _PackedInts(stored, layer)
 
 
-class _Mxfp4(QuantisedTensor):
+class _Mxfp4(QuantizedTensor):
     def __init__(self, stored: Stored, layer: str) -> None:
         self._stored, self._layer = stored, layer
         n, pairs = stored.check(f"{layer}.weight_packed", ("U8",), (None, None)).shape
@@ -104,7 +104,7 @@ class _Mxfp4(QuantisedTensor):
         return mxfp4_blocks(codes, checked(name, self._stored.rows(name, start_row, row_count)))
 
 
-class _PackedInts(QuantisedTensor):
+class _PackedInts(QuantizedTensor):
     def __init__(self, stored: Stored, layer: str) -> None:
         self._stored, self._layer = stored, layer
         n, words = stored.check(f"{layer}.weight_packed", ("I32",), (None, None)).shape

@@ -10,18 +10,18 @@ from headrace.errors import CorruptFile
 from headrace.weights.config_json import Config, integers
 from headrace.weights.quantized.byte_codes import ByteCodes
 from headrace.weights.quantized.stored_parts import Stored
-from headrace.weights.quantized.tensor import QuantisedTensor
+from headrace.weights.quantized.tensor import QuantizedTensor
 
 _SCALES = ("weight_scale_inv", "weight_scale")
 
 
-def find(stored: Stored, config: Config) -> dict[str, QuantisedTensor]:
+def find(stored: Stored, config: Config) -> dict[str, QuantizedTensor]:
     """Every FP8 weight, by name; CorruptFile for one without scales."""
     size = integers(config, "weight_block_size")
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise CorruptFile(f"quantization_config has weight_block_size {list(size)}, two sizes expected")
     block = None if size is None else (size[0], size[1])
-    found: dict[str, QuantisedTensor] = {}
+    found: dict[str, QuantizedTensor] = {}
     for layer in stored.with_suffix(".weight"):
         if stored.tensors[f"{layer}.weight"].dtype == "F8_E4M3":
             scale = next((name for name in _SCALES if f"{layer}.{name}" in stored), _SCALES[0])

@@ -18,14 +18,14 @@ from headrace.weights.quant_types import BY_NAME
 from headrace.weights.quant_types.blocks import Bytes
 from headrace.weights.quantized.encode import byte_blocks, fields_of_words, u4_blocks
 from headrace.weights.quantized.stored_parts import Stored
-from headrace.weights.quantized.tensor import InputGroups, QuantisedTensor, even_groups, read_groups
+from headrace.weights.quantized.tensor import InputGroups, QuantizedTensor, even_groups, read_groups
 
 _TYPES = {4: "U4_G32", 8: "S8_G32"}
 _ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
 _SCALES = ("F16", "BF16", "F32")
 
 
-def find(stored: Stored, config: Config) -> dict[str, QuantisedTensor]:
+def find(stored: Stored, config: Config) -> dict[str, QuantizedTensor]:
     """Every layer that has a `qweight`. UnsupportedModel for other widths and formats."""
     bits, format = integer(config, "bits"), text(config, "checkpoint_format", "gptq")
     if bits not in _TYPES:
@@ -50,7 +50,7 @@ def find(stored: Stored, config: Config) -> dict[str, QuantisedTensor]:
     }
 
 
-class _Gptq(QuantisedTensor):
+class _Gptq(QuantizedTensor):
     def __init__(
         self, stored: Stored, layer: str, bits: int, size: int, indexed: bool, zero_offset: int
     ) -> None:

@@ -14,15 +14,15 @@ from headrace.weights.quant_types import BY_NAME
 from headrace.weights.quant_types.blocks import Bytes
 from headrace.weights.quantized.encode import mxfp4_blocks, nibbles_of_bytes
 from headrace.weights.quantized.stored_parts import Stored
-from headrace.weights.quantized.tensor import QuantisedTensor
+from headrace.weights.quantized.tensor import QuantizedTensor
 
 
-def find(stored: Stored, config: Config) -> dict[str, QuantisedTensor]:
+def find(stored: Stored, config: Config) -> dict[str, QuantizedTensor]:
     """Every pair of blocks and scales."""
     return {name: _Experts(stored, name) for name in stored.with_suffix("_blocks")}
 
 
-class _Experts(QuantisedTensor):
+class _Experts(QuantizedTensor):
     def __init__(self, stored: Stored, name: str) -> None:
         self._stored, self._name = stored, name
         experts, rows, groups, _ = stored.check(f"{name}_blocks", ("U8",), (None, None, None, 16)).shape

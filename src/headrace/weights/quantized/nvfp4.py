@@ -15,10 +15,10 @@ from headrace.weights.quant_types.blocks import Bytes
 from headrace.weights.quantized import fp8
 from headrace.weights.quantized.encode import e2m1_blocks, nibbles_of_bytes
 from headrace.weights.quantized.stored_parts import Stored
-from headrace.weights.quantized.tensor import QuantisedTensor, read_grid
+from headrace.weights.quantized.tensor import QuantizedTensor, read_grid
 
 
-def find(stored: Stored, config: Config) -> dict[str, QuantisedTensor]:
+def find(stored: Stored, config: Config) -> dict[str, QuantizedTensor]:
     """modelopt: NVFP4 layers have a `weight_scale_2`, FP8 layers are as in other checkpoints."""
     found = fp8.find(stored, config)
     for layer in stored.with_suffix(".weight_scale_2"):
@@ -26,7 +26,7 @@ def find(stored: Stored, config: Config) -> dict[str, QuantisedTensor]:
     return found
 
 
-class Nvfp4(QuantisedTensor):
+class Nvfp4(QuantizedTensor):
     """`codes` and `whole` are the fields that hold the codes, and the scale of the whole tensor."""
 
     def __init__(self, stored: Stored, layer: str, codes: str, whole: str, *, divisor: bool) -> None:

@@ -17,7 +17,7 @@ from headrace.weights.tensor_file import TensorInfo
 Ints = NDArray[np.int32]
 
 
-class QuantisedTensor(ABC):
+class QuantizedTensor(ABC):
     """A matrix [n, k] by its plain name, whose rows are blocks of one type.
 
     `order`, where it is not None, says which stored input each column of the rows multiplies.

@@ -13,12 +13,12 @@ import numpy as np
 from msgspec import Struct
 
 from headrace.errors import UnsupportedModel
-from headrace.weights.checkpoint_reader import Source
+from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.quant_types import BY_NAME, dequantise
 from headrace.weights.quant_types.blocks import Bytes, Floats
 from headrace.weights.quantize import quantise, symmetric_bf16
 from headrace.weights.safetensors.reader import READABLE
-from headrace.weights.tensor_output import Converter, Output, float_rows
+from headrace.weights.tensor_output import Converter, TensorOutput, float_rows
 from headrace.weights.tensor_roles import class_of
 
 TYPES = ("f32", "f16", "bf16", "int8", "int4")
@@ -29,18 +29,18 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
     """How a checkpoint becomes a folder. With int8 a row has one scale, with int4 a group of 128 inputs (32
     where some row is no multiple of 128); all that is no projection of a block stays bf16."""
 
-    source: Source
+    source: CheckpointReader
     type: str
     converter: Converter
 
-    def outputs(self) -> list[Output]:
+    def outputs(self) -> list[TensorOutput]:
         """Every tensor, in the checkpoint's order."""
         if self.type in ("int8", "int4") and self.source.config["model_type"] == "gpt2":
             raise UnsupportedModel(
                 "gpt2 has no Linear layers, which is what compressed-tensors packs: use bf16, or write GGUF"
             )
         plain = self.type.upper() if self.type.upper() in READABLE else "BF16"
-        found: list[Output] = []
+        found: list[TensorOutput] = []
         for name in self.source.tensors:
             if self._is_quantised(name):
                 found += self._quantised(name)
@@ -95,7 +95,7 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
         k = self.source.tensors[name].shape[1]
         return k % 8 == 0 if self.type == "int8" else k % self._group == 0
 
-    def _plain(self, name: str, kind: str) -> Output:
+    def _plain(self, name: str, kind: str) -> TensorOutput:
         shape = self.source.info(name).shape
 
         def blocks() -> Iterator[Bytes]:
@@ -106,9 +106,9 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
                 lambda data: dequantise(BY_NAME[kind], data.reshape(-1)),
             )
 
-        return Output(name, kind, shape, prod(shape) * READABLE[kind], (name,), blocks)
+        return TensorOutput(name, kind, shape, prod(shape) * READABLE[kind], (name,), blocks)
 
-    def _quantised(self, name: str) -> list[Output]:
+    def _quantised(self, name: str) -> list[TensorOutput]:
         n, k = self.source.info(name).shape
         group = k if self._bits == 8 else self._group
         packed = _Packed(self._bits, group)
@@ -125,9 +125,11 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
         width, groups = packed.code_bytes(k), k // group
         shape = np.array([n, k], "<i8").view(np.uint8)
         return [
-            Output(f"{stem}weight_packed", "I32", (n, width // 4), n * width, (name,), codes),
-            Output(f"{stem}weight_scale", "BF16", (n, groups), n * groups * 2, (name,), lambda: iter(scales)),
-            Output(f"{stem}weight_shape", "I64", (2,), 16, (name,), lambda: iter([shape])),
+            TensorOutput(f"{stem}weight_packed", "I32", (n, width // 4), n * width, (name,), codes),
+            TensorOutput(
+                f"{stem}weight_scale", "BF16", (n, groups), n * groups * 2, (name,), lambda: iter(scales)
+            ),
+            TensorOutput(f"{stem}weight_shape", "I64", (2,), 16, (name,), lambda: iter([shape])),
         ]
 
 

@@ -9,10 +9,12 @@ from typing import BinaryIO
 
 import numpy as np
 
-from headrace.weights.tensor_output import Output
+from headrace.weights.tensor_output import TensorOutput
 
 
-def write_safetensors(file: BinaryIO, tensors: Sequence[Output], progress: Callable[[int], None]) -> None:
+def write_safetensors(
+    file: BinaryIO, tensors: Sequence[TensorOutput], progress: Callable[[int], None]
+) -> None:
     """Writes a whole file from its start; `progress` gets the bytes written so far."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0

@@ -10,15 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from headrace.api.openai.parameters import GenerationBody, RequestBody, check_characters
 from headrace.api.openai.response_format import constraint_of
 from headrace.api.openai.responses.items import Item
-from headrace.api.openai.responses.schema import ReasoningOptions, ResponseObject, TextOptions
+from headrace.api.openai.responses.schema import ResponseObject, ResponseReasoning, TextOptions
 from headrace.api.openai.responses.turns import messages_of
 from headrace.api.openai.schema import ParameterWarning
 from headrace.api.openai.template_variables import idle_variables, template_variables
 from headrace.api.service import now_s
-from headrace.chat.prompt import Conversation, prepare
+from headrace.chat.prompt import ChatPrompt, prepare
 from headrace.chat.templates.chat_template import missing_template
 from headrace.chat.tools import ToolUse, tool_use_from_openai
-from headrace.engine.request import Request
+from headrace.engine.request import EngineRequest
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint
 from headrace.sampling.params import MAX_TOP_LOGPROBS
@@ -135,7 +135,7 @@ class PromptBody(RequestBody):
             found.append(_idle("input.phase"))
         return found
 
-    def prepare(self, model: LoadedModel, items: Sequence[Item], tool_format: str | None) -> Conversation:
+    def prepare(self, model: LoadedModel, items: Sequence[Item], tool_format: str | None) -> ChatPrompt:
         """All the `items` of the conversation made ready for `model`. Renders: not for the event loop."""
         if model.template is None:
             raise missing_template(model.name)
@@ -237,7 +237,9 @@ class ResponseBody(PromptBody, GenerationBody):
             )
         return wanted or written
 
-    def request(self, model: LoadedModel, conversation: Conversation, request_id: str, salt: str) -> Request:
+    def request(
+        self, model: LoadedModel, conversation: ChatPrompt, request_id: str, salt: str
+    ) -> EngineRequest:
         """The engine request that this body asks for. Tokenises: not for the event loop."""
         more: dict[str, Any] = {"n": 1}
         if self.max_output_tokens is not None:
@@ -249,7 +251,7 @@ class ResponseBody(PromptBody, GenerationBody):
             thinking = conversation.thinking(model.tokenizer, budget, param="thinking_token_budget")
         return self.conversation_request(model, conversation, request_id, salt, thinking, **more)
 
-    def response(self, response_id: str, model: LoadedModel, request: Request) -> ResponseObject:
+    def response(self, response_id: str, model: LoadedModel, request: EngineRequest) -> ResponseObject:
         """The response before anything of it is there."""
         form = self.text.format if self.text is not None else None
         return ResponseObject(
@@ -264,7 +266,7 @@ class ResponseBody(PromptBody, GenerationBody):
             parallel_tool_calls=self.parallel_tool_calls is not False,
             previous_response_id=self.previous_response_id,
             prompt_cache_key=self.prompt_cache_key,
-            reasoning=ReasoningOptions(self._effort),
+            reasoning=ResponseReasoning(self._effort),
             safety_identifier=self.safety_identifier,
             temperature=request.params.temperature,
             text=TextOptions(form or {"type": "text"}),

@@ -13,13 +13,17 @@ from headrace.api.http.errors import json_response
 from headrace.api.http.openapi import replies, request_body
 from headrace.api.openai.parameters import body_schema, read_parameters
 from headrace.api.openai.responses.body import ELSEWHERE, CountBody, PromptBody, ResponseBody
-from headrace.api.openai.responses.generate import Prepared, Run
+from headrace.api.openai.responses.generate import PreparedResponse, Run
 from headrace.api.openai.responses.items import Item, read_input
-from headrace.api.openai.responses.response_manager import Desk, Making, get_desk
+from headrace.api.openai.responses.response_manager import (
+    InProgressResponse,
+    ResponseManager,
+    get_response_manager,
+)
 from headrace.api.openai.responses.schema import ResponseEvent, ResponseInputTokens, ResponseObject
 from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import get_service, key_salt, new_id
-from headrace.chat.prompt import STRICT_IN_VAIN, Conversation
+from headrace.chat.prompt import STRICT_UNAVAILABLE, ChatPrompt
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -45,22 +49,24 @@ def schema_of(kind: type[PromptBody]) -> dict[str, Any]:
 )
 async def create_response(http: HttpRequest) -> Response:
     """Answer a conversation with items: text, reasoning, calls. Kept for 30 days unless `store` is false."""
-    service, desk, call = get_service(http), get_desk(http), call_of(http)
+    service, desk, call = get_service(http), get_response_manager(http), call_of(http)
     body, warnings = await read_parameters(ResponseBody, http)
     model = await service.use(call, body.model)
     response_id, salt = new_id("resp").replace("-", "_"), key_salt(http, body.prompt_cache_key)
 
-    def prepared() -> Prepared:
+    def prepared() -> PreparedResponse:
         owner = call.account.owner()
         inputs, conversation = _conversation(desk, body, model, owner, service.settings.tool_format)
-        return Prepared(owner, inputs, conversation, body.request(model, conversation, response_id, salt))
+        return PreparedResponse(
+            owner, inputs, conversation, body.request(model, conversation, response_id, salt)
+        )
 
     ready = await service.off_loop(prepared)
     warnings += _warnings(body, model, ready.conversation)
     response = body.response(response_id, model, ready.request)
     if warnings:
         response.warnings = warnings
-    making = Making(response, call.account, ready.owner, ready.inputs)
+    making = InProgressResponse(response, call.account, ready.owner, ready.inputs)
     run = Run(http, model, ready, making, body.wants_logprobs)
     if body.background:
         return await run.in_background(stream=bool(body.stream))
@@ -72,7 +78,7 @@ async def create_response(http: HttpRequest) -> Response:
 )
 async def count_input_tokens(http: HttpRequest) -> Response:
     """How many tokens a response's input would be."""
-    service, desk, call = get_service(http), get_desk(http), call_of(http)
+    service, desk, call = get_service(http), get_response_manager(http), call_of(http)
     body, _ = await read_parameters(CountBody, http)
     model = await service.use(call, body.model)
 
@@ -85,8 +91,8 @@ async def count_input_tokens(http: HttpRequest) -> Response:
 
 
 def _conversation(
-    desk: Desk, body: PromptBody, model: LoadedModel, owner: str, tool_format: str | None
-) -> tuple[list[Item], Conversation]:
+    desk: ResponseManager, body: PromptBody, model: LoadedModel, owner: str, tool_format: str | None
+) -> tuple[list[Item], ChatPrompt]:
     """The request's own items, and all of the conversation made ready. Not for the event loop."""
     inputs = read_input(body.input, lambda item_id: desk.item(owner, item_id))
     previous = body.previous_response_id
@@ -94,9 +100,9 @@ def _conversation(
     return inputs, body.prepare(model, [*before, *inputs], tool_format)
 
 
-def _warnings(body: PromptBody, model: LoadedModel, conversation: Conversation) -> list[ParameterWarning]:
+def _warnings(body: PromptBody, model: LoadedModel, conversation: ChatPrompt) -> list[ParameterWarning]:
     """Warnings for what this model makes nothing of."""
     found = body.idle_variables(model)
     if conversation.strict_in_vain:
-        found.append(ParameterWarning("tools", STRICT_IN_VAIN))
+        found.append(ParameterWarning("tools", STRICT_UNAVAILABLE))
     return found

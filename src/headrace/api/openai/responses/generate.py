@@ -19,13 +19,17 @@ from headrace.api.openai.logprobs import chat_logprobs
 from headrace.api.openai.output_formatter import AnswerReader
 from headrace.api.openai.responses.items import Item
 from headrace.api.openai.responses.output import ResponseAnswer
-from headrace.api.openai.responses.replay_stream import Tail
-from headrace.api.openai.responses.response_manager import Desk, Making, get_desk
+from headrace.api.openai.responses.replay_stream import ReplayStream
+from headrace.api.openai.responses.response_manager import (
+    InProgressResponse,
+    ResponseManager,
+    get_response_manager,
+)
 from headrace.api.openai.responses.schema import ResponseEvent
 from headrace.api.openai.schema import ContentLogprob
-from headrace.api.service import CLIENT_GONE, Generation, get_service
-from headrace.chat.prompt import Conversation
-from headrace.engine.request import Event, Request, TokenLogprob
+from headrace.api.service import CLIENT_GONE, ActiveRequest, get_service
+from headrace.chat.prompt import ChatPrompt
+from headrace.engine.request import EngineEvent, EngineRequest, TokenLogprob
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -34,13 +38,13 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("headrace.api")
 
 
-class Prepared(Struct, frozen=True):
+class PreparedResponse(Struct, frozen=True):
     """What a request asks for, read and checked. `inputs` are its own items, the conversation has all."""
 
     owner: str
     inputs: list[Item]
-    conversation: Conversation
-    request: Request
+    conversation: ChatPrompt
+    request: EngineRequest
 
 
 class EventWriter:
@@ -48,7 +52,7 @@ class EventWriter:
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, desk: Desk, making: Making) -> None:
+    def __init__(self, desk: ResponseManager, making: InProgressResponse) -> None:
         self._desk = desk
         self._making = making
         self._written = bytearray()
@@ -58,7 +62,7 @@ class EventWriter:
         """An event for the stream."""
         self._written += sse_event(event, event.type)
 
-    def events(self, index: int, events: list[Event]) -> bytes:
+    def events(self, index: int, events: list[EngineEvent]) -> bytes:
         """The response's events for the engine's."""
         self.answer.take(events)
         return self.taken()
@@ -87,10 +91,15 @@ class Run:
     """One response on its way from a prepared request to the client, or to the store."""
 
     def __init__(
-        self, http: HttpRequest, model: LoadedModel, ready: Prepared, making: Making, logprobs: bool
+        self,
+        http: HttpRequest,
+        model: LoadedModel,
+        ready: PreparedResponse,
+        making: InProgressResponse,
+        logprobs: bool,
     ) -> None:
         self._http = http
-        self._service, self._desk, self._call = get_service(http), get_desk(http), call_of(http)
+        self._service, self._desk, self._call = get_service(http), get_response_manager(http), call_of(http)
         self._model = model
         self._ready = ready
         self._making = making
@@ -143,12 +152,12 @@ class Run:
 
         self._making.generation = generation
         generation.ended.add_done_callback(lambda end: ended(end.result()))
-        return Tail(self._making, 0) if stream else json_response(self._making.response)
+        return ReplayStream(self._making, 0) if stream else json_response(self._making.response)
 
-    async def _start(self, answer: ResponseAnswer) -> Generation:
+    async def _start(self, answer: ResponseAnswer) -> ActiveRequest:
         """Hand the request to the engine; what it refuses is not kept."""
 
-        def feed(index: int, events: list[Event]) -> None:
+        def feed(index: int, events: list[EngineEvent]) -> None:
             answer.take(events)
 
         try:

@@ -39,7 +39,7 @@ from headrace.chat.tool_formats.events import (
     Reasoning,
     Text,
 )
-from headrace.engine.request import ChoiceDone, Delta, Done, Event, TokenLogprob
+from headrace.engine.request import ChoiceFinished, Delta, EngineEvent, RequestFinished, TokenLogprob
 from headrace.errors import HeadraceError
 
 ShowLogprobs = Callable[[Sequence[TokenLogprob]], list[ContentLogprob]]
@@ -86,17 +86,17 @@ class ResponseAnswer:
         else:
             self._event("response.in_progress", response=self.response)
 
-    def take(self, events: Sequence[Event]) -> None:
+    def take(self, events: Sequence[EngineEvent]) -> None:
         """The engine's events, in order."""
         self._begin()
         for event in events:
             if isinstance(event, Delta):
                 self._logprobs += event.logprobs
                 self._shape(self._reader.feed(event.text, len(event.tokens)))
-            elif isinstance(event, ChoiceDone) and event.reason != "cancelled":
+            elif isinstance(event, ChoiceFinished) and event.reason != "cancelled":
                 self._reason = event.reason
                 self._shape(self._reader.finish(event.reason)[0])
-            elif isinstance(event, Done):
+            elif isinstance(event, RequestFinished):
                 self._count(event)
 
     def end(self, error: HeadraceError | None) -> None:
@@ -136,7 +136,7 @@ class ResponseAnswer:
             self.response.status = "in_progress"
             self._event("response.in_progress", response=self.response)
 
-    def _count(self, done: Done) -> None:
+    def _count(self, done: RequestFinished) -> None:
         usage = done.usage
         self.response.seed = done.seed
         self.response.usage = ResponseUsage(

@@ -10,13 +10,13 @@ from starlette.types import Receive, Scope, Send
 from headrace.api.http.disconnect import wait_for_disconnect
 from headrace.api.http.event_stream import SLICE_BYTES, STALL_S
 from headrace.api.http.sse import MEDIA_TYPE
-from headrace.api.openai.responses.response_manager import Making
+from headrace.api.openai.responses.response_manager import InProgressResponse
 
 
-class Tail(Response):
+class ReplayStream(Response):
     """The events from the number `first` on, as they come. Whoever leaves stops nothing."""
 
-    def __init__(self, making: Making, first: int) -> None:
+    def __init__(self, making: InProgressResponse, first: int) -> None:
         super().__init__(
             media_type=MEDIA_TYPE, headers={"cache-control": "no-cache", "x-accel-buffering": "no"}
         )

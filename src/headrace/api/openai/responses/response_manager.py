@@ -11,12 +11,12 @@ import msgspec
 from msgspec import Struct, field
 from starlette.requests import Request as HttpRequest
 
-from headrace.api.http.rate_limits import Account, RateLimited
+from headrace.api.http.rate_limits import ApiKeyUsage, RateLimited
 from headrace.api.http.sse import sse_event
 from headrace.api.openai.responses.items import Item, OutputItem, stored_item
 from headrace.api.openai.responses.schema import UNFINISHED, ResponseEvent, ResponseObject
 from headrace.api.openai.schema import ParameterWarning
-from headrace.api.service import Generation, Service
+from headrace.api.service import ActiveRequest, Service
 from headrace.errors import InvalidRequest, Overloaded, StoreError
 from headrace.storage.responses import STALE_S, Responses, StoredItem, StoredResponse
 
@@ -32,15 +32,15 @@ class NoSuchResponse(InvalidRequest):
     code = "response_not_found"
 
 
-class Making(Struct, eq=False):
+class InProgressResponse(Struct, eq=False):
     """A response that is being made, or is on its way into the store."""
 
     response: ResponseObject
-    account: Account
+    account: ApiKeyUsage
     owner: str
     inputs: Sequence[Item]
     events: list[bytes] = field(default_factory=list[bytes])  # of one in the background
-    generation: Generation | None = None
+    generation: ActiveRequest | None = None
     more: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there are new events; then another takes its place."""
 
@@ -56,17 +56,17 @@ class Making(Struct, eq=False):
         return self.response.status not in UNFINISHED
 
 
-class Desk:
+class ResponseManager:
     """Where responses are found. Lives on the event loop; what looks into the store is off it."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self.store = Responses(service.database)
-        self.making: dict[str, Making] = {}
+        self.making: dict[str, InProgressResponse] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._beat: asyncio.Task[None] | None = None
 
-    async def begin(self, making: Making) -> None:
+    async def begin(self, making: InProgressResponse) -> None:
         """Keep a response that is to be kept from now on.
 
         Where the store fails the response says that it is not kept; in the background it is StoreError, and
@@ -98,12 +98,12 @@ class Desk:
         if self._beat is None or self._beat.done():
             self._beat = asyncio.create_task(self._keep_alive())
 
-    async def drop(self, making: Making) -> None:
+    async def drop(self, making: InProgressResponse) -> None:
         """The response was refused before anything of it was made."""
         if self.making.pop(making.response.id, None) is not None:
             await self._service.off_loop(lambda: self.store.delete(making.owner, making.response.id))
 
-    def ended(self, making: Making) -> asyncio.Task[None]:
+    def ended(self, making: InProgressResponse) -> asyncio.Task[None]:
         """The response has ended: keep what has become of it, where it is to be kept."""
         task = asyncio.create_task(self._finish(making))
         self._tasks.add(task)
@@ -117,25 +117,25 @@ class Desk:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def find(self, owner: str, response_id: str) -> Making | StoredResponse:
+    async def find(self, owner: str, response_id: str) -> InProgressResponse | StoredResponse:
         """A response by its id, as it is now; raises NoSuchResponse."""
         making = self.making.get(response_id)
         if making is not None and making.owner == owner:
             return making
         found = await self._service.off_loop(lambda: self._current(owner, response_id))
         if found is None:
-            raise no_such_response(response_id)
+            raise response_not_found(response_id)
         return found
 
-    async def shown(self, found: Making | StoredResponse) -> msgspec.Struct | msgspec.Raw:
+    async def shown(self, found: InProgressResponse | StoredResponse) -> msgspec.Struct | msgspec.Raw:
         """The response's JSON."""
-        if isinstance(found, Making):
+        if isinstance(found, InProgressResponse):
             return found.response
         return await self._service.off_loop(lambda: self._whole(found))
 
-    async def inputs(self, found: Making | StoredResponse) -> list[StoredItem]:
+    async def inputs(self, found: InProgressResponse | StoredResponse) -> list[StoredItem]:
         """The items of the request that made the response."""
-        if isinstance(found, Making):
+        if isinstance(found, InProgressResponse):
             return [_kept(item) for item in found.inputs]
         return await self._service.off_loop(lambda: self.store.items(found.id, output=False))
 
@@ -147,7 +147,7 @@ class Desk:
         kept = self.store.events(found.id, -1)
         return kept[first:] if kept else None
 
-    async def cancel(self, owner: str, response_id: str) -> Making | StoredResponse:
+    async def cancel(self, owner: str, response_id: str) -> InProgressResponse | StoredResponse:
         """Stop a response that is made in the background, and wait until it has ended."""
         found = await self.find(owner, response_id)
         stored = isinstance(found, StoredResponse)
@@ -160,7 +160,7 @@ class Desk:
             raise InvalidRequest(
                 f"{response_id} was not made with background: true: close its connection to stop it"
             )
-        if isinstance(found, Making) and found.generation is not None:
+        if isinstance(found, InProgressResponse) and found.generation is not None:
             found.generation.cancel()
             await asyncio.wait([found.generation.ended])
         return found
@@ -173,7 +173,7 @@ class Desk:
             if making.generation is not None:
                 making.generation.cancel()
         if not await self._service.off_loop(lambda: self.store.delete(owner, response_id)):
-            raise no_such_response(response_id)
+            raise response_not_found(response_id)
 
     def context(self, owner: str, response_id: str) -> list[Item]:
         """All items of the conversation up to a response. Looks into the store: not for the event loop."""
@@ -186,7 +186,7 @@ class Desk:
             return [*before, *making.inputs, *cast("list[Item]", making.response.output)]
         chain = self.store.chain(owner, response_id)
         if not chain:
-            raise no_such_response(response_id, "previous_response_id")
+            raise response_not_found(response_id, "previous_response_id")
         if chain[-1].status in UNFINISHED and not self.store.stale(chain[-1]):
             raise _unfinished(response_id)
         missing = chain[0].previous_id
@@ -213,7 +213,7 @@ class Desk:
         found = self.store.item(owner, item_id)
         return None if found is None else stored_item(found.body)
 
-    def _check_background(self, new: Making) -> None:
+    def _check_background(self, new: InProgressResponse) -> None:
         """Refuse one more in the background: their HTTP requests have ended and count no longer."""
         owners = [making.owner for making in self.making.values() if making.response.background]
         if len(owners) >= MOST_IN_BACKGROUND:
@@ -229,7 +229,7 @@ class Desk:
                 reason="key_concurrency",
             )
 
-    async def _finish(self, making: Making) -> None:
+    async def _finish(self, making: InProgressResponse) -> None:
         response = making.response
         if response.id not in self.making:
             return
@@ -271,14 +271,14 @@ class Desk:
         return msgspec.Raw(msgspec.json.encode(body))
 
 
-def get_desk(http: HttpRequest) -> Desk:
+def get_response_manager(http: HttpRequest) -> ResponseManager:
     """The desk of the app that `http` came to."""
     desk = http.app.state.desk
-    assert isinstance(desk, Desk)
+    assert isinstance(desk, ResponseManager)
     return desk
 
 
-def no_such_response(response_id: str, param: str | None = None) -> NoSuchResponse:
+def response_not_found(response_id: str, param: str | None = None) -> NoSuchResponse:
     """The refusal of an id that is not one of this key's."""
     return NoSuchResponse(
         f"no response {response_id[:80]!r} is kept: it was not stored, was deleted, is too old, or is "

@@ -14,8 +14,8 @@ from headrace.api.http.errors import json_response
 from headrace.api.http.openapi import SCHEMA_OF, Json, replies
 from headrace.api.http.sse import MEDIA_TYPE
 from headrace.api.openai.responses.body import INCLUDABLE
-from headrace.api.openai.responses.replay_stream import Tail
-from headrace.api.openai.responses.response_manager import Making, get_desk
+from headrace.api.openai.responses.replay_stream import ReplayStream
+from headrace.api.openai.responses.response_manager import InProgressResponse, get_response_manager
 from headrace.api.openai.responses.schema import (
     DeletedResponse,
     ResponseEvent,
@@ -72,15 +72,15 @@ async def get_response(http: HttpRequest, response_id: str) -> Response:
     _switch(query, "include_obfuscation")
     if after is not None and not stream:
         raise InvalidRequest("starting_after needs stream=true", param="starting_after")
-    desk = get_desk(http)
+    desk = get_response_manager(http)
     found = await desk.find(await _owner(http), response_id)
     if not stream:
         return json_response(await desk.shown(found))
     first = 0 if after is None else after + 1
-    if isinstance(found, Making):
+    if isinstance(found, InProgressResponse):
         if not found.response.background:
             raise _no_stream(response_id)
-        return Tail(found, first)
+        return ReplayStream(found, first)
     events = await get_service(http).off_loop(lambda: desk.events(found, first))
     if events is None:
         raise _no_stream(response_id)
@@ -90,14 +90,14 @@ async def get_response(http: HttpRequest, response_id: str) -> Response:
 @router.delete("/v1/responses/{response_id}", responses=replies(DeletedResponse) | {404: _NO_SUCH})
 async def delete_response(http: HttpRequest, response_id: str) -> Response:
     """Forget a response. What continues it cannot be continued any more."""
-    await get_desk(http).delete(await _owner(http), response_id)
+    await get_response_manager(http).delete(await _owner(http), response_id)
     return json_response(DeletedResponse(response_id))
 
 
 @router.post("/v1/responses/{response_id}/cancel", responses=replies(ResponseObject) | {404: _NO_SUCH})
 async def cancel_response(http: HttpRequest, response_id: str) -> Response:
     """Stop a response that is made in the background; one that has ended stays as it is."""
-    desk = get_desk(http)
+    desk = get_response_manager(http)
     return json_response(await desk.shown(await desk.cancel(await _owner(http), response_id)))
 
 
@@ -113,7 +113,7 @@ async def list_input_items(http: HttpRequest, response_id: str) -> Response:
     order = query.get("order", ["desc"])[-1]
     if order not in ("asc", "desc"):
         raise InvalidRequest(f"order is {order!r:.40}, it must be asc or desc", param="order")
-    desk = get_desk(http)
+    desk = get_response_manager(http)
     items = await desk.inputs(await desk.find(await _owner(http), response_id))
     if order == "desc":
         items = items[::-1]

@@ -31,7 +31,7 @@ class IncompleteDetails(msgspec.Struct, frozen=True):
     reason: str
 
 
-class ReasoningOptions(msgspec.Struct, frozen=True):
+class ResponseReasoning(msgspec.Struct, frozen=True):
     """How much reasoning was asked for."""
 
     effort: str | None = None
@@ -83,7 +83,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     parallel_tool_calls: bool
     previous_response_id: str | None
     prompt_cache_key: str | None
-    reasoning: ReasoningOptions
+    reasoning: ResponseReasoning
     safety_identifier: str | None
     service_tier: Literal["default"] = "default"
     temperature: float
