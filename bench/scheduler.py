@@ -21,7 +21,7 @@ def decoding_step_us(queued: int) -> tuple[float, float]:
         scheduler.add(
             Sequence(
                 id=index,
-                request_key=index,
+                request_id=index,
                 tokens=prompt,
                 prompt_length=len(prompt),
                 max_length=PROMPT_TOKENS + STEPS + 64,

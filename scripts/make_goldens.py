@@ -21,7 +21,7 @@ PROMPT_TOKENS = 24
 GREEDY_TOKENS = 64
 # A greedy token is only evidence where the runner-up is clearly behind, relative to the largest logit.
 SMALLEST_GAP = 1e-3
-MOST_SEEDS = 200
+MAX_SEEDS = 200
 
 # Where `transformers` has come to call a tensor otherwise than checkpoints do: its name, theirs.
 NAMES_IN_FILES = {"gpt_neox": ("lm_head.", "embed_out.")}
@@ -111,7 +111,7 @@ def make(folder: Path, settings: Settings) -> str:
     config = AutoConfig.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
     model.eval()
-    for seed in range(MOST_SEEDS):
+    for seed in range(MAX_SEEDS):
         generator = torch.Generator().manual_seed(seed)
         fill(model, generator)
         for parameter in model.parameters():  # what is computed with is exactly what is stored
@@ -122,7 +122,7 @@ def make(folder: Path, settings: Settings) -> str:
         if gap >= SMALLEST_GAP and len(tokens.unique()) >= GREEDY_TOKENS // 4:
             break
     else:
-        raise SystemExit(f"{folder.name}: no seed below {MOST_SEEDS} gave well-separated greedy tokens")
+        raise SystemExit(f"{folder.name}: no seed below {MAX_SEEDS} gave well-separated greedy tokens")
     weights = {
         name: tensor.to(stored).contiguous()
         for name, tensor in stored_tensors(model, str(settings["model_type"]))

@@ -14,7 +14,7 @@ from export import write_chat_model
 from loop import OtherRun, Plan, Run, load_checkpoint, train
 from tokenizers import Tokenizer
 
-LEAST_MEMORY_GIB = 6.0
+MIN_MEMORY_GIB = 6.0
 
 
 class MissingMemory(Exception):
@@ -67,9 +67,9 @@ def read_options(
     given.setdefault("teacher", None)
     given.setdefault("start", None)
     free_gib = psutil.virtual_memory().available / 2**30
-    if free_gib < LEAST_MEMORY_GIB:
+    if free_gib < MIN_MEMORY_GIB:
         raise MissingMemory(
-            f"{free_gib:.1f} GiB of memory are free, the recipe needs {LEAST_MEMORY_GIB:.0f}: "
+            f"{free_gib:.1f} GiB of memory are free, the recipe needs {MIN_MEMORY_GIB:.0f}: "
             "stop other programs"
         )
     given["work"].mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ import msgspec
 from comparison import Cell, Figure
 from msgspec import Struct
 
-from headrace.bench.engine import MOST_REPEATS, SLOW_SHARE, another_is_due
+from headrace.bench.engine import MAX_REPEATS, SLOW_SHARE, another_is_due
 from headrace.bench.summary import Summary, spread
 from headrace.executors.machine_limits import Limits
 
@@ -91,7 +91,7 @@ def machine_speed(pairs: Sequence[Pair]) -> Speed:
     )
 
 
-def missing(pairs: Sequence[Pair], wanted: int, repeats: int = MOST_REPEATS) -> bool:
+def missing(pairs: Sequence[Pair], wanted: int, repeats: int = MAX_REPEATS) -> bool:
     """Whether another pair is to be measured."""
     return another_is_due(slow_marks(pairs), wanted, repeats)
 

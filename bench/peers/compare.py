@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 from their_side import Failed, Harness
 
-from headrace.bench.engine import MOST_REPEATS
+from headrace.bench.engine import MAX_REPEATS
 from headrace.executors.machine_limits import machine_limits
 from headrace.loading.loader import usable_cores
 
@@ -174,8 +174,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--repeats",
         type=_whole,
-        default=MOST_REPEATS,
-        help=f"for each pair, how many slow ones are repeated at most ({MOST_REPEATS}); 0 where the machine"
+        default=MAX_REPEATS,
+        help=f"for each pair, how many slow ones are repeated at most ({MAX_REPEATS}); 0 where the machine"
         " is always busy: slow pairs count then, and are told",
     )
     parser.add_argument("--threads", type=_count, default=usable_cores())

@@ -75,7 +75,7 @@ class StepEngine:
         with self._wake:
             self._streams[request.request_id] = _Stream(request, sink)
             self._wake.notify()
-        return RequestHandle(request.request_id, self._cancel, lambda request_id, held: None)
+        return RequestHandle(request.request_id, self._cancel, lambda request_id, paused: None)
 
     def status(self) -> EngineStatus:
         return EngineStatus(len(self._streams), 0, 0, 0, 0, next(self._steps), 0.0, self._thread.is_alive())

@@ -55,7 +55,7 @@ class Executor:
         token_types: NDArray[np.int32] | None = None,
         timed: bool = False,
     ) -> list[float]: ...
-    def run_several(
+    def run_multi_step(
         self,
         output: int,
         sampler: Sampler,
@@ -69,7 +69,7 @@ class Executor:
         rows: NDArray[np.int32],
         state_slots: NDArray[np.int32],
         steps: int,
-        spare: int,
+        lookahead_tokens: int,
         seconds: float = 0.0,
         texts: Sequence[SuffixAutomaton | None] = (),
         depths: Sequence[int] = (),
@@ -161,7 +161,7 @@ class Sampler:
         tuple[tuple[tuple[int, float], ...], ...],
         list[tuple[int, int]],
     ]: ...
-    def draw_drafted(
+    def sample_draft(
         self,
         logits: NDArray[np.float32],
         rows: Sequence[SampleRow],

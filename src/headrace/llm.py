@@ -199,13 +199,15 @@ class LLM:
 
     def _request(self, prompt: Prompt, sampling: dict[str, Any]) -> EngineRequest:
         if isinstance(prompt, str):
-            ids, continues = tuple(self.model.tokenizer.encode_prompt(prompt)), prompt != ""
+            ids, is_continuation = tuple(self.model.tokenizer.encode_prompt(prompt)), prompt != ""
         else:
-            ids, continues = _token_ids(prompt), True
+            ids, is_continuation = _token_ids(prompt), True
         sampling, constraint = _constraint(sampling)
         sampling, more = _together(sampling)
         params = self._params(sampling)
-        return EngineRequest(prompt=ids, params=params, continues=continues, constraint=constraint, **more)
+        return EngineRequest(
+            prompt=ids, params=params, is_continuation=is_continuation, constraint=constraint, **more
+        )
 
     def _text_ids(self, texts: str | Sequence[Prompt]) -> list[tuple[int, ...]]:
         several = [texts] if isinstance(texts, str) else list(texts)
@@ -233,7 +235,7 @@ class LLM:
             prompt=tuple(tokenizer.encode(conversation.text, add_special=False)),
             params=self._params(sampling),
             constraint=conversation.constraint(tokenizer, wanted),
-            visible_ids=conversation.visible_ids(tokenizer),
+            visible_token_ids=conversation.visible_token_ids(tokenizer),
             thinking=_thinking(given, tokenizer, conversation),
             **more,
         )
@@ -347,7 +349,7 @@ def _together(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The sampling keywords, and what the others say of all choices together, as a request has it."""
     vote, best_by, most = (sampling.get(name) for name in _SCALING)
-    place = None if conversation is None else conversation.answer_place
+    place = None if conversation is None else conversation.answer_span
     rest = {name: value for name, value in sampling.items() if name not in (*_SCALING, "deadline_s")}
     return rest, {
         "scaling": scaling_of(vote, best_by, most, place=place),

@@ -94,7 +94,7 @@ class _Running:
     text: str
     position: int = 0
     cancelled: bool = False
-    held: bool = False
+    paused: bool = False
 
 
 class FakeEngine:
@@ -107,8 +107,8 @@ class FakeEngine:
         self.pause_s = pause_s
         self.refusal: HeadraceError | None = None
         self.failure: HeadraceError | None = None
-        self.held = threading.Event()  # clear: the loop stands still
-        self.held.set()
+        self.paused = threading.Event()  # clear: the loop stands still
+        self.paused.set()
         self.submitted: list[EngineRequest] = []
         self.cancelled: list[str] = []
         self.held_requests: set[str] = set()  # at any time
@@ -139,7 +139,7 @@ class FakeEngine:
             self.submitted.append(request)
             self._running[request.request_id] = _Running(request, sink, self.answer)
             self._wake.notify()
-        return RequestHandle(request.request_id, self._cancel, self._hold)
+        return RequestHandle(request.request_id, self._cancel, self._pause)
 
     def status(self) -> EngineStatus:
         running = len(self._running)
@@ -149,7 +149,7 @@ class FakeEngine:
         with self._wake:
             self._stop = True
             self._wake.notify()
-        self.held.set()
+        self.paused.set()
         self._thread.join()
 
     def _cancel(self, request_id: str) -> None:
@@ -159,10 +159,10 @@ class FakeEngine:
                 self._running[request_id].cancelled = True
         self.cancelled_event.set()
 
-    def _hold(self, request_id: str, held: bool) -> None:
+    def _pause(self, request_id: str, paused: bool) -> None:
         with self._wake:
             if request_id in self._running:
-                self._running[request_id].held = held
+                self._running[request_id].paused = paused
                 self.held_requests.add(request_id)
 
     def _loop(self) -> None:
@@ -173,9 +173,9 @@ class FakeEngine:
                 if self._stop:
                     return
                 running = list(self._running.values())
-            self.held.wait()
+            self.paused.wait()
             for item in running:
-                if item.held and not item.cancelled:
+                if item.paused and not item.cancelled:
                     continue
                 events = self._events(item)
                 if isinstance(events[-1], RequestFinished | RequestFailed):

@@ -269,7 +269,7 @@ def test_cancel_keeps_what_has_run(start: Serve) -> None:
     errors = lines_of(server, batch.error_file_id)
     assert [one["custom_id"] for one in errors] == ["x", *map(str, range(5))]
     assert {one["error"]["code"] for one in errors[1:]} == {"batch_cancelled"}
-    wait_until(lambda: not server.server._service.under_way)
+    wait_until(lambda: not server.server._service.active_requests)
 
 
 def test_a_batch_whose_time_is_over_has_what_was_done(start: Serve) -> None:

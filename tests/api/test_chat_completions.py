@@ -219,7 +219,7 @@ def test_keys_separate_prefix_caches(serve) -> None:
         headers = {"authorization": f"Bearer {key}"}
         body = {"messages": HELLO, "max_tokens": 1} | more
         assert server.http(headers=headers).post("/v1/chat/completions", json=body).status_code == 200
-        salts.append(server.model.engine.submitted[-1].salt)
+        salts.append(server.model.engine.submitted[-1].cache_salt)
     assert len(set(salts)) == 3
     assert salts[0] == salts[3]
     assert "one" not in "".join(salts)

@@ -158,7 +158,7 @@ def test_system_and_raw(server: Running) -> None:
     assert bytes(server.model.engine.submitted[0].prompt) == b"system: Be brief.\nuser: hello\nassistant:"
     reply = generate(server, raw=True, options={"num_predict": 1})
     assert server.model.engine.submitted[1].prompt == (256, *b"hello")
-    assert server.model.engine.submitted[1].continues
+    assert server.model.engine.submitted[1].is_continuation
     assert reply.context is None
 
 

@@ -93,7 +93,7 @@ def test_harmony_goes_on_with_the_answer(serve: Callable[..., Running], tools: b
     tool = {"type": "function", "function": {"name": "time"}}
     ask(server, {"thinking_token_budget": 9}, **({"tools": [tool]} if tools else {}))
     thinking = fake.engine.submitted[-1].thinking
-    assert (thinking.max_tokens, thinking.reopens, thinking.opened) == (9, True, False)
+    assert (thinking.max_tokens, thinking.reopens, thinking.starts_in_reasoning) == (9, True, False)
     assert (thinking.start, thinking.end) == (b"<|channel|>analysis<|message|>", b"<|end|>")
     closing = bytes(thinking.closing).decode()
     assert closing == "<|end|><|start|>assistant" + ("" if tools else "<|channel|>final<|message|>")

@@ -19,7 +19,7 @@ from processes import run_whole
 from report import Report
 from their_side import Failed, Harness
 
-from headrace.bench.engine import MOST_REPEATS
+from headrace.bench.engine import MAX_REPEATS
 from headrace.executors.machine_limits import Limits
 
 LIMITS = Limits(
@@ -109,8 +109,8 @@ def test_slow_pairs_are_repeated_but_not_for_ever() -> None:
     assert not missing([quick], 1)
     assert missing([quick, slow], 2)
     assert not missing([quick, slow, quick], 2)
-    assert missing([quick, *[slow] * (2 * MOST_REPEATS)], 2)
-    assert not missing([quick, *[slow] * (2 * MOST_REPEATS + 1)], 2)
+    assert missing([quick, *[slow] * (2 * MAX_REPEATS)], 2)
+    assert not missing([quick, *[slow] * (2 * MAX_REPEATS + 1)], 2)
     assert missing([slow], 2, repeats=0)
     assert not missing([quick, slow], 2, repeats=0)
 

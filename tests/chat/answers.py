@@ -24,9 +24,9 @@ class Read:
 
 
 def read(
-    syntax: OutputSyntax, use: ToolUse | None, pieces: Iterable[str], *, cut=False, opened=False
+    syntax: OutputSyntax, use: ToolUse | None, pieces: Iterable[str], *, cut=False, starts_in_reasoning=False
 ) -> Read:
-    parser = OutputParser(syntax, use, opened=opened)
+    parser = OutputParser(syntax, use, starts_in_reasoning=starts_in_reasoning)
     events = [event for piece in pieces for event in parser.feed(piece)] + parser.finish(cut=cut)
     result, calls = Read(), {}
     for event in events:

@@ -122,7 +122,7 @@ def test_every_family_is_here() -> None:
 def test_a_demanded_call(byte_tokenizer: Any, name: str) -> None:
     syntax = output_syntax("", name)
     use = ToolUse(TOOLS, TOOLS, mode="required")
-    grammar = output_grammar(syntax, use, no_special, opened=False)
+    grammar = output_grammar(syntax, use, no_special, starts_in_reasoning=False)
     assert grammar is not None
     good = SPELLED[name](GOOD)
     assert parsed(read(syntax, use, [good])) == GOOD
@@ -136,7 +136,7 @@ def test_a_demanded_call(byte_tokenizer: Any, name: str) -> None:
 @pytest.mark.parametrize("name", sorted(SPELLED.keys() - BARE))
 def test_free_text_with_strict_calls(byte_tokenizer: Any, name: str) -> None:
     use = ToolUse(TOOLS, TOOLS)
-    grammar = output_grammar(output_syntax("", name), use, no_special, opened=False)
+    grammar = output_grammar(output_syntax("", name), use, no_special, starts_in_reasoning=False)
     assert grammar is not None
     before = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant" if name == "gpt_oss" else "Well. "
     plain = "<|channel|>final<|message|>No." if name == "gpt_oss" else "No."
@@ -149,20 +149,23 @@ def test_reasoning_before_a_demanded_call(byte_tokenizer: Any) -> None:
     syntax = output_syntax("<think></think><tool_call>")
     use = ToolUse(TOOLS, TOOLS, mode="required")
     call = SPELLED["hermes"](GOOD)
-    for opened, answers in ((False, [call, f"<think>hm</think>\n\n{call}"]), (True, [f"hm</think>\n{call}"])):
-        grammar = output_grammar(syntax, use, no_special, opened=opened)
+    for starts_in_reasoning, answers in (
+        (False, [call, f"<think>hm</think>\n\n{call}"]),
+        (True, [f"hm</think>\n{call}"]),
+    ):
+        grammar = output_grammar(syntax, use, no_special, starts_in_reasoning=starts_in_reasoning)
         assert grammar is not None
         for answer in answers:
             assert takes(byte_tokenizer, grammar, answer), answer
-            assert parsed(read(syntax, use, answer, opened=opened)) == GOOD
+            assert parsed(read(syntax, use, answer, starts_in_reasoning=starts_in_reasoning)) == GOOD
 
 
 def test_one_call_where_no_parallel_ones_are_wanted(byte_tokenizer: Any) -> None:
     for name in ("hermes", "mistral", "deepseek_v3", "llama3"):
         use = ToolUse(TOOLS, TOOLS, mode="required", parallel=False)
-        grammar = output_grammar(output_syntax("", name), use, no_special, opened=False)
+        grammar = output_grammar(output_syntax("", name), use, no_special, starts_in_reasoning=False)
         several = output_grammar(
-            output_syntax("", name), ToolUse(TOOLS, TOOLS, "required"), no_special, opened=False
+            output_syntax("", name), ToolUse(TOOLS, TOOLS, "required"), no_special, starts_in_reasoning=False
         )
         assert grammar is not None
         assert several is not None

@@ -47,7 +47,7 @@ def request(case: dict, **more: object) -> EngineRequest:  # type: ignore[type-a
         ignore_eos=True,
         **more,  # type: ignore[arg-type]
     )
-    return EngineRequest(prompt=tuple(case["prompt"]), params=params, continues=True)
+    return EngineRequest(prompt=tuple(case["prompt"]), params=params, is_continuation=True)
 
 
 def check(case: dict, outcome: Outcome) -> None:  # type: ignore[type-arg]

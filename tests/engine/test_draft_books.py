@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.engine.speculative.acceptance import Rate
-from headrace.engine.speculative.budget import MOST, MOST_LOST
+from headrace.engine.speculative.budget import MAX_LOST_STEPS, MOST
 from headrace.engine.speculative.ledger import SpeculationLedger
 from headrace.engine.speculative.ngram_index import NgramIndexes
 from headrace.engine.speculative.step_cost_model import StepCosts, StepTiming
@@ -126,7 +126,7 @@ def test_texts_that_are_watched_bear_what_looking_at_them_takes(costs: StepCosts
     texts.forget(choice)
     assert books.called_s > 0 and not texts.watched
     books.open_look()
-    books.lookup.note(-MOST_LOST)
+    books.lookup.note(-MAX_LOST_STEPS)
     assert texts.guesses(turns, 32, costs) is NO_DRAFTS and books.charged is None
 
 

@@ -11,8 +11,15 @@ import pytest
 
 from headrace._native import MATCH_KINDS
 from headrace.engine.speculative.acceptance import OwnRate, Rate
-from headrace.engine.speculative.budget import FIRST, MOST, MOST_LOST, OVERDRAFT, SHARE, SpeculationBudget
-from headrace.engine.speculative.draft_selection import MOST_DRAFTED, best_depth
+from headrace.engine.speculative.budget import (
+    FIRST,
+    MAX_LOST_STEPS,
+    MOST,
+    OVERDRAFT,
+    SHARE,
+    SpeculationBudget,
+)
+from headrace.engine.speculative.draft_selection import MAX_DRAFTED, best_depth
 from headrace.engine.speculative.ledger import SpeculationLedger
 from headrace.engine.speculative.ngram_index import PRIORS, TRIED_KIND, NgramIndexes
 from headrace.engine.speculative.probing import (
@@ -243,7 +250,7 @@ def _arrived(*, matcher: object = None, prediction: tuple[int, ...] = ()) -> Any
 def test_what_brings_drafts_of_its_own_keeps_speculation_awake():
     speculation = Speculation(max_rows=64)
     plain, grammar, predicted = _arrived(), _arrived(matcher=object()), _arrived(prediction=(1,))
-    speculation._books.lookup.note(-MOST_LOST)
+    speculation._books.lookup.note(-MAX_LOST_STEPS)
     for one in (grammar, predicted):
         speculation._fall_asleep([plain, one])
         assert not speculation.asleep(1)
@@ -290,7 +297,7 @@ def test_what_has_to_be_found_follows_what_pays():
     assert _texts().least_kind(1, cheap) == 0
     assert best_depth(0.8, 1, dear) == 0
     depths = [best_depth(chance, 1, cheap) for chance in PRIORS]
-    assert depths == sorted(depths) and depths[0] > 0 and depths[-1] == MOST_DRAFTED
+    assert depths == sorted(depths) and depths[0] > 0 and depths[-1] == MAX_DRAFTED
 
 
 def _texts() -> NgramIndexes:
@@ -356,7 +363,7 @@ def test_an_account_says_when_it_will_open_again():
 def test_a_grant_opens_what_had_no_luck():
     account = SpeculationBudget()
     while account.open:
-        account.note(-MOST_LOST)
+        account.note(-MAX_LOST_STEPS)
     account.grant(1.0)
     assert account.open
     account.note(-1.0)

@@ -162,10 +162,10 @@ class Held:
     def __init__(self, model: LoadedModel) -> None:
         self._inside: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._go_on: queue.SimpleQueue[None] = queue.SimpleQueue()
-        model.engine.submit(EngineRequest(prompt=TEXTS[0], embed=EmbedParams()), self._hold)
+        model.engine.submit(EngineRequest(prompt=TEXTS[0], embed=EmbedParams()), self._pause)
         self._inside.get(timeout=60)
 
-    def _hold(self, events: list[EngineEvent]) -> None:
+    def _pause(self, events: list[EngineEvent]) -> None:
         self._inside.put(None)
         self._go_on.get(timeout=60)
 
@@ -174,7 +174,7 @@ class Held:
 
 
 def test_order_cancelling_and_deadlines(model: LoadedModel) -> None:
-    held, order = Held(model), []
+    paused, order = Held(model), []
     events: dict[str, queue.SimpleQueue[list[EngineEvent]]] = {name: queue.SimpleQueue() for name in "abcd"}
 
     def sink(name: str):
@@ -194,7 +194,7 @@ def test_order_cancelling_and_deadlines(model: LoadedModel) -> None:
     with pytest.raises(InvalidRequest, match="'a' is in use"):
         submit(model, full, request_id="a")
     assert model.engine.status().waiting == 4
-    held.release()
+    paused.release()
     [choice, done] = events["c"].get(timeout=60)
     assert (
         isinstance(choice, ChoiceFinished)
@@ -209,10 +209,10 @@ def test_order_cancelling_and_deadlines(model: LoadedModel) -> None:
 
 def test_closing_ends_what_waits(folder: Path) -> None:
     model = load_model(str(folder), EngineOptions(threads=1))
-    held = Held(model)
+    paused = Held(model)
     events = submit(model, TEXTS[1])
     model.engine._inbox.close()  # type: ignore[attr-defined]  # the engine's own waits for the thread
-    held.release()
+    paused.release()
     model.close()
     [failed] = events.get(timeout=60)
     assert isinstance(failed, RequestFailed) and isinstance(failed.error, EngineStopped)

@@ -65,23 +65,23 @@ def test_cancel_gives_pages_back_within_a_step(model: LoadedModel) -> None:
 def test_a_held_request_waits_and_loses_nothing(model: LoadedModel) -> None:
     params = SamplingParams(seed=5, max_tokens=300, n=2, ignore_eos=True)
     alone = Running(model.engine, EngineRequest(prompt=(7, 8), params=params)).finish()
-    held = Running(model.engine, EngineRequest(prompt=(7, 8), params=params, cache=False))
-    held.next()
-    held.ticket.hold(True)
+    paused = Running(model.engine, EngineRequest(prompt=(7, 8), params=params, cache=False))
+    paused.next()
+    paused.ticket.pause(True)
     wait_for_steps(model, 3)
     status = model.engine.status()
     assert (status.running, status.waiting, status.available_pages) == (0, 0, model.plan.page_count)
     wait_for_steps(model, 3)
     assert model.engine.status().steps == status.steps + 3  # of the other request
-    held.ticket.hold(False)
-    assert held.finish().tokens == alone.tokens
+    paused.ticket.pause(False)
+    assert paused.finish().tokens == alone.tokens
 
 
 def test_the_deadline_of_a_held_request_passes(model: LoadedModel) -> None:
-    held = Running(model.engine, EngineRequest(prompt=(7, 8), params=LONG, deadline_s=0.2))
-    held.ticket.hold(True)
-    held.ticket.hold(True)
-    [failed] = held.finish().terminal
+    paused = Running(model.engine, EngineRequest(prompt=(7, 8), params=LONG, deadline_s=0.2))
+    paused.ticket.pause(True)
+    paused.ticket.pause(True)
+    [failed] = paused.finish().terminal
     assert isinstance(failed, RequestFailed)
     assert isinstance(failed.error, DeadlineExceeded)
 
@@ -133,11 +133,11 @@ def test_prefix_hits_and_their_reasons(model: LoadedModel) -> None:
 
     def ask(prompt: tuple[int, ...], **more: object) -> tuple[int, str | None]:
         usage = Running(model.engine, EngineRequest(prompt=prompt, params=short, **more)).finish().done.usage
-        return usage.cached_tokens, usage.miss_reason
+        return usage.cached_tokens, usage.cache_miss_reason
 
     assert ask(prompt) == (0, "cold")
     assert ask(prompt) == (64, None)
-    assert ask(prompt, salt="another key") == (0, "cold")
+    assert ask(prompt, cache_salt="another key") == (0, "cold")
     assert ask(prompt[:40] + (9,) * 30) == (32, "diverged")
     assert ask(prompt, cache=False) == (0, "disabled")
 
@@ -293,7 +293,7 @@ def test_a_recurrent_model_needs_no_pages_and_computes_every_prompt(tmp_path: Pa
         outcomes = [Running(model.engine, request).finish() for _ in range(2)]
         for outcome in outcomes:
             usage = outcome.done.usage
-            assert (usage.cached_tokens, usage.miss_reason) == (0, "recurrent_state")
+            assert (usage.cached_tokens, usage.cache_miss_reason) == (0, "recurrent_state")
             assert outcome.tokens[0] == outcome.tokens[1] == outcome.tokens[2]
         assert outcomes[0].tokens == outcomes[1].tokens
         assert model.engine.status().free_pages == 4

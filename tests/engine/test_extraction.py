@@ -81,7 +81,7 @@ def test_the_answer_comes_after_the_reasoning() -> None:
     assert place.find("<think>1</think>no</think> <r>2</r>\n") == "2"
     assert place.find("\n<think>1") is None
     assert place.find("3") == "3"
-    assert AnswerSpan("</think>", opened=True).find("still at it") is None
+    assert AnswerSpan("</think>", starts_in_reasoning=True).find("still at it") is None
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -42,13 +42,13 @@ PLAIN: dict[str, Any] = {"temperature": 0.8, "seed": 3, "max_tokens": 60, "ignor
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps of every call that runs several; time does not limit them."""
     steps: list[int] = []
-    real = NativeExecutor.run_several
+    real = NativeExecutor.run_multi_step
 
-    def run_several(self: NativeExecutor, *given: Any, **more: Any) -> SeveralSteps:
+    def run_multi_step(self: NativeExecutor, *given: Any, **more: Any) -> SeveralSteps:
         steps.append(given[3])
         return real(self, *given, **more)
 
-    monkeypatch.setattr(NativeExecutor, "run_several", run_several)
+    monkeypatch.setattr(NativeExecutor, "run_several", run_multi_step)
     monkeypatch.setattr(multi_step, "LONGEST_S", 3600.0)
     return steps
 
@@ -108,7 +108,7 @@ def _unwatched(request: EngineRequest, rng: random.Random) -> EngineRequest:
 def test_most_tokens_come_several_at_a_time(model: LoadedModel, calls: list[int]) -> None:
     request = EngineRequest(prompt=PROMPT, params=SamplingParams(**PLAIN))
     Running(model.engine, request).finish()
-    assert sum(calls) > 50 and max(calls) == multi_step.MOST_STEPS
+    assert sum(calls) > 50 and max(calls) == multi_step.MAX_STEPS
 
 
 def test_long_steps_stay_single(
@@ -198,13 +198,13 @@ def guessing(tmp_path: Any, calls: list[int], monkeypatch: pytest.MonkeyPatch) -
     assert loaded.engine._speculation is not None
     loaded.engine._speculation.costs = FreeTokens()
     ran: list[SeveralSteps] = []
-    counting = NativeExecutor.run_several
+    counting = NativeExecutor.run_multi_step
 
-    def run_several(self: NativeExecutor, *given: Any, **more: Any) -> SeveralSteps:
+    def run_multi_step(self: NativeExecutor, *given: Any, **more: Any) -> SeveralSteps:
         ran.append(counting(self, *given, **more))
         return ran[-1]
 
-    monkeypatch.setattr(NativeExecutor, "run_several", run_several)
+    monkeypatch.setattr(NativeExecutor, "run_several", run_multi_step)
     yield loaded, ran
     loaded.close()
 

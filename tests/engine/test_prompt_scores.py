@@ -65,7 +65,7 @@ def test_they_change_nothing_else_and_need_no_room(model: LoadedModel) -> None:
     several = scored(model.engine, n=3, temperature=1, seed=1).finish()
     assert several.tokens == plain.tokens
     assert several.prompts[0].logprobs == logprobs(scored(model.engine))
-    assert several.done.usage.miss_reason == "scored"
+    assert several.done.usage.cache_miss_reason == "scored"
     assert logprobs(scored(model.engine, (5,))) == ()
 
 

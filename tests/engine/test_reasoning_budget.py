@@ -36,9 +36,9 @@ def request(
         prompt=tuple(model.tokenizer.encode_prompt("Once upon a time there was a")),
         params=params,
         constraint=constraint,
-        continues=True,
+        is_continuation=True,
         thinking=ReasoningBudget(
-            max_tokens=budget, start=b"<think>", end=END.encode(), closing=closing, opened=True
+            max_tokens=budget, start=b"<think>", end=END.encode(), closing=closing, starts_in_reasoning=True
         ),
     )
 

@@ -51,7 +51,9 @@ def request(
     fixed: dict[str, object] = {"seed": 7, "max_tokens": 60, "n": N, "stop": (".", "!")}
     params = SamplingParams(**(fixed | sampling))  # type: ignore[arg-type]
     prompt = tuple(model.tokenizer.encode_prompt("Once upon a time there was a"))
-    return EngineRequest(prompt=prompt, params=params, continues=True, scaling=scaling, deadline_s=deadline_s)
+    return EngineRequest(
+        prompt=prompt, params=params, is_continuation=True, scaling=scaling, deadline_s=deadline_s
+    )
 
 
 def run(model: LoadedModel, scaling: Scaling | None, **sampling: object) -> Outcome:

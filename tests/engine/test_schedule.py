@@ -40,7 +40,7 @@ def test_a_scored_prompt_takes_half_of_the_free_rows():
     engine.finish(first)
     engine.add(second)
     assert step(engine) == [(1, 0, 4, False)]
-    assert (second.cached_tokens, second.miss_reason) == (0, "scored")
+    assert (second.cached_tokens, second.cache_miss_reason) == (0, "scored")
 
 
 def test_rows_of_scored_prompts_never_exceed_what_a_step_has():

@@ -29,8 +29,8 @@ def test_a_recurrent_model_takes_nothing_from_the_prefix_tree_and_says_so():
     engine.add(again)
     engine.add(disabled)
     assert step(engine) == [(1, 0, 12, True), (2, 0, 12, True)]
-    assert (again.cached_tokens, again.miss_reason) == (0, "recurrent_state")
-    assert (disabled.cached_tokens, disabled.miss_reason) == (0, "disabled")
+    assert (again.cached_tokens, again.cache_miss_reason) == (0, "recurrent_state")
+    assert (disabled.cached_tokens, disabled.cache_miss_reason) == (0, "disabled")
     engine.finish(again)
     engine.finish(disabled)
     assert engine.free_pages == 64
@@ -39,7 +39,7 @@ def test_a_recurrent_model_takes_nothing_from_the_prefix_tree_and_says_so():
 def test_choices_of_a_recurrent_model_compute_their_prompts_side_by_side():
     engine = scheduler(recurrent=True)
     for choice in range(3):
-        engine.add(sequence(choice, list(range(9)), request_key="one", choice=choice))
+        engine.add(sequence(choice, list(range(9)), request_id="one", choice=choice))
     assert step(engine) == [(0, 0, 9, True), (1, 0, 9, True), (2, 0, 9, True)]
 
 

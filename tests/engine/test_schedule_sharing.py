@@ -13,11 +13,11 @@ def test_a_prompt_that_was_computed_is_shared():
     engine.add(sequence(0, range(10)))
     step(engine)
     engine.add(sequence(1, range(11)))
-    engine.add(sequence(2, range(11), salt="other"))
+    engine.add(sequence(2, range(11), cache_salt="other"))
     assert step(engine) == [(0, 10, 1, True), (1, 8, 3, True), (2, 0, 11, True)]
     first, second, third = engine.running
-    assert (second.cached_tokens, second.miss_reason) == (8, None)
-    assert (third.cached_tokens, third.miss_reason) == (0, "cold")
+    assert (second.cached_tokens, second.cache_miss_reason) == (8, None)
+    assert (third.cached_tokens, third.cache_miss_reason) == (0, "cold")
     assert first.pages[:2] == second.pages[:2]
     assert first.pages[2] != second.pages[2]
 
@@ -40,10 +40,10 @@ def test_in_flight_when_the_prefix_is_being_computed():
     engine.add(sequence(1, range(19), priority=-1))
     engine.add(sequence(2, [*range(8), *range(50, 56)], priority=-1))
     engine.add(sequence(3, range(8), priority=-1))
-    engine.add(sequence(4, range(12), salt="other", priority=-1))
+    engine.add(sequence(4, range(12), cache_salt="other", priority=-1))
     for _ in range(6):
         step(engine)
-    reasons = {s.id: (s.cached_tokens, s.miss_reason) for s in engine.running}
+    reasons = {s.id: (s.cached_tokens, s.cache_miss_reason) for s in engine.running}
     assert reasons[1] == (8, "in_flight")
     assert reasons[3] == (4, None)
     assert reasons[4] == (0, "cold")
@@ -58,7 +58,7 @@ def test_not_in_flight_when_only_the_missing_page_is_alike():
     step(engine)
     engine.add(sequence(2, range(12), priority=-1))
     step(engine)
-    assert engine.running[0].miss_reason == "partial_page"
+    assert engine.running[0].cache_miss_reason == "partial_page"
     assert engine.running[0].cached_tokens == 4
 
 
@@ -69,7 +69,7 @@ def test_without_cache_nothing_is_read_or_fed():
     engine.add(sequence(1, range(12), cache=False))
     assert step(engine)[1:] == [(1, 0, 12, True)]
     private = engine.running[1]
-    assert (private.cached_tokens, private.miss_reason) == (0, "disabled")
+    assert (private.cached_tokens, private.cache_miss_reason) == (0, "disabled")
     free = engine.free_pages
     engine.finish(private)
     assert engine.free_pages == free + 3  # 12 tokens, nothing kept
@@ -79,14 +79,14 @@ def test_without_cache_nothing_is_read_or_fed():
 def test_choices_share_the_prompt(cache: bool):
     engine = scheduler(budget=8)
     for choice in range(3):
-        engine.add(sequence(choice, range(18), request_key="one", choice=choice, cache=cache))
+        engine.add(sequence(choice, range(18), request_id="one", choice=choice, cache=cache))
     assert step(engine) == [(0, 0, 8, False)]
     assert step(engine) == [(0, 8, 8, False)]  # the pages that can be shared are there
     assert step(engine) == [(0, 16, 2, True), (1, 16, 2, True), (2, 16, 2, True)]
     pages = [s.pages[:4] for s in engine.running]
     assert pages[0] == pages[1] == pages[2]
     assert len({s.pages[4] for s in engine.running}) == 3
-    assert engine.running[0].miss_reason == ("cold" if cache else "disabled")
+    assert engine.running[0].cache_miss_reason == ("cold" if cache else "disabled")
     for one in engine.running:
         engine.finish(one)
     assert engine.available_pages == 64
@@ -96,7 +96,7 @@ def test_choices_share_the_prompt(cache: bool):
 def test_another_choice_takes_over_when_the_first_is_cancelled():
     engine = scheduler(budget=8)
     for choice in range(2):
-        engine.add(sequence(choice, range(18), request_key="one"))
+        engine.add(sequence(choice, range(18), request_id="one"))
     engine.add(sequence(2, 4))
     step(engine)
     engine.cancel(engine.running[0])
@@ -106,7 +106,7 @@ def test_another_choice_takes_over_when_the_first_is_cancelled():
 def test_choices_do_not_hold_up_those_behind():
     engine = scheduler(budget=16)
     for choice in range(2):
-        engine.add(sequence(choice, range(8), request_key="one"))
+        engine.add(sequence(choice, range(8), request_id="one"))
     engine.add(sequence(2, 4))
     assert step(engine) == [(0, 0, 8, True), (2, 0, 4, True)]
 
@@ -144,4 +144,4 @@ def test_a_blocked_one_is_tried_again_when_its_prefix_was_computed():
     for _ in range(2):  # 2 pages are shared; the other 5 of each are not there
         assert [chunk[0] for chunk in step(engine)] == [0]
     assert step(engine) == [(0, 24, 1, True), (1, 20, 4, True)]
-    assert (second.cached_tokens, second.miss_reason) == (20, None)
+    assert (second.cached_tokens, second.cache_miss_reason) == (20, None)

@@ -35,7 +35,7 @@ def test_shortage_preempts_the_least_important_and_keeps_its_pages():
     engine.finish(first)
     step(engine)
     assert second.state is State.RUNNING
-    assert second.cached_tokens == 0 and second.miss_reason == "cold"  # of the first admission
+    assert second.cached_tokens == 0 and second.cache_miss_reason == "cold"  # of the first admission
     assert second.computed == generated
     step(engine)
     assert len(second.tokens) == generated + 2
@@ -148,19 +148,19 @@ def test_who_is_held_gives_way_and_goes_on_where_it_was():
     engine.add(first)
     engine.add(second)
     step(engine)
-    engine.hold(first)
-    assert (first.state, first.pages) == (State.HELD, [])
+    engine.pause(first)
+    assert (first.state, first.pages) == (State.PAUSED, [])
     assert step(engine) == [(1, 0, 5, True)]
-    engine.hold(second)
+    engine.pause(second)
     assert engine.idle and engine.schedule() == [] and engine.available_pages == 64
     engine.resume(second)
     engine.resume(first)  # it is the more important one, and its full pages are there
     assert step(engine) == [(0, 8, 2, True)]
     assert (first.cached_tokens, first.preemptions) == (0, 0)
-    engine.hold(second)
+    engine.pause(second)
     assert not engine.waiting
     engine.finish(second)
-    for act in (engine.hold, engine.resume):
+    for act in (engine.pause, engine.resume):
         act(second)
         assert second.state is State.FINISHED
 

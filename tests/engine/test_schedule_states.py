@@ -27,9 +27,9 @@ TEXTS = [
 ]
 
 
-def owner(cache: bool, salt: object, request_key: object) -> object:
+def owner(cache: bool, cache_salt: object, request_id: object) -> object:
     """Who may share the pages: all with the same salt, or the choices of one request."""
-    return ("salt", salt) if cache else ("request", request_key)
+    return ("salt", cache_salt) if cache else ("request", request_id)
 
 
 def _token(sequence: Sequence, token: int) -> int:
@@ -88,7 +88,7 @@ class Machine(RuleBasedStateMachine):
         prompt=st.integers(1, 30),
         room=st.integers(1, 60),
         n=st.sampled_from([1, 1, 1, 2, 4]),
-        salt=st.sampled_from("aab"),
+        cache_salt=st.sampled_from("aab"),
         cache=st.sampled_from([True, True, True, False]),
         priority=st.integers(0, 2),
         after_s=st.sampled_from([0.0, 0.1, 7.0]),
@@ -99,7 +99,7 @@ class Machine(RuleBasedStateMachine):
         prompt: int,
         room: int,
         n: int,
-        salt: str,
+        cache_salt: str,
         cache: bool,
         priority: int,
         after_s: float,
@@ -111,12 +111,12 @@ class Machine(RuleBasedStateMachine):
         for choice in range(n):
             sequence = Sequence(
                 id=self.made,
-                request_key=key,
+                request_id=key,
                 choice=choice,
                 tokens=text[:prompt],
                 prompt_length=prompt,
                 max_length=length,
-                salt=salt,
+                cache_salt=cache_salt,
                 cache=cache,
                 priority=priority,
                 arrival_s=self.now_s,
@@ -188,12 +188,12 @@ class Machine(RuleBasedStateMachine):
             self.scheduler.cancel(sequence)
             assert sequence.state is State.FINISHED and not sequence.pages and sequence.state_slot == -1
 
-    @rule(which=st.integers(0, 100), held=st.booleans())
-    def hold(self, which: int, held: bool) -> None:
+    @rule(which=st.integers(0, 100), paused=st.booleans())
+    def pause(self, which: int, paused: bool) -> None:
         if self.live:
             sequence = self.live[sorted(self.live)[which % len(self.live)]]
-            self.scheduler.hold(sequence) if held else self.scheduler.resume(sequence)
-            assert (sequence.state is State.HELD) <= held
+            self.scheduler.pause(sequence) if paused else self.scheduler.resume(sequence)
+            assert (sequence.state is State.PAUSED) <= paused
 
     # the engine's part
 
@@ -214,7 +214,7 @@ class Machine(RuleBasedStateMachine):
         """For each position, a number for (who may share it, all tokens up to it)."""
         found = self.prefixes_of.setdefault(sequence.id, [])
         for token in sequence.tokens[len(found) :]:
-            before = found[-1] if found else owner(sequence.cache, sequence.salt, sequence.request_key)
+            before = found[-1] if found else owner(sequence.cache, sequence.cache_salt, sequence.request_id)
             found.append(self.prefixes.setdefault((before, token), len(self.prefixes)))
         return found
 
@@ -270,7 +270,7 @@ class Machine(RuleBasedStateMachine):
             assert not chunk.drafted or chunk.start + chunk.length < sequence.max_length
         running, waiting = self.scheduler.running, self.scheduler.waiting
         assert len(running) <= self.slots
-        goes_on = any(s.state is not State.HELD for s in self.live.values())
+        goes_on = any(s.state is not State.PAUSED for s in self.live.values())
         assert bool(chunks) == goes_on == (not self.scheduler.idle), "no progress"
         if running:
             assert min(running, key=self.rank).id in planned, "the most important one does not progress"
@@ -281,7 +281,7 @@ class Machine(RuleBasedStateMachine):
             ]
             assert planned.keys() >= set(decoding), "a decoding sequence sits out though there are pages"
         leading = {
-            s.request_key
+            s.request_id
             for s in running
             if not self.recurrent and s.computed < (s.prompt_length - 1) // PAGE_TOKENS * PAGE_TOKENS
         }
@@ -289,7 +289,7 @@ class Machine(RuleBasedStateMachine):
             if before[admitted.id][0] is State.WAITING:
                 for other in waiting:
                     overtaken = self.rank(other) < self.rank(admitted)
-                    assert not overtaken or other.request_key in leading or other.id in preempted
+                    assert not overtaken or other.request_id in leading or other.id in preempted
 
     def rank(self, sequence: Sequence) -> tuple[float, int]:
         return sequence.arrival_s + AGEING_S * sequence.priority, sequence.id
@@ -318,10 +318,10 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def states_agree(self) -> None:
         running, waiting = self.scheduler.running, self.scheduler.waiting
-        held = [s for s in self.live.values() if s.state is State.HELD]
-        assert {s.id for s in [*running, *waiting, *held]} == self.live.keys()
-        assert len(running) + len(waiting) + len(held) == len(self.live)
-        assert all(not s.pages and not s.computed and s.state_slot == -1 for s in held)
+        paused = [s for s in self.live.values() if s.state is State.PAUSED]
+        assert {s.id for s in [*running, *waiting, *paused]} == self.live.keys()
+        assert len(running) + len(waiting) + len(paused) == len(self.live)
+        assert all(not s.pages and not s.computed and s.state_slot == -1 for s in paused)
         assert list(running) == sorted(running, key=self.rank)
         assert list(waiting) == sorted(waiting, key=self.rank)
         assert all(s.state is State.RUNNING for s in running)
@@ -332,9 +332,12 @@ class Machine(RuleBasedStateMachine):
     def tree_holds_what_its_tokens_say(self) -> None:
         tree = self.scheduler._tree
         reached = 0
-        for salt, root in tree._roots.items():
+        for cache_salt, root in tree._roots.items():
             assert root.children, "an empty root is kept"
-            stack = [(child, owner(salt[0], salt[1], salt[1])) for child in root.children.values()]
+            stack = [
+                (child, owner(cache_salt[0], cache_salt[1], cache_salt[1]))
+                for child in root.children.values()
+            ]
             while stack:
                 node, prefix = stack.pop()
                 reached += 1

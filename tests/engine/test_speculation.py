@@ -19,7 +19,7 @@ from headrace.engine.request import EngineRequest
 from headrace.engine.request_state import ChoiceState
 from headrace.engine.scheduler import scheduler as schedule
 from headrace.engine.scheduler.sequence import State
-from headrace.engine.speculative.budget import LEAST, MOST_LOST, SHARE
+from headrace.engine.speculative.budget import LEAST, MAX_LOST_STEPS, SHARE
 from headrace.engine.speculative.probing import LONGEST_SLEEP
 from headrace.engine.speculative.speculation import Speculation
 from headrace.engine.speculative.step_cost_model import LARGEST
@@ -206,7 +206,7 @@ def test_while_nothing_may_be_tried_nothing_is_asked_but_what_announces_itself(
     speculation = model.engine._speculation
     assert speculation is not None
     account = speculation._books.lookup
-    account.note(-MOST_LOST)
+    account.note(-MAX_LOST_STEPS)
     account._put(LEAST)  # for longer than this test takes
     asked: list[int] = []  # steps that had run
     propose = speculation.propose

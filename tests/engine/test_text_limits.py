@@ -26,7 +26,7 @@ def model() -> Iterator[LoadedModel]:
 def run(model: LoadedModel, prompt: str = PROMPT, **sampling: object) -> Outcome:
     params = SamplingParams(**({"temperature": 0, "max_tokens": 60, "ignore_eos": True} | sampling))  # type: ignore[arg-type]
     ids = tuple(model.tokenizer.encode_prompt(prompt))
-    return Running(model.engine, EngineRequest(prompt=ids, params=params, continues=True)).finish()
+    return Running(model.engine, EngineRequest(prompt=ids, params=params, is_continuation=True)).finish()
 
 
 def test_a_banned_string_never_stands_in_the_text(model: LoadedModel) -> None:
@@ -90,7 +90,7 @@ def test_neither_the_batch_nor_preemption_changes_a_token(
         params = [SamplingParams(**(common | {"seed": i, "ignore_eos": True})) for i in range(8)]  # type: ignore[arg-type]
         prompts = [tuple(model.tokenizer.encode_prompt(f"{i} {PROMPT}")) for i in range(8)]
         running = [
-            Running(small.engine, EngineRequest(prompt=prompt, params=one, continues=True))
+            Running(small.engine, EngineRequest(prompt=prompt, params=one, is_continuation=True))
             for prompt, one in zip(prompts, params, strict=True)
         ]
         assert [one.finish().tokens[0] for one in running] == alone

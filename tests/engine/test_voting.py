@@ -42,7 +42,7 @@ class Run:
                 if tokens[choice] >= self.lengths[choice]:
                     ballot.cast(choice, self.answers[choice], self.lengths[choice])
                     running.discard(choice)
-            for choice in ballot.superfluous({choice: tokens[choice] for choice in running}):
+            for choice in ballot.prunable({choice: tokens[choice] for choice in running}):
                 running.discard(choice)
                 stopped[choice] = tokens[choice]
             if not running:
@@ -90,8 +90,8 @@ def test_who_might_still_be_the_shortest_goes_on() -> None:
     for choice in (1, 3, 4):
         ballot.cast(choice, "yes", 10)
     assert ballot.decided and ballot.winner == 1 and ballot.votes == [("yes", 3)]
-    assert ballot.superfluous({0: 9, 2: 9}) == [2]  # choice 0 could end with ten, too, and comes first
-    assert ballot.superfluous({0: 10, 2: 8}) == [0]
+    assert ballot.prunable({0: 9, 2: 9}) == [2]  # choice 0 could end with ten, too, and comes first
+    assert ballot.prunable({0: 10, 2: 8}) == [0]
     ballot.cast(2, "yes", 9)
     assert ballot.winner == 2
 
@@ -99,6 +99,6 @@ def test_who_might_still_be_the_shortest_goes_on() -> None:
 def test_nobody_has_an_answer() -> None:
     ballot = MajorityVote(2)
     ballot.cast(1, None, 3)
-    assert not ballot.decided and ballot.superfluous({0: 50}) == []
+    assert not ballot.decided and ballot.prunable({0: 50}) == []
     ballot.cast(0, None, 60)
     assert (ballot.leader, ballot.winner, ballot.votes) == (None, 0, [])

@@ -37,7 +37,7 @@ class Cache:
         match = self.tree.match(salt, tokens)
         self.tree.release(match.pages)
         assert match.tokens_matched == len(match.pages) * P
-        return match.tokens_matched, match.miss_reason
+        return match.tokens_matched, match.cache_miss_reason
 
 
 def text(n: int, start: int = 0) -> list[int]:
@@ -48,7 +48,7 @@ def test_match_finds_the_pages_that_were_inserted():
     cache = Cache()
     stored = cache.store(text(12))
     match = cache.tree.match("a", text(14))
-    assert (match.pages, match.tokens_matched, match.miss_reason) == (stored, 12, None)
+    assert (match.pages, match.tokens_matched, match.cache_miss_reason) == (stored, 12, None)
     assert [cache.pages.references(page) for page in stored] == [2, 2, 2]
     assert cache.tree.evictable == 0
 

@@ -94,14 +94,16 @@ def test_l5_an_abort_beside_a_prefill(tiny: Path, show: Show, trials: int) -> No
     reasons: Counter[str] = Counter()
     for _ in range(trials):
         prompt = rng.choice((stem, other))
-        salt = str(rng.randrange(2**32))  # nothing of it is in the prefix cache
+        cache_salt = str(rng.randrange(2**32))  # nothing of it is in the prefix cache
         first = Running(
             model.engine,
-            EngineRequest(prompt=stem, params=SamplingParams(max_tokens=100, ignore_eos=True), salt=salt),
+            EngineRequest(
+                prompt=stem, params=SamplingParams(max_tokens=100, ignore_eos=True), cache_salt=cache_salt
+            ),
         )
         if rng.random() < 0.5:
             first.next()
-        second = Running(model.engine, EngineRequest(prompt=prompt, params=params, salt=salt))
+        second = Running(model.engine, EngineRequest(prompt=prompt, params=params, cache_salt=cache_salt))
         first.ticket.cancel()
         assert second.finish().bits == alone[prompt]
         reasons[first.finish().ends[0].reason] += 1

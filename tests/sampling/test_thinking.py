@@ -33,7 +33,9 @@ def forced_at(thinking: ReasoningState, tokens: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("budget", [0, 1, 2, 7])
 def test_the_end_comes_after_exactly_so_many_tokens(budget: int) -> None:
-    assert forced_at(ReasoningState(limit(budget, opened=True), BYTES.__getitem__), [97] * 12) == [budget]
+    assert forced_at(
+        ReasoningState(limit(budget, starts_in_reasoning=True), BYTES.__getitem__), [97] * 12
+    ) == [budget]
     spelled = [300, *[97] * 12]
     assert forced_at(ReasoningState(limit(budget), BYTES.__getitem__), spelled) == [budget + 1]
     letters = [*b" \n<think>", *[97] * 12]
@@ -43,7 +45,10 @@ def test_the_end_comes_after_exactly_so_many_tokens(budget: int) -> None:
 @pytest.mark.parametrize("end", [[301], [302], list(b"</think>"), [303, *b"nk>"]])
 def test_reasoning_that_ends_by_itself_is_left_alone(end: list[int]) -> None:
     tokens = [97] * 5 + end + [97] * 30
-    assert forced_at(ReasoningState(limit(len(end) + 5, opened=True), BYTES.__getitem__), tokens) == []
+    assert (
+        forced_at(ReasoningState(limit(len(end) + 5, starts_in_reasoning=True), BYTES.__getitem__), tokens)
+        == []
+    )
 
 
 def test_text_is_no_reasoning() -> None:
@@ -52,7 +57,9 @@ def test_text_is_no_reasoning() -> None:
 
 
 def test_a_mark_of_several_tokens_is_forced_whole() -> None:
-    thinking = ReasoningState(limit(2, opened=True, closing=tuple(b"</think>")), BYTES.__getitem__)
+    thinking = ReasoningState(
+        limit(2, starts_in_reasoning=True, closing=tuple(b"</think>")), BYTES.__getitem__
+    )
     for token in b"ab":
         thinking.take(token)
     for token in b"</think>":
@@ -72,14 +79,14 @@ def test_never_more_than_the_budget_whatever_is_generated() -> None:
     random_ = random.Random(5)
     pool = [*b"<think>/a \n", 300, 301, 302, 303]
     for _ in range(2000):
-        budget, opened = random_.randrange(6), random_.random() < 0.5
-        thinking = ReasoningState(limit(budget, opened=opened), BYTES.__getitem__)
+        budget, starts_in_reasoning = random_.randrange(6), random_.random() < 0.5
+        thinking = ReasoningState(limit(budget, starts_in_reasoning=starts_in_reasoning), BYTES.__getitem__)
         taken: list[int] = []
         for _ in range(30):
             token = random_.choice(pool) if thinking.forced is None else thinking.forced
             taken.append(token)
             thinking.take(token)
-        assert reasoning_tokens(taken, opened=opened) <= budget
+        assert reasoning_tokens(taken, starts_in_reasoning=starts_in_reasoning) <= budget
 
 
 def drawn(thinking: ReasoningState, token: int, *, stops: bool = False) -> list[int]:
@@ -94,7 +101,7 @@ def drawn(thinking: ReasoningState, token: int, *, stops: bool = False) -> list[
 
 def test_an_early_end_is_put_off() -> None:
     wait = tuple(b"Wait")
-    least = limit(None, opened=True, min_tokens=6, continuation=wait)
+    least = limit(None, starts_in_reasoning=True, min_tokens=6, continuation=wait)
     thinking = ReasoningState(least, BYTES.__getitem__)
     assert drawn(thinking, 97) == [97]
     assert drawn(thinking, 301) == [*wait]  # five tokens now
@@ -104,7 +111,9 @@ def test_an_early_end_is_put_off() -> None:
     spelled = ReasoningState(least, BYTES.__getitem__)
     said = b"".join(BYTES[token] for letter in b"a</think>b" for token in drawn(spelled, letter))
     assert said == b"a</think>b"  # the mark's last letter comes when there are six tokens
-    early = ReasoningState(limit(None, opened=True, min_tokens=9, continuation=wait), BYTES.__getitem__)
+    early = ReasoningState(
+        limit(None, starts_in_reasoning=True, min_tokens=9, continuation=wait), BYTES.__getitem__
+    )
     said = b"".join(BYTES[token] for letter in b"a</think>b" for token in drawn(early, letter))
     assert said == b"a</thinkWaitb"
 
@@ -119,14 +128,14 @@ def test_before_and_after_the_reasoning_nothing_is_put_off() -> None:
     assert drawn(thinking, 301) == [301]
 
 
-def reasoning_tokens(tokens: list[int], *, opened: bool) -> int:
+def reasoning_tokens(tokens: list[int], *, starts_in_reasoning: bool) -> int:
     """Counted from the whole text: tokens after the one that completes the start and before the end."""
     text, starts = b"", []
     for token in tokens:
         starts.append(len(text))
         text += BYTES[token]
     begin = 0
-    if not opened:
+    if not starts_in_reasoning:
         if not text.lstrip().startswith(b"<think>"):
             return 0
         begin = text.index(b"<think>") + len(b"<think>")

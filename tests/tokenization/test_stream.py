@@ -119,7 +119,7 @@ def test_a_continuation_keeps_its_leading_space(small_named: dict[str, tokenizer
         word = token.removeprefix("▁")
         assert word and "▁" not in word
         assert Detokenizer(tokenizer).push(token_id) == word
-        assert Detokenizer(tokenizer, continues=True).push(token_id) == " " + word
+        assert Detokenizer(tokenizer, is_continuation=True).push(token_id) == " " + word
 
 
 def test_bytes_left_open_by_the_prompt_are_not_repeated(
@@ -127,7 +127,7 @@ def test_bytes_left_open_by_the_prompt_are_not_repeated(
 ) -> None:
     tokenizer = Tokenizer(small_named["byte_level"])
     single = byte_ids(tokenizer)
-    stream = Detokenizer(tokenizer, continues=True)  # the prompt ended in E6 B0, two thirds of 水
+    stream = Detokenizer(tokenizer, is_continuation=True)  # the prompt ended in E6 B0, two thirds of 水
     assert stream.push(single[0xB4]) + stream.push(single[ord("a")]) + stream.flush() == "�a"
 
 
@@ -145,6 +145,6 @@ def test_visible_special_tokens_are_part_of_the_text() -> None:
     tokenizer = Tokenizer(backend)
     shown = tokenizer.id_of("<call>")
     assert shown is not None
-    stream = Detokenizer(tokenizer, visible_ids=frozenset({shown}))
+    stream = Detokenizer(tokenizer, visible_token_ids=frozenset({shown}))
     text = "".join(stream.push(token_id) for token_id in [0, shown, 0, shown + 1]) + stream.flush()
     assert text.split() == ["a", "<call>", "a"]

@@ -34,8 +34,8 @@ def checkpoint(tmp_path: Path, tensors: dict[str, np.ndarray]) -> Iterator[Check
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     save_file({**tensors, "ids": np.ones((2, 2), np.int32)}, folder / "model.safetensors")
-    with open_checkpoint(folder) as opened:
-        yield opened
+    with open_checkpoint(folder) as starts_in_reasoning:
+        yield starts_in_reasoning
 
 
 @pytest.fixture

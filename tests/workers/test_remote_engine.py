@@ -143,12 +143,12 @@ def test_a_held_request_goes_on_where_it_was(remote: LoadedModel, here: LoadedMo
     long = replace(request(), params=replace(request().params, max_tokens=400))
     running = Running(remote.engine, long)
     running.next()
-    running.ticket.hold(True)
+    running.ticket.pause(True)
     until(lambda: remote.engine.status().running == 0)
     assert not running.outcome.terminal
     other = request(4)
     assert Running(remote.engine, other).finish().bits == Running(here.engine, other).finish().bits
-    running.ticket.hold(False)
+    running.ticket.pause(False)
     assert running.finish().bits == Running(here.engine, long).finish().bits
 
 
@@ -256,7 +256,7 @@ def test_a_crash_loop_fails_with_its_cause(remote: LoadedModel, monkeypatch: pyt
     kill(remote)
     error = failure(waiting.finish())
     assert "10 times" in error.message and "no memory for it" in error.message
-    assert len(starts) == remote_engine.MOST_CRASHES - 1
+    assert len(starts) == remote_engine.MAX_CRASHES - 1
     status = remote.engine.status()
     assert (status.state, status.alive, status.failure) == ("failed", False, error.message)
     with pytest.raises(EngineStopped, match="no memory"):
@@ -278,14 +278,14 @@ def test_a_request_that_is_there_at_every_death_fails(
         deaths += 1
         os.kill(worker.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
         resumed = put(worker, ready)  # type: ignore[arg-type]
-        if deaths <= remote_engine.MOST_REPLAYS:
+        if deaths <= remote_engine.MAX_REPLAYS:
             os.kill(worker.pid, signal.SIGKILL)  # type: ignore[attr-defined]
         return resumed
 
     monkeypatch.setattr(engine, "_resume", resume_and_die)
     kill(remote)
     assert isinstance(failure(running.finish()), EngineStopped)
-    assert deaths == remote_engine.MOST_REPLAYS
+    assert deaths == remote_engine.MAX_REPLAYS
 
 
 def test_close_ends_the_process_and_fails_what_runs(start: Callable[[], LoadedModel]) -> None:

@@ -124,11 +124,11 @@ def test_a_model_loads_once_for_all_who_wait() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
         assert states(table) == dict.fromkeys(SIZES, "unloaded")
         entry = table.find("middle")
-        held = await asyncio.gather(*(table.hold(entry) for _ in range(5)))
-        assert len({id(model) for model, _ in held}) == 1
+        paused = await asyncio.gather(*(table.acquire(entry) for _ in range(5)))
+        assert len({id(model) for model, _ in paused}) == 1
         assert machine.loads == ["middle"]
         assert entry.uses == 5
-        for _, release in held:
+        for _, release in paused:
             release()
             release()  # once is enough
         assert entry.uses == 0
@@ -155,11 +155,11 @@ def test_a_long_load_is_503_and_goes_on() -> None:
         machine.gate = asyncio.Event()
         entry = table.default
         with pytest.raises(ModelLoading) as caught:
-            await table.hold(entry)
+            await table.acquire(entry)
         assert caught.value.retry_after_s > 0
         assert (entry.uses, entry.state) == (0, "loading")
         machine.gate.set()
-        assert (await table.hold(entry))[0] is entry.model
+        assert (await table.acquire(entry))[0] is entry.model
         assert machine.loads == ["small"]
 
     run(test, load_wait_s=0.01)
@@ -169,11 +169,11 @@ def test_what_prevents_a_load_is_said_and_tried_again() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
         machine.failures["small"] = CorruptFile("cut short")
         with pytest.raises(CorruptFile):
-            await table.hold(table.default)
+            await table.acquire(table.default)
         assert (table.default.state, table.default.cause) == ("failed", "cut short")
         assert machine.gaveup == ["small"]
         machine.failures.clear()
-        await table.hold(table.default)
+        await table.acquire(table.default)
         assert (table.default.state, table.default.cause) == ("loaded", None)
 
     run(test)
@@ -182,10 +182,10 @@ def test_what_prevents_a_load_is_said_and_tried_again() -> None:
 def test_idle_models_make_room_least_recently_used_first() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
         for name in ("small", "middle", "small"):
-            _, release = await table.hold(table.find(name))
+            _, release = await table.acquire(table.find(name))
             release()
             await asyncio.sleep(0.001)
-        _, release = await table.hold(table.find("large"))
+        _, release = await table.acquire(table.find("large"))
         assert machine.closed == ["middle", "small"]
         assert states(table) == {"small": "unloaded", "middle": "unloaded", "large": "loaded"}
         release()
@@ -195,13 +195,13 @@ def test_idle_models_make_room_least_recently_used_first() -> None:
 
 def test_a_model_in_use_is_never_unloaded() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
-        _, release = await table.hold(table.find("middle"))
+        _, release = await table.acquire(table.find("middle"))
         with pytest.raises(Overloaded, match="needs 80, 50 are free") as caught:
-            await table.hold(table.find("large"))
+            await table.acquire(table.find("large"))
         assert caught.value.reason == "memory"
         assert machine.closed == []
         release()
-        await table.hold(table.find("large"))
+        await table.acquire(table.find("large"))
         assert machine.closed == ["middle"]
 
     run(test)
@@ -209,9 +209,9 @@ def test_a_model_in_use_is_never_unloaded() -> None:
 
 def test_what_never_fits_says_so() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
-        _, release = await table.hold(table.find("small"))  # which has nothing to do with it
+        _, release = await table.acquire(table.find("small"))  # which has nothing to do with it
         with pytest.raises(ModelTooLarge, match=r"needs 80, .* it does not fit this server") as caught:
-            await table.hold(table.find("large"))
+            await table.acquire(table.find("large"))
         assert caught.value.status == 400
         release()
 
@@ -221,7 +221,7 @@ def test_what_never_fits_says_so() -> None:
 def test_two_loads_at_once_share_the_budget() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
         results = await asyncio.gather(
-            table.hold(table.find("middle")), table.hold(table.find("large")), return_exceptions=True
+            table.acquire(table.find("middle")), table.pause(table.find("large")), return_exceptions=True
         )
         assert [isinstance(result, Overloaded) for result in results].count(True) == 1
 
@@ -231,24 +231,24 @@ def test_two_loads_at_once_share_the_budget() -> None:
 def test_keep_alive() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
         entry = table.default
-        _, release = await table.hold(entry)
-        _, other = await table.hold(entry, keep_alive_s=0)
+        _, release = await table.acquire(entry)
+        _, other = await table.acquire(entry, keep_alive_s=0)
         other()
         assert entry.state == "loaded"  # it is still in use
         release()
         await settled(entry)
         assert (entry.state, machine.closed) == ("unloaded", ["small"])
-        _, release = await table.hold(entry, keep_alive_s=0.001)
+        _, release = await table.acquire(entry, keep_alive_s=0.001)
         release()
         while entry.model is not None:
             await asyncio.sleep(0.001)
-        _, release = await table.hold(entry, keep_alive_s=-1)
+        _, release = await table.acquire(entry, keep_alive_s=-1)
         release()
         assert entry.timer is None
-        _, release = await table.hold(entry)  # the spec's own
+        _, release = await table.acquire(entry)  # the spec's own
         release()
         assert entry.timer is not None
-        _, release = await table.hold(entry)
+        _, release = await table.acquire(entry)
         assert entry.timer is None  # in use again
 
     run(test, spec("small", keep_alive_s=600.0))
@@ -257,7 +257,7 @@ def test_keep_alive() -> None:
 def test_unload_waits_for_the_last_use() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
         entry = table.default
-        model, release = await table.hold(entry)
+        model, release = await table.acquire(entry)
         more = table.share(model, "background")
         await table.unload_when_idle(entry)
         release()
@@ -272,12 +272,12 @@ def test_unload_waits_for_the_last_use() -> None:
 
 def test_a_failed_engine_can_be_loaded_anew() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
-        model, release = await table.hold(table.default)
+        model, release = await table.acquire(table.default)
         release()
         model.engine.state = "failed"  # type: ignore[attr-defined]
         assert table.default.state == "failed"
         await table.forget_failure(table.default)
-        await table.hold(table.default)
+        await table.acquire(table.default)
         assert machine.loads == ["small", "small"]
         assert table.default.state == "loaded"
 
@@ -288,9 +288,9 @@ def test_a_fixed_model_stays() -> None:
     async def main() -> None:
         model: Any = FakeModel("mine", [])
         table = ModelManager.fixed(model, spec("mine"))
-        held, release = await table.hold(table.find("mine"), keep_alive_s=0)
+        paused, release = await table.acquire(table.find("mine"), keep_alive_s=0)
         release()
-        assert held is model
+        assert paused is model
         with pytest.raises(InvalidRequest, match="stays loaded"):
             await table.unload_when_idle(table.default)
         await table.close()
@@ -301,8 +301,8 @@ def test_a_fixed_model_stays() -> None:
 
 def test_an_update_keeps_what_is_the_same_and_drains_the_rest() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
-        _, of_small = await table.hold(table.find("small"))
-        changed, of_middle = await table.hold(table.find("middle"))
+        _, of_small = await table.acquire(table.find("small"))
+        changed, of_middle = await table.acquire(table.find("middle"))
         other = replace(spec("middle"), options=EngineOptions(context=16))
         table.update([replace(spec("small"), aliases=("s",)), other, spec("large")], table.policy)
         assert table.find("s").model is not None
@@ -317,7 +317,7 @@ def test_an_update_keeps_what_is_the_same_and_drains_the_rest() -> None:
         with pytest.raises(ModelNotFound):
             table.find("small")
         of_small()
-        await table.hold(table.find("large"))
+        await table.acquire(table.find("large"))
         assert machine.loads == ["small", "middle", "large"]
 
     run(test)
@@ -325,9 +325,9 @@ def test_an_update_keeps_what_is_the_same_and_drains_the_rest() -> None:
 
 def test_close_ends_models_and_loads() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
-        await table.hold(table.find("middle"))
+        await table.acquire(table.find("middle"))
         machine.gate = asyncio.Event()
-        waiting = asyncio.ensure_future(table.hold(table.find("small")))
+        waiting = asyncio.ensure_future(table.acquire(table.find("small")))
         while not machine.waiting:
             await asyncio.sleep(0)
         await table.close()

@@ -87,15 +87,17 @@ REQUEST = EngineRequest(
     prompt=tuple(range(2000)),
     params=PARAMS,
     request_id="r",
-    salt="s",
+    cache_salt="s",
     cache=False,
     priority=-3,
     deadline_s=1.25,
-    continues=True,
+    is_continuation=True,
     constraint=Constraint("regex", "a+", after="</think>", param="regex"),
-    visible_ids=frozenset({7, 8}),
+    visible_token_ids=frozenset({7, 8}),
     prediction=(4, 5),
-    thinking=ReasoningBudget(max_tokens=5, start=b"<think>", end=b"\xff", closing=(1, 2), opened=True),
+    thinking=ReasoningBudget(
+        max_tokens=5, start=b"<think>", end=b"\xff", closing=(1, 2), starts_in_reasoning=True
+    ),
     embed=EmbedParams(7),
     scaling=Scaling(
         vote=Vote("regex", "([a-d])"), max_total_tokens=99, place=AnswerSpan("</t>", "<t>", True, ("a", "b"))

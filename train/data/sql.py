@@ -21,7 +21,7 @@ from data.words import pick, words
 
 FILE = "sql/text2sql/wikisql.json.bz2"
 
-FEWEST_COLUMNS, MOST_COLUMNS = 4, 8
+FEWEST_COLUMNS, MAX_COLUMNS = 4, 8
 SPACED_SHARE, TITLED_SHARE = 0.25, 0.08  # of prompts whose columns are written `home team` or `Home Team`
 
 _TABLE_NAMES = words(
@@ -193,7 +193,7 @@ def _fill_tables(used: dict[str, set[str]]) -> dict[str, tuple[str, ...]]:
     for at, table in enumerate(sorted(used)):
         random = np.random.default_rng([len(every), at])
         columns = set(used[table])
-        wanted = max(len(columns) + 1, random.integers(FEWEST_COLUMNS, MOST_COLUMNS + 1))
+        wanted = max(len(columns) + 1, random.integers(FEWEST_COLUMNS, MAX_COLUMNS + 1))
         wanted = min(wanted, len(every))
         while len(columns) < wanted:
             columns.add(pick(by_use, random))

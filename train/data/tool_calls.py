@@ -14,7 +14,7 @@ INVENTED_SHARE = 0.35
 UNFIT_SHARE = 0.12
 TWICE_SHARE = 0.12
 BOTH_SHARE = 0.12
-MOST_OTHERS = 3
+MAX_OTHERS = 3
 
 _INSTRUCTIONS = ("You are a helpful assistant.", "You can use tools.", "Answer briefly.", "Use the tools.")
 _UNFIT = (
@@ -45,7 +45,7 @@ class ToolCalls:
 
     def draw(self, random: Generator) -> Conversation:
         """Tools, a request, mostly a call with its result, and an answer."""
-        kinds = [_kind(random) for _ in range(1 + random.integers(MOST_OTHERS + 1))]
+        kinds = [_kind(random) for _ in range(1 + random.integers(MAX_OTHERS + 1))]
         kinds = list({kind.description: kind for kind in kinds}.values())
         tools = [_Tool(kind, random) for kind in kinds]
         wanted = tools[0]

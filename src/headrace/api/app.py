@@ -56,7 +56,7 @@ def create_app(served: LoadedModel | ModelManager, settings: Settings) -> FastAP
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         app.state.batches = runner = BatchRunner(app, service)
-        async with runner.at_work():
+        async with runner.serving():
             yield
         await app.state.desk.close()
         service.close()

@@ -97,13 +97,13 @@ class ActiveRequest:
         meter = self._service.meter_of(self._model.name)
         self._meters = [RequestMetrics(meter, self._call.arrival_s) for _ in requests]
         self._let_go = self._service.models.share(self._model, self._call)
-        self._service.under_way.add(self)
+        self._service.active_requests.add(self)
         self._service.queued_tokens += self._cost.prompt_tokens
         try:
             if self._cost.prompt_tokens <= QUICK_TOKENS and not any(one.constraint for one in requests):
                 refusal = submit_all()
             else:
-                refusal = await self._service.off_loop(submit_all)
+                refusal = await self._service.run_in_thread(submit_all)
         except BaseException:
             self._abandon()
             raise
@@ -117,8 +117,8 @@ class ActiveRequest:
 
     def _settle(self, returned_tokens: int) -> None:
         """Nothing is under way any more."""
-        if self in self._service.under_way:
-            self._service.under_way.discard(self)
+        if self in self._service.active_requests:
+            self._service.active_requests.discard(self)
             self._begun()
             self._let_go()
             self._call.account.settle(returned_tokens)
@@ -135,10 +135,10 @@ class ActiveRequest:
             for ticket in self._tickets:
                 ticket.cancel()
 
-    def hold(self, held: bool) -> None:
+    def pause(self, paused: bool) -> None:
         """Compute no more while the reader is behind, or go on."""
         for ticket in self._tickets:
-            ticket.hold(held)
+            ticket.pause(paused)
 
     def fail(self, error: HeadraceError) -> None:
         """Stop, and report `error` as the reason."""
@@ -194,7 +194,7 @@ class Service:
         self._meters: dict[str, ModelMetrics] = {}
         self.starting = models.default.model is None
         self._log = RequestLog(self.database, self.meter) if settings.log_requests else None
-        self.under_way: set[ActiveRequest] = set()
+        self.active_requests: set[ActiveRequest] = set()
         self.open_calls = 0
         self.queued_tokens = 0  # of prompts of which nothing has come back yet
         self._body_bytes = 0
@@ -272,7 +272,7 @@ class Service:
             self._mailbox = EventBridge(asyncio.get_running_loop())
         return self._mailbox
 
-    async def off_loop(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Run `work` (templates, long prompts) in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
@@ -287,7 +287,7 @@ class Service:
         """
         entry = self.models.find(name)
         call.model = entry.name
-        model, release = await self.models.hold(entry, keep_alive_s, user=call)
+        model, release = await self.models.acquire(entry, keep_alive_s, user=call)
         call.holds.append(release)
         return model
 
@@ -342,7 +342,7 @@ def get_service(request: HttpRequest) -> Service:
 
 def key_salt(request: HttpRequest, extra: str | None) -> str:
     """What separates prefix caches: the caller's key (hashed) and its own `prompt_cache_key`."""
-    key = call_of(request).account.salt
+    key = call_of(request).account.cache_salt
     return hashlib.sha256(f"{key}\0{extra or ''}".encode()).hexdigest()[:16] if key or extra else ""
 
 

@@ -23,7 +23,7 @@ from headrace.loading.options import EngineOptions
 from headrace.loading.roofline import Roofline, roofline
 
 SLOW_SHARE = 0.9  # of the best limit seen: below it the machine was busy with something else
-MOST_REPEATS = 2  # for each run that was asked for
+MAX_REPEATS = 2  # for each run that was asked for
 
 Progress = Callable[[str], None]
 
@@ -60,7 +60,7 @@ def bench_step(
     options: EngineOptions,
     *,
     runs: int,
-    repeats: int = MOST_REPEATS,
+    repeats: int = MAX_REPEATS,
     progress: Progress = lambda text: None,
 ) -> StepReport:
     """Measure `runs` runs, each in a process of its own, after one that fills the cache of packed weights.

@@ -65,14 +65,16 @@ class OutputParser:
     comes back as text, marks and all. Where a call had begun to be shown, CallFailed goes before that text.
     """
 
-    def __init__(self, syntax: OutputSyntax, use: ToolUse | None, *, opened: bool = False) -> None:
-        """`opened`: the prompt ends within the reasoning."""
+    def __init__(
+        self, syntax: OutputSyntax, use: ToolUse | None, *, starts_in_reasoning: bool = False
+    ) -> None:
+        """`starts_in_reasoning`: the prompt ends within the reasoning."""
         self._reader = Reader()
         new_id = syntax.family.new_id if syntax.family else openai_id
         tools, parallel = (use.callable, use.parallel) if use else ((), True)
         self._output = OutputEvents(tools, new_id, parallel=parallel)
-        self._steps = _answer(syntax, use, self._reader, self._output, opened)
-        self._output.thinking = opened
+        self._steps = _answer(syntax, use, self._reader, self._output, starts_in_reasoning)
+        self._output.thinking = starts_in_reasoning
         next(self._steps, None)
 
     @property
@@ -142,7 +144,7 @@ class ParsedOutput:
 
 
 def _answer(
-    syntax: OutputSyntax, use: ToolUse | None, reader: Reader, output: OutputEvents, opened: bool
+    syntax: OutputSyntax, use: ToolUse | None, reader: Reader, output: OutputEvents, starts_in_reasoning: bool
 ) -> Steps[None]:
     def rest(reader: Reader, output: OutputEvents) -> Steps[None]:
         wrap = syntax.reasoning.wrap if syntax.reasoning else ()
@@ -155,12 +157,14 @@ def _answer(
             pass
 
     if syntax.reasoning is not None:
-        yield from syntax.reasoning.read(reader, output, rest, opened=opened)
+        yield from syntax.reasoning.read(reader, output, rest, starts_in_reasoning=starts_in_reasoning)
     else:
         yield from rest(reader, output)
 
 
-def output_grammar(syntax: OutputSyntax, use: ToolUse, special_id: SpecialId, *, opened: bool) -> str | None:
+def output_grammar(
+    syntax: OutputSyntax, use: ToolUse, special_id: SpecialId, *, starts_in_reasoning: bool
+) -> str | None:
     """A grammar for answers in which `use` is kept; None where calls are free (no tool is strict and none has
     to be called). Raises InvalidRequest where strict tools cannot be kept."""
     family = syntax.family
@@ -175,5 +179,5 @@ def output_grammar(syntax: OutputSyntax, use: ToolUse, special_id: SpecialId, *,
     if answer is None:
         return None
     if syntax.reasoning is not None:
-        answer = syntax.reasoning.grammar(lark, answer, opened=opened)
+        answer = syntax.reasoning.grammar(lark, answer, starts_in_reasoning=starts_in_reasoning)
     return lark.grammar(answer)

@@ -26,7 +26,7 @@ from headrace.tokenization.tokenizer import Tokenizer
 STRICT_UNAVAILABLE = (
     "tools: strict has no effect with tool_choice auto, this model's calls begin without a mark"
 )
-"""What a caller is told where `strict_in_vain`."""
+"""What a caller is told where `strict_unavailable`."""
 
 CONTINUATION = "Wait"
 """What a model that would end its reasoning too early reads instead, as in s1."""
@@ -35,24 +35,27 @@ _syntax_of = lru_cache(32)(output_syntax)
 
 
 class ChatPrompt(Struct, frozen=True):
-    """What is asked of a model. `opened`: the prompt ends within the reasoning. `use`: the tools on offer."""
+    """What is asked of a model.
+
+    `starts_in_reasoning`: the prompt ends within the reasoning. `use`: the tools on offer.
+    """
 
     text: str
     syntax: OutputSyntax
     use: ToolUse | None
-    opened: bool
-    continues: bool
+    starts_in_reasoning: bool
+    is_continuation: bool
 
     @property
     def plain(self) -> bool:
         """Whether the answer is text and nothing else."""
-        return self.continues or (self.use is None and self.syntax.thinking is None)
+        return self.is_continuation or (self.use is None and self.syntax.thinking is None)
 
     def parser(self) -> OutputParser:
         """A parser for one answer; there is one for each choice."""
-        return OutputParser(self.syntax, self.use, opened=self.opened)
+        return OutputParser(self.syntax, self.use, starts_in_reasoning=self.starts_in_reasoning)
 
-    def visible_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
+    def visible_token_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Special tokens that the parser must see in the text."""
         if self.plain:
             return frozenset()
@@ -69,7 +72,10 @@ class ChatPrompt(Struct, frozen=True):
         grammar = None
         if self.use is not None:
             grammar = output_grammar(
-                self.syntax, self.use, lambda mark: _special_id(tokenizer, mark), opened=self.opened
+                self.syntax,
+                self.use,
+                lambda mark: _special_id(tokenizer, mark),
+                starts_in_reasoning=self.starts_in_reasoning,
             )
         if wanted is None:
             return None if grammar is None else Constraint("lark", grammar, param="tools")
@@ -80,17 +86,21 @@ class ChatPrompt(Struct, frozen=True):
                 param=wanted.param,
             )
         reasoning = self.syntax.reasoning
-        return replace(wanted, after=reasoning.end) if self.opened and reasoning is not None else wanted
+        return (
+            replace(wanted, after=reasoning.end)
+            if self.starts_in_reasoning and reasoning is not None
+            else wanted
+        )
 
     @property
-    def answer_place(self) -> AnswerSpan | None:
+    def answer_span(self) -> AnswerSpan | None:
         """Where the answer stands in what the model writes; None: all of it is."""
         if self.plain or self.syntax.thinking is None:
             return None
         if isinstance(self.syntax.family, Harmony):
             return AnswerSpan(FINAL, ANALYSIS[0])
         marks = self.syntax.thinking
-        return AnswerSpan(marks.end, marks.start, self.opened, marks.wrap)
+        return AnswerSpan(marks.end, marks.start, self.starts_in_reasoning, marks.wrap)
 
     def thinking(
         self,
@@ -107,9 +117,9 @@ class ChatPrompt(Struct, frozen=True):
         Raises InvalidRequest that names `param` where the model does not reason between marks.
         """
         marks = self.syntax.thinking
-        if marks is None or self.continues:
+        if marks is None or self.is_continuation:
             cause = "this model's chat template has no marks for reasoning"
-            if self.continues:
+            if self.is_continuation:
                 cause = "with continue_final_message there is no reasoning"
             raise InvalidRequest(f"{param}: {cause}: leave it out", param=param, code="unsupported_parameter")
         family, end = self.syntax.family, marks.end.encode()
@@ -133,12 +143,12 @@ class ChatPrompt(Struct, frozen=True):
             start=marks.start.encode(),
             end=end,
             closing=tuple(closing),
-            opened=self.opened,
+            starts_in_reasoning=self.starts_in_reasoning,
             reopens=harmony,
         )
 
     @property
-    def strict_in_vain(self) -> bool:
+    def strict_unavailable(self) -> bool:
         """Whether a tool is strict, and calls cannot be told from text before they are complete."""
         use, family = self.use, self.syntax.family
         bare = isinstance(family, ToolFormat) and family.bare
@@ -171,8 +181,8 @@ def prepare(
         continue_final_message=continue_final_message,
         variables=variables,
     )
-    opened = syntax.reasoning is not None and syntax.reasoning.opened_by(text)
-    return ChatPrompt(text, syntax, use, opened, continue_final_message)
+    starts_in_reasoning = syntax.reasoning is not None and syntax.reasoning.opened_by(text)
+    return ChatPrompt(text, syntax, use, starts_in_reasoning, continue_final_message)
 
 
 def _check_tools(template: ChatTemplate, syntax: OutputSyntax) -> None:

@@ -36,11 +36,11 @@ class ReasoningMarkers(Struct, frozen=True):
         output: OutputEvents,
         answer: Callable[[Reader, OutputEvents], Steps[None]],
         *,
-        opened: bool,
+        starts_in_reasoning: bool,
     ) -> Steps[None]:
         """Take an answer with the reasoning before it; `answer` takes what follows."""
         yield from reader.space()
-        if opened or (yield from reader.literal(self.start)):
+        if starts_in_reasoning or (yield from reader.literal(self.start)):
             output.thinking = True
             yield from reader.space()
             yield from reader.literal(self.start)  # some models say it again
@@ -49,10 +49,12 @@ class ReasoningMarkers(Struct, frozen=True):
             output.section()
         yield from answer(reader, output)
 
-    def grammar(self, lark: Lark, answer: str, *, opened: bool) -> str:
+    def grammar(self, lark: Lark, answer: str, *, starts_in_reasoning: bool) -> str:
         """An expression for an answer with free reasoning before it."""
         thought = f"{lark.up_to(self.end)} /[ \\n]{{0,8}}/"
-        return f"{thought} {answer}" if opened else f"({lark.text(self.start)} {thought})? {answer}"
+        return (
+            f"{thought} {answer}" if starts_in_reasoning else f"({lark.text(self.start)} {thought})? {answer}"
+        )
 
 
 _KNOWN = (

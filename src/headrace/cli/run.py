@@ -70,7 +70,7 @@ def command(
             return
         ids = _prompt_ids(running, prompt, raw=raw, system=system)
         params = with_defaults(running.defaults, sampling)
-        request = EngineRequest(prompt=tuple(ids), params=params, continues=raw and prompt != "")
+        request = EngineRequest(prompt=tuple(ids), params=params, is_continuation=raw and prompt != "")
         answer = _stream(running, request, echo=not json)
         if json:
             print_json(_report(running, answer, settings.threads))

@@ -38,13 +38,13 @@ def run(
 ) -> None:
     """Serve until a signal; `first` is a worker that has been started for the first model."""
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
-    spare = [WorkerProcess(first)]
+    lookahead_tokens = [WorkerProcess(first)]
 
     def launch(spec: ModelSpec) -> WorkerLoader:
-        if not spare:
+        if not lookahead_tokens:
             return WorkerLoader(spec)
         fetch(spec.model, settings)
-        return WorkerLoader(spec, spare.pop())
+        return WorkerLoader(spec, lookahead_tokens.pop())
 
     free_bytes = free_memory_bytes()
     try:
@@ -64,7 +64,7 @@ def run(
                 reload=lambda: _reload(service, names, read_settings, free_bytes),
             )
     finally:
-        for process in spare:
+        for process in lookahead_tokens:
             process.close()
     if stopped_by == signal.SIGINT:
         sys.exit(130)

@@ -90,7 +90,7 @@ class Encoder:
         )
         request_id = self._inbox.name(request)
         self._inbox.accept(_Text(request_id, request, sink, self._clock()))
-        return RequestHandle(request_id, self.cancel, self.hold)
+        return RequestHandle(request_id, self.cancel, self.pause)
 
     def status(self) -> EngineStatus:
         """Where the engine stands now. Its pages are free between steps."""
@@ -115,7 +115,7 @@ class Encoder:
         """Stop a request, as its ticket does; nothing where it has ended."""
         self._inbox.tell(CancelRequest(request_id))
 
-    def hold(self, request_id: str, held: bool) -> None:
+    def pause(self, request_id: str, paused: bool) -> None:
         """Without effect: all that comes of a text comes at once, so that no reader falls behind."""
 
     # -- on the engine's thread -----------------------------------------------------------------------

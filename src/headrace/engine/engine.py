@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 
 from headrace._native import SeveralSteps
 from headrace.engine.client import EngineLimits, EngineStatus
-from headrace.engine.multi_step import MOST_AHEAD, MultiStep
+from headrace.engine.multi_step import MAX_LOOKAHEAD_TOKENS, MultiStep
 from headrace.engine.request import (
     ChoiceFinished,
     EngineEvent,
@@ -91,7 +91,7 @@ class Engine:
         )
         request_id = self._inbox.name(request)
         self._inbox.accept(self._arrivals.generation(request, request_id, sink, self._clock()))
-        return RequestHandle(request_id, self.cancel, self.hold)
+        return RequestHandle(request_id, self.cancel, self.pause)
 
     def status(self) -> EngineStatus:
         """Where the engine stands now."""
@@ -126,9 +126,9 @@ class Engine:
         """Stop a request, as its ticket does; nothing where it has ended."""
         self._inbox.tell(CancelRequest(request_id))
 
-    def hold(self, request_id: str, held: bool) -> None:
+    def pause(self, request_id: str, paused: bool) -> None:
         """Compute no more of a request, as its ticket does, or go on; nothing where it has ended."""
-        self._inbox.tell(PauseRequest(request_id, held))
+        self._inbox.tell(PauseRequest(request_id, paused))
 
     # -- on the engine's thread -----------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class Engine:
             if isinstance(item, CancelRequest):
                 self._end_early(item.request_id)
             elif isinstance(item, PauseRequest):
-                self._take_hold(item)
+                self._take_pause(item)
             else:
                 for choice in item.choices:
                     self._choices[choice.sequence.id] = choice
@@ -177,19 +177,19 @@ class Engine:
         if not chunks:
             return
         turns = sample_slots(chunks, self._choices)
-        steps, spare, guesses = self._called(chunks, turns, speculation)
-        step = self._builder.build(chunks, spare=spare)
+        steps, lookahead_tokens, guesses = self._called(chunks, turns, speculation)
+        step = self._builder.build(chunks, lookahead_tokens=lookahead_tokens)
         self._note_scheduled(chunks)
         ran: SeveralSteps | None = None
         if steps:
             run_s, grown = self._clock(), set[str]()
-            ran = self._multi_step.run(executor, step, turns, steps, spare, guesses)
+            ran = self._multi_step.run(executor, step, turns, steps, lookahead_tokens, guesses)
             self._ran_s = self._clock() - run_s
         else:
             grown = self._compute(executor, step, chunks, turns)
             self._steps += 1
             self._multi_step.learn(turns, len(chunks), self._ran_s)
-        self._scheduler.advance(chunks, spare)
+        self._scheduler.advance(chunks, lookahead_tokens)
         self._last_step_s = self._clock()
         if speculation is not None:
             looked_s, loop_s = start_s - began_s, self._last_step_s - start_s + since_s - self._ran_s
@@ -217,8 +217,14 @@ class Engine:
             guesses = speculation.guesses(turns)
         if steps < 2 and not guesses.texts:
             return 0, 0, NO_DRAFTS
-        spare = self._scheduler.repeatable(chunks, MOST_AHEAD if any(guesses.depths) else steps - 1)
-        return (0, 0, NO_DRAFTS) if spare < 0 else (min(steps, spare + 1), spare, guesses)
+        lookahead_tokens = self._scheduler.repeatable(
+            chunks, MAX_LOOKAHEAD_TOKENS if any(guesses.depths) else steps - 1
+        )
+        return (
+            (0, 0, NO_DRAFTS)
+            if lookahead_tokens < 0
+            else (min(steps, lookahead_tokens + 1), lookahead_tokens, guesses)
+        )
 
     def _note_scheduled(self, chunks: list[ScheduledChunk]) -> None:
         now = self._clock()
@@ -303,7 +309,7 @@ class Engine:
             if turn.choice.done:
                 self._release(turn.choice)
         for generation, ready in events.values():
-            taken, ready = len(ready), generation.judged(ready)
+            taken, ready = len(ready), generation.apply_scaling(ready)
             failed = next((event for event in ready if isinstance(event, RequestFailed)), None)
             if failed is not None:
                 ready = ready[: ready.index(failed) + 1]
@@ -328,11 +334,11 @@ class Engine:
         self._drop(generation)
         send(generation, [*events, generation.finished(self._clock())])
 
-    def _take_hold(self, item: PauseRequest) -> None:
+    def _take_pause(self, item: PauseRequest) -> None:
         generation = self._inbox.active.get(item.request_id)
         for choice in generation.choices if generation is not None else ():
-            if item.held:
-                self._scheduler.hold(choice.sequence)
+            if item.paused:
+                self._scheduler.pause(choice.sequence)
             else:
                 self._scheduler.resume(choice.sequence)
 

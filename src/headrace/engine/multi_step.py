@@ -14,9 +14,9 @@ from headrace.executors.executor import DraftPlan, Executor, MultiStepExecutor
 from headrace.program.step import Step
 from headrace.sampling.sampler import Sampler
 
-MOST_STEPS = 8  # in one call
+MAX_STEPS = 8  # in one call
 LONGEST_S = 4e-3  # that a call takes before its last step
-MOST_AHEAD = 64  # tokens of a sequence that such a call may bring, beside one
+MAX_LOOKAHEAD_TOKENS = 64  # tokens of a sequence that such a call may bring, beside one
 
 
 class MultiStep:
@@ -56,7 +56,7 @@ class MultiStep:
         each token."""
         if not self._able or len(turns) != sequences or not all(_goes_on(turn.choice) for turn in turns):
             return 0
-        return min(MOST_STEPS, max(1, int(LONGEST_S / self._step_s)))
+        return min(MAX_STEPS, max(1, int(LONGEST_S / self._step_s)))
 
     def run(
         self,
@@ -64,17 +64,17 @@ class MultiStep:
         step: Step,
         turns: Sequence[SampleSlot],
         steps: int,
-        spare: int,
+        lookahead_tokens: int,
         guesses: DraftPlan,
     ) -> SeveralSteps:
         """Run the turns' step and more, `steps` at most, and let the turns take their tokens."""
         able = cast(MultiStepExecutor, executor)  # known since __init__; asking a protocol takes 20 us
-        ran = able.run_several(
+        ran = able.run_multi_step(
             step,
             self._sampler,
             [turn.choice.row for turn in turns],
             steps,
-            spare=spare,
+            lookahead_tokens=lookahead_tokens,
             seconds=LONGEST_S,
             guesses=guesses,
             signal=self._signal,

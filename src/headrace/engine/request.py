@@ -27,26 +27,26 @@ class EmbedParams(Struct, frozen=True):
 class EngineRequest(Struct, frozen=True, kw_only=True):
     """One prompt with its parameters; `params.n` choices come back.
 
-    `salt` separates prefix caches (one per API key); `cache` False neither reads nor feeds the prefix
-    cache. Lower `priority` runs sooner. `deadline_s` counts from submission. `continues` says that the output
-    goes on with the prompt's text (a completion) and so may begin with a space, rather than being a text of
-    its own (an answer). Special tokens are no part of the text, but for those of `visible_ids`. Every choice
-    matches `constraint`, where there is one, or fails; `thinking` bounds its reasoning. `prediction` is what
-    the client thinks will come, which makes it come faster where it does. `scaling` is what is made of the
-    choices together; then a Verdict comes before Done. With `embed` the
-    prompt is the whole text, of which an encoder makes a vector.
+    `cache_salt` separates prefix caches (one per API key); `cache` False neither reads nor feeds the prefix
+    cache. Lower `priority` runs sooner. `deadline_s` counts from submission. `is_continuation` says that the
+    output goes on with the prompt's text (a completion) and so may begin with a space, rather than being a
+    text of its own (an answer). Special tokens are no part of the text, but for those of
+    `visible_token_ids`. Every choice matches `constraint`, where there is one, or fails; `thinking` bounds
+    its reasoning. `prediction` is what the client thinks will come, which makes it come faster where it
+    does. `scaling` is what is made of the choices together; then a Verdict comes before Done. With `embed`
+    the prompt is the whole text, of which an encoder makes a vector.
     """
 
     prompt: tuple[int, ...]
     params: SamplingParams = SamplingParams()
     request_id: str = ""
-    salt: str = ""
+    cache_salt: str = ""
     cache: bool = True
     priority: int = 0
     deadline_s: float | None = None
-    continues: bool = False
+    is_continuation: bool = False
     constraint: Constraint | None = None
-    visible_ids: frozenset[int] = frozenset()
+    visible_token_ids: frozenset[int] = frozenset()
     thinking: ReasoningBudget | None = None
     prediction: tuple[int, ...] = ()
     scaling: Scaling | None = None
@@ -69,14 +69,14 @@ class PromptLogprobs(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """Token counts of one request; `miss_reason` says why `cached_tokens` is not larger. Where the request
-    had a `prediction`, so many drafted tokens turned out right and wrong. `tokens_saved` is how many more the
-    choices that `scaling` stopped might have generated, up to their limits: a bound."""
+    """Token counts of one request; `cache_miss_reason` says why `cached_tokens` is not larger. Where the
+    request had a `prediction`, so many drafted tokens turned out right and wrong. `tokens_saved` is how many
+    more the choices that `scaling` stopped might have generated, up to their limits: a bound."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-    miss_reason: str | None = None
+    cache_miss_reason: str | None = None
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
     tokens_saved: int = 0
@@ -162,16 +162,17 @@ engine waits, which is right while those who read are behind and for nothing els
 
 
 class RequestHandle(Struct):
-    """A handle on a submitted request: `cancel()` stops work within one step, `hold()` until it is undone."""
+    """A handle on a submitted request: `cancel()` stops work within one step, `pause()` until it is
+    undone."""
 
     request_id: str
     _cancel: Callable[[str], None]
-    _hold: Callable[[str, bool], None]
+    _pause: Callable[[str, bool], None]
 
     def cancel(self) -> None:
         """Stop the request: its pages are free after the current step; it ends with 'cancelled' and Done."""
         self._cancel(self.request_id)
 
-    def hold(self, held: bool) -> None:
+    def pause(self, paused: bool) -> None:
         """Compute no more of it while its reader is behind, or go on; beams go on whatever is said."""
-        self._hold(self.request_id, held)
+        self._pause(self.request_id, paused)

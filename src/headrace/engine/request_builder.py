@@ -57,7 +57,7 @@ class RequestBuilder:
         request, params = generation.request, generation.request.params
         stops = StopMatcher(params.stop, params.include_stop_str_in_output)
         matchers, fixed_mask = self._constraints.matchers(request), self._constraints.fixed(request)
-        banned = self._text_limits.banned(params, self._constraints.visible_ids(request))
+        banned = self._text_limits.banned(params, self._constraints.visible_token_ids(request))
         for index, (matcher, row) in enumerate(zip(matchers, self._rows(generation), strict=True)):
             choice = ChoiceState(
                 self._sequence(generation, index),
@@ -98,9 +98,9 @@ class RequestBuilder:
     def _detokenizer(self, request: EngineRequest) -> Detokenizer:
         return Detokenizer(
             self._tokenizer,
-            visible_ids=self._constraints.visible_ids(request),
+            visible_token_ids=self._constraints.visible_token_ids(request),
             # A grammar describes the text from its first byte, where a decoder would take off a space.
-            continues=request.continues or request.constraint is not None,
+            is_continuation=request.is_continuation or request.constraint is not None,
         )
 
     def _sequence(self, generation: RequestState, index: int, generated: tuple[int, ...] = ()) -> Sequence:
@@ -108,12 +108,12 @@ class RequestBuilder:
         asked = request.params.max_tokens or self._longest
         return Sequence(
             id=next(self._sequence_ids),
-            request_key=generation.request_id,
+            request_id=generation.request_id,
             choice=index,
             tokens=[*request.prompt, *generated],
             prompt_length=len(request.prompt),
             max_length=min(len(request.prompt) + asked, self._longest),
-            salt=request.salt,
+            cache_salt=request.cache_salt,
             cache=request.cache,
             priority=request.priority,
             arrival_s=generation.submitted_s,
@@ -124,7 +124,7 @@ class RequestBuilder:
         """The sampling state of each choice."""
         request, params = generation.request, generation.request.params
         stop_ids, bad_words = self._stop_ids(request), self._text_limits.bad_words(params)
-        breakers = self._text_limits.breakers(params, self._constraints.visible_ids(request))
+        breakers = self._text_limits.breakers(params, self._constraints.visible_token_ids(request))
         history = np.array([] if breakers is None else breakers.marked(request.prompt), np.int32)
         return [
             SamplerState(

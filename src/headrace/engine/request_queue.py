@@ -43,7 +43,7 @@ class PauseRequest(Struct, frozen=True):
     """The word to compute no more of a request, or to go on."""
 
     request_id: str
-    held: bool
+    paused: bool
 
 
 class RequestQueue(Generic[AcceptedType]):

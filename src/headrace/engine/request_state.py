@@ -190,7 +190,7 @@ class RequestState(Struct, eq=False):
         )
         return RequestFinished(self._usage() if self.beams is None else self.beams.usage(), timing, self.seed)
 
-    def judged(self, events: list[EngineEvent]) -> list[EngineEvent]:
+    def apply_scaling(self, events: list[EngineEvent]) -> list[EngineEvent]:
         """The events of a step, with the ends of choices that the request's scaling stops for them, and when
         all have ended the verdict."""
         panel = self.panel
@@ -222,5 +222,5 @@ class RequestState(Struct, eq=False):
         first = self.choices[0].sequence
         generated = sum(len(c.sequence.tokens) - c.sequence.prompt_length for c in self.choices)
         drafts = (self.accepted_drafts, self.rejected_drafts) if self.request.prediction else (0, 0)
-        usage = Usage(first.prompt_length, generated, first.cached_tokens, first.miss_reason, *drafts)
+        usage = Usage(first.prompt_length, generated, first.cached_tokens, first.cache_miss_reason, *drafts)
         return usage if self.panel is None else replace(usage, tokens_saved=self.panel.tokens_saved)

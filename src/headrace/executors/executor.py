@@ -51,21 +51,21 @@ NO_DRAFTS = DraftPlan()
 class MultiStepExecutor(Executor, Protocol):
     """An executor that also draws, and so can run several steps in one call."""
 
-    def run_several(
+    def run_multi_step(
         self,
         step: Step,
         sampler: Sampler,
         rows: Sequence[SamplerState],
         steps: int,
         *,
-        spare: int | None = None,
+        lookahead_tokens: int | None = None,
         seconds: float = 0.0,
         guesses: DraftPlan = NO_DRAFTS,
         signal: Signal | None = None,
     ) -> SeveralSteps:
         """A step with one row of logits for each sequence, and up to `steps - 1` more with the tokens drawn
         and guessed, until all have ended, `signal` stops it, so many `seconds` (0: any) have gone by or a
-        sequence has no room for another of the `spare` tokens (steps - 1) that its tables have pages for
-        beyond those of the step. Tokens are negative numbers of Sampler.error where logits gave none; they
-        are appended to the rows."""
+        sequence has no room for another of the `lookahead_tokens` tokens (steps - 1) that its tables have
+        pages for beyond those of the step. Tokens are negative numbers of Sampler.error where logits gave
+        none; they are appended to the rows."""
         ...

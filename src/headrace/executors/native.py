@@ -71,26 +71,26 @@ class NativeExecutor:
         self._run(step, timed=False)
         return self._executor.value(self._output, len(step.rows))
 
-    def run_several(
+    def run_multi_step(
         self,
         step: Step,
         sampler: Sampler,
         rows: Sequence[SamplerState],
         steps: int,
         *,
-        spare: int | None = None,
+        lookahead_tokens: int | None = None,
         seconds: float = 0.0,
         guesses: DraftPlan = NO_DRAFTS,
         signal: _native.Signal | None = None,
     ) -> _native.SeveralSteps:
         """As RunsSeveral says."""
-        return self._executor.run_several(
+        return self._executor.run_multi_step(
             self._output,
             sampler.native,
             [row.native for row in rows],
             *_arrays(step),
             steps=steps,
-            spare=steps - 1 if spare is None else spare,
+            lookahead_tokens=steps - 1 if lookahead_tokens is None else lookahead_tokens,
             seconds=seconds,
             texts=guesses.texts,
             depths=guesses.depths,

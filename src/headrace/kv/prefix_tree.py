@@ -45,7 +45,7 @@ class Match(Struct, frozen=True):
 
     pages: list[int]
     tokens_matched: int
-    miss_reason: MissReason | None
+    cache_miss_reason: MissReason | None
 
 
 class _Node(Struct, eq=False):

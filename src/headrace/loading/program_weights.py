@@ -18,7 +18,7 @@ from headrace.weights.quant_types import BY_NAME
 from headrace.weights.tensor_file import TensorInfo
 
 _BLOCK_BYTES = 4 << 20  # of a transposed tensor in memory at once
-_MOST_SPAN = 4  # times the rows of a part that is read in one piece
+_MAX_SPAN = 4  # times the rows of a part that is read in one piece
 
 
 class ProgramWeights:
@@ -137,7 +137,7 @@ class ProgramWeights:
 
     def _read_runs(self, tensor: str, rows: Ints, row_bytes: int, out: memoryview) -> None:
         first, span = int(rows.min()), int(np.ptp(rows)) + 1
-        if len(rows) < span <= _MOST_SPAN * len(rows):  # cheaper to read what lies between, too
+        if len(rows) < span <= _MAX_SPAN * len(rows):  # cheaper to read what lies between, too
             block = np.empty((span, row_bytes), np.uint8)
             self._checkpoint.read_rows(tensor, first, span, block.reshape(-1).data)
             np.frombuffer(out, np.uint8, len(rows) * row_bytes).reshape(-1, row_bytes)[:] = block[

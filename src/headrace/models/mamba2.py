@@ -22,7 +22,7 @@ from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, find, integer, number
 
-MOST_TOKENS = 1 << 20
+MAX_TOKENS = 1 << 20
 """The context where the config names none: the state does not grow, so nothing but this bound ends a text."""
 
 
@@ -66,7 +66,7 @@ def read_config(config: Config) -> Mamba2Config:
         state=integer(config, "state_size", 128),
         taps=integer(config, "conv_kernel", 4, minimum=2, maximum=64),
         vocabulary=integer(config, "vocab_size", 32768),
-        context=integer(config, "max_position_embeddings", MOST_TOKENS, maximum=1 << 30),
+        context=integer(config, "max_position_embeddings", MAX_TOKENS, maximum=1 << 30),
         eps=number(config, "layer_norm_epsilon", 1e-5),
         act=read_act(config, "hidden_act"),
         tied=boolean(config, "tie_word_embeddings", False),

@@ -19,16 +19,16 @@ class ReasoningBudget(Struct, frozen=True, kw_only=True):
     (Muennighoff et al. 2025, "s1: Simple test-time scaling", https://arxiv.org/abs/2501.19393). Of an `end`
     of several tokens the others have been written by then, and stay.
 
-    `closing` are the ids of a text with `end` in it, and count for nothing here. `opened`: the prompt ends
-    after `start`. Otherwise, but for white space, the output begins with it, or there is no reasoning; with
-    `reopens` it may come anywhere, and again, and all reasoning counts together.
+    `closing` are the ids of a text with `end` in it, and count for nothing here. `starts_in_reasoning`: the
+    prompt ends after `start`. Otherwise, but for white space, the output begins with it, or there is no
+    reasoning; with `reopens` it may come anywhere, and again, and all reasoning counts together.
     """
 
     max_tokens: int | None
     start: bytes
     end: bytes
     closing: tuple[int, ...]
-    opened: bool = False
+    starts_in_reasoning: bool = False
     reopens: bool = False
     min_tokens: int = 0
     continuation: tuple[int, ...] = ()
@@ -52,7 +52,7 @@ class ReasoningState:
 
     def __init__(self, limit: ReasoningBudget, bytes_of: Callable[[int], bytes]) -> None:
         self._limit, self._bytes_of = limit, bytes_of
-        self._inside, self._over = limit.opened, False
+        self._inside, self._over = limit.starts_in_reasoning, False
         self._tail = b""  # what was generated lately, as far as a mark may have begun in it
         self._count = 0
         self._forced: deque[int] = deque()

@@ -79,8 +79,8 @@ class RequestMetrics:
         meter.tokens_saved += usage.tokens_saved
         meter.cache_queries += usage.prompt_tokens
         meter.cache_hits += usage.cached_tokens
-        if usage.miss_reason is not None:
-            meter.cache_misses[usage.miss_reason] += 1
+        if usage.cache_miss_reason is not None:
+            meter.cache_misses[usage.cache_miss_reason] += 1
         meter.end_to_end.observe(now_s - self._arrival_s)
         meter.queue.observe(timing.queue_s)
         if not self._first_s:

@@ -15,10 +15,10 @@ class Detokenizer:
     """Incremental decoding of one sequence.
 
     The texts of all pushes and of `flush` together equal `tokenizer.decode(all ids)`; with `skip_special`,
-    special tokens other than `visible_ids` are no part of it. `continues` says that the sequence goes on from
-    an earlier text (a completion of a prompt): then the first token keeps the space that a decoder takes off
-    the start of a text. Bytes that a prompt left unfinished belong to
-    the prompt: what completes them is U+FFFD here, as when the generated ids are decoded alone.
+    special tokens other than `visible_token_ids` are no part of it. `is_continuation` says that the sequence
+    goes on from an earlier text (a completion of a prompt): then the first token keeps the space that a
+    decoder takes off the start of a text. Bytes that a prompt left unfinished belong to the prompt: what
+    completes them is U+FFFD here, as when the generated ids are decoded alone.
 
     A run of `<0xNN>` tokens (SentencePiece byte fallback) is held until it ends or is known to be wrong:
     the reference decoder replaces the whole run when any byte of it is wrong.
@@ -29,20 +29,20 @@ class Detokenizer:
         tokenizer: Tokenizer,
         *,
         skip_special: bool = True,
-        visible_ids: frozenset[int] = frozenset(),
-        continues: bool = False,
+        visible_token_ids: frozenset[int] = frozenset(),
+        is_continuation: bool = False,
     ) -> None:
         pieces = tokenizer.pieces
         skipped = pieces.special_ids if skip_special else frozenset[int]()
-        if visible_ids:
-            skipped -= visible_ids
+        if visible_token_ids:
+            skipped -= visible_token_ids
         self._state: _ByteLevel | _ByteFallback | _Tokenwise | _Whole
         if pieces.kind is Kind.BYTE_LEVEL:
             self._state = _ByteLevel(tokenizer, skipped)
         elif pieces.kind is Kind.BYTE_FALLBACK:
-            self._state = _ByteFallback(tokenizer, skipped, continues)
+            self._state = _ByteFallback(tokenizer, skipped, is_continuation)
         elif pieces.kind is Kind.TOKENWISE:
-            self._state = _Tokenwise(tokenizer, skipped, continues)
+            self._state = _Tokenwise(tokenizer, skipped, is_continuation)
         else:
             self._state = _Whole(tokenizer, skipped)
         self.push: Callable[[int], str] = self._state.push
@@ -66,11 +66,11 @@ class _ByteLevel:
 
 
 class _ByteFallback:
-    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int], continues: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int], is_continuation: bool) -> None:
         self._pieces = tokenizer.pieces
         self._skipped = skipped
         self._strip_character, strip_count = tokenizer.pieces.strip
-        self._to_strip = 0 if continues else strip_count
+        self._to_strip = 0 if is_continuation else strip_count
         self._run = bytearray()
         self._run_text: list[str] = []
         self._run_decoder = codecs.getincrementaldecoder("utf-8")("strict")
@@ -124,10 +124,10 @@ class _ByteFallback:
 
 
 class _Tokenwise:
-    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int], continues: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int], is_continuation: bool) -> None:
         self._pieces = tokenizer.pieces
         self._skipped = skipped
-        self._is_first = not continues
+        self._is_first = not is_continuation
 
     def push(self, token_id: int) -> str:
         """Text newly certain after this id."""

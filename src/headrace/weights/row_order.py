@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-_MOST_SKIPPED = 8  # rows that are read for nothing rather than with another call
+_MAX_SKIPPED = 8  # rows that are read for nothing rather than with another call
 
 
 class RowOrder(Enum):
@@ -50,7 +50,7 @@ class RowOrder(Enum):
 def gather_rows(read: Callable[[int, int], NDArray[np.uint8]], rows: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Rows in the given order: [len(rows), bytes of a row]; `read(start, count)` gives consecutive ones."""
     order = np.argsort(rows)
-    runs = np.split(order, np.flatnonzero(np.diff(rows[order]) > _MOST_SKIPPED) + 1)
+    runs = np.split(order, np.flatnonzero(np.diff(rows[order]) > _MAX_SKIPPED) + 1)
     found: NDArray[np.uint8] | None = None
     for run in runs:
         first, last = int(rows[run[0]]), int(rows[run[-1]])

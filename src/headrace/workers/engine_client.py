@@ -41,15 +41,15 @@ from headrace.workers.protocol import (
 
 LOG = logging.getLogger("headrace.workers")
 
-MOST_REPLAYS = 4
+MAX_REPLAYS = 4
 """A request that was first when more workers than these died before they answered anything may be why: it
 fails."""
-MOST_CRASHES = 10
+MAX_CRASHES = 10
 CRASH_WINDOW_S = 60.0
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 5.0
 LOOK_S = 1.0
-MOST_LOOKS = 60
+MAX_CHECKS = 60
 """A worker that makes no step is ended after so many looks, far beyond the longest step. Looks are counted,
 not seconds: a machine that slept is no reason."""
 
@@ -113,7 +113,7 @@ class RemoteEngineClient:
         self._add(request_id, InFlightRequest(request, sink, time.monotonic(), accepted))
         if accepted is not None:
             accepted.result()
-        return RequestHandle(request_id, self.cancel, self.hold)
+        return RequestHandle(request_id, self.cancel, self.pause)
 
     def status(self) -> EngineStatus:
         """Where the engine stood a moment ago, and how its worker is."""
@@ -147,13 +147,13 @@ class RemoteEngineClient:
             self._forget(number)
         send(item, cancelled(item))
 
-    def hold(self, request_id: str, held: bool) -> None:
+    def pause(self, request_id: str, paused: bool) -> None:
         """Compute no more of a request, or go on; nothing where it has ended or its worker has died."""
         with self._lock:
             number = self._numbers.get(request_id)
             if number is not None and self._worker is not None:
-                self._open[number].held = held
-                self._worker.put(Pause(number, held))
+                self._open[number].paused = paused
+                self._worker.put(Pause(number, paused))
 
     def close(self) -> None:
         """End the worker; requests that have not ended fail with EngineStopped."""
@@ -213,7 +213,7 @@ class RemoteEngineClient:
         except BadFrame as error:
             LOG.error("%s", error.message)
         how = worker.close()
-        return f"made no step for {LOOK_S * MOST_LOOKS:g} s" if self._stalled else how
+        return f"made no step for {LOOK_S * MAX_CHECKS:g} s" if self._stalled else how
 
     def _take(self, worker: WorkerProcess, message: FromWorker) -> None:
         if isinstance(message, SubmitResult):
@@ -263,12 +263,12 @@ class RemoteEngineClient:
                 return
             for item in self._suspects():
                 item.deaths += 1
-                if item.deaths > MOST_REPLAYS:
+                if item.deaths > MAX_REPLAYS:
                     self._crashes.clear()  # the cause is found, if it was that
             for number, item in list(self._open.items()):
                 if item.cancelled and not item.answered:
                     ended.append((self._forget(number), cancelled(item)))
-                elif item.answered or item.deaths > MOST_REPLAYS:
+                elif item.answered or item.deaths > MAX_REPLAYS:
                     ended.append((self._forget(number), [RequestFailed(error)]))
             kept = len(self._open)
         LOG.error("%s: %d requests failed, %d start again with the next", what, len(ended), kept)
@@ -291,7 +291,7 @@ class RemoteEngineClient:
             while now_s - self._crashes[0] > CRASH_WINDOW_S:
                 self._crashes.popleft()
             crashes = len(self._crashes)
-            if crashes >= MOST_CRASHES:
+            if crashes >= MAX_CRASHES:
                 self._failure = EngineStopped(
                     f"the model failed: its worker died {crashes} times in a row and at last {cause}: "
                     "see the server's log, then load the model again or restart the server"
@@ -348,10 +348,10 @@ class RemoteEngineClient:
         while not self._closing.wait(LOOK_S):
             with self._lock:
                 worker, now = self._worker, (self._restarts, self._status.steps)
-                works = worker is not None and not all(item.held for item in self._open.values())
+                works = worker is not None and not all(item.paused for item in self._open.values())
                 looks = looks + 1 if works and now == last and not self._passing_on else 0
                 last = now
-                if worker is None or looks < MOST_LOOKS:
+                if worker is None or looks < MAX_CHECKS:
                     continue
                 self._stalled = True
             LOG.error("the model's worker process makes no step: it is ended")

@@ -189,9 +189,9 @@ class EngineServer:
             case Cancel(number):
                 if self._engine is not None:
                     self._engine.cancel(str(number))
-            case Pause(number, held):
+            case Pause(number, paused):
                 if self._engine is not None:
-                    self._engine.hold(str(number), held)
+                    self._engine.pause(str(number), paused)
             case EventsAck(steps):
                 with self._passed_on:
                     while self._told and self._told[0] <= steps:

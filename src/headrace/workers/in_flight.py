@@ -32,7 +32,7 @@ class InFlightRequest(Struct, eq=False):
     accepted: Future[None] | None
     answered: bool = False
     cancelled: bool = False
-    held: bool = False
+    paused: bool = False
     deaths: int = 0
 
 

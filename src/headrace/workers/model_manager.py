@@ -87,7 +87,7 @@ class ModelManager:
 
     # -- using -----------------------------------------------------------------------------------------
 
-    async def hold(
+    async def acquire(
         self, entry: ModelEntry, keep_alive_s: float | None = None, *, user: object = None
     ) -> tuple[LoadedModel, Callable[[], None]]:
         """The model, loaded if it is not, and what to call when it is needed no longer.

@@ -59,7 +59,7 @@ class Pause(_Message, frozen=True):
     """To the worker: compute no more of a request while its reader is behind, or go on."""
 
     number: int
-    held: bool
+    paused: bool
 
 
 class EventsAck(_Message, frozen=True):

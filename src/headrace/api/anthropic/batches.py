@@ -138,7 +138,7 @@ async def _find(http: HttpRequest, batch_id: str) -> StoredBatch:
     def read() -> StoredBatch | None:
         return _batches(service).get(owner(), batch_id) if service.database.exists else None
 
-    batch = await service.off_loop(read)
+    batch = await service.run_in_thread(read)
     if batch is None:
         raise NotFound(f"there is no batch {batch_id[:80]!r}")
     return batch
@@ -146,7 +146,7 @@ async def _find(http: HttpRequest, batch_id: str) -> StoredBatch:
 
 async def _reply(http: HttpRequest, batch: StoredBatch) -> Response:
     service, base_url = get_service(http), str(http.base_url)
-    return json_response(await service.off_loop(lambda: _shown(service, batch, base_url)))
+    return json_response(await service.run_in_thread(lambda: _shown(service, batch, base_url)))
 
 
 @router.post(
@@ -169,7 +169,7 @@ async def create_message_batch(http: HttpRequest) -> Response:
             files_expire_after_s=RESULTS_KEPT_S,
         )
 
-    batch = await service.off_loop(begin)
+    batch = await service.run_in_thread(begin)
     runner_of(http).look()
     return await _reply(http, batch)
 
@@ -197,7 +197,7 @@ async def list_message_batches(http: HttpRequest) -> Response:
         found = _batches(service).page(owner(), after=after, before=before, limit=limit + 1)
         return [_shown(service, batch, base_url) for batch in found]
 
-    found = await service.off_loop(read)
+    found = await service.run_in_thread(read)
     page = found[:limit] if before is None else found[-limit:]
     first, last = (page[0].id, page[-1].id) if page else (None, None)
     return json_response(MessageBatchList(page, first, last, len(found) > limit))
@@ -215,7 +215,7 @@ async def cancel_message_batch(http: HttpRequest, batch_id: str) -> Response:
     service, owner = get_service(http), call_of(http).account.owner
     if (await _find(http, batch_id)).ended_s is not None:
         raise InvalidRequest("the batch has ended: there is nothing to cancel", param="batch_id")
-    await service.off_loop(lambda: _batches(service).cancel(owner(), batch_id))
+    await service.run_in_thread(lambda: _batches(service).cancel(owner(), batch_id))
     runner_of(http).look()
     return await _reply(http, await _find(http, batch_id))
 
@@ -240,5 +240,5 @@ async def get_message_batch_results(http: HttpRequest, batch_id: str) -> Respons
 async def _lines(service: Service, batch: StoredBatch) -> AsyncGenerator[bytes]:
     for file_id in (batch.output_file_id, batch.error_file_id):
         results = _results(service, file_id)
-        while result := await service.off_loop(lambda results=results: next(results, None)):
+        while result := await service.run_in_thread(lambda results=results: next(results, None)):
             yield msgspec.json.encode(result) + b"\n"

@@ -46,13 +46,13 @@ async def create_message(http: HttpRequest) -> Response:
     service = get_service(http)
     body, warnings = await read_parameters(MessageBody, http)
     model = await service.use(call_of(http), body.model)
-    salt = key_salt(http, None)
+    cache_salt = key_salt(http, None)
 
     def prepared() -> tuple[Prompt, EngineRequest]:
         prompt = make_prompt(body, model, service.settings.tool_format)
-        return prompt, make_request(body, prompt, model, f"msg_{uuid.uuid4().hex}", salt)
+        return prompt, make_request(body, prompt, model, f"msg_{uuid.uuid4().hex}", cache_salt)
 
-    prompt, request = await service.off_loop(prepared)
+    prompt, request = await service.run_in_thread(prepared)
     thinking = body.thinking
     hidden = (
         thinking is not None and not isinstance(thinking, ThinkingDisabled) and thinking.display == "omitted"
@@ -69,5 +69,5 @@ async def count_tokens(http: HttpRequest) -> Response:
     service = get_service(http)
     body, _ = await read_parameters(PromptBody, http)
     model = await service.use(call_of(http), body.model)
-    prompt = await service.off_loop(lambda: make_prompt(body, model, service.settings.tool_format))
+    prompt = await service.run_in_thread(lambda: make_prompt(body, model, service.settings.tool_format))
     return json_response(AnthropicTokenCount(len(prompt.tokens)))

@@ -47,7 +47,7 @@ class Turns:
                     self._assistant(turn, where)
 
     @property
-    def continues(self) -> bool:
+    def is_continuation(self) -> bool:
         """Whether the answer goes on with the last message."""
         return self.messages[-1].role == "assistant"
 

@@ -39,15 +39,15 @@ def make_prompt(body: PromptBody, model: LoadedModel, tool_format: str | None) -
         raise missing_template(model.name)
     turns = Turns(body)
     use = tool_use(body.tools or [], body.tool_choice)
-    if turns.continues:
+    if turns.is_continuation:
         _check_continuation(body, tools=use is not None)
     conversation = prepare(
         model.template,
         turns.messages,
         use=use,
         family=tool_format,
-        add_generation_prompt=not turns.continues,
-        continue_final_message=turns.continues,
+        add_generation_prompt=not turns.is_continuation,
+        continue_final_message=turns.is_continuation,
         variables=_variables(body, model.template.reads),
     )
     check_characters(conversation.text, model.context_length, "messages")
@@ -56,14 +56,14 @@ def make_prompt(body: PromptBody, model: LoadedModel, tool_format: str | None) -
         *idle_tool_fields(body.tools or []),
         *_idle_thinking(body, conversation, model.template.reads),
     ]
-    if conversation.strict_in_vain:
+    if conversation.strict_unavailable:
         warnings.append(ParameterWarning("tools", STRICT_UNAVAILABLE))
     # The template writes the special tokens, so none are added.
     return Prompt(conversation, tuple(model.tokenizer.encode(conversation.text, add_special=False)), warnings)
 
 
 def make_request(
-    body: MessageBody, prompt: Prompt, model: LoadedModel, request_id: str, salt: str
+    body: MessageBody, prompt: Prompt, model: LoadedModel, request_id: str, cache_salt: str
 ) -> EngineRequest:
     """The engine request that a body asks for; raises InvalidRequest naming what cannot be honoured.
 
@@ -83,8 +83,8 @@ def make_request(
         params=replace(model.defaults, **given),
         prompt=prompt.tokens,
         request_id=request_id,
-        salt=salt,
-        visible_ids=conversation.visible_ids(tokenizer),
+        cache_salt=cache_salt,
+        visible_token_ids=conversation.visible_token_ids(tokenizer),
         constraint=conversation.constraint(tokenizer, _format(body)),
         thinking=_thinking(body, conversation, model),
     )
@@ -168,6 +168,6 @@ def _thinking(body: MessageBody, conversation: ChatPrompt, model: LoadedModel) -
         budget = 0
     else:
         return None
-    if conversation.syntax.thinking is None or conversation.continues:
+    if conversation.syntax.thinking is None or conversation.is_continuation:
         return None
     return conversation.thinking(model.tokenizer, budget, param="thinking")

@@ -58,7 +58,7 @@ class KeyRing:
             or ApiKeyUsage(
                 f"key {number}",
                 self._defaults,
-                salt=digest.hex()[:16],
+                cache_salt=digest.hex()[:16],
                 owner=partial(self._owner, key.encode()),
             )
             for number, key in enumerate(settings.api_key, 1)
@@ -122,7 +122,7 @@ class KeyRing:
             own.concurrency or defaults.concurrency,
         )
         return self._stored.get(key.digest) or ApiKeyUsage(
-            key.name, limits, salt=key.digest.hex()[:16], owner=partial(_owner_of, key.digest)
+            key.name, limits, cache_salt=key.digest.hex()[:16], owner=partial(_owner_of, key.digest)
         )
 
 

@@ -10,7 +10,7 @@ from headrace.engine.request import EngineEvent, EventCallback
 
 Deliver = Callable[[list[EngineEvent]], None]
 
-MOST_BATCHES = 2
+MAX_WAITING_BATCHES = 2
 """Of one request, that wait for the loop: an engine that brings more is held back. One is being delivered
 while the next is computed; beyond that those who came first would only run further ahead of those who still
 wait to be read."""
@@ -35,7 +35,7 @@ class EventBridge:
 
         def post(events: list[EngineEvent]) -> None:
             with self._changed:
-                while len(self._pending.get(deliver, ())) >= MOST_BATCHES and self._runs_elsewhere():
+                while len(self._pending.get(deliver, ())) >= MAX_WAITING_BATCHES and self._runs_elsewhere():
                     self._changed.wait(LOOK_S)
                 first = not self._pending
                 self._pending.setdefault(deliver, []).append(events)

@@ -65,7 +65,7 @@ class StreamedReply(Response):
         self._wake = asyncio.Event()
         self._complete = False
         self._sending = False
-        self._held = False
+        self._paused = False
         self._cut: Callable[[str], None] = lambda reason: None
 
     async def submit(
@@ -82,9 +82,9 @@ class StreamedReply(Response):
             self._cut(f"{len(self._pending):,} bytes wait for it")
             return
         self._pending += self._writer.events(index, events)
-        if self._sending and not self._held and len(self._pending) > HOLD_BYTES:
-            self._held = True
-            self._generation.hold(True)
+        if self._sending and not self._paused and len(self._pending) > HOLD_BYTES:
+            self._paused = True
+            self._generation.pause(True)
         if isinstance(events[-1], RequestFailed):
             self._end(events[-1].error)
         self._wake.set()
@@ -138,6 +138,6 @@ class StreamedReply(Response):
             finally:
                 timer.cancel()
             self._sending = False
-            if self._held and len(self._pending) <= RESUME_BYTES:
-                self._held = False
-                self._generation.hold(False)
+            if self._paused and len(self._pending) <= RESUME_BYTES:
+                self._paused = False
+                self._generation.pause(False)

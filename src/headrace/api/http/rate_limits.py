@@ -54,12 +54,12 @@ class ApiKeyUsage:
         name: str,
         limits: KeyLimits,
         *,
-        salt: str = "",
+        cache_salt: str = "",
         owner: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self.salt = salt
+        self.cache_salt = cache_salt
         self.owner = owner
         """Under which name the store keeps what is this account's, across restarts. It reads the store."""
         self.limits = limits

@@ -16,7 +16,7 @@ from headrace.storage.request_log import LoggedRequest, write_log
 from headrace.telemetry.request_metrics import ModelMetrics
 
 LOG = logging.getLogger("headrace.api")
-MOST_WAITING = 10_000  # lines; a disk that is too slow for more costs lines, never requests
+MAX_WAITING = 10_000  # lines; a disk that is too slow for more costs lines, never requests
 
 
 class RequestLog:
@@ -30,7 +30,7 @@ class RequestLog:
 
     def add(self, call: CallContext, model: str | None) -> None:
         """Keep a line for a call that has ended."""
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MAX_WAITING:
             self._meter.log_failures += 1
             return
         self._waiting.append(_line(call, model))

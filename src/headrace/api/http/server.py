@@ -125,14 +125,14 @@ class Server(uvicorn.Server):
         """Drain, then close. Requests still under way after `drain_s` end with an error event."""
         self._service.draining = True
         deadline_s = asyncio.get_running_loop().time() + self._service.settings.drain_s
-        while self._service.under_way and not self.force_drain:
+        while self._service.active_requests and not self.force_drain:
             if asyncio.get_running_loop().time() > deadline_s:
                 break
             await asyncio.sleep(0.02)
-        for generation in list(self._service.under_way):
+        for generation in list(self._service.active_requests):
             generation.fail(EngineStopped("the server shut down before this reply ended: send it again"))
         deadline_s = asyncio.get_running_loop().time() + CANCEL_S
-        while self._service.under_way and asyncio.get_running_loop().time() < deadline_s:
+        while self._service.active_requests and asyncio.get_running_loop().time() < deadline_s:
             await asyncio.sleep(0.01)
         await self._service.models.close()  # which ends what is left
         await super().shutdown(sockets)

@@ -63,7 +63,7 @@ def _shape(name: str, part: OutputDelta) -> OllamaChat:
 
 
 def _prepare(
-    body: ChatBody, used: ResolvedModel, tool_format: str | None, salt: str
+    body: ChatBody, used: ResolvedModel, tool_format: str | None, cache_salt: str
 ) -> tuple[EngineRequest, ChatPrompt, list[ParameterWarning]]:
     """The engine request, its conversation and warnings. Not for the event loop."""
     model = used.model
@@ -73,14 +73,14 @@ def _prepare(
     variables, warnings = think_variables(body.think, model.template, used.name)
     messages = _messages(body.messages or [], used.system)
     last = messages[-1]
-    continues = last.role == "assistant" and bool(last.content) and not last.tool_calls
+    is_continuation = last.role == "assistant" and bool(last.content) and not last.tool_calls
     conversation = prepare(
         model.template,
         messages,
         use=tool_use_from_openai(body.tools),
         family=tool_format,
-        add_generation_prompt=not continues,
-        continue_final_message=continues,
+        add_generation_prompt=not is_continuation,
+        continue_final_message=is_continuation,
         variables=variables,
     )
     check_characters(conversation.text, model.context_length, "messages")
@@ -90,8 +90,8 @@ def _prepare(
         prompt=tuple(ids),
         params=options.sampling(model, len(ids), top_logprobs=body.logprob_count),
         request_id=new_id("chat"),
-        salt=salt,
-        visible_ids=conversation.visible_ids(model.tokenizer),
+        cache_salt=cache_salt,
+        visible_token_ids=conversation.visible_token_ids(model.tokenizer),
         constraint=conversation.constraint(model.tokenizer, body.constraint()),
     )
     return request, conversation, options.warnings() + warnings

@@ -99,7 +99,7 @@ def _shape(name: str, part: OutputDelta) -> OllamaGenerate:
 
 
 def _prepare(
-    body: GenerateBody, used: ResolvedModel, tool_format: str | None, salt: str
+    body: GenerateBody, used: ResolvedModel, tool_format: str | None, cache_salt: str
 ) -> tuple[EngineRequest, ChatPrompt | None, list[ParameterWarning]]:
     """The engine request, the conversation where a template made it, warnings. Not for the event loop."""
     model, prompt = used.model, body.prompt or ""
@@ -126,10 +126,12 @@ def _prepare(
         prompt=tuple(ids),
         params=replace(params, stop_token_ids=(*params.stop_token_ids, *ends)),
         request_id=new_id("gen"),
-        salt=salt,
-        continues=conversation is None,
+        cache_salt=cache_salt,
+        is_continuation=conversation is None,
         constraint=constraint,
-        visible_ids=frozenset() if conversation is None else conversation.visible_ids(model.tokenizer),
+        visible_token_ids=frozenset()
+        if conversation is None
+        else conversation.visible_token_ids(model.tokenizer),
     )
     return request, conversation, warnings
 

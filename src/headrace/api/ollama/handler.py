@@ -43,8 +43,8 @@ async def answer(
     used = await use_model(http, body)
     if body.asks_nothing:
         return without_answer(shape(used.name, OutputDelta()), used.load_s, used.warnings, unloads=False)
-    salt = key_salt(http, None)
-    prepared = await service.off_loop(lambda: prepare(used, service.settings.tool_format, salt))
+    cache_salt = key_salt(http, None)
+    prepared = await service.run_in_thread(lambda: prepare(used, service.settings.tool_format, cache_salt))
     request, conversation, more = prepared
     asked = PreparedRequest(
         request=request,

@@ -96,7 +96,7 @@ async def create(http: HttpRequest) -> Response:
             replace(base, system=system, parameters=parameters, license=words or base.license),
         )
 
-    await service.off_loop(keep)
+    await service.run_in_thread(keep)
     status = OllamaStatus("success")
     if body.stream is False:
         return json_response(status)
@@ -113,7 +113,7 @@ async def copy(http: HttpRequest) -> Response:
         source = find_entry(service, body.source)
         _put(service, body.destination, source.alias or Alias(name="", target=source.name, created_s=0))
 
-    await service.off_loop(keep)
+    await service.run_in_thread(keep)
     return json_response(OllamaStatus("success"))
 
 
@@ -132,7 +132,7 @@ async def delete(http: HttpRequest) -> Response:
         else:
             remove(entry.name)
 
-    await service.off_loop(forget)
+    await service.run_in_thread(forget)
     return json_response(OllamaStatus("success"))
 
 

@@ -67,7 +67,7 @@ async def _find(service: Service, name: str) -> tuple[ModelEntry, Alias | None]:
     try:
         return service.models.find(name), None
     except ModelNotFound:
-        alias = await service.off_loop(lambda: Aliases(service.database).find(name))
+        alias = await service.run_in_thread(lambda: Aliases(service.database).find(name))
         if alias is None:
             raise
         return service.models.find(alias.target), alias

@@ -71,7 +71,7 @@ async def version() -> Response:
 async def tags(http: HttpRequest) -> Response:
     """The models on this machine: served, shipped, in the hub's cache, and aliases."""
     service = get_service(http)
-    found = await service.off_loop(lambda: entries(service))
+    found = await service.run_in_thread(lambda: entries(service))
     return json_response(OllamaTags([_model(entry) for entry in found]))
 
 
@@ -81,7 +81,7 @@ async def processes(http: HttpRequest) -> Response:
     service = get_service(http)
     loaded = [(entry, entry.model) for entry in service.models.entries if entry.model is not None]
     ends = [_expiry(entry) for entry, _ in loaded]
-    found = await service.off_loop(
+    found = await service.run_in_thread(
         lambda: [
             _running(find_entry(service, entry.name), model, end)
             for (entry, model), end in zip(loaded, ends, strict=True)
@@ -95,7 +95,7 @@ async def show(http: HttpRequest) -> Response:
     """What a model is."""
     service = get_service(http)
     body, warnings = await read_parameters(ShowBody, http)
-    shown = await service.off_loop(lambda: _shown(service, body.model))
+    shown = await service.run_in_thread(lambda: _shown(service, body.model))
     return json_response(msgspec.structs.replace(shown, warnings=warnings or UNSET))
 
 

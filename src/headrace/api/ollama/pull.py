@@ -29,7 +29,7 @@ from headrace.weights.hub.resolver import check_pullable, pull
 router = APIRouter()
 
 LOG = logging.getLogger("headrace.api")
-MOST_PULLS = 4
+MAX_PULLS = 4
 REPORT_S = 0.2
 """Between two lines of progress."""
 
@@ -79,9 +79,9 @@ class Pulls:
         """Fetch a model, or join those who wait for it; Overloaded where too many are on their way."""
         if name in self._running:
             return self._running[name]
-        if len(self._running) >= MOST_PULLS:
+        if len(self._running) >= MAX_PULLS:
             raise Overloaded(
-                f"{MOST_PULLS} models are being pulled, as many as are allowed: try again later",
+                f"{MAX_PULLS} models are being pulled, as many as are allowed: try again later",
                 retry_after_s=30.0,
                 reason="pulls",
             )
@@ -114,7 +114,7 @@ async def pull_model(http: HttpRequest) -> Response:
     body, _ = await read_parameters(PullBody, http)
     name = body.model.removesuffix(TAG)
     streams = body.stream is not False
-    if await service.off_loop(lambda: _is_here(service, name)):
+    if await service.run_in_thread(lambda: _is_here(service, name)):
         return _success() if streams else json_response(OllamaStatus("success"))
     pulls = http.app.state.pulls
     assert isinstance(pulls, Pulls)

@@ -62,7 +62,7 @@ class BatchRunner:
         self._claim: IO[str] | None = None
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncGenerator[None]:
+    async def serving(self) -> AsyncGenerator[None]:
         """Run batches, also those that an earlier process has left, until the block ends."""
         watching = asyncio.create_task(self._watch())
         try:
@@ -94,7 +94,7 @@ class BatchRunner:
             self._interrupt()
         if self._service.draining or not self._service.database.exists or not self._claimed():
             return
-        for batch in await self._service.off_loop(self._batches.open):
+        for batch in await self._service.run_in_thread(self._batches.open):
             task, account = self._tasks.get(batch.id), self._service.keys.account_of(batch.owner)
             if task is None and account is not None:
                 self._tasks[batch.id] = asyncio.create_task(self._run(batch, account.for_idle_work()))
@@ -133,7 +133,7 @@ class BatchRunner:
             outcome = batch.outcome or await self._outcome(batch, account)
             self._closing.add(batch.id)
             if batch.outcome is None:
-                await self._service.off_loop(lambda: self._batches.close(batch.id, outcome))
+                await self._service.run_in_thread(lambda: self._batches.close(batch.id, outcome))
             await asyncio.to_thread(publish, self._service.database, batch, outcome)
         except Exception:
             LOG.exception("the batch %s stands still; it goes on in a while", batch.id)
@@ -163,7 +163,7 @@ class BatchRunner:
     async def _run_lines(self, batch: StoredBatch, account: ApiKeyUsage) -> None:
         places, after = asyncio.Semaphore(self._most), 0
         async with asyncio.TaskGroup() as group:
-            while lines := await self._service.off_loop(
+            while lines := await self._service.run_in_thread(
                 partial(self._batches.pending, batch.id, after=after, limit=LINES_AT_A_TIME)
             ):
                 for line in lines:
@@ -184,7 +184,7 @@ class BatchRunner:
         state = LineState.COMPLETED if answer.status == 200 else LineState.FAILED
         response = LineResponse(answer.status, request_id, msgspec.Raw(bytes(answer.body)))
         reply = reply_line(line.custom_id, response)
-        await self._service.off_loop(lambda: self._batches.record(batch.id, line.place, state, reply))
+        await self._service.run_in_thread(lambda: self._batches.record(batch.id, line.place, state, reply))
 
     @asynccontextmanager
     async def _room(self) -> AsyncGenerator[None]:

@@ -18,7 +18,7 @@ from headrace.api.http.openapi import replies, request_body
 from headrace.api.http.request_body import read_body
 from headrace.api.openai.batch_lines import read_lines
 from headrace.api.openai.batch_runner import runner_of
-from headrace.api.openai.files import EXPIRES_AFTER_S, no_such_file, query_number, query_schema
+from headrace.api.openai.files import EXPIRES_AFTER_S, file_not_found, query_number, query_schema
 from headrace.api.openai.parameters import parse_body
 from headrace.api.openai.schema import BatchList, BatchObject, BatchUsage, RequestCounts
 from headrace.api.service import get_service
@@ -137,7 +137,7 @@ async def create_batch(http: HttpRequest) -> Response:
         files = Files(service.database)
         file = files.get(owner(), body.input_file_id) if service.database.exists else None
         if file is None:
-            raise no_such_file(body.input_file_id, "input_file_id")
+            raise file_not_found(body.input_file_id, "input_file_id")
         if file.purpose != "batch":
             raise InvalidRequest(
                 f"the file's purpose is {file.purpose!r}: upload it with the purpose 'batch'",
@@ -155,7 +155,7 @@ async def create_batch(http: HttpRequest) -> Response:
             files_expire_after_s=None if expires_after is None else expires_after.seconds,
         )
 
-    batch = await service.off_loop(begin)
+    batch = await service.run_in_thread(begin)
     runner_of(http).look()
     return json_response(batch_object(batch))
 
@@ -177,7 +177,7 @@ async def list_batches(http: HttpRequest) -> Response:
             return []
         return Batches(service.database).page(owner(), after=after, limit=limit + 1)
 
-    found = [batch_object(batch) for batch in await service.off_loop(read)]
+    found = [batch_object(batch) for batch in await service.run_in_thread(read)]
     page = found[:limit]
     first, last = (page[0].id, page[-1].id) if page else (None, None)
     return json_response(BatchList(page, len(found) > limit, first, last))
@@ -191,7 +191,7 @@ async def get_batch(http: HttpRequest, batch_id: str) -> Response:
     def read() -> StoredBatch | None:
         return Batches(service.database).get(owner(), batch_id) if service.database.exists else None
 
-    batch = await service.off_loop(read)
+    batch = await service.run_in_thread(read)
     if batch is None:
         raise _no_such_batch(batch_id)
     return json_response(batch_object(batch))
@@ -205,7 +205,7 @@ async def cancel_batch(http: HttpRequest, batch_id: str) -> Response:
     def cancel() -> StoredBatch | None:
         return Batches(service.database).cancel(owner(), batch_id) if service.database.exists else None
 
-    batch = await service.off_loop(cancel)
+    batch = await service.run_in_thread(cancel)
     if batch is None:
         raise _no_such_batch(batch_id)
     if batch.ended_s is not None and batch.status != "cancelled":

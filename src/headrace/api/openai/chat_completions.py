@@ -105,15 +105,15 @@ class ChatBody(ScalingBody):
                 param=name,
                 code="unsupported_parameter",
             )
-        continues = bool(self.continue_final_message)
-        begins = not continues if self.add_generation_prompt is None else self.add_generation_prompt
+        is_continuation = bool(self.continue_final_message)
+        begins = not is_continuation if self.add_generation_prompt is None else self.add_generation_prompt
         conversation = prepare(
             model.template,
             messages_from_openai(self.messages),
             use=tool_use_from_openai(self.tools, self.tool_choice, self.parallel_tool_calls),
             family=tool_format,
             add_generation_prompt=begins,
-            continue_final_message=continues,
+            continue_final_message=is_continuation,
             variables=template_variables(self.chat_template_kwargs, self.effort, model.template.reads),
         )
         check_characters(conversation.text, model.context_length, "messages")
@@ -172,7 +172,7 @@ class ChatBody(ScalingBody):
         return next(iter(values.values()), None)
 
     def request(
-        self, model: LoadedModel, conversation: ChatPrompt, request_id: str, salt: str
+        self, model: LoadedModel, conversation: ChatPrompt, request_id: str, cache_salt: str
     ) -> EngineRequest:
         """The engine request that this body asks for. Tokenises: not for the event loop."""
         limit = self._limit
@@ -186,9 +186,9 @@ class ChatBody(ScalingBody):
             )
         if self.logprobs:
             more["logprobs"] = self.top_logprobs or 0
-        thinking, scaling = self._thinking(model, conversation), self.scaling(conversation.answer_place)
+        thinking, scaling = self._thinking(model, conversation), self.scaling(conversation.answer_span)
         request = self.conversation_request(
-            model, conversation, request_id, salt, thinking, **more, **self.computed
+            model, conversation, request_id, cache_salt, thinking, **more, **self.computed
         )
         request = replace(request, scaling=scaling)
         if self.prediction is None:
@@ -261,17 +261,17 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     body, warnings = await read_parameters(ChatBody, http)
     model = await service.use(call_of(http), body.model)
     head = ResponseMeta(new_id("chatcmpl"), model.name, warnings, body.include_usage)
-    salt = key_salt(http, body.prompt_cache_key)
+    cache_salt = key_salt(http, body.prompt_cache_key)
 
     def prepared() -> tuple[ChatPrompt, EngineRequest]:
         conversation = body.conversation(model, service.settings.tool_format)
-        return conversation, body.request(model, conversation, head.id, salt)
+        return conversation, body.request(model, conversation, head.id, cache_salt)
 
-    conversation, request = await service.off_loop(prepared)
+    conversation, request = await service.run_in_thread(prepared)
     reads = model.template.reads if model.template else frozenset[str]()
     idle = idle_variables(body.chat_template_kwargs, body.effort, reads, "reasoning_effort")
     head.warnings.extend(idle)
-    if conversation.strict_in_vain:
+    if conversation.strict_unavailable:
         head.warnings.append(ParameterWarning("tools", STRICT_UNAVAILABLE))
     shape = ChatFormatter(model, body, conversation)
     return await respond(http, model, [request], shape, head, stream=bool(body.stream))

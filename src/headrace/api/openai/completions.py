@@ -74,7 +74,7 @@ class CompletionBody(ScalingBody):
             return cast("list[str | list[int]]", entries)
         return [_checked_ids(_list(entry), context_length) for entry in entries]
 
-    def requests(self, model: LoadedModel, request_id: str, salt: str) -> list[EngineRequest]:
+    def requests(self, model: LoadedModel, request_id: str, cache_salt: str) -> list[EngineRequest]:
         """An engine request for each prompt. Tokenises: not for the event loop."""
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         params = self.sampling(model.defaults, max_tokens=max_tokens, **self._logprobs(), **self.computed)
@@ -91,10 +91,10 @@ class CompletionBody(ScalingBody):
                 prompt=prompt_ids,
                 params=params,
                 request_id=f"{request_id}-{index}",
-                salt=salt,
+                cache_salt=cache_salt,
                 priority=self.priority,
                 deadline_s=self.deadline_s,
-                continues=len(prompt) > 0,
+                is_continuation=len(prompt) > 0,
                 constraint=self.constraint(),
                 scaling=scaling,
             )
@@ -238,10 +238,10 @@ async def create_completion(http: HttpRequest) -> Response:
     body, warnings = await read_parameters(CompletionBody, http)
     model = await service.use(call_of(http), body.model)
     head = ResponseMeta(new_id("cmpl"), model.name, warnings, body.include_usage)
-    salt = key_salt(http, body.prompt_cache_key)
+    cache_salt = key_salt(http, body.prompt_cache_key)
     if call_of(http).body_bytes <= QUICK_BODY_BYTES:
-        requests = body.requests(model, head.id, salt)
+        requests = body.requests(model, head.id, cache_salt)
     else:
-        requests = await service.off_loop(lambda: body.requests(model, head.id, salt))
+        requests = await service.run_in_thread(lambda: body.requests(model, head.id, cache_salt))
     shape = TextFormatter(model, body, requests)
     return await respond(http, model, requests, shape, head, stream=bool(body.stream))

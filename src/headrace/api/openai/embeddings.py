@@ -145,7 +145,7 @@ async def computed(
 ) -> Embeddings | None:
     """The vectors of the requests that `make` makes; None where the client left."""
     service = get_service(http)
-    requests = await service.off_loop(make)
+    requests = await service.run_in_thread(make)
     found = Embeddings(len(requests))
     generation = await service.start(model, requests, found.take, call_of(http))
     return found if await wait_for_end(http, generation) else None

@@ -74,7 +74,7 @@ def query_schema(**properties: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def no_such_file(file_id: str, param: str | None = None) -> NotFound:
+def file_not_found(file_id: str, param: str | None = None) -> NotFound:
     """The error for a file that is not there, or not the caller's."""
     return NotFound(
         f"there is no file {file_id[:80]!r}: it was deleted, has expired or never was", param=param
@@ -108,7 +108,7 @@ async def upload_file(http: HttpRequest) -> Response:
         parts = (content[at : at + PART_BYTES] for at in range(0, len(content), PART_BYTES))
         return files.add(owner(), file.filename or "upload", purpose, parts, expires_after_s=expires_after_s)
 
-    return json_response(file_object(await service.off_loop(keep)))
+    return json_response(file_object(await service.run_in_thread(keep)))
 
 
 def _upload(form: dict[str, FormField]) -> tuple[FormField, str, int | None]:
@@ -186,7 +186,7 @@ async def list_files(http: HttpRequest) -> Response:
             owner(), purpose=purpose, after=after, limit=limit + 1, newest_first=order == "desc"
         )
 
-    found = [file_object(file) for file in await service.off_loop(read)]
+    found = [file_object(file) for file in await service.run_in_thread(read)]
     page = found[:limit]
     first, last = (page[0].id, page[-1].id) if page else (None, None)
     return json_response(FileList(page, len(found) > limit, first, last))
@@ -198,9 +198,9 @@ async def _find(http: HttpRequest, file_id: str) -> StoredFile:
     def read() -> StoredFile | None:
         return Files(service.database).get(owner(), file_id) if service.database.exists else None
 
-    file = await service.off_loop(read)
+    file = await service.run_in_thread(read)
     if file is None:
-        raise no_such_file(file_id)
+        raise file_not_found(file_id)
     return file
 
 
@@ -231,7 +231,7 @@ async def get_file_content(http: HttpRequest, file_id: str) -> Response:
 
 async def _content(service: Service, file: StoredFile) -> AsyncGenerator[bytes]:
     parts: Iterator[bytes] = Files(service.database).parts(file.id)
-    while part := await service.off_loop(lambda: next(parts, b"")):
+    while part := await service.run_in_thread(lambda: next(parts, b"")):
         yield part
 
 
@@ -240,5 +240,5 @@ async def delete_file(http: HttpRequest, file_id: str) -> Response:
     """Remove one of the caller's files. A batch made from it goes on: it has its lines already."""
     service, owner = get_service(http), call_of(http).account.owner
     await _find(http, file_id)
-    await service.off_loop(lambda: Files(service.database).delete(owner(), file_id))
+    await service.run_in_thread(lambda: Files(service.database).delete(owner(), file_id))
     return json_response(FileDeleted(file_id))

@@ -238,7 +238,7 @@ class GenerationBody(RequestBody):
         model: LoadedModel,
         conversation: ChatPrompt,
         request_id: str,
-        salt: str,
+        cache_salt: str,
         thinking: ReasoningBudget | None,
         **more: Any,
     ) -> EngineRequest:
@@ -249,10 +249,10 @@ class GenerationBody(RequestBody):
             # The template writes the special tokens, so none are added.
             prompt=tuple(model.tokenizer.encode(conversation.text, add_special=False)),
             request_id=request_id,
-            salt=salt,
+            cache_salt=cache_salt,
             priority=self.priority,
             deadline_s=self.deadline_s,
-            visible_ids=conversation.visible_ids(model.tokenizer),
+            visible_token_ids=conversation.visible_token_ids(model.tokenizer),
             constraint=conversation.constraint(model.tokenizer, self.constraint()),
             thinking=thinking,
         )
@@ -305,7 +305,7 @@ async def read_parameters(kind: type[Body], http: HttpRequest) -> tuple[Body, li
     """The body of `http`, checked, with its warnings. Large ones are parsed off the event loop."""
     data = await read_body(http)
     if len(data) > LARGE_BODY_BYTES:
-        body = await get_service(http).off_loop(lambda: parse_body(kind, data))
+        body = await get_service(http).run_in_thread(lambda: parse_body(kind, data))
     else:
         body = parse_body(kind, data)
     warnings = body.warnings()

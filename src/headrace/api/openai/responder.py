@@ -112,7 +112,7 @@ def usage_body(usages: Sequence[Usage], reasoning_tokens: int = 0) -> UsageBody:
     """Token counts, added up over the prompts of one HTTP request."""
     prompt = sum(usage.prompt_tokens for usage in usages)
     completion = sum(usage.completion_tokens for usage in usages)
-    reasons = [usage.miss_reason for usage in usages if usage.miss_reason is not None]
+    reasons = [usage.cache_miss_reason for usage in usages if usage.cache_miss_reason is not None]
     details = PromptDetails(sum(usage.cached_tokens for usage in usages), reasons[0] if reasons else None)
     saved = sum(usage.tokens_saved for usage in usages)
     parts = CompletionDetails(

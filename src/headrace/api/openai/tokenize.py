@@ -98,7 +98,7 @@ async def tokenize(http: HttpRequest) -> Response:
         texts = [model.tokenizer.pieces.token_of(token) or "" for token in ids]
         return Tokenized(len(ids), model.context_length, ids, texts if body.return_token_strs else None)
 
-    return json_response(await service.off_loop(encoded))
+    return json_response(await service.run_in_thread(encoded))
 
 
 @router.post("/detokenize", openapi_extra=_schema(DetokenizeBody), responses=replies(PromptText))
@@ -114,7 +114,7 @@ async def detokenize(http: HttpRequest) -> Response:
                 raise InvalidRequest(f"tokens: {token} is no token of this model", param="tokens")
         return PromptText(model.tokenizer.decode(body.tokens, skip_special=False))
 
-    return json_response(await service.off_loop(decoded))
+    return json_response(await service.run_in_thread(decoded))
 
 
 @router.post(
@@ -127,5 +127,5 @@ async def apply_template(http: HttpRequest) -> Response:
     service = get_service(http)
     body = parse_body(TemplateBody, await read_body(http))
     model = await service.use(call_of(http), body.model)
-    text = await service.off_loop(lambda: body.text(model, service.settings.tool_format))
+    text = await service.run_in_thread(lambda: body.text(model, service.settings.tool_format))
     return json_response(PromptText(text))

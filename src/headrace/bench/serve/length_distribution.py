@@ -11,7 +11,7 @@ from msgspec import Struct
 from headrace.errors import UsageError
 
 _FORMS = re.compile(r"(?P<first>\d+)(?:(?P<sign>[:~])(?P<second>\d+))?")
-MOST_TOKENS = 2**20
+MAX_TOKENS = 2**20
 
 
 class Lengths(Struct, frozen=True):
@@ -44,9 +44,9 @@ def parse_lengths(text: str, param: str) -> Lengths:
             f"{flag} is {text!r}: write N, LOW:HIGH (uniform) or MEAN~DEVIATION (normal)", param=param
         )
     first, sign, second = int(found["first"]), found["sign"], int(found["second"] or 0)
-    if not 1 <= first <= MOST_TOKENS or second > MOST_TOKENS or (sign == ":" and second < first):
+    if not 1 <= first <= MAX_TOKENS or second > MAX_TOKENS or (sign == ":" and second < first):
         raise UsageError(
-            f"{flag} is {text!r}: token counts lie between 1 and {MOST_TOKENS:,}, LOW before HIGH",
+            f"{flag} is {text!r}: token counts lie between 1 and {MAX_TOKENS:,}, LOW before HIGH",
             param=param,
         )
     if sign is None:

@@ -39,7 +39,7 @@ from headrace.bench.serve.workload import (
 from headrace.errors import UsageError
 from headrace.executors.machine_limits import cpu_name
 
-LEAST_REQUESTS = 16  # of a point, unless told
+MIN_REQUESTS = 16  # of a point, unless told
 REQUESTS_PER_USER = 4
 OPEN_REQUESTS = 100
 DEFAULT_TIMEOUT_S = 600.0
@@ -83,7 +83,7 @@ class BenchConfig(Struct, frozen=True, kw_only=True):
         """Requests of one point."""
         trace = len(self.workload.requests) if isinstance(self.workload, TraceWorkload) else None
         if point.form == "concurrency":
-            count = self.requests or max(LEAST_REQUESTS, REQUESTS_PER_USER * int(point.level))
+            count = self.requests or max(MIN_REQUESTS, REQUESTS_PER_USER * int(point.level))
         else:
             count = self.requests or trace or OPEN_REQUESTS
         return count if trace is None else min(count, trace)

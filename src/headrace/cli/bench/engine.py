@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from msgspec import to_builtins
 
-from headrace.bench.engine import MOST_REPEATS, StepReport, bench_step, default_cache, shares
+from headrace.bench.engine import MAX_REPEATS, StepReport, bench_step, default_cache, shares
 from headrace.bench.summary import Summary
 from headrace.bench.workload import Workload
 from headrace.cli.flags import takes_settings
@@ -41,7 +41,7 @@ def command(
     runs: Annotated[int, typer.Option(help="Runs; the median of them is shown.")] = 3,
     repeats: Annotated[
         int, typer.Option(help="For each run, how many slow ones are repeated at most.")
-    ] = MOST_REPEATS,
+    ] = MAX_REPEATS,
     json: JsonFlag = False,
     *,
     settings: Settings,

@@ -29,7 +29,7 @@ from headrace.errors import UsageError
 DEFAULT_LEVELS: Mapping[Form, str] = {"concurrency": "1,2,4,8,16", "rate": "1", "speed": "1"}
 DEFAULT_PROMPT, DEFAULT_OUTPUT = "256", "128"
 DEFAULT_TTFT_MS, DEFAULT_TPOT_MS = 500.0, 100.0
-MOST_USERS = 10_000
+MAX_USERS = 10_000
 _LENGTHS = "N|LOW:HIGH|MEAN~DEV"
 
 
@@ -147,9 +147,9 @@ def _point(form: Form, text: str) -> Point:
         level = float(text)
     except ValueError:
         level = math.nan
-    if form == "concurrency" and (level != level // 1 or not 1 <= level <= MOST_USERS):
+    if form == "concurrency" and (level != level // 1 or not 1 <= level <= MAX_USERS):
         raise UsageError(
-            f"--concurrency has {text!r}: it takes whole numbers from 1 to {MOST_USERS:,}, such as "
+            f"--concurrency has {text!r}: it takes whole numbers from 1 to {MAX_USERS:,}, such as "
             f"{DEFAULT_LEVELS[form]}",
             param=form,
         )

@@ -109,4 +109,4 @@ class BeamGroup:
         """Tokens of the beams that are given out."""
         generated = sum(len(beam.tokens) for _, beam in self.search.finished)
         first = self._first
-        return Usage(first.prompt_length, generated, first.cached_tokens, first.miss_reason)
+        return Usage(first.prompt_length, generated, first.cached_tokens, first.cache_miss_reason)

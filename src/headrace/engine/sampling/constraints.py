@@ -53,13 +53,13 @@ class Constraints:
             )
         return ReasoningState(request.thinking, self._tokenizer.token_bytes)
 
-    def visible_ids(self, request: EngineRequest) -> frozenset[int]:
+    def visible_token_ids(self, request: EngineRequest) -> frozenset[int]:
         """Special tokens that are part of the text: those that the request or its structural tag names."""
         constraint = request.constraint
         if constraint is None or constraint.kind != "structural_tag":
-            return request.visible_ids
+            return request.visible_token_ids
         named = self._grammars.tokens.special_ids.items()
-        return request.visible_ids.union(token for text, token in named if text in constraint.text)
+        return request.visible_token_ids.union(token for text, token in named if text in constraint.text)
 
     def fixed(self, request: EngineRequest) -> Mask | None:
         """What limits every token of a request."""

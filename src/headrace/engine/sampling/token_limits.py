@@ -35,25 +35,25 @@ class TokenLimits:
         ids = {tuple(self._tokenizer.encode(text, add_special=False, parse_special=False)) for text in texts}
         return [list(word) for word in sorted(ids) if word]
 
-    def breakers(self, params: SamplingParams, visible_ids: frozenset[int]) -> SequenceBreakers | None:
+    def breakers(self, params: SamplingParams, visible_token_ids: frozenset[int]) -> SequenceBreakers | None:
         """A new finder of sequence breakers, where dry is on."""
         if not params.dry_multiplier:
             return None
-        tokens = self._token_bytes("dry_multiplier", visible_ids)
+        tokens = self._token_bytes("dry_multiplier", visible_token_ids)
         return SequenceBreakers(tokens.tokens, params.dry_sequence_breakers)
 
-    def banned(self, params: SamplingParams, visible_ids: frozenset[int]) -> BannedTokens | None:
+    def banned(self, params: SamplingParams, visible_token_ids: frozenset[int]) -> BannedTokens | None:
         """The tokens that contain a banned string, and what finds those that complete one."""
         if not params.banned_strings:
             return None
-        tokens = self._token_bytes("banned_strings", visible_ids)
-        key = (visible_ids, params.banned_strings)
+        tokens = self._token_bytes("banned_strings", visible_token_ids)
+        key = (visible_token_ids, params.banned_strings)
         with self._lock:
             if key not in self._banned:
                 self._banned[key] = BannedTokens(tokens, params.banned_strings)
             return _latest(self._banned, key)
 
-    def _token_bytes(self, param: str, visible_ids: frozenset[int]) -> TokenBytes:
+    def _token_bytes(self, param: str, visible_token_ids: frozenset[int]) -> TokenBytes:
         """What each token adds to an output's text: nothing, if it is special and not visible."""
         pieces = self._tokenizer.pieces
         if pieces.kind is Kind.WHOLE:
@@ -62,13 +62,13 @@ class TokenLimits:
                 param=param,
             )
         with self._lock:
-            if visible_ids not in self._tokens:
+            if visible_token_ids not in self._tokens:
                 tokens = pieces.bytes_of_all(self._vocabulary)
-                for token in pieces.special_ids - visible_ids:
+                for token in pieces.special_ids - visible_token_ids:
                     if token < len(tokens):
                         tokens[token] = b""
-                self._tokens[visible_ids] = TokenBytes(tokens)
-            return _latest(self._tokens, visible_ids)
+                self._tokens[visible_token_ids] = TokenBytes(tokens)
+            return _latest(self._tokens, visible_token_ids)
 
 
 def _latest(cache: OrderedDict[Key, Value], key: Key) -> Value:

@@ -58,7 +58,7 @@ class TokenSampling:
         """The same in one call, where no token needs the loop."""
         rows = [turn.choice.row for turn in turns]
         drafts = [turn.chunk.sequence.draft[: turn.chunk.drafted] for turn in turns]
-        drawn = self._sampler.draw_drafted(logits, rows, [turn.row for turn in turns], drafts)
+        drawn = self._sampler.sample_draft(logits, rows, [turn.row for turn in turns], drafts)
         for turn, tokens in zip(turns, drawn, strict=True):
             turn.take_all(tokens, self._sampler)
 

@@ -138,7 +138,7 @@ class ScalingController:
             return []
         alive = [index for index, choice in enumerate(self._choices) if not choice.done]
         generated = {index: self._generated(index) for index in alive}
-        return [Stop(index, "cancelled", "vote") for index in self._ballot.superfluous(generated)]
+        return [Stop(index, "cancelled", "vote") for index in self._ballot.prunable(generated)]
 
     def _outranked(self) -> list[Stop]:
         """With the log-probability of the whole: who is worse already than as many as are kept."""

@@ -22,7 +22,7 @@ class MajorityVote:
       And this is also necessary, as that rest is possible.
     - A running choice with g tokens so far ends with g + 1 or more. Where the answer is decided and
       (g + 1, its index) comes after (tokens, index) of the best of the leader's choices, it cannot be the
-      winner, whatever it answers. `superfluous` names such choices, and no others.
+      winner, whatever it answers. `prunable` names such choices, and no others.
 
     So the winner, and every byte of it, is that of the vote in which all choices run to their ends, whatever
     the order in which they end. Only how many votes were counted by then, and which choices were stopped
@@ -60,7 +60,7 @@ class MajorityVote:
             self._votes.setdefault(answer, []).append(choice)
         self.decided = self.decided or self._certain()
 
-    def superfluous(self, generated: Mapping[int, int]) -> list[int]:
+    def prunable(self, generated: Mapping[int, int]) -> list[int]:
         """The choices that can change nothing any more, of those under way with so many tokens each."""
         if not self.decided:
             return []

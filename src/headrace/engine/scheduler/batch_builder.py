@@ -35,9 +35,9 @@ class BatchBuilder:
     def forget(self, sequence: Sequence) -> None:
         self._rows.pop(sequence.id, None)
 
-    def build(self, chunks: Sequence_[ScheduledChunk], *, spare: int = 0) -> Step:
+    def build(self, chunks: Sequence_[ScheduledChunk], *, lookahead_tokens: int = 0) -> Step:
         """The step that computes the chunks; rows with logits come in the order of the chunks. The tables
-        have the pages of `spare` tokens more."""
+        have the pages of `lookahead_tokens` tokens more."""
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
@@ -70,7 +70,7 @@ class BatchBuilder:
             slots=_ints(slots),
             query_starts=_ints(starts),
             lengths=_ints(lengths),
-            block_tables=_block_tables(page_rows, [length + spare for length in lengths], size),
+            block_tables=_block_tables(page_rows, [length + lookahead_tokens for length in lengths], size),
             rows=_ints(rows),
             state_slots=_ints([chunk.sequence.state_slot for chunk in chunks]),
         )

@@ -144,7 +144,7 @@ class Scheduler:
             self._stop(sequence, keep=sequence.cache)
         sequence.state = State.FINISHED
 
-    def hold(self, sequence: Sequence) -> None:
+    def pause(self, sequence: Sequence) -> None:
         """Compute no more of it until `resume`. Its full pages stay in the prefix tree until evicted."""
         if sequence.state is State.WAITING:
             take_out(self._waiting, sequence)
@@ -153,11 +153,11 @@ class Scheduler:
             sequence.computed = 0
         else:
             return
-        sequence.state = State.HELD
+        sequence.state = State.PAUSED
 
     def resume(self, sequence: Sequence) -> None:
         """Back to its place in the queue, if it was held."""
-        if sequence.state is State.HELD:
+        if sequence.state is State.PAUSED:
             sequence.state = State.WAITING
             insort(self._waiting, sequence, key=RANK)
 
@@ -223,10 +223,10 @@ class Scheduler:
             sequence.scores = sequence.scores and computed < sequence.prompt_length - 1
             first, last = start // size, computed // size
             if last > first and not self._recurrent:
-                self._tree.insert(sequence.cache_salt, sequence.tokens, sequence.pages, first, last)
-            leads = self._leaders.get(sequence.request_key) is sequence
+                self._tree.insert(sequence.cache_root, sequence.tokens, sequence.pages, first, last)
+            leads = self._leaders.get(sequence.request_id) is sequence
             if leads and computed >= self._shareable(sequence):
-                del self._leaders[sequence.request_key]
+                del self._leaders[sequence.request_id]
                 self._blocked = None  # it may share these pages now
 
     def _lengthen(self, planned: dict[int, ScheduledChunk], budget: int) -> None:
@@ -248,8 +248,8 @@ class Scheduler:
     def _room(self, sequence: Sequence, length: int) -> int:
         """Get pages for `length` tokens while there is one left for every sequence; room for how many."""
         size = self._page_tokens
-        spare = self.available_pages - len(self._running)
-        needed = min(pages_for(length, size) - len(sequence.pages), spare)
+        lookahead_tokens = self.available_pages - len(self._running)
+        needed = min(pages_for(length, size) - len(sequence.pages), lookahead_tokens)
         if needed > 0:
             self._take_pages(sequence, needed)
         return len(sequence.pages) * size
@@ -291,7 +291,7 @@ class Scheduler:
                 sequence = self._waiting[place]
                 if sequence is self._blocked:
                     break
-                if sequence.request_key not in self._leaders:
+                if sequence.request_id not in self._leaders:
                     return place, sequence
                 place += 1
         return place, None
@@ -303,7 +303,7 @@ class Scheduler:
         elif sequence.scores:
             match = Match([], 0, "scored")
         else:
-            match = self._tree.match(sequence.cache_salt, sequence.tokens)
+            match = self._tree.match(sequence.cache_root, sequence.tokens)
         sequence.pages = match.pages
         if not self._fits(sequence):
             self._tree.release(match.pages)
@@ -318,13 +318,13 @@ class Scheduler:
         if not sequence.admitted:
             sequence.admitted = True
             sequence.cached_tokens = match.tokens_matched
-            sequence.miss_reason = match.miss_reason
+            sequence.cache_miss_reason = match.cache_miss_reason
             if not sequence.cache:
-                sequence.miss_reason = "disabled"
-            elif match.miss_reason is not None and self._in_flight(sequence):
-                sequence.miss_reason = "in_flight"
+                sequence.cache_miss_reason = "disabled"
+            elif match.cache_miss_reason is not None and self._in_flight(sequence):
+                sequence.cache_miss_reason = "in_flight"
         if sequence.computed < self._shareable(sequence):
-            self._leaders[sequence.request_key] = sequence
+            self._leaders[sequence.request_id] = sequence
         return True
 
     def _fits(self, newcomer: Sequence) -> bool:
@@ -344,7 +344,7 @@ class Scheduler:
         """Whether a running sequence of the same salt is computing the first page that this one misses."""
         start, end = sequence.computed, sequence.computed + self._page_tokens
         return end < len(sequence.tokens) and any(
-            leader.cache_salt == sequence.cache_salt
+            leader.cache_root == sequence.cache_root
             and leader.tokens[start:end] == sequence.tokens[start:end]
             and leader.tokens[:start] == sequence.tokens[:start]
             for leader in self._leaders.values()
@@ -393,5 +393,5 @@ class Scheduler:
         self._tree.release(sequence.pages, keep=keep)
         sequence.pages = []
         self._blocked = None
-        if self._leaders.get(sequence.request_key) is sequence:
-            del self._leaders[sequence.request_key]
+        if self._leaders.get(sequence.request_id) is sequence:
+            del self._leaders[sequence.request_id]

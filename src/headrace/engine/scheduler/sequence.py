@@ -19,7 +19,7 @@ class State(Enum):
 
     WAITING = "waiting"
     RUNNING = "running"
-    HELD = "held"
+    PAUSED = "paused"
     FINISHED = "finished"
 
 
@@ -29,17 +29,17 @@ class Sequence(Struct, eq=False, kw_only=True):
     The engine appends to `tokens` and sets `draft`, what may follow them, nothing else; the scheduler owns
     the fields after `arrival_s`. A step computes from `tokens[computed:]` and, where it gets to the end, from
     `draft`. `computed` tokens have their keys and values in `pages`.
-    All sequences of one `request_key` have the same prompt, salt and cache setting.
+    All sequences of one `request_id` have the same prompt, salt and cache setting.
     """
 
     id: int  # unique; the later sequence has the larger one
-    request_key: int | str  # unique among the requests in the engine
+    request_id: int | str  # unique among the requests in the engine
     choice: int = 0
     tokens: list[int]
     draft: list[int] = field(default_factory=list[int])
     prompt_length: int
     max_length: int  # tokens: prompt and all that may be generated
-    salt: str = ""
+    cache_salt: str = ""
     cache: bool = True
     priority: int = 0  # lower runs sooner
     arrival_s: float = 0.0  # monotonic clock
@@ -51,7 +51,7 @@ class Sequence(Struct, eq=False, kw_only=True):
     pages: list[int] = field(default_factory=list[int])
     state_slot: int = -1  # where a model's recurrent states of it are; its own while it is running
     cached_tokens: int = 0  # taken from the prefix cache when first admitted
-    miss_reason: MissReason | None = None  # why `cached_tokens` is not larger
+    cache_miss_reason: MissReason | None = None  # why `cached_tokens` is not larger
     preemptions: int = 0
     admitted: bool = False  # once at least
 
@@ -61,9 +61,9 @@ class Sequence(Struct, eq=False, kw_only=True):
         return len(self.tokens) - self.computed
 
     @property
-    def cache_salt(self) -> tuple[bool, int | str]:
+    def cache_root(self) -> tuple[bool, int | str]:
         """Its salt in the prefix tree: its key's, or where `cache` is off one of the request's own."""
-        return (True, self.salt) if self.cache else (False, self.request_key)
+        return (True, self.cache_salt) if self.cache else (False, self.request_id)
 
 
 def agreeing(draft: list[int], tokens: list[int]) -> int:

@@ -7,7 +7,7 @@ FIRST = 1.0  # steps that may be tried before anything has been saved
 MOST = 4.0  # steps: so much is kept of what was saved, lest old luck pays for long losses
 LEAST = -64.0  # steps: so much is remembered of what was lost
 OVERDRAFT = 1.0  # steps: so much more may be lost where what was paid for already may still bring something
-MOST_LOST = 2.0  # steps: so much at most does one step with drafts count for, since it may be disturbed
+MAX_LOST_STEPS = 2.0  # steps: so much at most does one step with drafts count for, since it may be disturbed
 WRITTEN_OFF = 1 / 256  # of what was invested, in each step
 
 
@@ -48,7 +48,7 @@ class SpeculationBudget:
 
     def note(self, saved: float) -> None:
         """Looking, drafting and checking saved so many steps; below zero it cost them."""
-        self._put(max(saved, -MOST_LOST))
+        self._put(max(saved, -MAX_LOST_STEPS))
 
     def invest(self, steps: float) -> None:
         """So much was spent on what steps to come need."""

@@ -65,9 +65,9 @@ class DraftModel:
         if not ready:
             return drafts
         start_s = time.monotonic()
-        step = self._builder.build(chunks, spare=depth - 1)
+        step = self._builder.build(chunks, lookahead_tokens=depth - 1)
         rows = [choices[i].row.for_drafts() for i in ready]
-        ran = self._executor.run_several(step, self._sampler, rows, depth)
+        ran = self._executor.run_multi_step(step, self._sampler, rows, depth)
         for drawn, i, chunk in zip(ran.tokens, ready, chunks, strict=True):
             wrong = next((at for at, token in enumerate(drawn) if not 0 <= token < self._drawn), len(drawn))
             chunk.sequence.draft = drafts[i] = drawn[:wrong]
@@ -102,7 +102,7 @@ class DraftModel:
         if shadow is None:
             shadow = self._shadows[sequence.id] = Sequence(
                 id=sequence.id,
-                request_key=sequence.request_key,
+                request_id=sequence.request_id,
                 tokens=sequence.tokens,
                 prompt_length=sequence.prompt_length,
                 max_length=sequence.max_length,

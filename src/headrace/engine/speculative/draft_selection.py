@@ -11,9 +11,9 @@ from headrace.engine.request_state import ChoiceState
 from headrace.engine.speculative.acceptance import OwnRate
 from headrace.engine.speculative.step_cost_model import LARGEST, StepCosts
 
-MOST_DRAFTED = 31  # of one sequence
-_DEPTHS = (1, 2, 4, 8, 16, MOST_DRAFTED)  # that are compared where nothing has been found yet
-LEAST_GAIN = 1.03  # rates and costs are estimates, and what is guessed has to be learned from
+MAX_DRAFTED = 31  # of one sequence
+_DEPTHS = (1, 2, 4, 8, 16, MAX_DRAFTED)  # that are compared where nothing has been found yet
+MIN_GAIN = 1.03  # rates and costs are estimates, and what is guessed has to be learned from
 _LEAST = 0.02  # probability of a token that is worth being looked at
 
 
@@ -28,7 +28,7 @@ class DraftCandidate(Struct, eq=False):
     count: int = 0
 
 
-def most_paying(
+def best_drafts(
     candidates: Sequence[DraftCandidate], base: int, tokens: int, room: int, costs: StepCosts
 ) -> tuple[list[int], int]:
     """The candidates' drafted tokens, likeliest first, as numbers of their candidates, and how many of these
@@ -62,7 +62,7 @@ def best_depth(chance: float, base: int, costs: StepCosts) -> int:
     several steps of a call; 0 where none make some more than without."""
     curve, loop_s = costs.curve(), costs.plain_loop_s
     base = min(base, LARGEST)
-    best, best_rate = 0, LEAST_GAIN * base / (curve[base] + loop_s)
+    best, best_rate = 0, MIN_GAIN * base / (curve[base] + loop_s)
     for depth in _DEPTHS:
         if base + depth <= LARGEST:
             right = chance * (1 - chance**depth) / (1 - chance) if chance < 1 else depth

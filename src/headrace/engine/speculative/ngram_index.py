@@ -9,7 +9,7 @@ from headrace._native import MATCH_KINDS, SuffixAutomaton
 from headrace.engine.request_state import ChoiceState
 from headrace.engine.sampling.sample_slot import SampleSlot
 from headrace.engine.speculative.acceptance import OwnRate, Rate
-from headrace.engine.speculative.draft_selection import MOST_DRAFTED, DraftCandidate, best_depth, pays
+from headrace.engine.speculative.draft_selection import MAX_DRAFTED, DraftCandidate, best_depth, pays
 from headrace.engine.speculative.drafter_state import Drafting
 from headrace.engine.speculative.ledger import SpeculationLedger
 from headrace.engine.speculative.prompt_lookup import Lookup
@@ -17,7 +17,7 @@ from headrace.engine.speculative.step_cost_model import StepCosts
 from headrace.executors.executor import NO_DRAFTS, DraftPlan
 
 PRIORS = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95)  # rates by the kind of what was found, see MATCH_KINDS
-LEAST_EVERY = 32  # times until what pays is worked out again
+MIN_INTERVAL = 32  # times until what pays is worked out again
 TRIED_KIND = 3  # of what is found: so good a draft is tried even where none seems to pay
 PREDICTION_GRANT = 1.0  # steps that a client's prediction may cost
 _NOTHING = [0] * MATCH_KINDS
@@ -97,7 +97,7 @@ class NgramIndexes:
         if kind < least:
             return None
         self._books.charged = self._books.lookup
-        draft = state.lookup.draft(choice.sequence.tokens, MOST_DRAFTED)
+        draft = state.lookup.draft(choice.sequence.tokens, MAX_DRAFTED)
         if choice.matcher is not None and draft:
             draft = draft[: choice.matcher.fitting(draft)]
         if not draft:
@@ -109,7 +109,7 @@ class NgramIndexes:
         """The least kind of what may be found that pays beside `base` tokens, or one that is good enough to
         be tried."""
         self._least_age += 1
-        if base != self._least_for or self._least_age >= LEAST_EVERY:
+        if base != self._least_for or self._least_age >= MIN_INTERVAL:
             self._least_for = base
             self._least_age = 0
             paying = (kind for kind in range(TRIED_KIND) if pays(self.rates[kind].value, base, costs))
@@ -141,7 +141,7 @@ class NgramIndexes:
     def _guesses(self, turns: Sequence[SampleSlot], room: int, costs: StepCosts) -> DraftPlan:
         base = len(turns)
         self._depths_age += 1
-        if self._depths_age >= LEAST_EVERY:
+        if self._depths_age >= MIN_INTERVAL:
             self._depths_age = 0
             self._epoch += 1
             self._depths.clear()

@@ -12,7 +12,7 @@ from headrace.engine.sampling.sample_slot import SampleSlot
 from headrace.engine.scheduler.sequence import State, agreeing
 from headrace.engine.speculative.acceptance import Rate
 from headrace.engine.speculative.draft_model import DraftModel
-from headrace.engine.speculative.draft_selection import MOST_DRAFTED, DraftCandidate, most_paying
+from headrace.engine.speculative.draft_selection import MAX_DRAFTED, DraftCandidate, best_drafts
 from headrace.engine.speculative.ledger import SpeculationLedger
 from headrace.engine.speculative.ngram_index import NgramIndexes
 from headrace.engine.speculative.probing import BaselineProbe, IdleBackoff, LookupBackoff, ProposalBackoff
@@ -20,8 +20,8 @@ from headrace.engine.speculative.step_cost_model import LARGEST, StepCosts, Step
 from headrace.executors.executor import NO_DRAFTS, DraftPlan
 
 MODEL_PRIOR = 0.7
-MOST_BY_MODEL = 8
-MOST_PENDING = 16  # tokens of a sequence that is still decoding: the sampled one and forced ones
+MAX_MODEL_DRAFT = 8
+MAX_PENDING = 16  # tokens of a sequence that is still decoding: the sampled one and forced ones
 PROBE_EVERY = 16  # times that a draft model, or a good draft, did not pay
 PROBED = 7  # tokens of such a draft
 _GOOD = 0.5  # probability of a first token
@@ -128,7 +128,7 @@ class Speculation:
         decoding: list[ChoiceState] = []
         for choice in choices:
             sequence = choice.sequence
-            if sequence.state is State.RUNNING and sequence.pending <= MOST_PENDING and not sequence.scores:
+            if sequence.state is State.RUNNING and sequence.pending <= MAX_PENDING and not sequence.scores:
                 decoding.append(choice)
         return decoding
 
@@ -233,7 +233,7 @@ class Speculation:
         for choice in decoding:
             forced = choice.matcher.forced_run if due and choice.matcher is not None else []
             if forced:
-                found.append(DraftCandidate(choice, forced[:MOST_DRAFTED], None, 1.0))
+                found.append(DraftCandidate(choice, forced[:MAX_DRAFTED], None, 1.0))
             elif watching and (candidate := self._texts.find(choice, least)) is not None:
                 found.append(candidate)
         return found
@@ -276,7 +276,7 @@ class Speculation:
         chances = [self._texts.state(choice).model_rate.value for choice in asked]
         powers = list(chances)
         best, best_rate, gained = 0, base / (curve[tokens] + self.costs.plain_loop_s), float(base)
-        for depth in range(1, min(MOST_BY_MODEL, room // len(asked)) + 1):
+        for depth in range(1, min(MAX_MODEL_DRAFT, room // len(asked)) + 1):
             gained += sum(powers)
             powers = [power * chance for power, chance in zip(powers, chances, strict=True)]
             seconds = curve[tokens + depth * len(asked)] + depth * each_s
@@ -290,7 +290,7 @@ class Speculation:
 
     def _choose(self, candidates: Sequence[DraftCandidate], base: int, tokens: int, room: int) -> None:
         """Set of all drafts' tokens, likeliest first, so many as make most tokens a second."""
-        taken, best = most_paying(candidates, base, tokens, room, self.costs)
+        taken, best = best_drafts(candidates, base, tokens, room, self.costs)
         if taken and not best and self._probes(candidates[taken[0]].chance):
             best = min(len(taken), PROBED)
         for index in taken[:best]:

@@ -11,11 +11,11 @@ from headrace._native import SeveralSteps
 # Of a step's seconds: what another token adds at least, beyond all that is measured. Decoding is bound by
 # memory, so it is little; too little rather than too much, because what seems not to pay is never measured.
 PRIOR_SHARE = 0.03
-LEAST_PROMPT = 32  # tokens of a prompt that say what tokens cost
+MIN_PROMPT = 32  # tokens of a prompt that say what tokens cost
 ENOUGH_S = 4e-3  # of steps without drafts in a row: the first ones find cold caches and sleeping threads
 # Weight of the newest measurement. What disturbs a step makes it slower, never faster.
 FIRST_WEIGHT, SLOWER_WEIGHT, FASTER_WEIGHT = 0.2, 0.1, 0.7
-MOST_SLOWER = 2.0  # times what was expected: so much at most does one measurement count for
+MAX_SLOWDOWN = 2.0  # times what was expected: so much at most does one measurement count for
 NOTICED = 0.01  # of a measurement: less of a change can wait
 LARGEST = 64  # tokens; larger steps are bound by arithmetic and grow in proportion
 
@@ -35,7 +35,7 @@ class StepTiming(Struct, frozen=True):
 def followed(expected: float, seconds: float, slower_weight: float = SLOWER_WEIGHT) -> float:
     """What is expected after another measurement; one of something that was disturbed does not count for
     much."""
-    change = min(seconds, MOST_SLOWER * expected) - expected
+    change = min(seconds, MAX_SLOWDOWN * expected) - expected
     return expected + change * (FASTER_WEIGHT if change < 0 else slower_weight)
 
 
@@ -91,7 +91,7 @@ class StepCosts:
         """A step with prompts ran so long: where the model lies in the caches, and many tokens therefore
         take much longer than one, it is known from there before drafts are checked. The first one says
         nothing, since it waits for the weights."""
-        if tokens >= LEAST_PROMPT and seconds > 0 and self._measured:
+        if tokens >= MIN_PROMPT and seconds > 0 and self._measured:
             before_s = self._prompt_s
             self._prompt_s = followed(before_s or seconds / tokens, seconds / tokens)
             self._stale = self._stale or abs(self._prompt_s - before_s) > NOTICED * before_s

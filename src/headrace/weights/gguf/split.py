@@ -18,11 +18,11 @@ def open_parts(path: Path) -> list[GgufFile]:
 
     Raises ModelNotFound (no such file), CorruptFile, UnsupportedModel.
     """
-    with ExitStack() as opened:
-        given = opened.enter_context(_open(path))
+    with ExitStack() as starts_in_reasoning:
+        given = starts_in_reasoning.enter_context(_open(path))
         count = _integer(given, "split.count", 1)
         if count < 2:
-            opened.pop_all()
+            starts_in_reasoning.pop_all()
             return [given]
         match = _PART.fullmatch(path.name)
         if match is None or int(match[3]) != count or count > MAX_PARTS:
@@ -31,12 +31,14 @@ def open_parts(path: Path) -> list[GgufFile]:
                 f"end in -00001-of-{count:05}.gguf: give the parts the names they had"
             )
         parts = [
-            opened.enter_context(_open_part(path.with_name(f"{match[1]}-{number:05}-of-{match[3]}.gguf")))
+            starts_in_reasoning.enter_context(
+                _open_part(path.with_name(f"{match[1]}-{number:05}-of-{match[3]}.gguf"))
+            )
             for number in range(1, count + 1)
         ]
         given.close()
         _check_parts(parts)
-        opened.pop_all()
+        starts_in_reasoning.pop_all()
         return parts
 
 

@@ -238,7 +238,7 @@ class ResponseBody(PromptBody, GenerationBody):
         return wanted or written
 
     def request(
-        self, model: LoadedModel, conversation: ChatPrompt, request_id: str, salt: str
+        self, model: LoadedModel, conversation: ChatPrompt, request_id: str, cache_salt: str
     ) -> EngineRequest:
         """The engine request that this body asks for. Tokenises: not for the event loop."""
         more: dict[str, Any] = {"n": 1}
@@ -249,7 +249,7 @@ class ResponseBody(PromptBody, GenerationBody):
         thinking, budget = None, self.thinking_token_budget
         if budget is not None:
             thinking = conversation.thinking(model.tokenizer, budget, param="thinking_token_budget")
-        return self.conversation_request(model, conversation, request_id, salt, thinking, **more)
+        return self.conversation_request(model, conversation, request_id, cache_salt, thinking, **more)
 
     def response(self, response_id: str, model: LoadedModel, request: EngineRequest) -> ResponseObject:
         """The response before anything of it is there."""

@@ -52,16 +52,16 @@ async def create_response(http: HttpRequest) -> Response:
     service, desk, call = get_service(http), get_response_manager(http), call_of(http)
     body, warnings = await read_parameters(ResponseBody, http)
     model = await service.use(call, body.model)
-    response_id, salt = new_id("resp").replace("-", "_"), key_salt(http, body.prompt_cache_key)
+    response_id, cache_salt = new_id("resp").replace("-", "_"), key_salt(http, body.prompt_cache_key)
 
     def prepared() -> PreparedResponse:
         owner = call.account.owner()
         inputs, conversation = _conversation(desk, body, model, owner, service.settings.tool_format)
         return PreparedResponse(
-            owner, inputs, conversation, body.request(model, conversation, response_id, salt)
+            owner, inputs, conversation, body.request(model, conversation, response_id, cache_salt)
         )
 
-    ready = await service.off_loop(prepared)
+    ready = await service.run_in_thread(prepared)
     warnings += _warnings(body, model, ready.conversation)
     response = body.response(response_id, model, ready.request)
     if warnings:
@@ -87,7 +87,7 @@ async def count_input_tokens(http: HttpRequest) -> Response:
         _, conversation = _conversation(desk, body, model, owner, service.settings.tool_format)
         return len(model.tokenizer.encode(conversation.text, add_special=False))
 
-    return json_response(ResponseInputTokens(await service.off_loop(counted)))
+    return json_response(ResponseInputTokens(await service.run_in_thread(counted)))
 
 
 def _conversation(
@@ -103,6 +103,6 @@ def _conversation(
 def _warnings(body: PromptBody, model: LoadedModel, conversation: ChatPrompt) -> list[ParameterWarning]:
     """Warnings for what this model makes nothing of."""
     found = body.idle_variables(model)
-    if conversation.strict_in_vain:
+    if conversation.strict_unavailable:
         found.append(ParameterWarning("tools", STRICT_UNAVAILABLE))
     return found

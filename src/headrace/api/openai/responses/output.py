@@ -141,7 +141,7 @@ class ResponseAnswer:
         self.response.seed = done.seed
         self.response.usage = ResponseUsage(
             usage.prompt_tokens,
-            ResponseInputDetails(usage.cached_tokens, usage.miss_reason),
+            ResponseInputDetails(usage.cached_tokens, usage.cache_miss_reason),
             usage.completion_tokens,
             ResponseOutputDetails(self._reader.reasoning_tokens),
             usage.prompt_tokens + usage.completion_tokens,

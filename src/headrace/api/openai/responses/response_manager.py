@@ -21,7 +21,7 @@ from headrace.errors import InvalidRequest, Overloaded, StoreError
 from headrace.storage.responses import STALE_S, Responses, StoredItem, StoredResponse
 
 LOG = logging.getLogger("headrace.api")
-MOST_IN_BACKGROUND = 256  # at a time: each holds its events in memory until it has ended
+MAX_BACKGROUND_RESPONSES = 256  # at a time: each holds its events in memory until it has ended
 INTERRUPTED = "the server stopped before this response had ended: make it again"
 
 
@@ -85,7 +85,7 @@ class ResponseManager:
 
         self.making[response.id] = making
         try:
-            await self._service.off_loop(add)
+            await self._service.run_in_thread(add)
         except StoreError as error:
             self.making.pop(response.id)
             if response.background:
@@ -101,7 +101,7 @@ class ResponseManager:
     async def drop(self, making: InProgressResponse) -> None:
         """The response was refused before anything of it was made."""
         if self.making.pop(making.response.id, None) is not None:
-            await self._service.off_loop(lambda: self.store.delete(making.owner, making.response.id))
+            await self._service.run_in_thread(lambda: self.store.delete(making.owner, making.response.id))
 
     def ended(self, making: InProgressResponse) -> asyncio.Task[None]:
         """The response has ended: keep what has become of it, where it is to be kept."""
@@ -122,7 +122,7 @@ class ResponseManager:
         making = self.making.get(response_id)
         if making is not None and making.owner == owner:
             return making
-        found = await self._service.off_loop(lambda: self._current(owner, response_id))
+        found = await self._service.run_in_thread(lambda: self._current(owner, response_id))
         if found is None:
             raise response_not_found(response_id)
         return found
@@ -131,13 +131,13 @@ class ResponseManager:
         """The response's JSON."""
         if isinstance(found, InProgressResponse):
             return found.response
-        return await self._service.off_loop(lambda: self._whole(found))
+        return await self._service.run_in_thread(lambda: self._whole(found))
 
     async def inputs(self, found: InProgressResponse | StoredResponse) -> list[StoredItem]:
         """The items of the request that made the response."""
         if isinstance(found, InProgressResponse):
             return [_kept(item) for item in found.inputs]
-        return await self._service.off_loop(lambda: self.store.items(found.id, output=False))
+        return await self._service.run_in_thread(lambda: self.store.items(found.id, output=False))
 
     def events(self, found: StoredResponse, first: int) -> list[bytes] | None:
         """The events from number `first` on of one that was made in the background; None where it was not.
@@ -172,7 +172,7 @@ class ResponseManager:
             del self.making[response_id]
             if making.generation is not None:
                 making.generation.cancel()
-        if not await self._service.off_loop(lambda: self.store.delete(owner, response_id)):
+        if not await self._service.run_in_thread(lambda: self.store.delete(owner, response_id)):
             raise response_not_found(response_id)
 
     def context(self, owner: str, response_id: str) -> list[Item]:
@@ -216,9 +216,9 @@ class ResponseManager:
     def _check_background(self, new: InProgressResponse) -> None:
         """Refuse one more in the background: their HTTP requests have ended and count no longer."""
         owners = [making.owner for making in self.making.values() if making.response.background]
-        if len(owners) >= MOST_IN_BACKGROUND:
+        if len(owners) >= MAX_BACKGROUND_RESPONSES:
             raise Overloaded(
-                f"{MOST_IN_BACKGROUND} responses are being made in the background, as many as may be: try "
+                f"{MAX_BACKGROUND_RESPONSES} background responses are in progress, the maximum: try "
                 "again later"
             )
         own, most = owners.count(new.owner), new.account.limits.concurrency
@@ -240,7 +240,7 @@ class ResponseManager:
             self.store.finish(response.id, response.status, body, output, events)
 
         try:
-            await self._service.off_loop(finish)
+            await self._service.run_in_thread(finish)
         except StoreError as error:
             LOG.error("%s; response %s is not kept", error.message, response.id)
         finally:
@@ -251,7 +251,7 @@ class ResponseManager:
         while self.making:
             await asyncio.sleep(STALE_S / 5)
             try:
-                await self._service.off_loop(lambda: self.store.still_made(list(self.making)))
+                await self._service.run_in_thread(lambda: self.store.still_made(list(self.making)))
             except StoreError as error:
                 LOG.error("%s", error.message)
 

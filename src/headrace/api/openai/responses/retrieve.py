@@ -81,7 +81,7 @@ async def get_response(http: HttpRequest, response_id: str) -> Response:
         if not found.response.background:
             raise _no_stream(response_id)
         return ReplayStream(found, first)
-    events = await get_service(http).off_loop(lambda: desk.events(found, first))
+    events = await get_service(http).run_in_thread(lambda: desk.events(found, first))
     if events is None:
         raise _no_stream(response_id)
     return Response(b"".join(events), media_type=MEDIA_TYPE)
@@ -130,7 +130,7 @@ async def list_input_items(http: HttpRequest, response_id: str) -> Response:
 
 
 async def _owner(http: HttpRequest) -> str:
-    return await get_service(http).off_loop(call_of(http).account.owner)
+    return await get_service(http).run_in_thread(call_of(http).account.owner)
 
 
 def _no_stream(response_id: str) -> InvalidRequest:
