@@ -6,7 +6,7 @@ What speculation brings depends on two things: how often guesses are right, whic
 what a step costs. `mini` at int4 lies in the processor's caches, where five tokens cost more than twice one;
 a model that is read from memory pays little for them. The new folder has the same tokens as MODEL, since the
 matrices of added layers that write into the hidden state are zero, and costs what so many layers cost.
-Figures of it are to be labelled so.
+Figures of it are to be labeled so.
 """
 
 from __future__ import annotations

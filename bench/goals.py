@@ -3,8 +3,9 @@
     python bench/goals.py A=config.json [B=config.json] [--runs 3] [--only int4 int8] [--out goals.md]
 
 A and B are the shapes that the goals are set for, Qwen2.5-0.5B and Llama-3.2-1B; weights are made up. Shares
-are of the limits measured just before and after each run (`headrace bench step`). Some 20 minutes a shape on
-two cores; run it while nothing else runs. Tables go to the terminal as Markdown, and to the file of --out.
+are of the limits measured just before and after each run (`headrace bench engine`). Some 20 minutes a shape
+on two cores; run it while nothing else runs. Tables go to the terminal as Markdown, and to the file of
+--out.
 """
 
 from __future__ import annotations

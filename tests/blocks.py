@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gguf_file import Stored, gguf_bytes
-from headrace.weights.quant_types import BY_NAME, READABLE, SCALED, dequantise
+from headrace.weights.quant_types import BY_NAME, READABLE, SCALED, dequantize
 from headrace.weights.quant_types.blocks import BlockType
 
 GGML = [kind for kind in READABLE if kind.block_size > 1]
@@ -56,7 +56,7 @@ def random_rows(kind: BlockType, n: int, k: int, seed: int = 1, size: float = 1.
             blocks[:, :4] = values.view(np.uint8)
 
     set_scales(1.0)
-    set_scales(size / float(np.sqrt(np.square(dequantise(kind, blocks.reshape(-1))).mean())))
+    set_scales(size / float(np.sqrt(np.square(dequantize(kind, blocks.reshape(-1))).mean())))
     return blocks.reshape(n, -1)
 
 

@@ -64,7 +64,7 @@ def test_stories260k_writes_its_documented_text(tmp_path: Path, shared_data: Pat
 
 
 def test_stories260k_from_q8_0(tmp_path: Path, shared_data: Path) -> None:
-    """The definition, on the dequantised weights, and native products on the blocks as they are write the
+    """The definition, on the dequantized weights, and native products on the blocks as they are write the
     same 200 tokens. Embeddings and keys are wider: rounding those too moves logits by more than the gap
     between the best two tokens at some places."""
     stories = shared_data / "stories260K"
@@ -80,7 +80,7 @@ def test_stories260k_from_q8_0(tmp_path: Path, shared_data: Path) -> None:
 
 @pytest.mark.parametrize("kind", GGML, ids=lambda kind: kind.name)
 def test_every_type_runs_as_it_is(tmp_path: Path, kind: BlockType) -> None:
-    """Logits of native products against those of float32 on the dequantised weights."""
+    """Logits of native products against those of float32 on the dequantized weights."""
     path = block_model(tmp_path, kind.name)
     with open_checkpoint(path) as checkpoint:
         program = verify(record(find_model(checkpoint.config).define))

@@ -181,9 +181,9 @@ def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
-def test_quantised_weights_continue_a_story(llm: LLM, weights: str) -> None:
-    with LLM("novelette", weights=weights) as quantised:
-        text = quantised.generate(OPENING, max_tokens=60, temperature=0.0).text
+def test_quantized_weights_continue_a_story(llm: LLM, weights: str) -> None:
+    with LLM("novelette", weights=weights) as quantized:
+        text = quantized.generate(OPENING, max_tokens=60, temperature=0.0).text
     assert len(text.split()) > 20
     if weights == "bf16":  # the shipped weights' own type
         assert text == llm.generate(OPENING, max_tokens=60, temperature=0.0).text

@@ -61,16 +61,16 @@ def _runs(text: Tagged, usual: dict[str, str]) -> list[Entity]:
 
 
 def regression_tagger(learned: Sequence[Tagged], texts: Sequence[Tagged]) -> list[list[Entity]]:
-    """Logistic regression for each word over parts of it and of its neighbours, then runs of one label."""
+    """Logistic regression for each word over parts of it and of its neighbors, then runs of one label."""
     columns = [TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 4), lowercase=False) for _ in range(3)]
-    rows = [row for text in learned for row in _neighbours(text.text)]
+    rows = [row for text in learned for row in _neighbors(text.text)]
     marks = [_mark(text, *place) for text in learned for place in _words(text.text)]
     features = hstack([c.fit_transform([row[i] for row in rows]) for i, c in enumerate(columns)]).tocsr()
     model = SGDClassifier(loss="log_loss", alpha=1e-6, max_iter=30, random_state=0)
     model.fit(features, marks)
     found: list[list[Entity]] = []
     for text in texts:
-        around = _neighbours(text.text)
+        around = _neighbors(text.text)
         parts = hstack([c.transform([row[i] for row in around]) for i, c in enumerate(columns)]).tocsr()
         found.append(_joined(_words(text.text), list(model.predict(parts)) if around else []))
     return found
@@ -107,6 +107,6 @@ def _words(text: str) -> list[tuple[int, int]]:
     return places
 
 
-def _neighbours(text: str) -> list[tuple[str, str, str]]:
+def _neighbors(text: str) -> list[tuple[str, str, str]]:
     words = ["", *(text[start:end] for start, end in _words(text)), ""]
     return list(zip(words[1:-1], words[:-2], words[2:], strict=True))

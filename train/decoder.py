@@ -107,7 +107,7 @@ class Decoder(nn.Module):
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
-    def initialise(self, generator: torch.Generator) -> None:
+    def initialize(self, generator: torch.Generator) -> None:
         """Draws all matrices; those that write into the residual stream start smaller (GPT-2's rule)."""
         residual = 0.02 / (2 * self.shape.layers) ** 0.5
         for name, parameter in self.named_parameters():

@@ -36,7 +36,7 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
     tokenizer = tokenizer_of_mini(options.work)
     sources = read_pair_sources(options.data)
     decoder = Decoder(SHAPE)
-    decoder.initialise(torch.Generator().manual_seed(options.seed))
+    decoder.initialize(torch.Generator().manual_seed(options.seed))
     if options.start is not None:
         decoder.start_from(options.start)
     decoder.to(options.device)

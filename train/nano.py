@@ -62,7 +62,7 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
     sources = read_sources(options.data)
     teacher, tokenizer = read_model(options.teacher)
     decoder = Decoder(SHAPE)
-    decoder.initialise(torch.Generator().manual_seed(options.seed))
+    decoder.initialize(torch.Generator().manual_seed(options.seed))
     decoder.to(options.device)
     run = Run(
         plan=chat_plan(options, context=SHAPE.context, other_rate=5e-3),

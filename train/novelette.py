@@ -147,7 +147,7 @@ def prepare(options: argparse.Namespace) -> Run:
         tokenizer = train_tokenizer(novels.plain, shape.vocabulary)
         tokenizer.save(str(tokenizer_path))
     decoder = Decoder(shape)
-    decoder.initialise(torch.Generator().manual_seed(options.seed))
+    decoder.initialize(torch.Generator().manual_seed(options.seed))
     matrices = [parameter for parameter in decoder.parameters() if parameter.dim() == 2]
     scales = [parameter for parameter in decoder.parameters() if parameter.dim() == 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": scales, "weight_decay": 0.0}]

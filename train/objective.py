@@ -1,4 +1,4 @@
-"""What is minimised: the loss on given answers, or the distance from a teacher."""
+"""What is minimized: the loss on given answers, or the distance from a teacher."""
 
 import shutil
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Prompts of mini's jobs that none of its training had, for `headrace bench speculate --prompts`.
+"""Prompts of mini's jobs that none of its training had, for `headrace bench speculative --prompts`.
 
     python train/prompts.py --data ../shared/data --out FOLDER [--count 64]
 

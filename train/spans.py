@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 from data.entities import Entity, Tagged
 
-from headrace.tasks.entities import END, INSIDE, START, Labelled
+from headrace.tasks.entities import END, INSIDE, START, Labeled
 
 LABEL_MARK, TEXT_MARK = "<|tool|>", "<|user|>"
 LONGEST_SPAN = 48  # tokens
 
 
-def wanted_scores(encoded: Labelled, entities: Sequence[Entity], labels: Sequence[str]) -> np.ndarray:
+def wanted_scores(encoded: Labeled, entities: Sequence[Entity], labels: Sequence[str]) -> np.ndarray:
     """1 where a token of the text begins, ends or is in an entity of a label: [tokens, labels, 3]."""
     wanted = np.zeros((len(encoded.characters), len(labels), 3), np.float32)
     for entity in entities:

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headrace.tasks.entities import THRESHOLD, Labelled, best_spans, write_labels
+from headrace.tasks.entities import THRESHOLD, Labeled, best_spans, write_labels
 from headrace.tokenization.tokenizer import Tokenizer as HeadraceTokenizer
 
 SHARES = {"wnut": 0.4, "btc": 0.2, "pii": 0.4}
@@ -38,9 +38,9 @@ class Tagger(nn.Module):
         self.label = nn.Linear(shape.hidden, 3 * shape.head, bias=False)
         self.bias = nn.Parameter(torch.full((3,), -3.0))
 
-    def initialise(self, generator: torch.Generator) -> None:
+    def initialize(self, generator: torch.Generator) -> None:
         """As the decoder's; the two matrices too."""
-        self.decoder.initialise(generator)
+        self.decoder.initialize(generator)
         for linear in (self.token, self.label):
             nn.init.normal_(linear.weight, 0.0, self.shape.hidden**-0.5, generator=generator)
 
@@ -55,7 +55,7 @@ class Tagger(nn.Module):
         return torch.einsum("btkd,blkd->btlk", own, theirs) / self.shape.head**0.5 + self.bias
 
 
-def labelled(tokenizer: HeadraceTokenizer, text: str, labels: Sequence[str]) -> Labelled:
+def labeled(tokenizer: HeadraceTokenizer, text: str, labels: Sequence[str]) -> Labeled:
     """The text behind its labels."""
     return write_labels(tokenizer, text, labels, LABEL_MARK, TEXT_MARK)
 
@@ -72,7 +72,7 @@ class TagBatches:
         """A function of `key`. Of a Batch, `documents` is 0 for what fills a row up, else PREFIX or TEXT, and
         `weights` [rows, tokens, labels * 3] what is wanted."""
         random = np.random.default_rng(key)
-        drawn: list[tuple[Labelled, np.ndarray]] = []
+        drawn: list[tuple[Labeled, np.ndarray]] = []
         for _ in range(rows):
             corpus = list(SHARES)[int(np.searchsorted(np.cumsum(list(SHARES.values())), random.random()))]
             text = self._mentions[corpus].swapped(
@@ -80,12 +80,12 @@ class TagBatches:
             )
             labels = [label for label in random.permutation(text.labels) if random.random() < KEPT_LABELS]
             labels = labels or [text.labels[0]]
-            encoded = labelled(self._tokenizer, text.text, labels)
+            encoded = labeled(self._tokenizer, text.text, labels)
             drawn.append((encoded, wanted_scores(encoded, text.entities, labels)))
         return _batch(drawn)
 
 
-def _batch(drawn: list[tuple[Labelled, np.ndarray]]) -> Batch:
+def _batch(drawn: list[tuple[Labeled, np.ndarray]]) -> Batch:
     longest = min(max(len(encoded.ids) for encoded, _ in drawn), LONGEST)
     labels = max(len(encoded.marks) for encoded, _ in drawn)
     tokens = torch.zeros(len(drawn), longest, dtype=torch.long)
@@ -129,7 +129,7 @@ def tag_texts(
     found: list[list[Entity]] = []
     own = HeadraceTokenizer(tokenizer, bos_id=BEGIN_ID)
     for text in texts:
-        encoded = labelled(own, text.text, text.labels)
+        encoded = labeled(own, text.text, text.labels)
         tokens = torch.tensor([encoded.ids], device=device)
         scores = tagger(tokens, torch.ones_like(tokens), torch.tensor([encoded.marks], device=device))
         chances = scores[0, encoded.begin :].sigmoid().cpu().numpy()
@@ -137,7 +137,7 @@ def tag_texts(
     return found
 
 
-def entities(chances: np.ndarray, encoded: Labelled, labels: Sequence[str]) -> list[Entity]:
+def entities(chances: np.ndarray, encoded: Labeled, labels: Sequence[str]) -> list[Entity]:
     """What chances [tokens, labels, 3] of a text's tokens say."""
     spans = best_spans(chances, THRESHOLD, LONGEST_SPAN)
     places = [(encoded.characters[span.first][0], encoded.characters[span.last][1]) for span in spans]

@@ -36,7 +36,7 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
     tokenizer = tokenizer_of_mini(options.work)
     sources = read_tagged(options.data)
     tagger = Tagger(SHAPE)
-    tagger.initialise(torch.Generator().manual_seed(options.seed))
+    tagger.initialize(torch.Generator().manual_seed(options.seed))
     if options.start is not None:
         tagger.decoder.start_from(options.start)
     tagger.to(options.device)

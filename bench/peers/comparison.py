@@ -114,7 +114,7 @@ GROUPS = ("int4", "int8", "gguf")
 MODELS = ("A", "B")
 
 
-def _quantised(group: str, engine: Engine, quant: str) -> Match:
+def _quantized(group: str, engine: Engine, quant: str) -> Match:
     return Match(
         engine=engine,
         quant=quant,
@@ -140,11 +140,11 @@ def _same_file(engine: Engine, quant: str) -> Match:
 
 
 MATCHES = (
-    *(_quantised("int4", engine, "q4_0") for engine in (LLAMA, IK_LLAMA)),
-    *(_quantised("int4", engine, "int4") for engine in (OPENVINO, ONNX)),
-    _quantised("int8", LLAMA, "q8_0"),
-    *(_quantised("int8", engine, "int8") for engine in (OPENVINO, ONNX)),
-    _quantised("int8", VLLM, "w8a8"),
+    *(_quantized("int4", engine, "q4_0") for engine in (LLAMA, IK_LLAMA)),
+    *(_quantized("int4", engine, "int4") for engine in (OPENVINO, ONNX)),
+    _quantized("int8", LLAMA, "q8_0"),
+    *(_quantized("int8", engine, "int8") for engine in (OPENVINO, ONNX)),
+    _quantized("int8", VLLM, "w8a8"),
     *(
         _same_file(engine, quant)
         for quant in ("q4_0", "q4_k_m", "q6_k", "q8_0")

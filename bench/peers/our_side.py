@@ -1,4 +1,4 @@
-"""Our measurements: `headrace bench step`, and which version of the sources they are of."""
+"""Our measurements: `headrace bench engine`, and which version of the sources they are of."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def measure(folder: Path, model: str, match: Match, case: Case, threads: int) ->
     path = folder / "models" / match.model_file.format(model)
     words = ["--weights", match.weights, "--threads", str(threads), "--cache-dir", str(folder / "packed")]
     words += ["--prompt", str(case.prompt), "--generate", str(case.generate), "--batch", str(case.batch)]
-    command = [sys.executable, "-m", "headrace", "bench", "step", str(path), *words]
+    command = [sys.executable, "-m", "headrace", "bench", "engine", str(path), *words]
     command += ["--runs", "1", "--repeats", "0", "--json", "--offline"]
     done = run_whole(command)
     if done.returncode:

@@ -24,7 +24,7 @@ class HeadraceError(Exception):
 
 
 class InvalidRequest(HeadraceError):
-    """A parameter or a body that cannot be honoured."""
+    """A parameter or a body that cannot be honored."""
 
     status = 400
     kind = "invalid_request_error"

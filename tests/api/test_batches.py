@@ -116,11 +116,11 @@ def test_a_wrong_line_fails_alone(start: Serve) -> None:
         {**line("body"), "body": None},
         line("stream", stream=True),
         line("priority", priority=-5),
-        {**line("more"), "colour": "red"},
+        {**line("more"), "color": "red"},
     ]
     refused = [
         line("parameter", temperature=-1),
-        line("unknown", colour="red"),
+        line("unknown", color="red"),
         line("model", model="other"),
         line("long", max_tokens=10_000),
     ]
@@ -147,7 +147,7 @@ def test_a_wrong_line_fails_alone(start: Serve) -> None:
         "model": 404,
         "long": 400,
     }
-    assert answered["unknown"]["body"]["error"]["param"] == "colour"
+    assert answered["unknown"]["body"]["error"]["param"] == "color"
 
 
 def test_completions_too(start: Serve) -> None:
@@ -166,7 +166,7 @@ def test_bad_batches_are_refused(start: Serve, monkeypatch: pytest.MonkeyPatch) 
         ({"completion_window": "tomorrow"}, "completion_window"),
         ({"completion_window": "31d"}, "completion_window"),
         ({"metadata": {"a": "b" * 600}}, "metadata"),
-        ({"extra_body": {"colour": "red"}}, "colour"),
+        ({"extra_body": {"color": "red"}}, "color"),
     ):
         with pytest.raises(openai.BadRequestError) as caught:
             begin(server, [line("a")], **more)

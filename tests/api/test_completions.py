@@ -134,7 +134,7 @@ def test_refusals_name_the_parameter(server: Running, body, param) -> None:
     assert server.model.engine.submitted == []
 
 
-def test_a_refused_prompt_cancels_its_neighbours(server: Running) -> None:
+def test_a_refused_prompt_cancels_its_neighbors(server: Running) -> None:
     server.model.engine.held.clear()
     with pytest.raises(openai.BadRequestError):
         server.openai().completions.create(model=MODEL, prompt=["a", "x" * 5000], max_tokens=1)

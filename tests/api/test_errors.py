@@ -105,7 +105,7 @@ def test_not_a_number_is_refused(server: Running) -> None:
         assert server.http().post(CHAT, content=body).status_code == 400
 
 
-def test_an_unknown_parameter_is_told_its_neighbour(server: Running) -> None:
+def test_an_unknown_parameter_is_told_its_neighbor(server: Running) -> None:
     reply = server.http().post(CHAT, json={"messages": MESSAGES, "temprature": 1})
     assert "did you mean 'temperature'?" in reply.json()["error"]["message"]
 

@@ -87,7 +87,7 @@ def test_bad_uploads_are_named(server: Running, monkeypatch: pytest.MonkeyPatch)
         ({"purpose": "batch"}, {"file": ("a", b"")}, "file"),
         ({"purpose": "batch"}, {"file": ("a" * 300, b"x")}, "file"),
         ({"purpose": "batch", "file": "text"}, {"other": ("a", b"x")}, "other"),
-        ({"purpose": "batch", "colour": "red"}, good, "colour"),
+        ({"purpose": "batch", "color": "red"}, good, "color"),
         ({"purpose": "batch", "expires_after[anchor]": "created_at"}, good, "expires_after"),
     ):
         reply = http.post("/v1/files", data=data, files=files)
@@ -171,7 +171,7 @@ def test_hostile_forms_are_refused_or_read() -> None:
         ("filename*=UTF-8''%C3%BC%20x", "ü x"),
         ('filename="ü"', "ü"),
         ('filename="%22"', '"'),
-        ("colour=red", None),
+        ("color=red", None),
     ],
 )
 def test_names_of_files_as_clients_write_them(written: str, name: str | None) -> None:

@@ -127,7 +127,7 @@ def test_limits_of_the_answer(server: Running, options: dict[str, int], max_toke
         ({"tfs_z": 0.5}, "tfs_z is not supported yet"),
     ],
 )
-def test_options_that_cannot_be_honoured_are_named(
+def test_options_that_cannot_be_honored_are_named(
     server: Running, options: dict[str, Any], said: str
 ) -> None:
     assert said in refused(server, options=options)

@@ -158,9 +158,9 @@ def test_every_sampling_parameter_takes_effect(server: Running) -> None:
     assert text(mirostat=0, typical_p=1, dry_multiplier=0, repeat_last_n=-1, bad_words=[]) == plain
     looping = {"logit_bias": {"20": 50}}
     assert text(**looping, dry_multiplier=100, dry_allowed_length=1) != text(**looping)
-    penalised = {"repetition_penalty": 1.8, "frequency_penalty": 1.0}
-    assert text(**penalised, repeat_last_n=2) != text(**penalised)
-    assert text(**penalised, repeat_last_n=0) == text(repetition_penalty=1)
+    penalized = {"repetition_penalty": 1.8, "frequency_penalty": 1.0}
+    assert text(**penalized, repeat_last_n=2) != text(**penalized)
+    assert text(**penalized, repeat_last_n=0) == text(repetition_penalty=1)
 
 
 def test_beams_come_best_first_and_best_of_is_their_number(server: Running) -> None:

@@ -281,7 +281,7 @@ def item(**fields: Any) -> dict[str, Any]:
         (item(id="msg_y"), "input", "msg_y"),
     ],
 )
-def test_what_cannot_be_honoured_is_a_400(serve: Serve, body: dict[str, Any], param: str, words: str) -> None:
+def test_what_cannot_be_honored_is_a_400(serve: Serve, body: dict[str, Any], param: str, words: str) -> None:
     server = answering(serve, "x")
     with pytest.raises(openai.BadRequestError) as caught:
         ask(server, extra_body=body)

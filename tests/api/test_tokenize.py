@@ -56,7 +56,7 @@ def test_bad_input_is_named(server: Running) -> None:
         ("/tokenize", {"prompt": "a", "messages": HELLO}, "prompt"),
         ("/tokenize", {"prompt": "a", "tools": []}, "tools"),
         ("/tokenize", {"prompt": 3}, "prompt"),
-        ("/tokenize", {"prompt": "a", "colour": 1}, "colour"),
+        ("/tokenize", {"prompt": "a", "color": 1}, "color"),
         ("/tokenize", {"prompt": "a" * 4096 * 513}, "prompt"),
         ("/tokenize", {"messages": []}, "messages"),
         ("/detokenize", {"tokens": [999_999]}, "tokens"),

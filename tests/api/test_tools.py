@@ -160,7 +160,7 @@ def test_the_format_can_be_set(serve: Serve) -> None:
         (HERMES, {"parallel_tool_calls": "no"}, "parallel_tool_calls", "bool"),
     ],
 )
-def test_what_cannot_be_honoured_is_a_400(
+def test_what_cannot_be_honored_is_a_400(
     serve: Serve, source: str, more: dict[str, Any], param: str, words: str
 ) -> None:
     server = answering(serve, "x", source)

@@ -1,4 +1,4 @@
-"""`headrace bench speculate`."""
+"""`headrace bench speculative`."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ FIGURES = RunResult(
 
 
 def test_json_has_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "step", "--config", str(CONFIG), "--weights", "int8", "--prompt", "20"]
+    words = ["bench", "engine", "--config", str(CONFIG), "--weights", "int8", "--prompt", "20"]
     with pytest.raises(SystemExit) as exit:
         main([*words, "--generate", "5", "--batch", "2", "--runs", "1", "--threads", "1", "--json"])
     assert exit.value.code == 0

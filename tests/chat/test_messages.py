@@ -83,7 +83,7 @@ CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{
         ),
     ],
 )
-def test_what_cannot_be_honoured_is_named(message: object, param: str) -> None:
+def test_what_cannot_be_honored_is_named(message: object, param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         messages_from_openai([{"role": "user", "content": "x"}, message])
     assert caught.value.param == param

@@ -116,7 +116,7 @@ def test_real_templates_equal_plain_jinja(real_templates: dict[str, ChatTemplate
         Message("system", "Be brief."),
         Message("user", "Weather in Köln?"),
         Message("assistant", "", tool_calls=(call,), reasoning="They want weather."),
-        Message("tool", '{"sky": "grey"}', name="weather", tool_call_id="call00001"),
+        Message("tool", '{"sky": "gray"}', name="weather", tool_call_id="call00001"),
         Message("assistant", "Grey.", reasoning="Read it off."),
         Message("user", "Thanks <b>&"),
     ]

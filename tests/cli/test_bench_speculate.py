@@ -1,4 +1,4 @@
-"""`headrace bench speculate` as a command: its table, its JSON, its picture."""
+"""`headrace bench speculative` as a command: its table, its JSON, its picture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from invocation import Outcome
 def test_the_command_prints_and_draws(inside: Callable[..., Outcome], tmp_path: Path) -> None:
     prompts = tmp_path / "own.txt"
     prompts.write_text("The sea was calm.\n\nThe sea was rough.\n")
-    flags = ["bench", "speculate", "--prompts", str(prompts), "--tokens", "8", "--pairs", "1", "--raw"]
+    flags = ["bench", "speculative", "--prompts", str(prompts), "--tokens", "8", "--pairs", "1", "--raw"]
     table = inside(*flags, "--png", str(tmp_path / "a.png"))
     assert table.code == 0 and "SPEED-UP" in table.stdout and "own" in table.stdout
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -25,7 +25,7 @@ def test_each_file_of_prompts_is_a_job(inside: Callable[..., Outcome], tmp_path:
     lines.write_text("The sea was calm.\n")
     objects.write_text(json.dumps({"prompt": "The sea\nwas rough."}) + "\n")
     files = ["--prompts", str(lines), "--prompts", str(objects)]
-    outcome = inside("bench", "speculate", *files, "--tokens", "4", "--pairs", "1", "--raw", "--json")
+    outcome = inside("bench", "speculative", *files, "--tokens", "4", "--pairs", "1", "--raw", "--json")
     assert [cell["job"] for cell in json.loads(outcome.stdout)] == ["lines", "objects"]
 
 
@@ -34,7 +34,7 @@ def test_a_file_without_prompts_is_refused_with_its_line(
 ) -> None:
     wrong = tmp_path / "wrong.jsonl"
     wrong.write_text('{"prompt": "a"}\n{"text": "b"}\n')
-    outcome = inside("bench", "speculate", "--prompts", str(wrong), "--raw")
+    outcome = inside("bench", "speculative", "--prompts", str(wrong), "--raw")
     assert outcome.code == 2 and "wrong.jsonl, line 2" in outcome.stderr
 
 
@@ -43,5 +43,5 @@ def test_two_files_of_one_name_are_refused(inside: Callable[..., Outcome], tmp_p
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "job.txt").write_text("The sea was calm.\n")
     files = [word for folder in ("a", "b") for word in ("--prompts", str(tmp_path / folder / "job.txt"))]
-    outcome = inside("bench", "speculate", *files, "--raw")
+    outcome = inside("bench", "speculative", *files, "--raw")
     assert outcome.code == 2 and "two files 'job'" in outcome.stderr

@@ -165,7 +165,7 @@ def test_quantize_writes_and_replaces_only_when_told(inside: Callable[..., Outco
     (folder / "README.md").write_text("---\nlicense: cc0-1.0\n---\n")
     written = json.loads(inside("quantize", str(folder), str(out), "--weights", "q8_0", "--json").stdout)
     assert {"attention", "mlp"} <= {line["kind"] for line in written["classes"]}
-    assert json.loads(inside("show", str(out), "--json").stdout)["licence"] == "cc0-1.0"
+    assert json.loads(inside("show", str(out), "--json").stdout)["license"] == "cc0-1.0"
     refused = inside("quantize", str(folder), str(out), "--weights", "q4_0")
     assert refused.code == 2 and "--force" in refused.stderr
     table = inside("quantize", str(folder), str(out), "--weights", "q4_k", "--force").stdout
@@ -175,7 +175,7 @@ def test_quantize_writes_and_replaces_only_when_told(inside: Callable[..., Outco
 
 
 def test_bench_limits(inside: Callable[..., Outcome]) -> None:
-    found = json.loads(inside("bench", "limits", "--json").stdout)
+    found = json.loads(inside("bench", "roofline", "--json").stdout)
     assert found[0]["threads"] == 1 and found[-1]["int8_per_s"] > 1e6
     assert inside("bench", "everything").code == 2
 

@@ -72,9 +72,9 @@ def test_the_forced_mark_costs_no_step_and_changes_nothing(model: LoadedModel) -
 
 
 def test_a_grammar_starts_where_the_reasoning_was_ended(model: LoadedModel) -> None:
-    colours = Constraint("choice", '["red", "green"]', after=END)
+    colors = Constraint("choice", '["red", "green"]', after=END)
     for logprobs in (None, 0):
-        outcome = run(model, 6, colours, logprobs=logprobs)
+        outcome = run(model, 6, colors, logprobs=logprobs)
         _, _, answer = outcome.text[0].partition(END)
         assert answer.strip() in ("red", "green") and outcome.ends[0].reason == "stop"
     # What only the answer must keep to does not stand in the way of the mark.

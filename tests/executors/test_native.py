@@ -31,8 +31,8 @@ from headrace.weights.packing.packed_weights import PackedWeight
 POOL = _native.Pool(2)
 KvType = Literal["f32", "bf16"]
 
-# Against the NumPy executor on the same (dequantised) weights, whole model, relative to the largest logit.
-# Quantised formats round their inputs to 8 bits, these random models amplify it over their layers.
+# Against the NumPy executor on the same (dequantized) weights, whole model, relative to the largest logit.
+# Quantized formats round their inputs to 8 bits, these random models amplify it over their layers.
 MODEL_TOLERANCE = {"f32": 1e-5, "f16": 1e-5, "bf16": 0.05, "int8": 0.1, "int4": 0.1}
 
 

@@ -22,7 +22,7 @@ def test_a_folder(tmp_path: Path) -> None:
     folder = tiny_model(tmp_path, "llama2")
     (folder / "README.md").write_text("---\nlicense: cc0-1.0\n---\n# Tiny\n")
     facts = facts_of(folder)
-    assert facts.licence == "cc0-1.0" and facts.chat_template and not facts.reads_tools
+    assert facts.license == "cc0-1.0" and facts.chat_template and not facts.reads_tools
     assert facts.parameters == facts.active_parameters == sum(entry.parameters for entry in facts.stored)
     assert {entry.kind for entry in facts.stored} == {
         "attention", "mlp", "norms, biases", "output", "token table",
@@ -39,7 +39,7 @@ def test_a_gguf_file(tmp_path: Path) -> None:
         export = Export(checkpoint=checkpoint, path=folder, name="tiny", type="q8_0", threads=1)
         export.to_gguf(tmp_path / "tiny.gguf", lambda done, total: None)
     facts = facts_of(tmp_path / "tiny.gguf")
-    assert facts.licence == "mit" and facts.chat_template and facts.architecture == "llama"
+    assert facts.license == "mit" and facts.chat_template and facts.architecture == "llama"
     assert ("attention", "Q8_0") in {(entry.kind, entry.type) for entry in facts.stored}
 
 

@@ -56,7 +56,7 @@ def test_the_plan_is_within_five_percent_of_resident_memory(folder: Path, weight
     assert abs(planned - resident) <= 0.05 * resident
 
 
-def test_quantised_plans_are_smaller() -> None:
+def test_quantized_plans_are_smaller() -> None:
     plans = {}
     for weights in ("keep", "int8", "int4"):
         prepared = prepare("novelette", EngineOptions(weights=weights))

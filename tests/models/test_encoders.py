@@ -166,7 +166,7 @@ def test_pooling_files(
     write_pooling(tmp_path, config=config, types=types)
     pooling = read_pooling(tmp_path)
     assert pooling is not None
-    assert (pooling.kind, pooling.normalise) == expected
+    assert (pooling.kind, pooling.normalize) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""SamplingParams refuses what cannot be honoured and names the parameter."""
+"""SamplingParams refuses what cannot be honored and names the parameter."""
 
 from __future__ import annotations
 

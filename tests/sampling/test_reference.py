@@ -87,7 +87,7 @@ def pair_counts(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("distance", [1, 2, 3, 8, 64, 1024])
-def test_neighbouring_ids_and_positions_are_independent(distance: int) -> None:
+def test_neighboring_ids_and_positions_are_independent(distance: int) -> None:
     words = bits(4096, range(200))
     counts = pair_counts(words[:, :-distance], words[:, distance:])
     assert chi_square(counts, counts.sum() / 256) < critical(255)

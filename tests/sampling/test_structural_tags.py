@@ -145,7 +145,7 @@ def test_what_is_drawn_keeps_to_its_tags() -> None:
         ({**CALLS, "triggers": ["<function=", "[[", "["]}, "is a part of another one"),
         ({**CALLS, "triggers": ["<function=", ""]}, "no text, or an empty one"),
         ({**CALLS, "triggers": ["a<tool>"]}, "special token after its beginning"),
-        ({**CALLS, "colour": 1}, "unknown member 'colour'"),
+        ({**CALLS, "color": 1}, "unknown member 'color'"),
         ({"structures": [{"begin": "a", "end": "b"}], "triggers": ["a"]}, "schema is missing"),
         (
             {"structures": [{"begin": "a", "schema": {"not": {}}, "end": ""}], "triggers": ["a"]},

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from text.conftest import real_backend
 from tokenizers import Tokenizer as Backend
 
 from headrace.errors import CorruptFile, HeadraceError, UnsupportedModel
@@ -18,6 +17,7 @@ from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.gguf.pre_tokenizers import PRE_TOKENIZERS
 from headrace.weights.gguf.reader import GgufFile
 from headrace.weights.gguf.tokenizer import gguf_tokenizer
+from tokenization.conftest import real_backend
 
 REAL = {"llama": "llama-spm", "gpt2": "gpt-2", "bert": "bert-bge"}  # our Hugging Face folder → GGUF
 ALPHABETS = [

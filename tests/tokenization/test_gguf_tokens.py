@@ -6,7 +6,6 @@ import random
 from pathlib import Path
 
 import pytest
-from text.conftest import real_backend
 from tokenizers import Tokenizer as Backend
 
 from headrace.errors import UnsupportedModel
@@ -14,6 +13,7 @@ from headrace.tokenization.tokenizer import Tokenizer, load_tokenizer
 from headrace.weights.gguf.tokenizer import gguf_tokenizer
 from headrace.weights.gguf.tokenizer_export import tokenizer_keys
 from headrace.weights.hub.bundled import BUNDLED_FOLDER
+from tokenization.conftest import real_backend
 
 ALPHABETS = (
     "abcdefgh XYZ",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import tokenizers
-from text.conftest import real_backend
 
 from headrace.errors import InvalidRequest
 from headrace.tokenization.infill import infill_prompt
 from headrace.tokenization.tokenizer import Tokenizer
+from tokenization.conftest import real_backend
 
 BEFORE, AFTER = "def turn(n):\n\treturn ", "\n\nthe mill <|fim_middle|>"
 FAMILIES = [

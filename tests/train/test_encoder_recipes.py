@@ -76,7 +76,7 @@ def test_headrace_finds_what_the_recipe_finds(
     tagger.load_state_dict({name: torch.from_numpy(value) for name, value in head.items()}, strict=False)
     tagger.decoder.float()
     with torch.no_grad():
-        encoded = tag.labelled(tag.HeadraceTokenizer(tokenizer, bos_id=0), texts[0].text, texts[0].labels)
+        encoded = tag.labeled(tag.HeadraceTokenizer(tokenizer, bos_id=0), texts[0].text, texts[0].labels)
         states = tagger.decoder.states(torch.tensor([encoded.ids]), torch.ones(1, 1, 1, len(encoded.ids)) > 0)
         tagger.bias += 3.0  # after so few steps it finds nothing otherwise
     monkeypatch.setattr(torch, "autocast", lambda *given: nullcontext())  # bfloat16 would choose others
@@ -165,7 +165,7 @@ def test_wanted_scores_give_the_entities_back() -> None:
         entities.Entity(12, 16, "place"),
         entities.Entity(21, 27, "place"),
     ]
-    encoded = tag.labelled(tag.HeadraceTokenizer(tokenizer, bos_id=0), text, labels)
+    encoded = tag.labeled(tag.HeadraceTokenizer(tokenizer, bos_id=0), text, labels)
     assert [encoded.ids[mark] for mark in encoded.marks] == [tokenizer.token_to_id(spans.LABEL_MARK)] * 2
     scores = spans.wanted_scores(encoded, wanted, labels)
     assert tag.entities(scores, encoded, labels) == wanted

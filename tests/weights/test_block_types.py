@@ -1,4 +1,4 @@
-"""Dequantisation against the `gguf` package, bit for bit."""
+"""Dequantization against the `gguf` package, bit for bit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import UnsupportedModel
-from headrace.weights.quant_types import BY_ID, BY_NAME, READABLE, dequantise, scaled, unreadable
+from headrace.weights.quant_types import BY_ID, BY_NAME, READABLE, dequantize, scaled, unreadable
 from headrace.weights.quant_types.blocks import BlockType
 
 BLOCKS = 512
@@ -25,7 +25,7 @@ def test_bits_equal_those_of_gguf(kind: BlockType) -> None:
     plain = {"F32": np.float32, "F16": np.float16}
     with np.errstate(all="ignore"):
         wanted = gguf.dequantize(raw.view(plain.get(kind.name, np.uint8))[None], kind.id).reshape(-1)
-    found = dequantise(kind, raw)
+    found = dequantize(kind, raw)
     assert found.dtype == wanted.dtype == np.float32
     assert found.size == raw.size // kind.block_bytes * kind.block_size
     equal = found.view(np.uint32) == wanted.view(np.uint32)
@@ -43,7 +43,7 @@ def test_the_table_is_that_of_gguf() -> None:
 def one_block(kind: str, *fields: bytes) -> np.ndarray:
     raw = np.frombuffer(b"".join(fields), np.uint8)
     assert raw.size == BY_NAME[kind].block_bytes
-    return dequantise(BY_NAME[kind], raw)
+    return dequantize(BY_NAME[kind], raw)
 
 
 def half(value: float) -> bytes:
@@ -102,4 +102,4 @@ def test_other_types_name_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(UnsupportedModel, match=f"{name} .* the nearest that is: {nearest} "):
         raise unreadable(BY_NAME[name])
     with pytest.raises(UnsupportedModel):
-        dequantise(BY_NAME[name], np.zeros(BY_NAME[name].block_bytes, np.uint8))
+        dequantize(BY_NAME[name], np.zeros(BY_NAME[name].block_bytes, np.uint8))

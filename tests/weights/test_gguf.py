@@ -280,7 +280,7 @@ def test_hostile_values_take_no_memory(tmp_path: Path, name: str) -> None:
 
 def test_unknown_types_are_named(tmp_path: Path) -> None:
     with pytest.raises(
-        UnsupportedModel, match=r"'a' has the type number 36, .* quantise the model as one of F32"
+        UnsupportedModel, match=r"'a' has the type number 36, .* quantize the model as one of F32"
     ):
         GgufFile(write(tmp_path, gguf_bytes({}, {"a": vector(kind=36)})))
     with pytest.raises(UnsupportedModel, match="version 1;"):

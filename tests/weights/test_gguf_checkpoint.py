@@ -20,7 +20,7 @@ from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.gguf.checkpoint import GgufCheckpoint
 from headrace.weights.hub.resolver import resolve
 from headrace.weights.packing.packed_weights import WeightSpec, format_of, load_packed
-from headrace.weights.quant_types import BY_NAME, READABLE, dequantise
+from headrace.weights.quant_types import BY_NAME, READABLE, dequantize
 
 # Not llama3: its rope scaling is a tensor in GGUF. Not qwen2_window: the windows have no key.
 GOLDENS = ("llama2", "llama2_bf16", "llama_bias", "llama_head_dim", "llama_linear", "llama_odd")
@@ -73,7 +73,7 @@ def test_rows_are_those_of_the_whole_tensor(tmp_path: Path, type: str, tensor: s
                 out = np.zeros(count * row_bytes + 1, np.uint8)
                 file.read_rows(name, start, count, out.data)
                 assert out[-1] == 0
-                found = dequantise(BY_NAME[dtype], out[:-1]).reshape(count, -1)
+                found = dequantize(BY_NAME[dtype], out[:-1]).reshape(count, -1)
                 assert (found == whole[start : start + count]).all()
 
 

@@ -16,7 +16,7 @@ from headrace import _native
 from headrace.weights import formats
 from headrace.weights.formats import activations
 from headrace.weights.formats.column_panels import Bytes, Floats
-from headrace.weights.quant_types import BY_NAME, READABLE, SCALED, dequantise
+from headrace.weights.quant_types import BY_NAME, READABLE, SCALED, dequantize
 from headrace.weights.quant_types.blocks import BlockType
 
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -31,7 +31,7 @@ def pack(kind: BlockType, rows: Bytes, k: int, format: str | None = None, thread
 
 
 def weights_of(kind: BlockType, rows: Bytes, k: int) -> Floats:
-    return dequantise(kind, rows.reshape(-1)).reshape(len(rows), k)
+    return dequantize(kind, rows.reshape(-1)).reshape(len(rows), k)
 
 
 def product(kind: BlockType, x: Floats, packed: Bytes, n: int, threads: int = 1) -> Floats:

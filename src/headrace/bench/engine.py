@@ -1,4 +1,4 @@
-"""`headrace bench step`: prefill and decode speed of a model, beside what the machine could do."""
+"""`headrace bench engine`: prefill and decode speed of a model, beside what the machine could do."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from headrace.weights.config_json import Config
 from headrace.weights.tensor_file import TensorInfo
 
 _NOISE_NUMBERS = 1 << 20
-_DEVIATION = 0.02  # as most initialisers use
+_DEVIATION = 0.02  # as most initializers use
 _DTYPE, _BYTES = "BF16", 2
 
 

@@ -1,4 +1,4 @@
-"""`headrace bench speculate`: what drafts bring, by drafter, temperature and sequences at the same time."""
+"""`headrace bench speculative`: what drafts bring, by drafter, temperature and sequences at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The speed-ups of `headrace bench speculate` as a picture."""
+"""The speed-ups of `headrace bench speculative` as a picture."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def plot_speed_ups(figures: Sequence[SpeculativeBenchResult], path: Path) -> Non
             tall = [cell.job_speed_up for cell in cells.values()]
             low = [max(cell.job_speed_up - cell.speed_up.min, 0.0) for cell in cells.values()]
             high = [max(cell.speed_up.max - cell.job_speed_up, 0.0) for cell in cells.values()]
-            colour = _COLOURS[place % len(_COLOURS)]
-            bars = axes.bar(at, tall, width * 0.92, yerr=(low, high), color=colour, label=drafter, capsize=2)
+            color = _COLOURS[place % len(_COLOURS)]
+            bars = axes.bar(at, tall, width * 0.92, yerr=(low, high), color=color, label=drafter, capsize=2)
             axes.bar_label(bars, [f"{value:.2f}" for value in tall], padding=2, fontsize=8)
         axes.axhline(1.0, color="#475569", linewidth=1, linestyle="--")
         axes.set_xticks(range(len(groups)), [f"{job}\n{batch} at once" for job, batch in groups], fontsize=8)

@@ -19,7 +19,7 @@ from headrace.loading.options import engine_options
 from headrace.weights.hub.bundled import BUNDLED_DEFAULT
 from headrace.weights.hub.resolver import resolve
 
-HELP = """Show what a model is: architecture, parameters, types, context, template, licence.
+HELP = """Show what a model is: architecture, parameters, types, context, template, license.
 
 And what it takes with these settings, before anything is loaded: memory, and the tokens per second that this
 machine's measured limits allow.
@@ -92,7 +92,7 @@ def _about(facts: ModelFacts) -> list[tuple[str, str]]:
         ("context", f"{facts.context:,} tokens"),
         ("tokenizer", facts.tokenizer),
         ("chat template", template),
-        ("licence", facts.licence or "unknown"),
+        ("license", facts.license or "unknown"),
         ("path", str(facts.path)),
     ]
 

@@ -93,7 +93,7 @@ class Settings:
 
     weights: str = _one_of(
         "auto",
-        "weight format to run in; auto and keep: as stored (the shipped mini: int8); others quantise on load",
+        "weight format to run in; auto and keep: as stored (the shipped mini: int8); others quantize on load",
         "auto",
         "keep",
         "bf16",

@@ -180,7 +180,7 @@ class Encoder:
             return RequestFailed(
                 HeadraceError("the model computed numbers that are not finite: its weights may be damaged")
             )
-        if self._pooling.normalise:
+        if self._pooling.normalize:
             lengths = np.sqrt(np.square(vectors).sum(-1, keepdims=True))
             vectors = vectors / np.maximum(lengths, np.float32(_SMALLEST_LENGTH))
         return Embedding(len(vectors), np.ascontiguousarray(vectors, "<f4").tobytes())

@@ -146,7 +146,7 @@ class Lowering:
 
     def _route(self, route: Instruction) -> None:
         logits, bias = route.inputs
-        attrs = [route.attr(name) for name in ("top_k", "groups", "top_groups", "normalise")]
+        attrs = [route.attr(name) for name in ("top_k", "groups", "top_groups", "normalize")]
         ints, floats = [ROUTES[route.attr("kind")], *attrs], [route.attr("scale")]
         self._emit("route", [logits], route.outputs, constants=[bias], ints=ints, floats=floats)
 

@@ -13,7 +13,7 @@ from headrace.executors.native import kv_bytes_per_page
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.loading.loader import model_of, usable_cores, weight_specs
 from headrace.loading.memory_plan import plan_memory
-from headrace.loading.model_card import licence
+from headrace.loading.model_card import license
 from headrace.loading.options import EngineOptions
 from headrace.loading.program_weights import ProgramWeights
 from headrace.loading.roofline import roofline
@@ -64,7 +64,7 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     chat_template: bool
     reads_tools: bool
     tokenizer: str
-    licence: str | None
+    license: str | None
     runs_in: tuple[str, ...]
     plan: MemoryPlan | None
     plan_problem: str | None
@@ -105,7 +105,7 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
             chat_template=template is not None,
             reads_tools=template is not None and "tools" in template.reads,
             tokenizer=_tokenizer(tokenizer),
-            licence=licence(path, checkpoint.metadata),
+            license=license(path, checkpoint.metadata),
             runs_in=tuple(sorted({weight.format for weight in wanted})),
             plan=plan,
             plan_problem=problem,

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.errors import UnsupportedModel
-from headrace.loading.model_card import licence
+from headrace.loading.model_card import license
 from headrace.loading.text_assets import load_text_assets
 from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import Model, find_model
@@ -118,9 +118,9 @@ class Export(Struct, frozen=True, kw_only=True):
         if rope is not None and long_rope_factors(config, 2 * len(rope.inv_freq)):
             keys[f"{architecture.name}.rope.scaling.attn_factor"] = rope.scale
         keys |= {"general.type": "model", "general.name": self.name} | kind
-        own_licence = licence(self.path, None)
-        if own_licence is not None:
-            keys["general.license"] = own_licence
+        own_license = license(self.path, None)
+        if own_license is not None:
+            keys["general.license"] = own_license
         keys |= tokenizer_keys(tokenizer, model.config.vocabulary)
         return keys | _template_keys(template) | _sampling_keys(self.checkpoint.generation_config or {})
 

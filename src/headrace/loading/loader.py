@@ -59,7 +59,7 @@ Progress = Callable[[int, int], None]
 
 
 class PlannedModel(Struct, frozen=True, kw_only=True):
-    """A checkpoint that has been read, checked and planned, but not loaded. An encoder may `normalise`
+    """A checkpoint that has been read, checked and planned, but not loaded. An encoder may `normalize`
     vectors."""
 
     name: str
@@ -71,7 +71,7 @@ class PlannedModel(Struct, frozen=True, kw_only=True):
     tokenizer: Tokenizer
     template: ChatTemplate | None
     plan: MemoryPlan
-    normalise: bool
+    normalize: bool
     draft: PlannedModel | None = None  # where it has the same checkpoint: the model's own first layers
 
     def __enter__(self) -> Self:
@@ -139,7 +139,7 @@ def _engine(
         embedding_size=0 if pooling is None else config.hidden,
     )
     if pooling is not None:
-        return Encoder(executor, limits, Pooling(pooling, prepared.normalise), vocabulary=config.vocabulary)
+        return Encoder(executor, limits, Pooling(pooling, prepared.normalize), vocabulary=config.vocabulary)
     sampler = Sampler(config.vocabulary, pool)
     return Engine(executor, sampler, prepared.tokenizer, limits, speculation=speculation)
 
@@ -177,7 +177,7 @@ def prepare_checkpoint(
 ) -> PlannedModel:
     """The same for an open checkpoint, which stays the caller's where this raises."""
     _check_isa()
-    model, normalise = model_of(checkpoint.config, folder, options)
+    model, normalize = model_of(checkpoint.config, folder, options)
     encodes = model.pooling is not None
     if encodes and (draft is not None or options.draft_layers is not None):
         raise UsageError(f"{name} is an encoder, which generates nothing to draft: leave its draft out")
@@ -200,7 +200,7 @@ def prepare_checkpoint(
             tokenizer=tokenizer,
             template=template,
             plan=memory,
-            normalise=normalise,
+            normalize=normalize,
             draft=draft,
         )
 
@@ -285,12 +285,12 @@ def model_of(config: Config, folder: Path, options: EngineOptions) -> tuple[Mode
     """The model, which encodes where the options or the files in its folder say so, and whether its vectors
     are brought to length 1."""
     if options.pooling != "auto":
-        pooling = Pooling(options.pooling, normalise=options.pooling != "none")
+        pooling = Pooling(options.pooling, normalize=options.pooling != "none")
     else:
         pooling = read_pooling(folder) if folder.is_dir() else None
     kind = None if pooling is None else pooling.kind
     model = find_model(config, context=options.context, pooling=kind)
-    return model, pooling is None or pooling.normalise
+    return model, pooling is None or pooling.normalize
 
 
 def weight_specs(

@@ -1,4 +1,4 @@
-"""What a model's files say of it in words: its licence, its card."""
+"""What a model's files say of it in words: its license, its card."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-_KNOWN = {  # what the first lines of a licence's text say
+_KNOWN = {  # what the first lines of a license's text say
     "Apache License": "apache-2.0",
     "MIT License": "mit",
     "GNU GENERAL PUBLIC LICENSE": "gpl",
@@ -16,13 +16,13 @@ _KNOWN = {  # what the first lines of a licence's text say
 }
 
 
-def licence(path: Path, metadata: Mapping[str, object] | None) -> str | None:
-    """The licence by the `general.license` of a GGUF file; of a folder, by the front matter of README.md, or
+def license(path: Path, metadata: Mapping[str, object] | None) -> str | None:
+    """The license by the `general.license` of a GGUF file; of a folder, by the front matter of README.md, or
     by the first lines of LICENSE. None where none of them says."""
     if metadata is not None:
         value = metadata.get("general.license")
         return value if isinstance(value, str) else None
-    return _front_matter(path / "README.md") or _licence_text(path)
+    return _front_matter(path / "README.md") or _license_text(path)
 
 
 def card(path: Path) -> str | None:
@@ -60,7 +60,7 @@ def _front_matter(file: Path) -> str | None:
     return None
 
 
-def _licence_text(folder: Path) -> str | None:
+def _license_text(folder: Path) -> str | None:
     for name in ("LICENSE", "LICENSE.txt", "LICENSE.md"):
         file = folder / name
         if file.is_file():

@@ -49,13 +49,13 @@ class ProgramWeights:
                 f"tensor {tensor} has shape {info.shape}, config.json implies "
                 f"{' or '.join(map(str, wholes))}: the weights do not belong to this config"
             )
-        if self._is_dequantised(name):
+        if self._is_dequantized(name):
             return replace(info, name=name, dtype="F32", shape=shape, nbytes=4 * math.prod(shape))
         nbytes = info.nbytes * math.prod(shape) // math.prod(info.shape)
         return replace(info, name=name, shape=shape, nbytes=nbytes)
 
-    def _is_dequantised(self, name: str) -> bool:
-        """Blocks of inputs cannot be turned: columns of quantised matrices are read as floats."""
+    def _is_dequantized(self, name: str) -> bool:
+        """Blocks of inputs cannot be turned: columns of quantized matrices are read as floats."""
         tensor, part = self._program.parts[name]
         return part.transposed and BY_NAME[self._checkpoint.row_dtype(tensor)].block_size > 1
 
@@ -99,10 +99,10 @@ class ProgramWeights:
         return rows[(part.rows(0, shape[0]), *(slice(size) for size in shape[1:]))] + np.float32(part.plus)
 
     def row_dtype(self, name: str) -> str:
-        """Type of what `read_rows` gives; F32 for columns of quantised matrices."""
+        """Type of what `read_rows` gives; F32 for columns of quantized matrices."""
         stack = self._program.stacks.get(name)
         tensor, part = self._program.parts.get(name, (stack[0] if stack else name, None))
-        if part is not None and self._is_dequantised(name):
+        if part is not None and self._is_dequantized(name):
             return "F32"
         return self._checkpoint.row_dtype(tensor)
 
@@ -116,7 +116,7 @@ class ProgramWeights:
             return
         tensor, part = self._program.parts[name]
         rows, k = part.rows(start_row, row_count), self.info(name).shape[1]
-        if self._is_dequantised(name):
+        if self._is_dequantized(name):
             values = self.float32(name)[start_row : start_row + row_count]
             np.frombuffer(out, np.float32, values.size)[:] = values.reshape(-1)
         elif part.transposed:

@@ -17,14 +17,14 @@ _ACTS = {"silu": "silu", "gelu": "gelu"} | dict.fromkeys(
 
 class Experts(Struct, frozen=True, kw_only=True):
     """A mixture of `count` MLPs of `intermediate` entries, of which each token uses `top_k`, with shares that
-    sum to 1 where they are `normalise`d, times `scale`. `layers[i]` says whether layer i is one, or plain.
+    sum to 1 where they are `normalize`d, times `scale`. `layers[i]` says whether layer i is one, or plain.
     Experts are chosen from the `top_groups` best of `groups` groups; `shared` more are used by every token.
     `transposed`: their matrices are stored as [inputs, outputs]."""
 
     count: int
     top_k: int
     intermediate: int
-    normalise: bool
+    normalize: bool
     layers: tuple[bool, ...]
     groups: int = 1
     top_groups: int = 1
@@ -36,7 +36,7 @@ class Experts(Struct, frozen=True, kw_only=True):
 class Latent(Struct, frozen=True, kw_only=True):
     """Multi-head latent attention: keys and values of all heads come from one row of `kv_rank` entries,
     queries from one of `query_rank` (0: from the hidden row itself). Of a head's query and key, `plain`
-    entries do not rotate and `rotary` do, as neighbours where they are `paired`; its value has `value`."""
+    entries do not rotate and `rotary` do, as neighbors where they are `paired`; its value has `value`."""
 
     query_rank: int
     kv_rank: int
@@ -145,11 +145,11 @@ def read_windows(config: Config, layers: int, window: int, slides: Callable[[int
 
 
 def read_experts(
-    config: Config, count_field: str, intermediate: int, layers: tuple[bool, ...], *, normalise: bool
+    config: Config, count_field: str, intermediate: int, layers: tuple[bool, ...], *, normalize: bool
 ) -> Experts:
     """The mixture of experts whose number a field names."""
     count = integer(config, count_field, maximum=4096)
     top_k = integer(config, "num_experts_per_tok")
     if top_k > count:
         raise UnsupportedModel(f"config.json: num_experts_per_tok {top_k} is more than {count_field} {count}")
-    return Experts(count=count, top_k=top_k, intermediate=intermediate, normalise=normalise, layers=layers)
+    return Experts(count=count, top_k=top_k, intermediate=intermediate, normalize=normalize, layers=layers)

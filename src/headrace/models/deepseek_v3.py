@@ -39,9 +39,9 @@ def read_config(config: Config) -> DecoderConfig:
     c = read_latent_decoder(config)
     assert c.experts is not None
     groups, top_groups = integer(config, "n_group", 1), integer(config, "topk_group", 1)
-    normalise = boolean(config, "norm_topk_prob", True)
+    normalize = boolean(config, "norm_topk_prob", True)
     _check_groups(c.experts, groups, top_groups)
-    experts = replace(c.experts, groups=groups, top_groups=top_groups, normalise=normalise)
+    experts = replace(c.experts, groups=groups, top_groups=top_groups, normalize=normalize)
     return replace(c, experts=experts)
 
 
@@ -63,7 +63,7 @@ def read_latent_decoder(config: Config) -> DecoderConfig:
     )
     layers = tuple(layer >= first and layer % every == 0 for layer in range(c.layers))
     intermediate = integer(config, "moe_intermediate_size")
-    experts = read_experts(config, "n_routed_experts", intermediate, layers, normalise=False)
+    experts = read_experts(config, "n_routed_experts", intermediate, layers, normalize=False)
     return replace(
         c,
         head_dim=latent.kv_rank + latent.rotary,
@@ -168,7 +168,7 @@ def mixed_mlp(m: Builder, c: DecoderConfig, layer: int, x: Value, *, kind: str) 
         top_k=e.top_k,
         groups=e.groups,
         top_groups=e.top_groups,
-        normalise=int(e.normalise),
+        normalize=int(e.normalize),
         scale=e.scale,
     )
     y = blocks.experts(m, c, x, gates, f"{at}.experts", ("gate_proj", "up_proj", "down_proj"))

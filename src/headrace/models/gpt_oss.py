@@ -25,7 +25,7 @@ def read_config(config: Config) -> DecoderConfig:
     c = read_decoder({"rope_theta": 150000.0, "rms_norm_eps": 1e-5, **config})
     window = integer(config, "sliding_window", 128)
     bias = boolean(config, "attention_bias", True)
-    experts = read_experts(config, "num_local_experts", c.intermediate, (True,) * c.layers, normalise=True)
+    experts = read_experts(config, "num_local_experts", c.intermediate, (True,) * c.layers, normalize=True)
     method = text(config, "quantization_config.quant_method", "")
     return replace(
         c,
@@ -53,7 +53,7 @@ def mlp(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
         top_k=e.top_k,
         groups=1,
         top_groups=1,
-        normalise=1,
+        normalize=1,
         scale=1.0,
     )
     # Rows of gate and up take turns.

@@ -15,7 +15,7 @@ from headrace.weights.config_json import Config
 def read_config(config: Config) -> DecoderConfig:
     decoder = mistral.read_config(config)
     layers = (True,) * decoder.layers
-    experts = read_experts(config, "num_local_experts", decoder.intermediate, layers, normalise=True)
+    experts = read_experts(config, "num_local_experts", decoder.intermediate, layers, normalize=True)
     return replace(decoder, experts=experts)
 
 

@@ -18,8 +18,8 @@ def read_config(config: Config) -> DecoderConfig:
     every = integer(config, "decoder_sparse_step", 1)
     layers = tuple(layer not in plain and (layer + 1) % every == 0 for layer in range(decoder.layers))
     intermediate = integer(config, "moe_intermediate_size")
-    normalise = boolean(config, "norm_topk_prob", False)
-    experts = read_experts(config, "num_experts", intermediate, layers, normalise=normalise)
+    normalize = boolean(config, "norm_topk_prob", False)
+    experts = read_experts(config, "num_experts", intermediate, layers, normalize=normalize)
     return replace(decoder, experts=experts)
 
 

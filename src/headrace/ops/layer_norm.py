@@ -8,7 +8,7 @@ from headrace.ops.value import Array
 
 @op("T D, D, D? -> T D", tolerance=1e-5)
 def layer_norm(x: Array, w: Array, bias: Array | None, *, eps: float) -> Array:
-    centred = x - x.mean(-1, keepdims=True, dtype=np.float32)
-    variance = np.square(centred).mean(-1, keepdims=True, dtype=np.float32)
-    y = centred / np.sqrt(variance + np.float32(eps)) * w
+    centered = x - x.mean(-1, keepdims=True, dtype=np.float32)
+    variance = np.square(centered).mean(-1, keepdims=True, dtype=np.float32)
+    y = centered / np.sqrt(variance + np.float32(eps)) * w
     return y if bias is None else y + bias

@@ -13,7 +13,7 @@ class TensorSlice(Struct, frozen=True, kw_only=True):
 
     They start at row `first` and follow each other, or come in blocks of `block` rows, one every `stride`.
     `even_first`: of each block the rows 0, 2, 4, ... come before the rows 1, 3, 5, ... (rotary embedding of
-    neighbours becomes that of halves). `transposed`: a matrix is stored as [inputs, outputs], and its columns
+    neighbors becomes that of halves). `transposed`: a matrix is stored as [inputs, outputs], and its columns
     are what is meant by rows; of `matrices` that are stored one below the other, or as [matrices, ., .], each
     is so by itself. `inputs` is how many are stored where the weight has only the first of them.
     `plus` is added to every number of a vector (norms whose checkpoints store the weight less one).

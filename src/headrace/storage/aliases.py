@@ -65,12 +65,12 @@ class Aliases:
 
 
 def _alias(row: Row) -> Alias:
-    name, target, created_s, system, parameters, licence = cast("tuple[Any, ...]", row)
+    name, target, created_s, system, parameters, license = cast("tuple[Any, ...]", row)
     return Alias(
         name=name,
         target=target,
         created_s=created_s,
         system=system,
         parameters=json.loads(parameters),
-        license=licence,
+        license=license,
     )

@@ -31,7 +31,7 @@ class Entity(Struct, frozen=True):
     score: float
 
 
-class Labelled(Struct, frozen=True):
+class Labeled(Struct, frozen=True):
     """A text behind its labels, as a tagger reads it: ids, where each label's mark is, where the text begins,
     and which characters of it each of its tokens is."""
 
@@ -95,14 +95,14 @@ def _check(labels: Sequence[str], threshold: float) -> None:
         raise InvalidRequest(f"threshold is {threshold}, it must be between 0 and 1", param="threshold")
 
 
-def _entity(text: str, written: Labelled, span: Span, labels: Sequence[str]) -> Entity:
+def _entity(text: str, written: Labeled, span: Span, labels: Sequence[str]) -> Entity:
     start, end = written.characters[span.first][0], written.characters[span.last][1]
     return Entity(start, end, labels[span.label], text[start:end], span.score)
 
 
 def write_labels(
     tokenizer: Tokenizer, text: str, labels: Sequence[str], label_mark: str, text_mark: str
-) -> Labelled:
+) -> Labeled:
     """A mark and the words of each label, then another mark and the text."""
     ids, marks = ([] if tokenizer.bos_id is None else [tokenizer.bos_id]), list[int]()
     for label in labels:
@@ -111,7 +111,7 @@ def write_labels(
         ids += tokenizer.encode(f" {label}", add_special=False, parse_special=False)
     own, places = tokenizer.encode_with_places(text)
     characters = [_without_blanks(text, *place) for place in places]
-    return Labelled([*ids, _id_of(tokenizer, text_mark), *own], marks, len(ids) + 1, characters)
+    return Labeled([*ids, _id_of(tokenizer, text_mark), *own], marks, len(ids) + 1, characters)
 
 
 def _id_of(tokenizer: Tokenizer, mark: str) -> int:

@@ -45,7 +45,7 @@ class ModelReport(Struct, frozen=True, kw_only=True):
 def expose(server: ModelMetrics, models: Sequence[ModelReport], *, accept: str = "") -> tuple[bytes, str]:
     """The body of a reply to a scraper and its content type; `accept` chooses text or OpenMetrics.
 
-    `server` has what is counted of HTTP calls, which is labelled with the first model.
+    `server` has what is counted of HTTP calls, which is labeled with the first model.
     """
     registry = CollectorRegistry()
     families: dict[str, Metric] = {}

@@ -84,7 +84,7 @@ def pieces_of(backend: tokenizers.Tokenizer) -> TokenPieces:
     """Choose how to read a tokenizer's decoder.
 
     The decoders are those of the `tokenizers` package: a list of stages that map a list of tokens to a
-    list of texts, which is then joined. What is recognised here is read token by token; anything else
+    list of texts, which is then joined. What is recognized here is read token by token; anything else
     is Kind.WHOLE and asks the library.
     """
     decoder: Any = backend.decoder

@@ -17,7 +17,7 @@ from headrace.weights import strict_json
 from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.gguf.checkpoint import GgufCheckpoint
 from headrace.weights.llama2c import Llama2cCheckpoint
-from headrace.weights.quantized.checkpoint import QuantizedCheckpoint, quantisation_of
+from headrace.weights.quantized.checkpoint import QuantizedCheckpoint, quantization_of
 from headrace.weights.safetensors.reader import SafetensorsFile, element_bytes
 from headrace.weights.tensor_file import TensorInfo
 
@@ -159,8 +159,8 @@ def open_checkpoint(path: Path) -> CheckpointReader:
         )
     checkpoint = Checkpoint(path.resolve())
     try:
-        quantisation = quantisation_of(checkpoint.config)
-        return checkpoint if quantisation is None else QuantizedCheckpoint(checkpoint, quantisation)
+        quantization = quantization_of(checkpoint.config)
+        return checkpoint if quantization is None else QuantizedCheckpoint(checkpoint, quantization)
     except BaseException:
         checkpoint.close()
         raise

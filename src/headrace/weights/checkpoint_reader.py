@@ -30,7 +30,7 @@ class TensorReader(Protocol):
         ...
 
     def float32(self, name: str) -> NDArray[np.float32]:
-        """A copy of the tensor in its own shape, widened or dequantised; UnsupportedModel for types that
+        """A copy of the tensor in its own shape, widened or dequantized; UnsupportedModel for types that
         have no such reading."""
         ...
 

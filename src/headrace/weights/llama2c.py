@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.llama2c_tokenizer import tokenizer_metadata
-from headrace.weights.quant_types import BY_NAME, dequantise
+from headrace.weights.quant_types import BY_NAME, dequantize
 from headrace.weights.quantized.encode import byte_blocks
 from headrace.weights.row_order import RowOrder, gather_rows
 from headrace.weights.tensor_file import TensorFile, TensorInfo
@@ -110,7 +110,7 @@ class Llama2cCheckpoint(TensorFile):
     def float32(self, name: str) -> NDArray[np.float32]:
         info = self.info(name)
         raw = self._rows(info, 0, info.shape[0])
-        return dequantise(BY_NAME[info.dtype], raw.reshape(-1)).reshape(info.shape)
+        return dequantize(BY_NAME[info.dtype], raw.reshape(-1)).reshape(info.shape)
 
     def row_dtype(self, name: str) -> str:
         return self.info(name).dtype

@@ -30,7 +30,7 @@ class Pooling(Struct, frozen=True):
     """The kind, and whether vectors are brought to length 1."""
 
     kind: PoolingKind
-    normalise: bool = True
+    normalize: bool = True
 
 
 class _Module(msgspec.Struct):
@@ -49,7 +49,7 @@ def read_pooling(folder: Path) -> Pooling | None:
     """
     path = confined(folder, MODULES)
     if not path.is_file():
-        return Pooling("none", normalise=False) if is_tagger(folder) else None
+        return Pooling("none", normalize=False) if is_tagger(folder) else None
     if path.stat().st_size > _MAX_BYTES:
         raise CorruptFile(f"{MODULES} has more than {_MAX_BYTES:,} bytes, the limit for such a file")
     modules = strict_json.decode(_MODULES, path.read_bytes(), MODULES)

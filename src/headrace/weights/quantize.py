@@ -22,14 +22,14 @@ _LOW, _FOUR = np.uint8(15), np.uint8(4)
 _LARGEST = np.float32(65504)  # of half floats
 
 
-def quantise(type_name: str, rows: Floats) -> Bytes:
+def quantize(type_name: str, rows: Floats) -> Bytes:
     """Rows [n, k] as blocks of a ggml type: [n, bytes of a row]. k is a multiple of the type's block size,
     all numbers are finite; those too large for a half float become its largest."""
     kind = BY_NAME[type_name]
     if type_name not in ("F32", "BF16"):
         rows = np.clip(rows, -_LARGEST, _LARGEST)
     blocks = np.ascontiguousarray(rows, np.float32).reshape(-1, kind.block_size)
-    return QUANTISERS[type_name](blocks).reshape(rows.shape[0], -1)
+    return QUANTIZERS[type_name](blocks).reshape(rows.shape[0], -1)
 
 
 def _f32(blocks: Floats) -> Bytes:
@@ -105,7 +105,7 @@ def _q6_k(blocks: Floats) -> Bytes:
     return np.concatenate(parts, axis=1)
 
 
-QUANTISERS: Mapping[str, Callable[[Floats], Bytes]] = {
+QUANTIZERS: Mapping[str, Callable[[Floats], Bytes]] = {
     "F32": _f32,
     "F16": _f16,
     "BF16": _bf16,

@@ -15,7 +15,7 @@ class RowOrder(Enum):
     """How a file orders the rows of projections to heads of `head_dim` rows each.
 
     PAIRS: row j of the first half of a head lies at 2j, of the second half at 2j + 1, as for a rotation of
-    neighbours. THREE_STACKS: all heads' queries, then all keys, then all values, where a checkpoint has
+    neighbors. THREE_STACKS: all heads' queries, then all keys, then all values, where a checkpoint has
     query, key and value of one head together.
     """
 

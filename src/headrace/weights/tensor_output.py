@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from headrace.weights.checkpoint_reader import CheckpointReader, TensorReader
-from headrace.weights.quant_types import BY_NAME, dequantise
+from headrace.weights.quant_types import BY_NAME, dequantize
 from headrace.weights.quant_types.blocks import Bytes, Floats
 from headrace.weights.tensor_roles import class_of
 
@@ -110,7 +110,7 @@ def read_floats(source: TensorReader, name: str, start: int, count: int) -> Floa
     kind, k = BY_NAME[source.row_dtype(name)], source.info(name).shape[1]
     raw = np.empty(count * kind.row_bytes(k), np.uint8)
     source.read_rows(name, start, count, raw.data)
-    return dequantise(kind, raw).reshape(count, k)
+    return dequantize(kind, raw).reshape(count, k)
 
 
 class ClassReport(Struct, frozen=True):

@@ -239,7 +239,7 @@ class PromptBody(RequestBody):
     thread: Annotated[Any, WithJsonSchema({"type": "null"})] = None
 
     def warnings(self) -> list[ParameterWarning]:
-        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""
+        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honored."""
         if self.thread is not None:
             raise InvalidRequest(
                 "thread: conversations are not kept here, send the whole one with each request",

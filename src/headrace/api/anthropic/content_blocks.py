@@ -121,5 +121,5 @@ def whole_blocks(
 
 
 def _block_of(event: AnswerEvent) -> type[AnswerEvent] | int:
-    """What neighbours of one block have in common."""
+    """What neighbors of one block have in common."""
     return type(event) if isinstance(event, Text | Reasoning) else event.index

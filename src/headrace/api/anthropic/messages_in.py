@@ -26,7 +26,7 @@ from headrace.errors import InvalidRequest
 class Turns:
     """The messages of a body, and warnings for what of it no template can show.
 
-    Texts of one turn are joined by line ends, and so are neighbouring turns of one role. A result of a tool
+    Texts of one turn are joined by line ends, and so are neighboring turns of one role. A result of a tool
     is a message of its own, with the name of the tool that was called.
     """
 

@@ -34,7 +34,7 @@ class Prompt(Struct, frozen=True):
 
 
 def make_prompt(body: PromptBody, model: LoadedModel, tool_format: str | None) -> Prompt:
-    """Messages and tools made ready for `model`. Renders and tokenises: not for the event loop."""
+    """Messages and tools made ready for `model`. Renders and tokenizes: not for the event loop."""
     if model.template is None:
         raise missing_template(model.name)
     turns = Turns(body)
@@ -65,7 +65,7 @@ def make_prompt(body: PromptBody, model: LoadedModel, tool_format: str | None) -
 def make_request(
     body: MessageBody, prompt: Prompt, model: LoadedModel, request_id: str, cache_salt: str
 ) -> EngineRequest:
-    """The engine request that a body asks for; raises InvalidRequest naming what cannot be honoured.
+    """The engine request that a body asks for; raises InvalidRequest naming what cannot be honored.
 
     A max_tokens beyond the context is none: the answer may fill the context, and says so where it does.
     """

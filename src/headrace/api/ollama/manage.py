@@ -83,7 +83,7 @@ async def create(http: HttpRequest) -> Response:
     body, _ = await read_parameters(CreateBody, http)
     given = {key: value for key, value in (body.parameters or {}).items() if value is not None}
     validated(Options, given).warnings()
-    words = _licence(body.license)
+    words = _license(body.license)
 
     def keep() -> None:
         target = find_entry(service, body.from_)
@@ -158,7 +158,7 @@ def _put(service: Service, name: str, alias: Alias) -> None:
     Aliases(service.database).put(replace(alias, name=name, created_s=int(time.time())))
 
 
-def _licence(value: object) -> str | None:
+def _license(value: object) -> str | None:
     texts = cast("list[object]", value) if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(text, str) for text in texts):
         raise InvalidRequest("license is neither a text nor a list of texts", param="license")

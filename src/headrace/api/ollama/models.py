@@ -32,7 +32,7 @@ from headrace.api.openai.parameters import json_schema, read_parameters
 from headrace.api.service import Service, get_service
 from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.loading.loader import model_of
-from headrace.loading.model_card import licence
+from headrace.loading.model_card import license
 from headrace.loading.options import EngineOptions
 from headrace.loading.text_assets import load_text_assets
 from headrace.models.registry import Model
@@ -139,7 +139,7 @@ def _shown(service: Service, name: str) -> OllamaShow:
     with open_checkpoint(entry.path) as checkpoint:
         _, template = load_text_assets(entry.path, checkpoint.metadata)
         text = (
-            licence(entry.path, checkpoint.metadata) if alias is None or not alias.license else alias.license
+            license(entry.path, checkpoint.metadata) if alias is None or not alias.license else alias.license
         )
         model, _ = model_of(checkpoint.config, entry.path, EngineOptions())
     own = {} if alias is None else dict(alias.parameters)

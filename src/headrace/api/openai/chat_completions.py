@@ -174,7 +174,7 @@ class ChatBody(ScalingBody):
     def request(
         self, model: LoadedModel, conversation: ChatPrompt, request_id: str, cache_salt: str
     ) -> EngineRequest:
-        """The engine request that this body asks for. Tokenises: not for the event loop."""
+        """The engine request that this body asks for. Tokenizes: not for the event loop."""
         limit = self._limit
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")

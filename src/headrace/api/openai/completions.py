@@ -75,7 +75,7 @@ class CompletionBody(ScalingBody):
         return [_checked_ids(_list(entry), context_length) for entry in entries]
 
     def requests(self, model: LoadedModel, request_id: str, cache_salt: str) -> list[EngineRequest]:
-        """An engine request for each prompt. Tokenises: not for the event loop."""
+        """An engine request for each prompt. Tokenizes: not for the event loop."""
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         params = self.sampling(model.defaults, max_tokens=max_tokens, **self._logprobs(), **self.computed)
         scaling = self.scaling()

@@ -122,7 +122,7 @@ def check_embeds(service: Service, model: LoadedModel) -> None:
 def embed_requests(
     model: LoadedModel, inputs: Sequence[Input], request_id: str, dimensions: int | None
 ) -> list[EngineRequest]:
-    """An engine request for each text. Tokenises: not for the event loop."""
+    """An engine request for each text. Tokenizes: not for the event loop."""
     return [
         EngineRequest(
             prompt=_ids(model, text), request_id=f"{request_id}-{index}", embed=EmbedParams(dimensions)

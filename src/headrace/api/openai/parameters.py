@@ -97,7 +97,7 @@ class RequestBody(BaseModel):
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = UNSUPPORTED
 
     def warnings(self) -> list[ParameterWarning]:
-        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""
+        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honored."""
         found: list[ParameterWarning] = []
         for name, value in (self.model_extra or {}).items():
             if name not in self.no_effect and name not in self.unsupported:
@@ -243,7 +243,7 @@ class GenerationBody(RequestBody):
         **more: Any,
     ) -> EngineRequest:
         """The engine request of a conversation; `more` are sampling parameters over what was given.
-        Tokenises: not for the event loop."""
+        Tokenizes: not for the event loop."""
         return EngineRequest(
             params=self.sampling(model.defaults, **more),
             # The template writes the special tokens, so none are added.
@@ -267,7 +267,7 @@ class GenerationBody(RequestBody):
         return constraint_of(given, after)
 
     def warnings(self) -> list[ParameterWarning]:
-        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""
+        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honored."""
         found = super().warnings()
         if self.stream_options is not None:
             if not self.stream:

@@ -1,4 +1,4 @@
-"""Colours of curves on light and on dark ground: percentiles apart, levels of load in one ramp."""
+"""Colors of curves on light and on dark ground: percentiles apart, levels of load in one ramp."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RAMP = (
 
 
 def curve_colors(chart: Chart) -> Sequence[Color]:
-    """One colour for each curve of a chart; more levels than there are colours share neighbouring ones."""
+    """One color for each curve of a chart; more levels than there are colors share neighboring ones."""
     count = len(chart.curves)
     if chart.marks:
         return _APART[:count]

@@ -47,10 +47,10 @@ def write_png(report: Report, path: Path) -> None:
 
 def _draw(axes: Any, chart: Chart) -> None:
     across, up = chart.axes()
-    for curve, colour in zip(chart.curves, curve_colors(chart), strict=True):
+    for curve, color in zip(chart.curves, curve_colors(chart), strict=True):
         x, y = zip(*curve.points, strict=True) if curve.points else ((), ())
         style = {"marker": "o", "markersize": 5} if chart.marks else {}
-        axes.plot(x, y, color=colour.light, linewidth=2, label=curve.name, **style)
+        axes.plot(x, y, color=color.light, linewidth=2, label=curve.name, **style)
         for at, text in zip(curve.points, curve.labels, strict=False):
             axes.annotate(
                 text, at, (0, -14), textcoords="offset points", ha="center", fontsize=8, color=FAINT

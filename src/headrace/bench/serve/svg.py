@@ -1,4 +1,4 @@
-"""A chart as SVG inside a page: its colours follow the reader's light or dark screen."""
+"""A chart as SVG inside a page: its colors follow the reader's light or dark screen."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def svg(chart: Chart) -> str:
         y = _y(up, chart.goal)
         parts.append(f'<line class="goal" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
         parts.append(f'<text class="goal" x="{WIDTH - RIGHT}" y="{y - 5:.1f}" text-anchor="end">goal</text>')
-    for curve, colour in zip(chart.curves, curve_colors(chart), strict=True):
-        parts.append(_curve(chart, curve, colour, across, up))
+    for curve, color in zip(chart.curves, curve_colors(chart), strict=True):
+        parts.append(_curve(chart, curve, color, across, up))
     opening = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.title)}">'
     return f"{opening}{''.join(parts)}</svg>"
 
 
 def legend(chart: Chart) -> str:
-    """The names of the curves beside their colours; nothing where there is one."""
+    """The names of the curves beside their colors; nothing where there is one."""
     if len(chart.curves) < 2:
         return ""
     names = (
-        f'<span><i style="{_style(colour)}"></i>{escape(curve.name)}</span>'
-        for curve, colour in zip(chart.curves, curve_colors(chart), strict=True)
+        f'<span><i style="{_style(color)}"></i>{escape(curve.name)}</span>'
+        for curve, color in zip(chart.curves, curve_colors(chart), strict=True)
     )
     return f'<p class="legend">{"".join(names)}</p>'
 
@@ -53,7 +53,7 @@ def _grid(chart: Chart, across: Axis, up: Axis) -> str:
     return "".join(parts)
 
 
-def _curve(chart: Chart, curve: Curve, colour: Color, across: Axis, up: Axis) -> str:
+def _curve(chart: Chart, curve: Curve, color: Color, across: Axis, up: Axis) -> str:
     placed = [(_x(across, x), _y(up, y)) for x, y in curve.points]
     line = " ".join(f"{x},{y}" for x, y in placed)
     parts = [f'<polyline points="{line}"/>']
@@ -64,11 +64,11 @@ def _curve(chart: Chart, curve: Curve, colour: Color, across: Axis, up: Axis) ->
             parts.append(f'<circle cx="{x}" cy="{y}" r="4"><title>{escape(said)}</title></circle>')
     for (x, y), text in zip(placed, curve.labels, strict=False):
         parts.append(f'<text x="{x}" y="{y + 17:.1f}" text-anchor="middle">{escape(text)}</text>')
-    return f'<g class="curve" style="{_style(colour)}">{"".join(parts)}</g>'
+    return f'<g class="curve" style="{_style(color)}">{"".join(parts)}</g>'
 
 
-def _style(colour: Color) -> str:
-    return f"--light:{colour.light};--dark:{colour.dark}"
+def _style(color: Color) -> str:
+    return f"--light:{color.light};--dark:{color.dark}"
 
 
 def _x(axis: Axis, value: float) -> float:

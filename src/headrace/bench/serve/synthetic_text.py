@@ -64,7 +64,7 @@ async def read_lexicon(target: Target, model: str) -> SyntheticText:
     for word in WORDS:
         count = await count_tokens(target, model, text_of([word] * _REPEATS))
         cost, rest = divmod((count or 0) - single, _REPEATS)
-        if cost > 0 and rest == 0:  # otherwise it depends on its neighbours
+        if cost > 0 and rest == 0:  # otherwise it depends on its neighbors
             costs[word] = cost
     if not costs:
         return ASSUMED

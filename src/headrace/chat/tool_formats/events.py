@@ -73,7 +73,7 @@ class OutputEvents:
         self.cut = False
 
     def take(self) -> list[AnswerEvent]:
-        """The events since the last time, neighbours joined."""
+        """The events since the last time, neighbors joined."""
         events, self._events = self._events, []
         joined: list[AnswerEvent] = []
         for event in events:

@@ -6,15 +6,15 @@ Speeds on this machine are also given as a share of what it can do at best.
 
 \b
 Examples:
-  headrace bench limits --measure
-  headrace bench step --config config.json --weights int4
-  headrace bench speculate MODEL --draft-model SMALL
+  headrace bench roofline --measure
+  headrace bench engine --config config.json --weights int4
+  headrace bench speculative MODEL --draft-model SMALL
   headrace bench serve http://127.0.0.1:8080
 """
 COMMANDS = {
-    "limits": "Read bandwidth and arithmetic peaks of this machine.",
-    "step": "Prefill and decode speed of a model, from a checkpoint or from its config alone.",
-    "speculate": "What guessing tokens ahead brings: by drafter, temperature and sequences at once.",
+    "roofline": "Read bandwidth and arithmetic peaks of this machine.",
+    "engine": "Prefill and decode speed of a model, from a checkpoint or from its config alone.",
+    "speculative": "What guessing tokens ahead brings: by drafter, temperature and sequences at once.",
     "profile": "Where the time of a step goes, instruction by instruction.",
     "serve": "Load on any server of OpenAI's API: latencies, throughput, goodput.",
 }

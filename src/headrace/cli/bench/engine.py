@@ -1,4 +1,4 @@
-"""`headrace bench step`: prefill and decode speed of a model."""
+"""`headrace bench engine`: prefill and decode speed of a model."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ run in which the machine was slower than at its best is marked and, as far as --
 
 \b
 Examples:
-  headrace bench step
-  headrace bench step Qwen/Qwen3-0.6B --weights int4 --prompt 512 --generate 128
-  headrace bench step --config config.json --weights int4 --batch 16 --prompt 128
+  headrace bench engine
+  headrace bench engine Qwen/Qwen3-0.6B --weights int4 --prompt 512 --generate 128
+  headrace bench engine --config config.json --weights int4 --batch 16 --prompt 128
 """
 
 

@@ -1,4 +1,4 @@
-"""`headrace bench limits`: what this machine can do at best."""
+"""`headrace bench roofline`: what this machine can do at best."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ They are kept in the cache folder until --measure asks for new ones. Measure the
 
 \b
 Example:
-  headrace bench limits --measure
+  headrace bench roofline --measure
 """
 
 

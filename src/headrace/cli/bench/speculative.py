@@ -1,4 +1,4 @@
-"""`headrace bench speculate`: what drafts bring."""
+"""`headrace bench speculative`: what drafts bring."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ pair, and the least and the most. What is guessed never changes the output: this
 
 \b
 Examples:
-  headrace bench speculate
-  headrace bench speculate MODEL --draft-model SMALL --temperature 0 --temperature 0.8 --batch 1 --batch 16
-  headrace bench speculate MODEL --prompts prompts.txt --png speed-up.png
+  headrace bench speculative
+  headrace bench speculative MODEL --draft-model SMALL --temperature 0 --temperature 0.8 --batch 1 --batch 16
+  headrace bench speculative MODEL --prompts prompts.txt --png speed-up.png
 """
 
 PromptsFlag = Annotated[

@@ -28,7 +28,7 @@ class BeamSearch(Struct, kw_only=True):
 
     A beam's score is its log-probability / length ** length_penalty. It is over when `width` beams have
     finished and `early_stopping` is True, or no live beam can get a better score than theirs: by the length
-    that it has now, or where `early_stopping` is "never" and long texts are favoured, the longest that it may
+    that it has now, or where `early_stopping` is "never" and long texts are favored, the longest that it may
     get; or at `max_tokens`. Equal candidates: the earlier beam's first, then the likelier, then the lower id.
     """
 

@@ -16,7 +16,7 @@ from headrace.weights.formats.hadamard import rotate, rotated_k, rotation_block
 from headrace.weights.formats.int8 import TINY
 
 
-def quantise_rows(x: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+def quantize_rows(x: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
     """Rows [T, k], rotated and rounded to [T, p] int8, and their scales [T]: largest magnitude / 127.
 
     A row with a NaN or an infinity gets scale NaN and zeros.
@@ -39,7 +39,7 @@ def quantise_rows(x: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
 def integer_product(format: str, x: Floats, packed: Bytes, n: int, k: int) -> Floats:
     """x [T, k] times an int8 or int4 weight, as native code computes it, bit for bit: [T, n]."""
     scale, integers = (int8 if format == "int8" else int4).unpack_integers(packed, n, k)
-    q, row_scale = quantise_rows(x)
+    q, row_scale = quantize_rows(x)
     sums = q.astype(np.int64) @ from_strips(integers, n).astype(np.int64).T
     return sums.astype(np.float32) * scale.reshape(-1)[:n] * row_scale[:, None]
 

@@ -5,7 +5,7 @@ lines of 64 bytes; line 2 i + h holds outputs 16 h .. 16 h + 15 as [16][4 inputs
 code of input 8 i + t, the high one that of input 8 i + 4 + t. 4.5 bits a weight; every unpacked weight is an
 int8, so a row's sum is exact in int32 (native/formats/int4.hpp says why this layout).
 
-Quantiser, per output: scale0 = largest magnitude / 127. Per group, of four multipliers (from the one that
+Quantizer, per output: scale0 = largest magnitude / 127. Per group, of four multipliers (from the one that
 covers the group's range downwards) and four phases of the offset the pair of least squared error, its offset
 then refined once; at last the scale is fitted by least squares. In float32, sums in ascending order of
 inputs: native code gives the same bits.

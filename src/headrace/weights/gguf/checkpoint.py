@@ -147,6 +147,6 @@ class GgufCheckpoint:
 
 def _check_readable(info: TensorInfo) -> None:
     kind = BY_NAME[info.dtype]
-    if kind.dequantise is None:
+    if kind.dequantize is None:
         error = unreadable(kind)
         raise type(error)(f"{info.name}: {error.message}")

@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.gguf.tensor_names import Architecture, stored_name
-from headrace.weights.quant_types import BY_NAME, dequantise
+from headrace.weights.quant_types import BY_NAME, dequantize
 from headrace.weights.quant_types.blocks import Bytes, Floats
-from headrace.weights.quantize import quantise
+from headrace.weights.quantize import quantize
 from headrace.weights.row_order import RowOrder
 from headrace.weights.tensor_output import Converter, TensorOutput, float_rows, read_floats
 from headrace.weights.tensor_roles import class_of
@@ -88,8 +88,8 @@ class GgufExport(Struct, frozen=True, kw_only=True):
         return self.converter.convert(
             name,
             self._rows(name),
-            lambda rows: quantise(kind, rows),
-            lambda data: dequantise(BY_NAME[kind], np.ascontiguousarray(data).reshape(-1)),
+            lambda rows: quantize(kind, rows),
+            lambda data: dequantize(BY_NAME[kind], np.ascontiguousarray(data).reshape(-1)),
         )
 
     def _rows(self, name: str) -> Iterator[Floats]:

@@ -202,7 +202,7 @@ def _deepseek(config: Config) -> Keys:
     }
     if not boolean(config, "rope_interleave", True):
         raise UnsupportedModel(
-            "halves that rotate instead of neighbours have no key in GGUF: write safetensors"
+            "halves that rotate instead of neighbors have no key in GGUF: write safetensors"
         )
     table = cast(Config, find(config, "rope_parameters") or find(config, "rope_scaling") or {})
     scale = number(table, "mscale_all_dim", 0.0)

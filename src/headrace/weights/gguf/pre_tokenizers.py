@@ -1,6 +1,6 @@
 """How texts are cut before byte-level BPE, by the name in `tokenizer.ggml.pre` of a GGUF file.
 
-The names are those of llama.cpp's convert_hf_to_gguf.py, which recognises a tokenizer by what it does to a
+The names are those of llama.cpp's convert_hf_to_gguf.py, which recognizes a tokenizer by what it does to a
 probe text; the patterns are those of the tokenizer.json files that bear these names.
 """
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.gguf.values import HeaderReader, Metadata
 from headrace.weights.pread_file import PositionedFile
-from headrace.weights.quant_types import BY_ID, BY_NAME, READABLE, dequantise
+from headrace.weights.quant_types import BY_ID, BY_NAME, READABLE, dequantize
 from headrace.weights.quant_types.blocks import BlockType
 from headrace.weights.tensor_file import TensorFile, TensorInfo
 
@@ -30,7 +30,7 @@ MAX_NAME_BYTES = 64
 MAX_DIMENSIONS = 4
 DEFAULT_ALIGNMENT = 32
 _LARGEST = 2**63 - 1
-_CHUNK_BYTES = 256 << 10  # dequantised at once: what NumPy makes on the way stays in the processor's cache
+_CHUNK_BYTES = 256 << 10  # dequantized at once: what NumPy makes on the way stays in the processor's cache
 
 
 class GgufFile(TensorFile):
@@ -54,7 +54,7 @@ class GgufFile(TensorFile):
         return hashlib.sha256(self._header).hexdigest()
 
     def float32(self, info: TensorInfo) -> NDArray[np.float32]:
-        """The tensor dequantised. Raises UnsupportedModel for types without dequantisation."""
+        """The tensor dequantized. Raises UnsupportedModel for types without dequantization."""
         kind = BY_NAME[info.dtype]
         result = np.empty(info.shape, np.float32)
         flat = result.reshape(-1)
@@ -64,7 +64,7 @@ class GgufFile(TensorFile):
         for start in range(0, info.nbytes, step):
             part = raw[: min(step, info.nbytes - start)]
             self.read_into(info, start, part.data)
-            values = dequantise(kind, part)
+            values = dequantize(kind, part)
             flat[done : done + values.size] = values
             done += values.size
         return result
@@ -147,7 +147,7 @@ def _tensor(reader: HeaderReader, index: int, alignment: int) -> _Entry:
     if kind is None:
         known = ", ".join(kind.name for kind in READABLE)
         raise UnsupportedModel(
-            f"tensor {name!r} has the type number {type_id}, which this version does not know: quantise the "
+            f"tensor {name!r} has the type number {type_id}, which this version does not know: quantize the "
             f"model as one of {known}"
         )
     elements = prod(shape)

@@ -89,7 +89,7 @@ def _plain(name: str, model_type: str, block: Mapping[str, str]) -> Architecture
 
 
 def _paired(name: str, model_type: str) -> Architecture:
-    """As Llama's: of each head, entry j of the first half and entry j of the second are neighbours."""
+    """As Llama's: of each head, entry j of the first half and entry j of the second are neighbors."""
     return replace(_plain(name, model_type, _LLAMA), rows=RowOrder.PAIRS, reordered=_QUERIES_AND_KEYS)
 
 

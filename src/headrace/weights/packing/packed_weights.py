@@ -21,7 +21,7 @@ from headrace.weights.formats.column_panels import STRIP, strip_count
 from headrace.weights.packing import packed_cache
 from headrace.weights.quant_types import BY_NAME
 
-# Part of every cache file's name and header. Raise it whenever a packed layout or a quantiser changes.
+# Part of every cache file's name and header. Raise it whenever a packed layout or a quantizer changes.
 LAYOUT_VERSION = 1
 _ALIGNMENT = 4096
 _BLOCK_BYTES = 16 << 20  # of a tensor in memory at once; there are two such buffers

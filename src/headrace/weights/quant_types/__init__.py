@@ -1,4 +1,4 @@
-"""Block types: how tensors are encoded, one file per family with layout and dequantisation, in NumPy."""
+"""Block types: how tensors are encoded, one file per family with layout and dequantization, in NumPy."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ BY_ID = {kind.id: kind for kind in (*READABLE, *_UNREADABLE)}
 BY_NAME = {kind.name: kind for kind in (*BY_ID.values(), *SCALED)}
 
 
-def dequantise(kind: BlockType, raw: Bytes) -> Floats:
+def dequantize(kind: BlockType, raw: Bytes) -> Floats:
     """The weights of whole blocks, `raw` [blocks * block_bytes], as float32 [blocks * block_size].
 
     Scales that are NaN or infinite give weights that are. Raises UnsupportedModel for a type that is not
     READABLE or SCALED.
     """
-    if kind.dequantise is None:
+    if kind.dequantize is None:
         raise unreadable(kind)
     with np.errstate(invalid="ignore", over="ignore"):
-        return kind.dequantise(raw.reshape(-1, kind.block_bytes)).reshape(-1)
+        return kind.dequantize(raw.reshape(-1, kind.block_bytes)).reshape(-1)
 
 
 def unreadable(kind: BlockType) -> UnsupportedModel:
-    """The error for a type without dequantisation; it names the readable one of the next size."""
+    """The error for a type without dequantization; it names the readable one of the next size."""
     bits = {other.name: 8 * other.block_bytes / other.block_size for other in READABLE}
     wanted = 8 * kind.block_bytes / kind.block_size
     nearest = min(bits, key=lambda name: (abs(bits[name] - wanted), name))

@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class BlockType(Struct, frozen=True):
-    """`block_size` consecutive weights of a row take `block_bytes`. `dequantise` maps blocks
+    """`block_size` consecutive weights of a row take `block_bytes`. `dequantize` maps blocks
     [n, block_bytes] to weights [n, block_size]; None for types that are only known by their size. `id` is
     the number of ggml's types in GGUF files, None for the others."""
 
@@ -21,7 +21,7 @@ class BlockType(Struct, frozen=True):
     id: int | None
     block_size: int
     block_bytes: int
-    dequantise: Callable[[Bytes], Floats] | None = None
+    dequantize: Callable[[Bytes], Floats] | None = None
 
     def row_bytes(self, k: int) -> int:
         """Bytes of a row of `k` weights, whole blocks."""

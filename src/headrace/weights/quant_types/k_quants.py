@@ -1,4 +1,4 @@
-"""Q2_K to Q6_K: 256 weights in groups of 16 or 32 whose scales (and minima) are themselves quantised.
+"""Q2_K to Q6_K: 256 weights in groups of 16 or 32 whose scales (and minima) are themselves quantized.
 
 Layouts: block_q*_K of ggml/src/ggml-common.h.
 """

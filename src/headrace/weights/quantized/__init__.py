@@ -1,1 +1,1 @@
-"""Quantised safetensors checkpoints: one file per scheme, from its tensors to block types without loss."""
+"""Quantized safetensors checkpoints: one file per scheme, from its tensors to block types without loss."""

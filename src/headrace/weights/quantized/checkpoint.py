@@ -1,4 +1,4 @@
-"""A quantised checkpoint as a `CheckpointReader`: plain names, rows as blocks."""
+"""A quantized checkpoint as a `CheckpointReader`: plain names, rows as blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.config_json import Config, find
-from headrace.weights.quant_types import dequantise
+from headrace.weights.quant_types import dequantize
 from headrace.weights.quantized import awq, compressed_tensors, fp8, gptq, mxfp4, nvfp4
 from headrace.weights.quantized.stored_parts import RawTensors, Stored
 from headrace.weights.quantized.tensor import Ints, QuantizedTensor
@@ -38,8 +38,8 @@ class RawSource(CheckpointReader, RawTensors, Protocol):
     """A checkpoint whose tensors can be read as they are stored."""
 
 
-def quantisation_of(config: Config) -> Config | None:
-    """What config.json says of the weights' quantisation, None where they are plain."""
+def quantization_of(config: Config) -> Config | None:
+    """What config.json says of the weights' quantization, None where they are plain."""
     for field in _SETTINGS:
         settings = find(config, field)
         if isinstance(settings, dict):
@@ -50,7 +50,7 @@ def quantisation_of(config: Config) -> Config | None:
 
 
 class QuantizedCheckpoint:
-    """Layers that the scheme quantises by their plain names, the others as they are stored."""
+    """Layers that the scheme quantizes by their plain names, the others as they are stored."""
 
     metadata: None = None
 
@@ -60,11 +60,11 @@ class QuantizedCheckpoint:
         self.generation_config = raw.generation_config
         stored = Stored(raw)
         method = settings.get("quant_method")
-        self._quantised = _scheme(method)(stored, settings)
+        self._quantized = _scheme(method)(stored, settings)
         _tell_ignored(settings, stored)
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
             {name: info for name, info in raw.tensors.items() if not self._hides(name)}
-            | {name: tensor.info for name, tensor in self._quantised.items()}
+            | {name: tensor.info for name, tensor in self._quantized.items()}
         )
 
     @property
@@ -72,15 +72,15 @@ class QuantizedCheckpoint:
         return self._raw.fingerprint
 
     def info(self, name: str) -> TensorInfo:
-        tensor = self._quantised.get(name)
+        tensor = self._quantized.get(name)
         return self._raw.info(name) if tensor is None else tensor.info
 
     def input_order(self, name: str) -> Ints | None:
-        tensor = self._quantised.get(name)
+        tensor = self._quantized.get(name)
         return None if tensor is None else tensor.order
 
     def float32(self, name: str) -> NDArray[np.float32]:
-        tensor = self._quantised.get(name)
+        tensor = self._quantized.get(name)
         if tensor is None:
             return self._raw.float32(name)
         rows, inputs = tensor.info.shape
@@ -88,14 +88,14 @@ class QuantizedCheckpoint:
         result = np.empty((rows, inputs), np.float32)
         for start in range(0, rows, step):
             blocks = tensor.blocks(start, min(step, rows - start))
-            result[start : start + step] = dequantise(tensor.type, blocks.reshape(-1)).reshape(-1, inputs)
+            result[start : start + step] = dequantize(tensor.type, blocks.reshape(-1)).reshape(-1, inputs)
         return result
 
     def row_dtype(self, name: str) -> str:
-        return self._quantised[name].type.name if name in self._quantised else self._raw.row_dtype(name)
+        return self._quantized[name].type.name if name in self._quantized else self._raw.row_dtype(name)
 
     def read_rows(self, name: str, start_row: int, row_count: int, out: memoryview) -> None:
-        tensor = self._quantised.get(name)
+        tensor = self._quantized.get(name)
         if tensor is None:
             self._raw.read_rows(name, start_row, row_count, out)
             return
@@ -114,11 +114,11 @@ class QuantizedCheckpoint:
         self.close()
 
     def _hides(self, name: str) -> bool:
-        """Whether a stored tensor is part of a quantised one."""
+        """Whether a stored tensor is part of a quantized one."""
         layer, _, field = name.rpartition(".")
         packed = name.removesuffix("_blocks").removesuffix("_scales")
-        return (f"{layer}.weight" in self._quantised and field != "bias") or (
-            packed != name and packed in self._quantised
+        return (f"{layer}.weight" in self._quantized and field != "bias") or (
+            packed != name and packed in self._quantized
         )
 
 
@@ -140,6 +140,6 @@ def _tell_ignored(settings: Config, stored: Stored) -> None:
         for group in (cast(Config, groups).values() if isinstance(groups, dict) else ())
     )
     if activations or settings.get("activation_scheme") or any(stored.with_suffix(".input_scale")):
-        _LOG.info("the checkpoint's quantisation of activations is not used: products follow --weights")
+        _LOG.info("the checkpoint's quantization of activations is not used: products follow --weights")
     if settings.get("kv_cache_scheme") is not None or settings.get("kv_cache_quant_algo") is not None:
-        _LOG.info("the checkpoint's quantisation of keys and values is not used: see --kv-dtype")
+        _LOG.info("the checkpoint's quantization of keys and values is not used: see --kv-dtype")

@@ -1,4 +1,4 @@
-"""From codes and scales of whole rows to the blocks of block types; the inverse of their dequantisation.
+"""From codes and scales of whole rows to the blocks of block types; the inverse of their dequantization.
 
 `codes` are [rows, k], scales and zeros [rows, blocks], results [rows, bytes of a row].
 """

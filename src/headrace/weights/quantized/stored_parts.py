@@ -1,4 +1,4 @@
-"""The tensors of a quantised checkpoint as they are stored, each checked against what its scheme expects."""
+"""The tensors of a quantized checkpoint as they are stored, each checked against what its scheme expects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DTYPES = {
 
 
 class RawTensors(Protocol):
-    """What a checkpoint must offer below its quantisation."""
+    """What a checkpoint must offer below its quantization."""
 
     @property
     def config(self) -> Config: ...

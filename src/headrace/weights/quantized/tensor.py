@@ -1,4 +1,4 @@
-"""What the schemes share: a quantised tensor, the groups of its inputs, the grid of its scales."""
+"""What the schemes share: a quantized tensor, the groups of its inputs, the grid of its scales."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class QuantizedTensor(ABC):
         n, k = shape
         if k % type.block_size:
             raise UnsupportedModel(
-                f"tensor {name!r} has {k:,} inputs; quantised ones are supported in multiples of "
-                f"{type.block_size}: use an unquantised checkpoint of the model"
+                f"tensor {name!r} has {k:,} inputs; quantized ones are supported in multiples of "
+                f"{type.block_size}: use an unquantized checkpoint of the model"
             )
         self.type = type
         place = stored.tensors[main]
@@ -78,7 +78,7 @@ def even_groups(name: str, k: int, size: int) -> InputGroups:
 def _uneven(name: str, size: int) -> UnsupportedModel:
     return UnsupportedModel(
         f"tensor {name!r} has a group of {size:,} inputs; supported are multiples of 32, as 32, 64 or 128: "
-        "use a checkpoint with such groups, or an unquantised one"
+        "use a checkpoint with such groups, or an unquantized one"
     )
 
 
@@ -134,5 +134,5 @@ def _check_width(name: str, width: int, k: int, size: int) -> None:
     if width < k and width % size:
         raise UnsupportedModel(
             f"tensor {name!r} scales groups of {width} inputs; supported are multiples of {size}: use a "
-            "checkpoint with such groups, or an unquantised one"
+            "checkpoint with such groups, or an unquantized one"
         )

@@ -14,15 +14,15 @@ from msgspec import Struct
 
 from headrace.errors import UnsupportedModel
 from headrace.weights.checkpoint_reader import CheckpointReader
-from headrace.weights.quant_types import BY_NAME, dequantise
+from headrace.weights.quant_types import BY_NAME, dequantize
 from headrace.weights.quant_types.blocks import Bytes, Floats
-from headrace.weights.quantize import quantise, symmetric_bf16
+from headrace.weights.quantize import quantize, symmetric_bf16
 from headrace.weights.safetensors.reader import READABLE
 from headrace.weights.tensor_output import Converter, TensorOutput, float_rows
 from headrace.weights.tensor_roles import class_of
 
 TYPES = ("f32", "f16", "bf16", "int8", "int4")
-_QUANTISED = ("attention", "mlp", "experts")
+_QUANTIZED = ("attention", "mlp", "experts")
 
 
 class SafetensorsExport(Struct, frozen=True, kw_only=True):
@@ -42,8 +42,8 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
         plain = self.type.upper() if self.type.upper() in READABLE else "BF16"
         found: list[TensorOutput] = []
         for name in self.source.tensors:
-            if self._is_quantised(name):
-                found += self._quantised(name)
+            if self._is_quantized(name):
+                found += self._quantized(name)
             else:
                 found.append(self._plain(name, plain))
         return found
@@ -67,7 +67,7 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
             "input_activations": None,
             "output_activations": None,
         }
-        kept = [name.removesuffix(".weight") for name in matrices if not self._is_quantised(name)]
+        kept = [name.removesuffix(".weight") for name in matrices if not self._is_quantized(name)]
         return {
             "quant_method": "compressed-tensors",
             "format": "pack-quantized",
@@ -87,9 +87,9 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
 
     def _is_projection(self, name: str) -> bool:
         info = self.source.tensors[name]
-        return len(info.shape) == 2 and class_of(name, 2) in _QUANTISED and name.endswith(".weight")
+        return len(info.shape) == 2 and class_of(name, 2) in _QUANTIZED and name.endswith(".weight")
 
-    def _is_quantised(self, name: str) -> bool:
+    def _is_quantized(self, name: str) -> bool:
         if self.type not in ("int8", "int4") or not self._is_projection(name):
             return False
         k = self.source.tensors[name].shape[1]
@@ -102,13 +102,13 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
             return self.converter.convert(
                 name,
                 float_rows(self.source, name),
-                lambda rows: quantise(kind, rows),
-                lambda data: dequantise(BY_NAME[kind], data.reshape(-1)),
+                lambda rows: quantize(kind, rows),
+                lambda data: dequantize(BY_NAME[kind], data.reshape(-1)),
             )
 
         return TensorOutput(name, kind, shape, prod(shape) * READABLE[kind], (name,), blocks)
 
-    def _quantised(self, name: str) -> list[TensorOutput]:
+    def _quantized(self, name: str) -> list[TensorOutput]:
         n, k = self.source.info(name).shape
         group = k if self._bits == 8 else self._group
         packed = _Packed(self._bits, group)
@@ -156,6 +156,6 @@ class _Packed(Struct, frozen=True):
         codes, scales = data[:, : self.code_bytes(k)], data[:, self.code_bytes(k) :]
         if self.bits == 4:
             codes = np.stack([codes & np.uint8(15), codes >> np.uint8(4)], axis=2).reshape(len(data), k)
-        floats = dequantise(BY_NAME["BF16"], np.ascontiguousarray(scales).reshape(-1))
+        floats = dequantize(BY_NAME["BF16"], np.ascontiguousarray(scales).reshape(-1))
         steps = codes.astype(np.float32) - np.float32(1 << (self.bits - 1))
         return (steps.reshape(-1, self.group) * floats[:, None]).reshape(len(data), k)

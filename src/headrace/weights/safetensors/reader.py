@@ -109,7 +109,7 @@ def element_bytes(info: TensorInfo) -> int:
     if info.dtype not in READABLE:
         raise UnsupportedModel(
             f"tensor {info.name!r} is stored as {info.dtype}; this version reads {', '.join(READABLE)}: "
-            "use an unquantised checkpoint of the model"
+            "use an unquantized checkpoint of the model"
         )
     return READABLE[info.dtype]
 

@@ -109,7 +109,7 @@ class PromptBody(RequestBody):
     chat_template_kwargs: dict[str, Any] | None = None
 
     def warnings(self) -> list[ParameterWarning]:
-        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""
+        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honored."""
         for name, place in ELSEWHERE.items():
             if getattr(self, name, None) is not None:
                 raise InvalidRequest(
@@ -125,7 +125,7 @@ class PromptBody(RequestBody):
         for name in ("summary", "generate_summary"):
             if self.reasoning is not None and getattr(self.reasoning, name) is not None:
                 found.append(
-                    _idle(f"reasoning.{name}", "reasoning is not summarised, its text is in the output")
+                    _idle(f"reasoning.{name}", "reasoning is not summarized, its text is in the output")
                 )
         if self.text is not None and self.text.verbosity is not None:
             found.append(_idle("text.verbosity"))
@@ -202,7 +202,7 @@ class ResponseBody(PromptBody, GenerationBody):
         return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
 
     def warnings(self) -> list[ParameterWarning]:
-        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honoured."""
+        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honored."""
         if self.background and not self.kept:
             raise InvalidRequest(
                 "background needs store: true, it is read back from the store", param="background"
@@ -240,7 +240,7 @@ class ResponseBody(PromptBody, GenerationBody):
     def request(
         self, model: LoadedModel, conversation: ChatPrompt, request_id: str, cache_salt: str
     ) -> EngineRequest:
-        """The engine request that this body asks for. Tokenises: not for the event loop."""
+        """The engine request that this body asks for. Tokenizes: not for the event loop."""
         more: dict[str, Any] = {"n": 1}
         if self.max_output_tokens is not None:
             more["max_tokens"] = self.max_output_tokens

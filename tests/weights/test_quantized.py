@@ -1,4 +1,4 @@
-"""Quantised safetensors: what each scheme's tensors mean, and what is refused."""
+"""Quantized safetensors: what each scheme's tensors mean, and what is refused."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.checkpoint_reader import CheckpointReader
-from headrace.weights.quant_types import BY_NAME, dequantise
-from quantised import E2M1, SCHEMES, Scheme, Tensors, gptq, save, write_config, write_model
+from headrace.weights.quant_types import BY_NAME, dequantize
+from quantized_files import E2M1, SCHEMES, Scheme, Tensors, gptq, save, write_config, write_model
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -42,7 +42,7 @@ def test_rows_are_those_of_the_whole(tmp_path: Path, name: str) -> None:
         for start, count in ((0, 32), (5, 1), (3, 21), (31, 1)):
             raw = np.empty(count * kind.row_bytes(64), np.uint8)
             checkpoint.read_rows(tensor, start, count, raw.data)
-            rows = dequantise(kind, raw).reshape(count, 64)
+            rows = dequantize(kind, raw).reshape(count, 64)
             np.testing.assert_array_equal(rows, whole[start : start + count])
 
 
@@ -60,7 +60,7 @@ def test_experts_of_gpt_oss_become_rows_of_one_matrix(tmp_path: Path) -> None:
         np.testing.assert_array_equal(checkpoint.float32(name), expected.reshape(120, 64))
         raw = np.empty(50 * 2 * 17, np.uint8)
         checkpoint.read_rows(name, 35, 50, raw.data)
-        rows = dequantise(BY_NAME["MXFP4"], raw).reshape(50, 64)
+        rows = dequantize(BY_NAME["MXFP4"], raw).reshape(50, 64)
         np.testing.assert_array_equal(rows, expected.reshape(120, 64)[35:85])
 
 

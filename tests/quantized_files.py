@@ -1,4 +1,4 @@
-"""Writes small Llama checkpoints in quantised schemes, after each scheme's documentation.
+"""Writes small Llama checkpoints in quantized schemes, after each scheme's documentation.
 
 A writer draws codes, scales and zeros of a matrix and gives its stored tensors and its float32 weights; it
 shares no code with the readers.

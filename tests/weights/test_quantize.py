@@ -1,12 +1,12 @@
-"""Floats to blocks: `gguf` reads the same numbers, with no larger error than its own quantisers make."""
+"""Floats to blocks: `gguf` reads the same numbers, with no larger error than its own quantizers make."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from headrace.weights.quant_types import BY_NAME, dequantise
-from headrace.weights.quantize import QUANTISERS, quantise, symmetric_bf16
+from headrace.weights.quant_types import BY_NAME, dequantize
+from headrace.weights.quantize import QUANTIZERS, quantize, symmetric_bf16
 
 gguf = pytest.importorskip("gguf", reason="the truth is what the package gguf reads and writes")
 RNG = np.random.default_rng(5)
@@ -37,10 +37,10 @@ def error(values: np.ndarray, original: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("kind", QUANTISERS)
+@pytest.mark.parametrize("kind", QUANTIZERS)
 def test_gguf_reads_what_we_read(kind: str, name: str) -> None:
-    blocks = quantise(kind, CASES[name])
-    ours = dequantise(BY_NAME[kind], blocks.reshape(-1)).reshape(SHAPE)
+    blocks = quantize(kind, CASES[name])
+    ours = dequantize(BY_NAME[kind], blocks.reshape(-1)).reshape(SHAPE)
     theirs = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind]).reshape(SHAPE)
     assert (ours == theirs).all()
     assert np.isfinite(ours).all()
@@ -51,7 +51,7 @@ def test_gguf_reads_what_we_read(kind: str, name: str) -> None:
 def test_no_larger_error_than_gguf_makes(kind: str, name: str) -> None:
     number = gguf.GGMLQuantizationType[kind]
     theirs = gguf.quants.dequantize(gguf.quants.quantize(CASES[name], number), number).reshape(SHAPE)
-    ours = dequantise(BY_NAME[kind], quantise(kind, CASES[name]).reshape(-1)).reshape(SHAPE)
+    ours = dequantize(BY_NAME[kind], quantize(kind, CASES[name]).reshape(-1)).reshape(SHAPE)
     assert error(ours, CASES[name]) <= error(theirs, CASES[name]) * (1 + 1e-6)
 
 
@@ -72,7 +72,7 @@ def plain_range(values: np.ndarray, top: int) -> np.ndarray:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(("kind", "top"), [("Q4_K", 15), ("Q5_K", 31)])
 def test_no_larger_error_than_a_plain_range(kind: str, top: int, name: str) -> None:
-    ours = dequantise(BY_NAME[kind], quantise(kind, CASES[name]).reshape(-1)).reshape(SHAPE)
+    ours = dequantize(BY_NAME[kind], quantize(kind, CASES[name]).reshape(-1)).reshape(SHAPE)
     assert error(ours, CASES[name]) <= error(plain_range(CASES[name], top), CASES[name])
 
 
@@ -80,7 +80,7 @@ def test_more_bits_lose_less() -> None:
     order = ["Q4_0", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q8_0", "BF16", "F16", "F32"]
     losses = [
         error(
-            dequantise(BY_NAME[kind], quantise(kind, CASES["normal"]).reshape(-1)).reshape(SHAPE),
+            dequantize(BY_NAME[kind], quantize(kind, CASES["normal"]).reshape(-1)).reshape(SHAPE),
             CASES["normal"],
         )
         for kind in order
@@ -91,15 +91,15 @@ def test_more_bits_lose_less() -> None:
 
 def test_what_half_floats_cannot_hold_becomes_their_largest() -> None:
     huge = np.full((1, 256), 1e30, np.float32)
-    for kind in QUANTISERS:
-        assert np.isfinite(dequantise(BY_NAME[kind], quantise(kind, huge).reshape(-1))).all(), kind
+    for kind in QUANTIZERS:
+        assert np.isfinite(dequantize(BY_NAME[kind], quantize(kind, huge).reshape(-1))).all(), kind
 
 
 @pytest.mark.parametrize(("low", "high"), [(-8, 7), (-127, 127)])
 def test_scales_in_bf16(low: int, high: int) -> None:
     values = CASES["normal"].reshape(-1, 128)
     stored, scale, codes = symmetric_bf16(values, low, high)
-    assert (dequantise(BY_NAME["BF16"], stored.reshape(-1)) == scale[:, 0]).all()
+    assert (dequantize(BY_NAME["BF16"], stored.reshape(-1)) == scale[:, 0]).all()
     assert codes.min() >= low and codes.max() <= high
     assert error(scale * codes, values) <= error(np.zeros_like(values), values) * (
         0.02 if high == 7 else 1e-4

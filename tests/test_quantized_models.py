@@ -1,4 +1,4 @@
-"""Whole models from quantised safetensors: against `transformers` on dequantised weights, and as served."""
+"""Whole models from quantized safetensors: against `transformers` on dequantized weights, and as served."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.program.record import record
 from headrace.program.reorder import reorder_inputs
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.packing.packed_weights import WeightSpec, format_of, load_packed
-from quantised import CONFIG, SCHEMES, Tensors, write_model
+from quantized_files import CONFIG, SCHEMES, Tensors, write_model
 from tiny import tiny_model
 
 PROMPT = np.arange(3, 27, dtype=np.int32) * 5 % 128
@@ -75,7 +75,7 @@ def test_logits_equal_transformers(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gptq_act_order", "awq", "fp8_blocks", "ct_int8", "nvfp4", "ct_mxfp4"])
 def test_a_model_is_served(tmp_path: Path, name: str) -> None:
-    """With the sequence's neighbours changing no bit."""
+    """With the sequence's neighbors changing no bit."""
     folder = tmp_path / name
     write_model(folder, SCHEMES[name])
     for file in ("tokenizer.json", "tokenizer_config.json"):
