@@ -19,7 +19,8 @@ from golden import FOLDER
 from headrace.chat.messages import Message
 from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.errors import HeadraceError
-from headrace.loading.loader import text_side, weight_specs
+from headrace.loading.loader import weight_specs
+from headrace.loading.text_assets import load_text_assets
 from headrace.loading.options import EngineOptions
 from headrace.loading.program_weights import ProgramWeights
 from headrace.models.registry import find_model
@@ -43,7 +44,7 @@ def _whole_model(path: Path) -> None:
     with open_checkpoint(path) as checkpoint:
         program = verify(record(find_model(checkpoint.config).define))
         weight_specs(program, ProgramWeights(checkpoint, program), EngineOptions(), path)
-        tokenizer, _ = text_side(path, checkpoint.metadata)
+        tokenizer, _ = load_text_assets(path, checkpoint.metadata)
         tokenizer.decode(tokenizer.encode("the mill 水", add_special=False))
         for name, info in checkpoint.tensors.items():
             if info.nbytes < _LARGEST_READ:

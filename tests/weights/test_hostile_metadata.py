@@ -14,7 +14,8 @@ from blocks import block_model
 from gguf_file import Raw, Stored, gguf_bytes
 from headrace.errors import CorruptFile, HeadraceError
 from headrace.loading.export import Export
-from headrace.loading.loader import default_params, text_side, weight_specs
+from headrace.loading.loader import default_params, weight_specs
+from headrace.loading.text_assets import load_text_assets
 from headrace.loading.options import EngineOptions
 from headrace.loading.program_weights import ProgramWeights
 from headrace.models.registry import find_model
@@ -45,7 +46,7 @@ def open_model(path: Path) -> None:
         program = verify(record(find_model(checkpoint.config).define))
         weight_specs(program, ProgramWeights(checkpoint, program), EngineOptions(), path)
         default_params(checkpoint.generation_config)
-        text_side(path, checkpoint.metadata)
+        load_text_assets(path, checkpoint.metadata)
 
 
 def read_back(path: Path) -> tuple[dict[str, Any], dict[str, Stored]]:
