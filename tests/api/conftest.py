@@ -30,4 +30,4 @@ def server(serve: Callable[..., Running]) -> Iterator[Running]:
     """A server of the fake model."""
     model = FakeModel()
     yield serve(model)
-    model.engine.held.set()
+    model.engine.go.set()

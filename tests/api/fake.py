@@ -107,8 +107,8 @@ class FakeEngine:
         self.pause_s = pause_s
         self.refusal: HeadraceError | None = None
         self.failure: HeadraceError | None = None
-        self.paused = threading.Event()  # clear: the loop stands still
-        self.paused.set()
+        self.go = threading.Event()  # clear: the loop stands still
+        self.go.set()
         self.submitted: list[EngineRequest] = []
         self.cancelled: list[str] = []
         self.held_requests: set[str] = set()  # at any time
@@ -149,7 +149,7 @@ class FakeEngine:
         with self._wake:
             self._stop = True
             self._wake.notify()
-        self.paused.set()
+        self.go.set()
         self._thread.join()
 
     def _cancel(self, request_id: str) -> None:
@@ -173,7 +173,7 @@ class FakeEngine:
                 if self._stop:
                     return
                 running = list(self._running.values())
-            self.paused.wait()
+            self.go.wait()
             for item in running:
                 if item.paused and not item.cancelled:
                     continue

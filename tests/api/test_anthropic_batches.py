@@ -59,13 +59,13 @@ def test_each_message_has_its_result_and_a_wrong_one_fails_alone(start: Serve) -
 
 def test_cancelled_messages_say_so(start: Serve) -> None:
     engine = FakeEngine()
-    engine.held.clear()
+    engine.go.clear()
     model = FakeModel(engine=engine)
     client = start(model).anthropic()
     batch = client.messages.batches.create(requests=[message(str(n)) for n in range(40)])
     batch = client.messages.batches.cancel(batch.id)
     assert batch.processing_status in ("canceling", "ended") and batch.cancel_initiated_at is not None
-    engine.held.set()
+    engine.go.set()
     batch = finish(client, batch)
     counts = batch.request_counts
     assert counts.canceled > 0 and counts.canceled + counts.succeeded == 40

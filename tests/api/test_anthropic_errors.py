@@ -230,13 +230,13 @@ def test_limits_of_a_key(serve: Serve) -> None:
 def test_a_server_that_is_full(serve: Serve) -> None:
     server = serve(FakeModel(), max_requests=1)
     engine = server.model.engine
-    engine.held.clear()
+    engine.go.clear()
     with (
         server.anthropic().messages.create(**BODY, stream=True),
         pytest.raises(anthropic.OverloadedError) as caught,
     ):
         server.anthropic().messages.create(**BODY)
-    engine.held.set()
+    engine.go.set()
     assert (caught.value.status_code, caught.value.type) == (529, "overloaded_error")
 
 

@@ -138,7 +138,7 @@ def test_a_failure_in_the_middle(serve: Serve) -> None:
 def test_leaving_cancels(serve: Serve, streamed: bool) -> None:
     server = serve(FakeModel())
     engine = server.model.engine
-    engine.held.clear()
+    engine.go.clear()
     client = server.anthropic(timeout=0.5)
     if streamed:
         with client.messages.stream(**BODY) as stream:
@@ -149,7 +149,7 @@ def test_leaving_cancels(serve: Serve, streamed: bool) -> None:
     client.close()
     assert engine.cancelled_event.wait(10)
     assert engine.cancelled == [engine.submitted[0].request_id]
-    engine.held.set()
+    engine.go.set()
 
 
 def test_32_streams_at_a_time(serve: Serve) -> None:

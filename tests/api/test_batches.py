@@ -199,7 +199,7 @@ def test_pages(start: Serve) -> None:
 def test_only_idle_capacity_is_used(start: Serve) -> None:
     model = FakeModel(engine=FakeEngine(pause_s=0.001))
     server = start(model, max_sequences=8)
-    model.engine.held.clear()
+    model.engine.go.clear()
     batch = begin(server, [line(str(n)) for n in range(20)])
     engine = model.engine
     wait_until(lambda: len(engine.submitted) == 4)
@@ -209,7 +209,7 @@ def test_only_idle_capacity_is_used(start: Serve) -> None:
     )
     wait_until(lambda: len(engine.submitted) == 5)
     assert engine.submitted[-1].priority == 0
-    engine.held.set()
+    engine.go.set()
     assert list(stream)
     assert finish(server, batch).request_counts.completed == 20
     assert server.server._service.open_calls == 0
@@ -256,13 +256,13 @@ def test_cancel_keeps_what_has_run(start: Serve) -> None:
     again = server.openai().batches
     with pytest.raises(openai.BadRequestError, match="has ended"):
         again.cancel(done.id)
-    engine.held.clear()
+    engine.go.clear()
     batch = begin(server, [line("x", max_tokens=0), *(line(str(n)) for n in range(5))])
     wait_until(lambda: again.retrieve(batch.id).request_counts.failed == 1)
     wait_until(lambda: len(engine.submitted) >= 3)
     assert again.cancel(batch.id).status == "cancelling"
     wait_until(lambda: len(engine.cancelled) == 2)  # both that are under way
-    engine.held.set()
+    engine.go.set()
     batch = finish(server, batch)
     assert batch.status == "cancelled" and batch.cancelled_at >= batch.cancelling_at
     assert again.cancel(batch.id).status == "cancelled"
@@ -275,7 +275,7 @@ def test_cancel_keeps_what_has_run(start: Serve) -> None:
 def test_a_batch_whose_time_is_over_has_what_was_done(start: Serve) -> None:
     server = start(max_sequences=2)
     engine = server.model.engine
-    engine.held.clear()
+    engine.go.clear()
     batch = begin(
         server,
         [line("bad", temperature=9999), line("slow"), line("later")],
@@ -283,7 +283,7 @@ def test_a_batch_whose_time_is_over_has_what_was_done(start: Serve) -> None:
         output_expires_after={"anchor": "created_at", "seconds": 7200},
     )
     batch = finish(server, batch)
-    engine.held.set()
+    engine.go.set()
     assert batch.status == "expired" and batch.expired_at and batch.completed_at is None
     errors = lines_of(server, batch.error_file_id)
     assert [one["error"] and one["error"]["code"] for one in errors] == [None, *["batch_expired"] * 2]
@@ -296,9 +296,9 @@ def test_the_next_server_goes_on_where_one_stopped(start: Serve) -> None:
     first = start(model, max_sequences=4, drain_s=1)
     batch = begin(first, [line(str(n), max_tokens=4) for n in range(10)])
     wait_until(lambda: first.openai().batches.retrieve(batch.id).request_counts.completed >= 2)
-    model.engine.held.clear()
+    model.engine.go.clear()
     first.server.should_exit = True
-    model.engine.held.set()
+    model.engine.go.set()
     first.thread.join(20)
     ran = len(model.engine.submitted)
     second = start(FakeModel(engine=FakeEngine("another answer")), max_sequences=4)

@@ -181,7 +181,7 @@ def test_a_failure_without_stream_has_its_status(server: Running) -> None:
 @pytest.mark.parametrize("streamed", [True, False])
 def test_leaving_cancels(server: Running, streamed: bool) -> None:
     engine = server.model.engine
-    engine.held.clear()
+    engine.go.clear()
     http = server.http()
     body = {"messages": HELLO, "stream": streamed}
     if streamed:

@@ -42,7 +42,7 @@ def test_a_foreign_page_is_not_permitted(server: Running) -> None:
 
 def test_a_client_that_waits_no_longer_cancels(server: Running) -> None:
     engine = server.model.engine
-    engine.held.clear()
+    engine.go.clear()
     with pytest.raises(openai.APITimeoutError):
         server.openai(timeout=0.3).chat.completions.create(model="fake/model", messages=MESSAGES)
     assert engine.cancelled_event.wait(10)

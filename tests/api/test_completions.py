@@ -135,10 +135,10 @@ def test_refusals_name_the_parameter(server: Running, body, param) -> None:
 
 
 def test_a_refused_prompt_cancels_its_neighbors(server: Running) -> None:
-    server.model.engine.held.clear()
+    server.model.engine.go.clear()
     with pytest.raises(openai.BadRequestError):
         server.openai().completions.create(model=MODEL, prompt=["a", "x" * 5000], max_tokens=1)
-    server.model.engine.held.set()
+    server.model.engine.go.set()
     assert server.model.engine.cancelled == [server.model.engine.submitted[0].request_id]
 
 

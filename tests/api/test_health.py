@@ -73,7 +73,7 @@ def stream_in_background(server: Running) -> tuple[threading.Thread, list[str]]:
 
 
 def test_a_drain_lets_replies_finish_and_refuses_new_ones(server: Running) -> None:
-    server.model.engine.held.clear()
+    server.model.engine.go.clear()
     thread, texts = stream_in_background(server)
     http = server.http()
     server.server.handle_exit(15, None)
@@ -82,7 +82,7 @@ def test_a_drain_lets_replies_finish_and_refuses_new_ones(server: Running) -> No
     refused = http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x"}]})
     assert refused.status_code == 503
     assert refused.headers["retry-after"] == "5"
-    server.model.engine.held.set()
+    server.model.engine.go.set()
     thread.join(10)
     assert texts[0].endswith("data: [DONE]\n\n")
     server.thread.join(10)

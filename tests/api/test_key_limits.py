@@ -105,11 +105,11 @@ def test_a_refusal_at_the_engines_door_costs_no_tokens(serve) -> None:
 def test_requests_at_a_time(serve) -> None:
     model = FakeModel()
     server = serve(model, concurrency=1)
-    model.engine.held.clear()
+    model.engine.go.clear()
     with server.http().stream("POST", CHAT, json=BODY | {"stream": True}) as stream:
         assert server.http().post(CHAT, json=BODY).status_code == 429
         assert server.http().get("/v1/models").status_code == 200
-        model.engine.held.set()
+        model.engine.go.set()
         assert b"[DONE]" in stream.read()
     assert server.http().post(CHAT, json=BODY).status_code == 200
 
@@ -120,13 +120,13 @@ def test_requests_at_a_time(serve) -> None:
 def test_a_full_queue_refuses_before_the_body_is_read(serve, flags, reason) -> None:
     model = FakeModel()
     server = serve(model, **flags)
-    model.engine.held.clear()
+    model.engine.go.clear()
     with server.http().stream("POST", CHAT, json=BODY | {"stream": True}) as stream:
         refused = server.http().post(CHAT, content=b"this is no JSON")
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "overloaded"
         assert refused.headers["retry-after"] == "1"
-        model.engine.held.set()
+        model.engine.go.set()
         stream.read()
     assert server.http().post(CHAT, json=BODY).status_code == 200
     assert rejections(server) == {reason: 1}

@@ -175,13 +175,13 @@ def test_input_items_by_the_page(server: Running) -> None:
 
 def test_in_the_background_nobody_waits(server: Running) -> None:
     client = server.openai()
-    server.model.engine.held.clear()
+    server.model.engine.go.clear()
     made = ask(server, background=True)
     assert (made.status, made.background, made.output) == ("queued", True, [])
     assert client.responses.retrieve(made.id).status == "queued"
     with pytest.raises(openai.BadRequestError, match="not ended"):
         ask(server, previous_response_id=made.id)
-    server.model.engine.held.set()
+    server.model.engine.go.set()
     whole = ended(client, made.id)
     assert (whole.status, whole.output_text, whole.id) == ("completed", "a bé c€ d. ", made.id)
     assert whole.usage.output_tokens == 11
@@ -190,7 +190,7 @@ def test_in_the_background_nobody_waits(server: Running) -> None:
 
 def test_a_stream_in_the_background_is_left_and_found_again(server: Running) -> None:
     client = server.openai()
-    server.model.engine.held.clear()
+    server.model.engine.go.clear()
     stream = ask(server, background=True, stream=True)
     seen = [next(stream), next(stream)]
     stream.close()
@@ -198,7 +198,7 @@ def test_a_stream_in_the_background_is_left_and_found_again(server: Running) -> 
     made = seen[0].response
     again = client.responses.retrieve(made.id, stream=True, starting_after=0)
     assert next(iter(again)).type == "response.queued"
-    server.model.engine.held.set()
+    server.model.engine.go.set()
     rest = list(again)
     assert [event.sequence_number for event in rest] == list(range(2, 2 + len(rest)))
     assert (rest[0].type, rest[-1].type) == ("response.in_progress", "response.completed")
@@ -312,11 +312,11 @@ def test_a_store_that_fails_costs_the_keeping_alone(server: Running, monkeypatch
 
 def test_background_work_counts_for_its_key(serve: Serve) -> None:
     server = serve(api_key="k1", concurrency=2)
-    server.model.engine.held.clear()
+    server.model.engine.go.clear()
     made = [ask(server, "k1", background=True) for _ in range(2)]
     with pytest.raises(openai.RateLimitError):
         ask(server, "k1", background=True)
-    server.model.engine.held.set()
+    server.model.engine.go.set()
     for one in made:
         ended(server.openai(api_key="k1"), one.id)
     ask(server, "k1", background=True)

@@ -166,10 +166,10 @@ def test_warnings_stand_in_the_stream(server: Running) -> None:
 
 
 def test_the_response_is_announced_before_anything_is_computed(server: Running) -> None:
-    server.model.engine.held.clear()
+    server.model.engine.go.clear()
     events = server.openai().responses.create(model=MODEL, input="hello", stream=True)
     assert [next(events).type for _ in range(2)] == ["response.created", "response.in_progress"]
-    server.model.engine.held.set()
+    server.model.engine.go.set()
     assert next(events).type == "response.output_item.added"
 
 

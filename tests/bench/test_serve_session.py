@@ -49,7 +49,7 @@ def fake() -> Iterator[Running]:
     model = FakeModel()
     with running_server(model) as running:
         yield running
-        model.engine.held.set()
+        model.engine.go.set()
 
 
 def lengths(prompt: str, output: str) -> SyntheticWorkload:
@@ -124,11 +124,11 @@ def held_load(server: Running, point: Point, seen: int) -> list[Outcome]:
     sendings = [ArrivalProcess(request, 0.002 * index) for index in range(6)]
 
     async def run() -> list[Outcome]:
-        engine.held.clear()
+        engine.go.clear()
         load = asyncio.create_task(run_point(target, point, sendings, 30.0, lambda done: None))
         while len(engine.submitted) < seen:
             await asyncio.sleep(0.001)
-        engine.held.set()
+        engine.go.set()
         return await load
 
     return asyncio.run(run())
@@ -174,7 +174,7 @@ def test_a_request_without_end_is_given_up_and_cancelled(fake: Running) -> None:
     engine = fake.model.engine
     target = parse_target(fake.url, "completions")
     request = target.request("/v1/completions", {"prompt": "a", "max_tokens": 3, "stream": True})
-    engine.held.clear()
+    engine.go.clear()
     point = Point("concurrency", 1.0)
     (found,) = asyncio.run(run_point(target, point, [ArrivalProcess(request)], 0.2, lambda done: None))
     assert found.fault is not None
