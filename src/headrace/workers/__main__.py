@@ -11,4 +11,4 @@ gc.disable()  # what is imported stays: nothing is gained by looking through it
 worker = importlib.import_module("headrace.workers.engine_server")
 gc.freeze()
 gc.enable()
-engine_server.EngineServer(socket.socket(fileno=int(sys.argv[1]))).run()
+worker.EngineServer(socket.socket(fileno=int(sys.argv[1]))).run()
