@@ -168,7 +168,7 @@ def test_an_error_within_a_call_is_that_of_single_steps(
 def test_what_arrives_interrupts(
     model: LoadedModel, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(multi_step, "MOST_STEPS", 10_000)
+    monkeypatch.setattr(multi_step, "MAX_STEPS", 10_000)
     params = SamplingParams(seed=3, max_tokens=400, ignore_eos=True)
 
     def interrupted() -> bool:

@@ -45,7 +45,7 @@ def local_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "shipped"
     make_model(folder / "tiny")
     (folder / "not-a-model").mkdir()
-    monkeypatch.setattr(shipped, "SHIPPED_FOLDER", folder)
+    monkeypatch.setattr(shipped, "BUNDLED_FOLDER", folder)
     return folder
 
 

@@ -156,7 +156,7 @@ def test_a_worker_that_makes_no_step_is_ended(
     remote: LoadedModel, here: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_engine, "LOOK_S", 0.1)
-    monkeypatch.setattr(remote_engine, "MOST_LOOKS", 30)
+    monkeypatch.setattr(remote_engine, "MAX_CHECKS", 30)
     answered = Running(remote.engine, replace(request(), params=replace(request().params, max_tokens=400)))
     answered.next()
     kill(remote, signal.SIGSTOP)
