@@ -1,7 +1,7 @@
 // bf16: a strip is [ceil(k / 2)][32][2] bfloat16, little-endian: pairs of inputs side by side, as
 // vdpbf16ps wants them; an odd k is padded with zeros. 128 ceil(k / 2) bytes.
 #pragma once
-#include "strip.hpp"
+#include "panel.hpp"
 
 namespace headrace {
 namespace {

@@ -1,6 +1,6 @@
 // f16: a strip is [k][32] IEEE half floats, little-endian. 64 k bytes.
 #pragma once
-#include "strip.hpp"
+#include "panel.hpp"
 
 namespace headrace {
 namespace {

@@ -1,6 +1,6 @@
 // f32: a strip is [k][32] floats. 128 k bytes.
 #pragma once
-#include "strip.hpp"
+#include "panel.hpp"
 
 namespace headrace {
 namespace {

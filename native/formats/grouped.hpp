@@ -17,7 +17,7 @@
 
 #include <type_traits>
 
-#include "strip.hpp"
+#include "panel.hpp"
 
 namespace headrace {
 

@@ -6,7 +6,7 @@
 //     bytes 64..575  eight lines of 64 bytes; line 2 i + h (i = 0..3, h = 0, 1) holds outputs 16 h .. 16 h + 15
 //                    as [16 outputs][4 inputs]; input t of output c is byte 4 (c - 16 h) + t, whose low nibble
 //                    is the code of input 8 i + t and whose high nibble that of input 8 i + 4 + t
-// The stored numbers are those of the rotated weights (strip.hpp):
+// The stored numbers are those of the rotated weights (panel.hpp):
 //   w_rotated[output][input] = scale[output] * (multiplier * code + offset - 128), where 15 * multiplier + offset <= 255.
 // So unpacking is one 16-bit multiplication for two weights and one byte addition, which some kernels do not make at all
 // (linear_int4_avx2.hpp); the result fits int8, so a row's sum is exact in int32 whatever its order.

@@ -2,8 +2,8 @@
 #pragma once
 #include <string>
 
-#include "../isa.hpp"
-#include "../kernels.hpp"
+#include "../platform/isa.hpp"
+#include "arguments.hpp"
 
 namespace headrace {
 

@@ -258,7 +258,7 @@ inline __m512 butterfly(__m512 x, __m512 partner, int negative) {
   return _mm512_fmadd_ps(x, sign, partner);
 }
 
-// Rotates one block of 16 * kVectors values in registers, in the order of butterflies that strip.hpp defines.
+// Rotates one block of 16 * kVectors values in registers, in the order of butterflies that panel.hpp defines.
 template <int kVectors>
 void rotate_block(const float* from, float* to) {
   constexpr int kAheadFloats = 1024;

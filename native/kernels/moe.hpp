@@ -1,7 +1,7 @@
 // What a mixture of experts does outside its products: routing, gpt-oss's activation, the sum of the experts.
 #pragma once
-#include "../isa.hpp"
-#include "../kernels.hpp"
+#include "../platform/isa.hpp"
+#include "arguments.hpp"
 
 namespace headrace {
 

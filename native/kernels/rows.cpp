@@ -10,7 +10,7 @@
 
 #include "../formats/kv_page.hpp"
 #include "activation.hpp"
-#include "attend.hpp"
+#include "attention.hpp"
 
 namespace headrace::HEADRACE_NAMESPACE {
 

@@ -1,7 +1,7 @@
 // What is done to rows outside the products: norms, activations, rotary embedding, KV writes.
 #pragma once
-#include "../isa.hpp"
-#include "../kernels.hpp"
+#include "../platform/isa.hpp"
+#include "arguments.hpp"
 
 namespace headrace {
 

@@ -1,7 +1,7 @@
 // Dense passes over one row of logits; what to do with their results is native/sample/sampler.cpp.
 #pragma once
-#include "../isa.hpp"
-#include "../sample/formula.hpp"
+#include "../platform/isa.hpp"
+#include "../sample/deterministic_math.hpp"
 
 namespace headrace {
 

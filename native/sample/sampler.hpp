@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "../isa.hpp"
+#include "../platform/isa.hpp"
 #include "../kernels/sample.hpp"
-#include "../pool.hpp"
+#include "../platform/pool.hpp"
 #include "row.hpp"
 
 namespace headrace {

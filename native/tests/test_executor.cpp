@@ -1,6 +1,6 @@
 // A small program on the executor: the same bits with any number of threads (under TSan also: no
 // barrier is missing), poison, and steps and programs that are refused.
-#include "../executor.hpp"
+#include "../executor/executor.hpp"
 
 #include <cmath>
 #include <stdexcept>

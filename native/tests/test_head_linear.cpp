@@ -1,11 +1,11 @@
 // Products of heads with weights of their own: the bits of `linear` on each head alone, for every format, sizes
 // that begin inside a strip, any number of rows and parts.
-#include "../head_linear.hpp"
+#include "../executor/head_linear.hpp"
 
 #include <cmath>
 #include <vector>
 
-#include "../memory.hpp"
+#include "../platform/memory.hpp"
 #include "test.hpp"
 
 using namespace headrace;

@@ -1,6 +1,6 @@
 // Routing and mixtures of experts: the same bits whatever the threads and the company (under TSan also: no
 // barrier is missing), routing against a plain double computation, and instructions that are refused.
-#include "../moe.hpp"
+#include "../executor/moe.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "../executor.hpp"
+#include "../executor/executor.hpp"
 #include "test.hpp"
 
 using namespace headrace;

@@ -1,5 +1,5 @@
 // The pool: every part runs once, phases order memory, many short runs, more threads than cores.
-#include "../pool.hpp"
+#include "../platform/pool.hpp"
 
 #include <atomic>
 #include <chrono>

@@ -1,0 +1,98 @@
+// Walks a program for one step: one call, one run of the pool, a phase or two per instruction.
+#pragma once
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "../kernels/arguments.hpp"
+#include "../kernels/attention.hpp"
+#include "../kernels/linear.hpp"
+#include "../kernels/recurrence.hpp"
+#include "../kernels/rows.hpp"
+#include "../platform/memory.hpp"
+#include "moe.hpp"
+#include "../platform/pool.hpp"
+#include "program.hpp"
+
+namespace headrace {
+
+class Executor {
+ public:
+  // Checks the program (std::invalid_argument) and allocates scratch for its largest step. With
+  // `poison`, memory that nobody is going to read is filled with NaN after every instruction. What the
+  // program points to, and the pool, must outlive the executor.
+  Executor(Pool& pool, Program program, bool poison);
+
+  // Runs all instructions; std::invalid_argument where the step does not fit. Calls take turns.
+  void run(const Step& step);
+
+  // The same with a run of the pool for each phase: seconds per instruction, the rotations' first.
+  std::vector<double> run_timed(const Step& step);
+
+  float* value(int id) const;  // std::invalid_argument for an unknown id
+  const Program& program() const { return program_; }
+
+ private:
+  // Cosines and sines that several layers share.
+  struct RopeTable {
+    int constant = -1;
+    int32_t rotary_dim = 0;
+    float rope_scale = 1;
+    float* cos = nullptr;
+    float* sin = nullptr;
+  };
+
+  // What the pool does in one phase.
+  struct Stage {
+    enum class Kind { start, execute, poison } kind = Kind::start;
+    size_t instruction = 0;
+    int phase = 0;  // of the instruction
+  };
+  // As the phase of a product: a single row, which every thread prepares for itself, since no other could help it
+  // meanwhile. That saves four of a layer's ten meetings of the threads.
+  static constexpr int kWhole = -1;
+
+  void plan_scratch();
+  void plan_rope_tables();
+  static RopeTable rotation_of(const Instruction& instruction);  // without memory; constant -1: rotates nothing
+  const RopeTable& rope_table(const Instruction& instruction) const;
+  std::vector<Stage> stages_of(bool lone) const;  // `lone`: of steps with one row
+  const std::vector<Stage>& stages_for(const Step& step) const;
+  void run_stage(const Stage& stage, const Step& step, int part, int parts);
+  void fill_rope_tables(const Step& step, int part, int parts);
+  void execute(const Instruction& instruction, int phase, const Step& step, int part, int parts);
+  void embed(const Instruction& instruction, const int32_t* ids, int64_t rows, int part, int parts);
+  void fused_linear(const Instruction& instruction, int phase, int64_t rows, int part, int parts);
+  void rope_kv_write(const Instruction& instruction, const Step& step, int part, int parts);
+  void head_linear(const Instruction& instruction, int64_t rows, int part, int parts);
+  void rope(const Instruction& instruction, const Step& step, int part, int parts);
+  void join(const Instruction& instruction, int64_t rows, int part, int parts);
+  void kv_write(const Instruction& instruction, const Step& step, int part, int parts);
+  void attend(const Instruction& instruction, const Step& step, int part, int parts);
+  void route(const Instruction& instruction, int64_t rows, int part, int parts);
+  MoeShape moe_shape(const Instruction& instruction) const;
+  FormatSet formats_of(const Instruction& instruction) const;  // of its weights
+  void moe(const Instruction& instruction, int phase, int64_t rows, int part, int parts);
+  void causal_conv(const Instruction& instruction, const Step& step, int part, int parts);
+  void selective_scan(const Instruction& instruction, const Step& step, int part, int parts);
+  void poison(const std::vector<std::pair<int64_t, int64_t>>& ranges);
+
+  const float* constant(int id) const { return id < 0 ? nullptr : program_.constants[static_cast<size_t>(id)].data; }
+
+  Pool& pool_;
+  Program program_;
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> dead_;  // per instruction; empty without poison
+  const LinearKernels& linear_;
+  const RowsKernels& rows_;
+  const AttendKernels& attend_;
+  const Moe moe_;
+  const RecurrenceKernels& recurrence_;
+  Buffer linear_scratch_, head_scratch_, attend_scratch_, moe_scratch_, rope_memory_;
+  std::vector<RopeTable> rope_tables_;
+  size_t lone_scratch_bytes_ = 0;  // of a product with one row
+  std::vector<Stage> stages_, lone_stages_;
+  std::mutex turn_;
+};
+
+}  // namespace headrace
