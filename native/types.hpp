@@ -19,9 +19,9 @@ static_assert(kFormatCount <= 32);
 constexpr FormatSet set_of(Format format) { return FormatSet{1} << static_cast<int32_t>(format); }
 enum class KvType : int32_t { f32 = 0, bf16 = 1 };
 
-// Output columns are packed in strips of this many columns, in every format and on every ISA, so a
+// Output columns are packed in panels of this many columns, in every format and on every ISA, so a
 // packed file moves between machines.
-inline constexpr int kStrip = 32;
+inline constexpr int kPanel = 32;
 // Tokens in a KV page (kept equal to headrace.kv.pages.PAGE_TOKENS by a test).
 inline constexpr int kPageTokens = 16;
 

@@ -125,29 +125,29 @@ class BoundExecutor {
     return {};
   }
 
-  headrace::SeveralSteps run_several(int output, headrace::Sampler& sampler,
-                                     const std::vector<headrace::SampleRow*>& sampling, const Ints& tokens,
-                                     const Ints& positions, const Ints& slots, const Ints& query_starts,
-                                     const Ints& lengths, const IntTable& block_tables, const Ints& rows,
-                                     const Ints& state_slots, int32_t steps, int32_t spare, double seconds,
-                                     const std::vector<headrace::SuffixAutomaton*>& texts,
-                                     const std::vector<int32_t>& depths, int32_t room, headrace::Signal* signal) {
+  headrace::MultiStepResult run_multi_step(int output, headrace::Sampler& sampler,
+                                           const std::vector<headrace::SampleRow*>& sampling, const Ints& tokens,
+                                           const Ints& positions, const Ints& slots, const Ints& query_starts,
+                                           const Ints& lengths, const IntTable& block_tables, const Ints& rows,
+                                           const Ints& state_slots, int32_t steps, int32_t lookahead_tokens, double seconds,
+                                           const std::vector<headrace::SuffixAutomaton*>& texts,
+                                           const std::vector<int32_t>& depths, int32_t token_budget, headrace::Signal* signal) {
     const headrace::Step step = step_of(tokens, positions, slots, query_starts, lengths, block_tables, rows, state_slots);
     value(output, 0);  // refuses an unknown one
-    if (columns(output) != sampler.vocabulary()) throw std::invalid_argument("run_several: the sampler has another vocabulary");
+    if (columns(output) != sampler.vocabulary()) throw std::invalid_argument("run_multi_step: the sampler has another vocabulary");
     for (const headrace::SampleRow* row : sampling) {
-      if (row == nullptr) throw std::invalid_argument("run_several: a row is None");
+      if (row == nullptr) throw std::invalid_argument("run_multi_step: a row is None");
     }
     const nb::gil_scoped_release released;
     const headrace::Program& program = executor_->program();
-    const headrace::Guesses guesses{texts, depths, std::min({room, program.max_tokens, program.max_rows})};
-    return headrace::run_several(*executor_, output, sampler, step, sampling, {steps, spare, seconds}, guesses, signal);
+    const headrace::DraftPlan plan{texts, depths, std::min({token_budget, program.max_tokens, program.max_rows})};
+    return headrace::run_multi_step(*executor_, output, sampler, step, sampling, {steps, lookahead_tokens, seconds}, plan, signal);
   }
 
   float* value(int id, int64_t rows) const {
     float* data = executor_->value(id);
     const headrace::Program& program = executor_->program();
-    const int64_t most = program.most_rows(program.values[static_cast<size_t>(id)]);
+    const int64_t most = program.max_rows_of(program.values[static_cast<size_t>(id)]);
     if (rows < 0 || rows > most) {
       throw std::invalid_argument("value " + std::to_string(id) + " has 0 to " + std::to_string(most) + " rows, not " +
                                   std::to_string(rows));
@@ -200,15 +200,15 @@ class BoundExecutor {
   std::unique_ptr<Executor> executor_;
 };
 
-std::vector<std::tuple<int, int, int, int, int>> guessed_of(const headrace::SeveralSteps& steps) {
+std::vector<std::tuple<int, int, int, int, int>> drafts_of(const headrace::MultiStepResult& steps) {
   std::vector<std::tuple<int, int, int, int, int>> found;
-  for (const auto& one : steps.guessed) found.emplace_back(one.sequence, one.kind, one.checked, one.right, one.wrong);
+  for (const auto& one : steps.drafts) found.emplace_back(one.sequence, one.kind, one.checked, one.right, one.wrong);
   return found;
 }
 
-std::vector<std::pair<int, double>> with_drafts_of(const headrace::SeveralSteps& steps) {
+std::vector<std::pair<int, double>> draft_steps_of(const headrace::MultiStepResult& steps) {
   std::vector<std::pair<int, double>> found;
-  for (const auto& one : steps.with_drafts) found.emplace_back(one.tokens, one.seconds);
+  for (const auto& one : steps.draft_steps) found.emplace_back(one.tokens, one.seconds);
   return found;
 }
 
@@ -248,13 +248,13 @@ void bind_executor(nb::module_& m) {
       .def("stop", &headrace::Signal::stop, "Ends calls after the step that is running, until it is reset.")
       .def("reset", &headrace::Signal::reset)
       .def_prop_ro("steps", &headrace::Signal::steps, "Steps of all calls so far.");
-  nb::class_<headrace::SeveralSteps>(m, "SeveralSteps", "What a call of several steps brought.")
-      .def_ro("tokens", &headrace::SeveralSteps::tokens, "by sequence; a negative one says that there was none, and why")
-      .def_ro("steps", &headrace::SeveralSteps::steps)
-      .def_prop_ro("guessed", &guessed_of, "sequence, kind, and tokens that were checked, right, and wrong, of each draft")
-      .def_prop_ro("with_drafts", &with_drafts_of, "tokens and seconds of each step that checked some")
-      .def_ro("plain_steps", &headrace::SeveralSteps::plain_steps, "with one token of each sequence")
-      .def_ro("plain_seconds", &headrace::SeveralSteps::plain_seconds);
+  nb::class_<headrace::MultiStepResult>(m, "MultiStepResult", "What a call of several steps brought.")
+      .def_ro("tokens", &headrace::MultiStepResult::tokens, "by sequence; a negative one says that there was none, and why")
+      .def_ro("steps", &headrace::MultiStepResult::steps)
+      .def_prop_ro("drafts", &drafts_of, "sequence, kind, and tokens that were checked, right, and wrong, of each draft")
+      .def_prop_ro("draft_steps", &draft_steps_of, "tokens and seconds of each step that checked some")
+      .def_ro("plain_steps", &headrace::MultiStepResult::plain_steps, "with one token of each sequence")
+      .def_ro("plain_seconds", &headrace::MultiStepResult::plain_seconds);
   nb::class_<BoundExecutor>(m, "Executor", "Runs a program; see native/executor/program.hpp for the instructions.")
       .def(nb::init<Pool&, Bytes, const std::vector<ValueRow>&, std::vector<WeightRow>, std::vector<ConstFloats>,
                     std::vector<KvRow>, const std::string&, std::vector<StateRow>, int, int,
@@ -266,10 +266,10 @@ void bind_executor(nb::module_& m) {
            "query_starts"_a.noconvert(), "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert(),
            "state_slots"_a.noconvert(), "token_types"_a.noconvert().none() = nb::none(), "timed"_a = false,
            "Runs a step. `timed`: phase by phase, and returns the seconds of each instruction, the rotations' first.")
-      .def("run_several", &BoundExecutor::run_several, "output"_a, "sampler"_a, "sampling"_a, "tokens"_a.noconvert(),
+      .def("run_multi_step", &BoundExecutor::run_multi_step, "output"_a, "sampler"_a, "sampling"_a, "tokens"_a.noconvert(),
            "positions"_a.noconvert(), "slots"_a.noconvert(), "query_starts"_a.noconvert(), "lengths"_a.noconvert(),
-           "block_tables"_a.noconvert(), "rows"_a.noconvert(), "state_slots"_a.noconvert(), "steps"_a, "spare"_a,
-           "seconds"_a = 0.0, "texts"_a = nb::list(), "depths"_a = nb::list(), "room"_a = 0,
+           "block_tables"_a.noconvert(), "rows"_a.noconvert(), "state_slots"_a.noconvert(), "steps"_a, "lookahead_tokens"_a,
+           "seconds"_a = 0.0, "texts"_a = nb::list(), "depths"_a = nb::list(), "token_budget"_a = 0,
            "signal"_a.none() = nb::none(),
            "Runs a step, draws, and goes on from what was drawn and what the texts, which grow with it, say comes next: "
            "see native/executor/multi_step.hpp.")

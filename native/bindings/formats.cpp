@@ -73,14 +73,14 @@ void check_size(const char* what, size_t got, size_t expected) {
 }
 
 void pack(headrace::Pool& pool, const std::string& format_name, Bytes source, const std::string& source_type, int64_t n,
-          int64_t k, int64_t strip0, int64_t strip1, MutableBytes packed) {
+          int64_t k, int64_t panel0, int64_t panel1, MutableBytes packed) {
   const Format format = format_named(format_name);
   const Format type = source_type_of(source_type);
   check_size("packed", packed.size(), checked_packed_bytes(format, n, k));
-  const int64_t strips = (n + headrace::kStrip - 1) / headrace::kStrip;
-  if (strip0 < 0 || strip1 < strip0 || strip1 > strips) {
-    refuse("strips " + std::to_string(strip0) + " to " + std::to_string(strip1) + " are not within 0 to " +
-           std::to_string(strips));
+  const int64_t panels = (n + headrace::kPanel - 1) / headrace::kPanel;
+  if (panel0 < 0 || panel1 < panel0 || panel1 > panels) {
+    refuse("panels " + std::to_string(panel0) + " to " + std::to_string(panel1) + " are not within 0 to " +
+           std::to_string(panels));
   }
   if (headrace::block_inputs(format) > 1 && type != format) {
     refuse("only rows that are " + format_name + " already can be packed so, these are " + source_type);
@@ -89,8 +89,8 @@ void pack(headrace::Pool& pool, const std::string& format_name, Bytes source, co
     refuse("rows of " + std::to_string(k) + " weights are no whole blocks of " + source_type);
   }
   const int64_t row_bytes = headrace::source_row_bytes(type, k);
-  const int64_t row_end = strip1 * headrace::kStrip < n ? strip1 * headrace::kStrip : n;
-  const int64_t row0 = strip0 * headrace::kStrip;
+  const int64_t row_end = panel1 * headrace::kPanel < n ? panel1 * headrace::kPanel : n;
+  const int64_t row0 = panel0 * headrace::kPanel;
   check_size("source", source.size(), row_end > row0 ? static_cast<size_t>((row_end - row0) * row_bytes) : 0);
   const uint8_t* from = source.data();
   uint8_t* to = packed.data();
@@ -99,9 +99,9 @@ void pack(headrace::Pool& pool, const std::string& format_name, Bytes source, co
     nb::gil_scoped_release release;
     const headrace::LinearKernels& kernels = headrace::linear_kernels(headrace::active_isa());
     pool.run([&](int part, int parts) {
-      const int64_t first = strip0 + (strip1 - strip0) * part / parts;
-      const int64_t last = strip0 + (strip1 - strip0) * (part + 1) / parts;
-      const uint8_t* mine = from + (first - strip0) * headrace::kStrip * row_bytes;
+      const int64_t first = panel0 + (panel1 - panel0) * part / parts;
+      const int64_t last = panel0 + (panel1 - panel0) * (part + 1) / parts;
+      const uint8_t* mine = from + (first - panel0) * headrace::kPanel * row_bytes;
       const int64_t row = kernels.pack(format, type, mine, n, k, first, last, to);
       int64_t lowest = bad.load();
       while (row >= 0 && row < lowest && !bad.compare_exchange_weak(lowest, row)) {
@@ -243,8 +243,8 @@ void bind_formats(nb::module_& m) {
         },
         "rows"_a, "experts"_a, "top_k"_a, "outer"_a, "inner"_a, "formats"_a,
         "Bytes that the executor keeps for a mixture of experts.");
-  m.def("pack", &pack, "pool"_a, "format"_a, "source"_a, "source_type"_a, "n"_a, "k"_a, "strip0"_a, "strip1"_a,
-        "packed"_a, "Packs rows 32 * strip0 up to 32 * strip1 (or n) of a [n, k] weight, whose bytes are `source`.");
+  m.def("pack", &pack, "pool"_a, "format"_a, "source"_a, "source_type"_a, "n"_a, "k"_a, "panel0"_a, "panel1"_a,
+        "packed"_a, "Packs rows 32 * panel0 up to 32 * panel1 (or n) of a [n, k] weight, whose bytes are `source`.");
   m.def("unpack_rows", &unpack_rows, "format"_a, "packed"_a, "n"_a, "k"_a, "rows"_a,
         "Rows of a packed weight as float32.");
   m.def("linear", &linear, "pool"_a, "x"_a, "weights"_a, "biases"_a, "act"_a = 0, "norm"_a = nb::none(), "eps"_a = 0.0f,

@@ -114,21 +114,21 @@ nb::tuple sample(Sampler& sampler, Logits logits, const std::vector<SampleRow*>&
                         faults);
 }
 
-std::vector<std::vector<int32_t>> draw_drafted(Sampler& sampler, Logits logits, const std::vector<SampleRow*>& rows,
+std::vector<std::vector<int32_t>> sample_draft(Sampler& sampler, Logits logits, const std::vector<SampleRow*>& rows,
                                                const std::vector<int64_t>& firsts,
                                                const std::vector<std::vector<int32_t>>& drafts) {
   if (logits.shape(1) != static_cast<size_t>(sampler.vocabulary()) || firsts.size() != rows.size() ||
       drafts.size() != rows.size()) {
     throw std::invalid_argument("logits, rows and drafts do not fit together");
   }
-  std::vector<headrace::DraftedRow> drafted;
+  std::vector<headrace::DraftRow> drafted;
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto end = static_cast<int64_t>(logits.shape(0) - drafts[i].size());
     if (rows[i] == nullptr || firsts[i] < 0 || firsts[i] >= end) throw std::invalid_argument("no such row");
     drafted.push_back({rows[i], firsts[i], drafts[i]});
   }
   const nb::gil_scoped_release release;
-  return headrace::draw_drafted(sampler, logits.data(), drafted);
+  return headrace::sample_draft(sampler, logits.data(), drafted);
 }
 
 nb::tuple top(Sampler& sampler, Scored logits, Ids rows, int32_t tops) {
@@ -215,7 +215,7 @@ void bind_sample(nb::module_& m) {
   nb::class_<Sampler>(m, "Sampler", "Draws tokens from logits on the threads of a pool.")
       .def(nb::init<int64_t, Pool&>(), "vocabulary"_a, "pool"_a, nb::keep_alive<1, 3>())
       .def("sample", &sample, "logits"_a.noconvert(), "rows"_a, "allowed"_a.none())
-      .def("draw_drafted", &draw_drafted, "logits"_a.noconvert(), "rows"_a, "firsts"_a, "drafts"_a,
+      .def("sample_draft", &sample_draft, "logits"_a.noconvert(), "rows"_a, "firsts"_a, "drafts"_a,
            "Draws from rows[i] at firsts[i] and, as long as the draft said the same, from the rows after it: the tokens, "
            "which the rows have taken note of, and the negated number of a fault.")
       .def("top", &top, "logits"_a.noconvert(), "rows"_a, "tops"_a)

@@ -15,7 +15,7 @@ Executor::Executor(Pool& pool, Program program, bool poison)
       program_(std::move(program)),
       linear_(linear_kernels(active_isa())),
       rows_(rows_kernels(active_isa())),
-      attend_(attend_kernels(active_isa())),
+      attention_(attention_kernels(active_isa())),
       moe_(active_isa()),
       recurrence_(recurrence_kernels(active_isa())) {
   check_program(program_);
@@ -23,7 +23,7 @@ Executor::Executor(Pool& pool, Program program, bool poison)
   plan_scratch();
   plan_rope_tables();
   stages_ = stages_of(false);
-  lone_stages_ = stages_of(true);
+  single_row_stages_ = stages_of(true);
 }
 
 float* Executor::value(int id) const {
@@ -169,7 +169,7 @@ void Executor::fused_linear(const Instruction& it, int phase, int64_t rows, int 
   args.residual = it.inputs[1] < 0 ? nullptr : value(it.inputs[1]);
   args.scratch = linear_scratch_.data();
   if (phase == kWhole) {
-    args.scratch += static_cast<size_t>(part) * lone_scratch_bytes_;
+    args.scratch += static_cast<size_t>(part) * single_row_scratch_bytes_;
     linear_.prepare(args, 0, 1);
   }
   (phase == 0 ? linear_.prepare : linear_.product)(args, part, parts);
@@ -253,8 +253,8 @@ void Executor::attend(const Instruction& it, const Step& step, int part, int par
   args.softcap = it.floats[1];
   args.kv = program_.kv[static_cast<size_t>(it.ints[0])];
   args.step = &step;
-  args.scratch = attend_scratch_.data();
-  attend_.attend(args, part, parts);
+  args.scratch = attention_scratch_.data();
+  attention_.attend(args, part, parts);
 }
 
 void Executor::route(const Instruction& it, int64_t rows, int part, int parts) {
@@ -268,7 +268,7 @@ void Executor::route(const Instruction& it, int64_t rows, int part, int parts) {
   args.top_k = it.ints[1];
   args.groups = it.ints[2];
   args.top_groups = it.ints[3];
-  args.normalise = it.ints[4] != 0;
+  args.normalize = it.ints[4] != 0;
   args.scale = it.floats[0];
   moe_kernels(active_isa()).route(args, part, parts);
 }
@@ -277,7 +277,7 @@ MoeShape Executor::moe_shape(const Instruction& it) const {
   const Value& x = program_.values[static_cast<size_t>(it.inputs[0])];
   const Value& gates = program_.values[static_cast<size_t>(it.inputs[1])];
   const Weight& down = program_.weights[static_cast<size_t>(it.weights[2])];
-  return {program_.most_rows(x), static_cast<int32_t>(gates.columns), it.ints[1], x.columns, down.k, formats_of(it)};
+  return {program_.max_rows_of(x), static_cast<int32_t>(gates.columns), it.ints[1], x.columns, down.k, formats_of(it)};
 }
 
 void Executor::moe(const Instruction& it, int phase, int64_t rows, int part, int parts) {

@@ -57,7 +57,7 @@ class Executor {
   void plan_rope_tables();
   static RopeTable rotation_of(const Instruction& instruction);  // without memory; constant -1: rotates nothing
   const RopeTable& rope_table(const Instruction& instruction) const;
-  std::vector<Stage> stages_of(bool lone) const;  // `lone`: of steps with one row
+  std::vector<Stage> stages_of(bool single_row) const;  // `single_row`: of steps with one row
   const std::vector<Stage>& stages_for(const Step& step) const;
   void run_stage(const Stage& stage, const Step& step, int part, int parts);
   void fill_rope_tables(const Step& step, int part, int parts);
@@ -85,13 +85,13 @@ class Executor {
   std::vector<std::vector<std::pair<int64_t, int64_t>>> dead_;  // per instruction; empty without poison
   const LinearKernels& linear_;
   const RowsKernels& rows_;
-  const AttendKernels& attend_;
+  const AttentionKernels& attention_;
   const Moe moe_;
   const RecurrenceKernels& recurrence_;
-  Buffer linear_scratch_, head_scratch_, attend_scratch_, moe_scratch_, rope_memory_;
+  Buffer linear_scratch_, head_scratch_, attention_scratch_, moe_scratch_, rope_memory_;
   std::vector<RopeTable> rope_tables_;
-  size_t lone_scratch_bytes_ = 0;  // of a product with one row
-  std::vector<Stage> stages_, lone_stages_;
+  size_t single_row_scratch_bytes_ = 0;  // of a product with one row
+  std::vector<Stage> stages_, single_row_stages_;
   std::mutex turn_;
 };
 

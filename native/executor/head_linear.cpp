@@ -1,7 +1,7 @@
 // Each head is a small product of its own, done by one thread with the kernels of `linear`.
 //
-// Its outputs need not begin or end at a strip of the packed weight: all strips that hold one are multiplied
-// and what belongs to other heads is dropped. Sizes of real models are multiples of a strip.
+// Its outputs need not begin or end at a panel of the packed weight: all panels that hold one are multiplied
+// and what belongs to other heads is dropped. Sizes of real models are multiples of a panel.
 #include "head_linear.hpp"
 
 #include <algorithm>
@@ -24,44 +24,44 @@ struct Scratch {
 Scratch scratch_of(const LinearKernels& kernels, uint8_t* base, const Weight& w, int heads, int64_t rows) {
   rows = std::min(rows, kBlockRows);
   const int64_t x_bytes = aligned(rows * w.k * 4);
-  const int64_t y_bytes = aligned(rows * (w.n / heads + 2 * kStrip) * 4);
+  const int64_t y_bytes = aligned(rows * (w.n / heads + 2 * kPanel) * 4);
   const size_t linear = static_cast<size_t>(aligned(static_cast<int64_t>(kernels.scratch_bytes(rows, w.k, set_of(w.format)))));
   return {reinterpret_cast<float*>(base), reinterpret_cast<float*>(base + x_bytes), base + x_bytes + y_bytes,
           static_cast<size_t>(x_bytes + y_bytes) + linear};
 }
 
-// Strips [first, last) of the weight and those of their outputs, [begin, end), that are wanted.
+// Panels [first, last) of the weight and those of their outputs, [begin, end), that are wanted.
 struct Piece {
   int64_t first, last, begin, end;
 };
 
 Piece piece_of(const HeadLinearArgs& args, int64_t head, int64_t index, int64_t count) {
   const int64_t size = args.w.n / args.heads, begin = head * size, end = begin + size;
-  const int64_t first = begin / kStrip, strips = (end + kStrip - 1) / kStrip - first;
-  Piece piece{first + strips * index / count, first + strips * (index + 1) / count, 0, 0};
-  piece.begin = std::max(begin, piece.first * kStrip);
-  piece.end = std::min(end, piece.last * kStrip);
+  const int64_t first = begin / kPanel, panels = (end + kPanel - 1) / kPanel - first;
+  Piece piece{first + panels * index / count, first + panels * (index + 1) / count, 0, 0};
+  piece.begin = std::max(begin, piece.first * kPanel);
+  piece.end = std::min(end, piece.last * kPanel);
   return piece;
 }
 
 void multiply(const LinearKernels& kernels, const HeadLinearArgs& args, const Scratch& scratch, int64_t head,
               const Piece& piece, int64_t row0, int64_t rows) {
-  const int64_t k = args.w.k, columns = (piece.last - piece.first) * kStrip;
+  const int64_t k = args.w.k, columns = (piece.last - piece.first) * kPanel;
   for (int64_t r = 0; r < rows; ++r) {
     std::memcpy(scratch.x + r * k, args.x + ((row0 + r) * args.heads + head) * k, static_cast<size_t>(k) * 4);
   }
-  const size_t strip_bytes = packed_bytes(args.w.format, kStrip, k);
+  const size_t panel_bytes = packed_bytes(args.w.format, kPanel, k);
   FusedLinearArgs linear;
   linear.x = scratch.x;
   linear.rows = rows;
   linear.k = k;
   linear.count = 1;
-  linear.w[0] = {args.w.format, columns, k, args.w.data + static_cast<size_t>(piece.first) * strip_bytes};
+  linear.w[0] = {args.w.format, columns, k, args.w.data + static_cast<size_t>(piece.first) * panel_bytes};
   linear.y[0] = scratch.y;
   linear.scratch = scratch.linear;
   kernels.prepare(linear, 0, 1);
   kernels.product(linear, 0, 1);
-  const float* from = scratch.y + (piece.begin - piece.first * kStrip);
+  const float* from = scratch.y + (piece.begin - piece.first * kPanel);
   for (int64_t r = 0; r < rows; ++r) {
     std::memcpy(args.y + (row0 + r) * args.w.n + piece.begin, from + r * columns,
                 static_cast<size_t>(piece.end - piece.begin) * 4);

@@ -16,7 +16,7 @@ struct HeadLinearArgs {
 
 size_t head_linear_scratch_bytes(const LinearKernels& kernels, const Weight& w, int heads, int64_t rows);
 
-// Split over heads, and where there are more parts than heads, over strips of outputs.
+// Split over heads, and where there are more parts than heads, over panels of outputs.
 void head_linear(const LinearKernels& kernels, const HeadLinearArgs& args, int part, int parts);
 
 }  // namespace headrace

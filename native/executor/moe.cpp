@@ -5,7 +5,7 @@
 namespace headrace {
 namespace {
 
-// The strips of a stacked weight that hold rows [first, first + count), as a weight of their own.
+// The panels of a stacked weight that hold rows [first, first + count), as a weight of their own.
 struct View {
   Weight weight;
   int64_t first_row;  // of the weight, in the stack
@@ -13,16 +13,16 @@ struct View {
 };
 
 View view_of(const Weight& stack, int64_t first, int64_t count) {
-  const int64_t strip = first / kStrip;
-  const int64_t end = std::min((first + count + kStrip - 1) / kStrip * kStrip, stack.n);
-  View view{stack, strip * kStrip, first - strip * kStrip};
+  const int64_t panel = first / kPanel;
+  const int64_t end = std::min((first + count + kPanel - 1) / kPanel * kPanel, stack.n);
+  View view{stack, panel * kPanel, first - panel * kPanel};
   view.weight.n = end - view.first_row;
-  view.weight.data += static_cast<int64_t>(packed_bytes(stack.format, kStrip, stack.k)) * strip;
+  view.weight.data += static_cast<int64_t>(packed_bytes(stack.format, kPanel, stack.k)) * panel;
   return view;
 }
 
 // Columns of the widest view of `count` rows.
-int64_t widest(int64_t count) { return (count + 2 * (kStrip - 1)) / kStrip * kStrip; }
+int64_t widest(int64_t count) { return (count + 2 * (kPanel - 1)) / kPanel * kPanel; }
 
 void add_product(FusedLinearArgs& args, const View& view, const float* bias, float* y) {
   args.w[args.count] = view.weight;

@@ -38,7 +38,7 @@ struct MoeArgs {
 };
 
 // Products, a call for each expert that has rows: only their weights are read. Rows of an expert may begin
-// inside a strip: the whole strip is computed, and its other columns are left aside. Every number is made from
+// inside a panel: the whole panel is computed, and its other columns are left aside. Every number is made from
 // its own row alone and the sum over a row's experts runs in ascending order, so bits depend neither on the
 // other rows nor on the number of threads.
 class Moe {

@@ -81,27 +81,27 @@ class Ragged {
 };
 
 // What the texts say comes next, and what became of it.
-class Guesser {
+class LookupDrafter {
  public:
-  Guesser(const Guesses& guesses, size_t sequences)
-      : guesses_(guesses), drafts_(sequences), kinds_(sequences, -1), unchecked_(sequences, -1), silent_(sequences, false) {}
+  LookupDrafter(const DraftPlan& plan, size_t sequences)
+      : plan_(plan), drafts_(sequences), kinds_(sequences, -1), unchecked_(sequences, -1), silent_(sequences, false) {}
 
   const std::vector<Tokens>& drafts() const { return drafts_; }
 
   // Drafts for a step of the active sequences, the best first as far as there is room, each with at most most(b) tokens;
   // whether there are any.
   template <class Most>
-  bool guess(const std::vector<int32_t>& active, const Most& most) {
-    int32_t room = guesses_.room - static_cast<int32_t>(active.size());
+  bool draft(const std::vector<int32_t>& active, const Most& most) {
+    int32_t room = plan_.token_budget - static_cast<int32_t>(active.size());
     bool any = false;
     for (const int32_t b : active) find(b);
     for (int kind = kMatchKinds - 1; kind >= 0; --kind) {
       for (const int32_t b : active) {
         const auto at = static_cast<size_t>(b);
         if (kinds_[at] != kind) continue;
-        const int32_t depth = silent_[at] ? 0 : guesses_.depths[at * kMatchKinds + static_cast<size_t>(kind)];
+        const int32_t depth = silent_[at] ? 0 : plan_.depths[at * kMatchKinds + static_cast<size_t>(kind)];
         const int32_t count = std::min({depth, room, most(b)});
-        const Tokens found = guesses_.texts[at]->draft(static_cast<size_t>(std::max(count, 1)));
+        const Tokens found = plan_.texts[at]->draft(static_cast<size_t>(std::max(count, 1)));
         if (found.empty()) continue;
         if (count < 1) {
           unchecked_[at] = found[0];
@@ -116,17 +116,17 @@ class Guesser {
   }
 
   // The sequence's next tokens have come. A text whose draft was all wrong is silent for the rest of the call.
-  void learn(int32_t b, const Tokens& came, std::vector<Guessed>& guessed) {
+  void learn(int32_t b, const Tokens& came, std::vector<DraftOutcome>& outcomes) {
     const auto at = static_cast<size_t>(b);
     Tokens& draft = drafts_[at];
     if (!draft.empty()) {
       const auto most = std::min(draft.size(), came.size());
       const auto right = std::mismatch(draft.begin(), draft.begin() + static_cast<int64_t>(most), came.begin()).first - draft.begin();
-      guessed.push_back({b, kinds_[at], static_cast<int32_t>(draft.size()), static_cast<int32_t>(right),
+      outcomes.push_back({b, kinds_[at], static_cast<int32_t>(draft.size()), static_cast<int32_t>(right),
                          right < static_cast<int64_t>(most) ? 1 : 0});
       silent_[at] = right == 0;
     } else if (unchecked_[at] >= 0) {
-      Guessed& seen = seen_[kinds_[at]];
+      DraftOutcome& seen = seen_[kinds_[at]];
       (unchecked_[at] == came[0] ? seen.right : seen.wrong) += 1;
     }
     draft.clear();
@@ -139,85 +139,85 @@ class Guesser {
   }
 
   // What was found and not checked, too.
-  void end(std::vector<Guessed>& guessed) const {
+  void end(std::vector<DraftOutcome>& outcomes) const {
     for (int kind = 0; kind < kMatchKinds; ++kind) {
-      if (seen_[kind].right + seen_[kind].wrong > 0) guessed.push_back({-1, kind, 0, seen_[kind].right, seen_[kind].wrong});
+      if (seen_[kind].right + seen_[kind].wrong > 0) outcomes.push_back({-1, kind, 0, seen_[kind].right, seen_[kind].wrong});
     }
   }
 
  private:
   SuffixAutomaton* text_of(int32_t b) const {
-    return guesses_.texts.empty() ? nullptr : guesses_.texts[static_cast<size_t>(b)];
+    return plan_.texts.empty() ? nullptr : plan_.texts[static_cast<size_t>(b)];
   }
   void find(int32_t b) {
     const SuffixAutomaton* text = text_of(b);
     kinds_[static_cast<size_t>(b)] = text == nullptr ? -1 : text->match_kind();
   }
 
-  const Guesses& guesses_;
+  const DraftPlan& plan_;
   std::vector<Tokens> drafts_;
   std::vector<int> kinds_;
   Tokens unchecked_;  // the first token of what was found and is not checked, or -1
   std::vector<bool> silent_;
-  Guessed seen_[kMatchKinds] = {};
+  DraftOutcome seen_[kMatchKinds] = {};
 };
 
 [[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument(why); }
 
-void check(const Step& first, size_t rows, const SeveralLimits& limits, const Guesses& guesses, bool kept) {
-  if (limits.steps < 1 || limits.spare < 0 || first.R != first.B || rows != static_cast<size_t>(first.B)) {
+void check(const Step& first, size_t rows, const MultiStepLimits& limits, const DraftPlan& plan, bool kept) {
+  if (limits.steps < 1 || limits.lookahead_tokens < 0 || first.R != first.B || rows != static_cast<size_t>(first.B)) {
     refuse(std::to_string(limits.steps) + " steps in one call with " + std::to_string(first.R) + " rows of logits, " +
-           std::to_string(rows) + " sampling rows and " + std::to_string(limits.spare) + " spare tokens for " +
+           std::to_string(rows) + " sampling rows and " + std::to_string(limits.lookahead_tokens) + " spare tokens for " +
            std::to_string(first.B) + " sequences");
   }
   for (int32_t b = 0; b < first.B; ++b) {
     const int32_t end = first.query_starts[b + 1];
     if (end < 1 || end > first.T) refuse("sequence " + std::to_string(b) + " has no last token");
-    if (kept && (first.lengths[b] + limits.spare - 1) / kPageTokens >= first.max_pages) {
+    if (kept && (first.lengths[b] + limits.lookahead_tokens - 1) / kPageTokens >= first.max_pages) {
       refuse("sequence " + std::to_string(b) + " has no pages for its tokens");
     }
   }
-  const size_t texts = guesses.texts.size();
-  if (texts != 0 && (texts != rows || guesses.depths.size() != rows * kMatchKinds)) {
-    refuse(std::to_string(texts) + " texts and " + std::to_string(guesses.depths.size()) + " depths for " +
+  const size_t texts = plan.texts.size();
+  if (texts != 0 && (texts != rows || plan.depths.size() != rows * kMatchKinds)) {
+    refuse(std::to_string(texts) + " texts and " + std::to_string(plan.depths.size()) + " depths for " +
            std::to_string(rows) + " sequences");
   }
 }
 
 }  // namespace
 
-SeveralSteps run_several(Executor& executor, int output, Sampler& sampler, const Step& first,
-                         const std::vector<SampleRow*>& rows, const SeveralLimits& limits, const Guesses& guesses,
-                         Signal* signal) {
+MultiStepResult run_multi_step(Executor& executor, int output, Sampler& sampler, const Step& first,
+                               const std::vector<SampleRow*>& rows, const MultiStepLimits& limits, const DraftPlan& plan,
+                               Signal* signal) {
   const bool kept = !executor.program().kv.empty();
-  check(first, rows.size(), limits, guesses, kept);
-  SeveralSteps result;
+  check(first, rows.size(), limits, plan, kept);
+  MultiStepResult result;
   result.tokens.resize(rows.size());
   Ragged ragged(first, kept);
-  Guesser guesser(guesses, rows.size());
+  LookupDrafter drafter(plan, rows.size());
   const Clock::time_point began = Clock::now();
-  const auto left = [&](int32_t b) { return first.lengths[b] + limits.spare - ragged.length(b); };
+  const auto left = [&](int32_t b) { return first.lengths[b] + limits.lookahead_tokens - ragged.length(b); };
   while (result.steps < limits.steps && !ragged.active().empty()) {
     const Clock::time_point step_began = Clock::now();
     const std::vector<int32_t> active = ragged.active();
-    const bool drafted = (result.steps > 0 || first.T == first.B) && guesser.guess(active, left);
-    const Step step = result.steps > 0 || drafted ? ragged.next(guesser.drafts()) : first;
+    const bool drafted = (result.steps > 0 || first.T == first.B) && drafter.draft(active, left);
+    const Step step = result.steps > 0 || drafted ? ragged.next(drafter.drafts()) : first;
     executor.run(step);
-    std::vector<DraftedRow> drawn;
+    std::vector<DraftRow> drawn;
     int64_t row = 0;
     for (const int32_t b : active) {
       const auto at = static_cast<size_t>(b);
-      drawn.push_back({rows[at], row, guesser.drafts()[at]});
-      row += 1 + static_cast<int64_t>(guesser.drafts()[at].size());
+      drawn.push_back({rows[at], row, drafter.drafts()[at]});
+      row += 1 + static_cast<int64_t>(drafter.drafts()[at].size());
     }
-    const std::vector<Tokens> came = draw_drafted(sampler, executor.value(output), drawn);
+    const std::vector<Tokens> came = sample_draft(sampler, executor.value(output), drawn);
     std::vector<int32_t> going_on;
     bool room = true;
     for (size_t i = 0; i < active.size(); ++i) {
       const int32_t b = active[i];
       const auto at = static_cast<size_t>(b);
       result.tokens[at].insert(result.tokens[at].end(), came[i].begin(), came[i].end());
-      guesser.learn(b, came[i], result.guessed);
+      drafter.learn(b, came[i], result.drafts);
       ragged.take(b, came[i]);
       if (came[i].back() < 0 || rows[at]->ends_with(came[i].back())) continue;
       going_on.push_back(b);
@@ -227,7 +227,7 @@ SeveralSteps run_several(Executor& executor, int output, Sampler& sampler, const
     ++result.steps;
     const double seconds = seconds_since(step_began);
     if (drafted) {
-      result.with_drafts.push_back({step.T, seconds});
+      result.draft_steps.push_back({step.T, seconds});
     } else if (step.T == first.B) {
       ++result.plain_steps;
       result.plain_seconds += seconds;
@@ -235,7 +235,7 @@ SeveralSteps run_several(Executor& executor, int output, Sampler& sampler, const
     if (signal != nullptr && signal->stops_after_step()) break;
     if (!room || (limits.seconds > 0 && seconds_since(began) >= limits.seconds)) break;
   }
-  guesser.end(result.guessed);
+  drafter.end(result.drafts);
   return result;
 }
 

@@ -33,33 +33,33 @@ class Signal {
 // Texts that grow with what is drawn, one for each sequence (null: not this one's), or none at all. Where one of them ends
 // with tokens that stood in it before, depths[b][kind of the match] of the tokens that followed are
 // checked in the next step, which has at most `room` tokens.
-struct Guesses {
+struct DraftPlan {
   std::vector<SuffixAutomaton*> texts;
   std::vector<int32_t> depths;  // [B][kMatchKinds]
-  int32_t room = 0;
+  int32_t token_budget = 0;
 };
 
 // A draft that was checked; or, where `checked` is 0, the first tokens of all that were found and not checked.
-struct Guessed {
+struct DraftOutcome {
   int32_t sequence, kind;
   int32_t checked, right, wrong;  // tokens; of a draft `wrong` is 1 where what came was another one
 };
 
-struct SeveralLimits {
+struct MultiStepLimits {
   int32_t steps;       // at most
-  int32_t spare;       // tokens of a sequence beyond those of the first step that may be computed: it has pages for them
+  int32_t lookahead_tokens;       // tokens of a sequence beyond those of the first step that may be computed: it has pages for them
   double seconds = 0;  // after which no other step begins; 0: however long it takes
 };
 
-struct SeveralSteps {
+struct MultiStepResult {
   std::vector<std::vector<int32_t>> tokens;  // by sequence; negated SampleFault where its logits gave none
   int32_t steps = 0;
-  std::vector<Guessed> guessed;
+  std::vector<DraftOutcome> drafts;
   struct Timed {
     int32_t tokens;
     double seconds;
   };
-  std::vector<Timed> with_drafts;  // each step that checked some
+  std::vector<Timed> draft_steps;  // each step that checked some
   int32_t plain_steps = 0;         // those with one token of each sequence, and what they took
   double plain_seconds = 0;
 };
@@ -67,8 +67,8 @@ struct SeveralSteps {
 // Runs `first`, which has one row of logits for each of its B sequences (its value `output`), draws a token for each,
 // and so on, until every sequence has drawn a token that ends it, a limit is reached or `signal` (null: none) says so.
 // The tokens are appended to the rows. std::invalid_argument where the step does not fit.
-SeveralSteps run_several(Executor& executor, int output, Sampler& sampler, const Step& first,
-                         const std::vector<SampleRow*>& rows, const SeveralLimits& limits, const Guesses& guesses,
-                         Signal* signal);
+MultiStepResult run_multi_step(Executor& executor, int output, Sampler& sampler, const Step& first,
+                               const std::vector<SampleRow*>& rows, const MultiStepLimits& limits, const DraftPlan& plan,
+                               Signal* signal);
 
 }  // namespace headrace

@@ -18,22 +18,22 @@ void Executor::plan_scratch() {
     if (it.op == Op::fused_linear) {
       const Value& x = program_.values[static_cast<size_t>(it.inputs[0])];
       const FormatSet formats = formats_of(it);
-      linear = std::max(linear, linear_.scratch_bytes(program_.most_rows(x), x.columns, formats));
-      lone_scratch_bytes_ = std::max(lone_scratch_bytes_, linear_.scratch_bytes(1, x.columns, formats));
+      linear = std::max(linear, linear_.scratch_bytes(program_.max_rows_of(x), x.columns, formats));
+      single_row_scratch_bytes_ = std::max(single_row_scratch_bytes_, linear_.scratch_bytes(1, x.columns, formats));
     } else if (it.op == Op::head_linear) {
       const Weight& w = program_.weights[static_cast<size_t>(it.weights[0])];
-      const int64_t rows = program_.most_rows(program_.values[static_cast<size_t>(it.inputs[0])]);
+      const int64_t rows = program_.max_rows_of(program_.values[static_cast<size_t>(it.inputs[0])]);
       head = std::max(head, head_linear_scratch_bytes(linear_, w, it.ints[0], rows) * static_cast<size_t>(pool_.threads()));
     } else if (it.op == Op::attend) {
       const KvLayer& kv = program_.kv[static_cast<size_t>(it.ints[0])];
-      attend = std::max(attend, attend_.scratch_bytes(pool_.threads(), it.ints[1], kv.kv_heads, kv.head_dim));
+      attend = std::max(attend, attention_.scratch_bytes(pool_.threads(), it.ints[1], kv.kv_heads, kv.head_dim));
     } else if (it.op == Op::moe) {
       moe = std::max(moe, moe_.scratch_bytes(moe_shape(it)));
     }
   }
-  linear_scratch_ = Buffer(std::max(linear, lone_scratch_bytes_ * static_cast<size_t>(pool_.threads())));
+  linear_scratch_ = Buffer(std::max(linear, single_row_scratch_bytes_ * static_cast<size_t>(pool_.threads())));
   head_scratch_ = Buffer(head);
-  attend_scratch_ = Buffer(attend);
+  attention_scratch_ = Buffer(attend);
   moe_scratch_ = Buffer(moe);
 }
 
@@ -70,11 +70,11 @@ void Executor::plan_rope_tables() {
   }
 }
 
-std::vector<Executor::Stage> Executor::stages_of(bool lone) const {
+std::vector<Executor::Stage> Executor::stages_of(bool single_row) const {
   std::vector<Stage> stages{{Stage::Kind::start}};
   for (size_t i = 0; i < program_.instructions.size(); ++i) {
     const Op op = program_.instructions[i].op;
-    if (lone && op == Op::fused_linear) {
+    if (single_row && op == Op::fused_linear) {
       stages.push_back({Stage::Kind::execute, i, kWhole});
     } else {
       const int phases = op == Op::moe ? Moe::kPhases : (op == Op::fused_linear ? 2 : 1);
@@ -86,7 +86,7 @@ std::vector<Executor::Stage> Executor::stages_of(bool lone) const {
 }
 
 const std::vector<Executor::Stage>& Executor::stages_for(const Step& step) const {
-  return step.T == 1 && step.R <= 1 ? lone_stages_ : stages_;
+  return step.T == 1 && step.R <= 1 ? single_row_stages_ : stages_;
 }
 
 }  // namespace headrace

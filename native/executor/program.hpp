@@ -58,7 +58,7 @@ struct Constant {
 //   gated_act      gate, up               y                                            act
 //   act            x                      y                                            act
 //   route          logits                 gates              bias|-1                   sigmoid, top_k,         scale
-//                                                                                      groups, top_groups, normalise
+//                                                                                      groups, top_groups, normalize
 //   moe            x, gates               y         gate,    gate_bias|-1,             act, top_k
 //                                                   up,      up_bias|-1,
 //                                                   down     down_bias|-1
@@ -87,9 +87,9 @@ struct Program {
   int64_t pages = 0;        // in every KV layer; set by check_program, as is
   int64_t state_slots = 0;  // of every state
 
-  int64_t most_rows(const Value& value) const { return value.of_output_rows ? max_rows : max_tokens; }
+  int64_t max_rows_of(const Value& value) const { return value.of_output_rows ? max_rows : max_tokens; }
   int64_t end_of(const Value& value) const {
-    return value.offset + most_rows(value) * value.columns * static_cast<int64_t>(sizeof(float));
+    return value.offset + max_rows_of(value) * value.columns * static_cast<int64_t>(sizeof(float));
   }
 };
 

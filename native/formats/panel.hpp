@@ -1,6 +1,6 @@
-// What every format shares: reading a strip of a checkpoint's tensor, half precision, the rotation.
+// What every format shares: reading a panel of a checkpoint's tensor, half precision, the rotation.
 //
-// Packed weights of shape [n, k] are ceil(n / 32) strips, one after the other. A strip holds 32 outputs
+// Packed weights of shape [n, k] are ceil(n / 32) panels, one after the other. A panel holds 32 outputs
 // (missing ones are zero columns) and is read from its first byte to its last. Everything here has
 // internal linkage, because kernels include it once per ISA.
 #pragma once
@@ -18,7 +18,7 @@ constexpr int64_t kGroup = 32;            // inputs that share int4's metadata; 
 constexpr int kMaxRotation = 128;
 
 inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-inline int64_t strip_count(int64_t n) { return (n + kStrip - 1) / kStrip; }
+inline int64_t panel_count(int64_t n) { return (n + kPanel - 1) / kPanel; }
 inline float min_of(float a, float b) { return a < b ? a : b; }
 inline float max_of(float a, float b) { return a > b ? a : b; }
 
@@ -85,15 +85,15 @@ bool read_row(const uint8_t* row, int64_t k, float* out) {
     const float value = read_source(kType, row + i * (kType == Format::f32 ? 4 : 2));
     const uint32_t magnitude = bits_of(value) & 0x7fffffffu;
     worst = magnitude > worst ? magnitude : worst;
-    out[i * kStrip] = value;
+    out[i * kPanel] = value;
   }
   return worst < 0x7f800000u;
 }
 
 // Transposes `rows` <= 32 rows of k values into out[k_padded][32], zeros elsewhere.
 // Returns the first row with a NaN or an infinity, or -1.
-inline int64_t read_strip(Format type, const uint8_t* source, int64_t rows, int64_t k, int64_t k_padded, float* out) {
-  if (rows < kStrip || k < k_padded) std::memset(out, 0, static_cast<size_t>(k_padded) * kStrip * sizeof(float));
+inline int64_t read_panel(Format type, const uint8_t* source, int64_t rows, int64_t k, int64_t k_padded, float* out) {
+  if (rows < kPanel || k < k_padded) std::memset(out, 0, static_cast<size_t>(k_padded) * kPanel * sizeof(float));
   for (int64_t r = 0; r < rows; ++r) {
     const uint8_t* row = source + r * source_row_bytes(type, k);
     const bool good = type == Format::f32   ? read_row<Format::f32>(row, k, out + r)
@@ -121,16 +121,16 @@ inline float rotation_scale(int64_t block) {
 inline void rotate_columns(float* x, int64_t block) {
   for (int64_t distance = 1; distance < block; distance *= 2) {
     for (int64_t start = 0; start < block; start += 2 * distance) {
-      for (int64_t i = start * kStrip; i < (start + distance) * kStrip; ++i) {
+      for (int64_t i = start * kPanel; i < (start + distance) * kPanel; ++i) {
         const float a = x[i];
-        const float b = x[i + distance * kStrip];
+        const float b = x[i + distance * kPanel];
         x[i] = a + b;
-        x[i + distance * kStrip] = a - b;
+        x[i + distance * kPanel] = a - b;
       }
     }
   }
   const float scale = rotation_scale(block);
-  for (int64_t i = 0; i < block * kStrip; ++i) x[i] *= scale;
+  for (int64_t i = 0; i < block * kPanel; ++i) x[i] *= scale;
 }
 
 }  // namespace

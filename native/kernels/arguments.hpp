@@ -12,7 +12,7 @@ inline constexpr int kMaxLinears = 4;  // weights that share one input (Q, K, V;
 enum class Act : int32_t { none = 0, silu = 1, gelu = 2, gelu_tanh = 3, swiglu_clamped = 4 };  // the last one only in Moe
 
 // y_i = epilogue(linear(norm(x), w_i) + bias_i). Phase 0 prepares rows of x (norm, then whatever the
-// formats need: rounding, rotation, int8), split over rows; phase 1 multiplies, split over strips.
+// formats need: rounding, rotation, int8), split over rows; phase 1 multiplies, split over panels.
 // With act != none there are two weights (gate, up) and one output: act(gate) * up.
 struct FusedLinearArgs {
   const float* x = nullptr;     // [T, k]

@@ -11,7 +11,7 @@
 // a score is one chain over the head's dimensions, an output one chain over the keys, the sum of weights
 // has fixed lanes. Tile shapes choose how many chains run together, never their order. A key that a row
 // may not see gets weight exactly 0: it multiplies the old state by 1 or adds a zero, and the sign of a
-// zero that this may change is normalised at the end. So a row's result depends on its position and its
+// zero that this may change is normalized at the end. So a row's result depends on its position and its
 // keys alone: not on the tile, the chunk, the batch or the thread count. On matrix registers (attention_amx.hpp) chains are
 // cut into steps, the same for every row.
 #include <algorithm>
@@ -146,7 +146,7 @@ static inline int tile_tokens(const AttendArgs& args, int parts) {
 #if defined(HEADRACE_ISA_amx)
   if (in_matrix(args)) {
     const int64_t shared = int64_t{args.step->T} * args.kv.kv_heads / (kItems * parts);
-    return static_cast<int>(std::clamp<int64_t>(shared, least, larger(1, kMostTileRows / group)));
+    return static_cast<int>(std::clamp<int64_t>(shared, least, larger(1, kMaxTileRows / group)));
   }
 #endif
   (void)kItems, (void)parts;
@@ -166,29 +166,29 @@ static inline void over_tiles(const AttendArgs& args, int most, const Call& call
 
 // Into how many slices the query heads of a KV head are cut: few enough heads for a tile, and where there
 // would be less than two items for a thread, more slices. Each reads all keys, so none has less than 16 heads.
-static inline int slice_count(const AttendArgs& args, int most_tokens, int parts) {
+static inline int slice_count(const AttendArgs& args, int max_tokens, int parts) {
   const int group = args.heads / args.kv.kv_heads;
   int64_t items = 0;
-  over_tiles(args, most_tokens, [&](int, int, int) { items += args.kv.kv_heads; });
+  over_tiles(args, max_tokens, [&](int, int, int) { items += args.kv.kv_heads; });
   const int64_t wanted = items == 0 ? 1 : (2 * parts + items - 1) / items;
-  const int most = larger(fewest_slices(group), group / 16);
-  return wanted < most ? larger(fewest_slices(group), static_cast<int>(wanted)) : most;
+  const int most = larger(min_slices(group), group / 16);
+  return wanted < most ? larger(min_slices(group), static_cast<int>(wanted)) : most;
 }
 
 // Every thread walks all items and does those whose middle, on the line of summed costs, falls in its share.
 static void attend(const AttendArgs& args, int part, int parts) {
   const int kv_heads = args.kv.kv_heads, group = args.heads / kv_heads, tokens_each = tile_tokens(args, parts);
   const int slices = slice_count(args, tokens_each, parts);
-  const int most_heads = (group + slices - 1) / slices, items = kv_heads * slices;
+  const int max_heads = (group + slices - 1) / slices, items = kv_heads * slices;
   int64_t total = 0;
   over_tiles(args, tokens_each, [&](int b, int token, int tokens) {
-    total += items * cost_of(tile_of(args, b, token, tokens, most_heads));
+    total += items * cost_of(tile_of(args, b, token, tokens, max_heads));
   });
 #if defined(HEADRACE_ISA_amx)
   std::optional<MatrixRegisters> registers;
   if (in_matrix(args)) registers.emplace(kSquare);
 #endif
-  const Scratch scratch = scratch_of(args.scratch, part, most_rows(group), args.kv.head_dim);
+  const Scratch scratch = scratch_of(args.scratch, part, max_rows(group), args.kv.head_dim);
   const auto compute = [&](const Item& item, const Tile* after) {
     if (args.kv.type == KvType::f32) {
       attend_tile<float>(item, after, scratch);
@@ -199,7 +199,7 @@ static void attend(const AttendArgs& args, int part, int parts) {
   std::optional<Item> waiting;  // until it is known whose keys are fetched at its end
   int64_t done = 0;
   over_tiles(args, tokens_each, [&](int b, int token, int tokens) {
-    const int64_t cost = cost_of(tile_of(args, b, token, tokens, most_heads));
+    const int64_t cost = cost_of(tile_of(args, b, token, tokens, max_heads));
     for (int item = 0; item < items; ++item) {
       const int64_t middle = 2 * done + cost;  // doubled
       done += cost;
@@ -222,7 +222,7 @@ static void attend(const AttendArgs& args, int part, int parts) {
 namespace headrace {
 
 namespace k = HEADRACE_NAMESPACE;
-extern const AttendKernels HEADRACE_TABLE(attend);
-const AttendKernels HEADRACE_TABLE(attend) = {k::scratch_bytes, k::attend};
+extern const AttentionKernels HEADRACE_TABLE(attention);
+const AttentionKernels HEADRACE_TABLE(attention) = {k::scratch_bytes, k::attend};
 
 }  // namespace headrace

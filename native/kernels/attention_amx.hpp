@@ -70,7 +70,7 @@ static inline void score_matrix(const uint16_t* q, int q_stride, const Block<uin
   }
 }
 
-// Every key's values, each after its page's neighbour, as [keys / 2][value_dim][2], up to a whole number of products; zero
+// Every key's values, each after its page's neighbor, as [keys / 2][value_dim][2], up to a whole number of products; zero
 // where no row sees them. Meanwhile the pages at `ahead` are fetched.
 static inline void gather_values(Block<uint16_t>& block, const AttendArgs& args, Fetcher& ahead, uint16_t* to) {
   const int page_numbers = kPageTokens * args.value_dim;

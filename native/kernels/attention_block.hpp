@@ -11,9 +11,9 @@ struct Scratch {
 };
 
 static inline int padded_dim(int head_dim) { return (head_dim + 15) / 16 * 16; }
-static inline int fewest_slices(int group) { return (group + kMostTileRows - 1) / kMostTileRows; }
-static inline int most_rows(int group) {
-  return larger(1, kMostTileRows / group) * ((group + fewest_slices(group) - 1) / fewest_slices(group));
+static inline int min_slices(int group) { return (group + kMaxTileRows - 1) / kMaxTileRows; }
+static inline int max_rows(int group) {
+  return larger(1, kMaxTileRows / group) * ((group + min_slices(group) - 1) / min_slices(group));
 }
 static inline size_t scratch_floats(int rows, int head_dim) {
   const size_t padded_rows = static_cast<size_t>((rows + 15) / 16 * 16);
@@ -23,7 +23,7 @@ static inline size_t scratch_floats(int rows, int head_dim) {
 
 static size_t scratch_bytes(int parts, int32_t heads, int32_t kv_heads, int32_t head_dim) {
   const int group = heads / kv_heads;
-  return static_cast<size_t>(parts) * scratch_floats(most_rows(group), head_dim) * sizeof(float);
+  return static_cast<size_t>(parts) * scratch_floats(max_rows(group), head_dim) * sizeof(float);
 }
 
 static inline Scratch scratch_of(uint8_t* base, int part, int rows, int head_dim) {

@@ -94,7 +94,7 @@ static inline Pair load_numbers(const uint16_t* p, int lanes) {
   return {_mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << lanes) - 1), p)};
 }
 // kWidth numbers, the first of pairs whose other one is 0.
-static inline Pair load_lone(const uint16_t* p) {
+static inline Pair load_unpaired(const uint16_t* p) {
   return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
 static inline Pair splat_pair(const uint16_t* p) {
@@ -119,7 +119,7 @@ static inline Pair load_numbers(const uint16_t* p, int lanes) {
   memcpy(padded, p, static_cast<size_t>(lanes) * 2 * sizeof(uint16_t));
   return load_numbers(padded);
 }
-static inline Pair load_lone(const uint16_t* p) { return {load_bf16(p), F{}}; }
+static inline Pair load_unpaired(const uint16_t* p) { return {load_bf16(p), F{}}; }
 static inline Pair splat_pair(const float* p) { return {splat(p[0]), splat(p[1])}; }
 static inline F add_products(Pair a, Pair b, F sum) { return fma(a.second, b.second, fma(a.first, b.first, sum)); }
 #endif

@@ -3,4 +3,4 @@
 #define HEADRACE_TABLE_AMX
 #include "table.hpp"
 
-HEADRACE_TABLE_LOOKUP(AttendKernels, attend)
+HEADRACE_TABLE_LOOKUP(AttentionKernels, attention)

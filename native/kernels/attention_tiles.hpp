@@ -9,9 +9,9 @@ constexpr int kBlockPages = 8;
 constexpr int kBlock = kBlockPages * kPageTokens;  // keys
 constexpr int kTileRows = 48;
 #if defined(HEADRACE_ISA_amx)
-constexpr int kMostTileRows = 256;  // matrix units wait for keys that many rows do not share
+constexpr int kMaxTileRows = 256;  // matrix units wait for keys that many rows do not share
 #else
-constexpr int kMostTileRows = kTileRows;
+constexpr int kMaxTileRows = kTileRows;
 #endif
 constexpr int kPageVectors = kPageTokens / kWidth;
 
@@ -114,12 +114,12 @@ HEADRACE_TILE static void score_tile(const typename Arithmetic<T>::Factor* q, in
 
 // The product of the last dimension of an odd number of them, which has no other at its side. q is padded with zeros.
 template <typename T>
-static void add_lone_dimension(const typename Arithmetic<T>::Factor* q, const T* const* pages, int page_count,
+static void add_unpaired_dimension(const typename Arithmetic<T>::Factor* q, const T* const* pages, int page_count,
                                int head_dim, float* scores) {
   const auto factor = splat_factors<T>(q + head_dim - 1);
   for (int v = 0; v < page_count * kPageVectors; ++v) {
-    const T* lone = pages[v / kPageVectors] + (head_dim - 1) * kPageTokens + v % kPageVectors * kWidth;
-    store(scores + v * kWidth, add_products(factor, load_lone(lone), load(scores + v * kWidth)));
+    const T* unpaired = pages[v / kPageVectors] + (head_dim - 1) * kPageTokens + v % kPageVectors * kWidth;
+    store(scores + v * kWidth, add_products(factor, load_unpaired(unpaired), load(scores + v * kWidth)));
   }
 }
 
@@ -149,7 +149,7 @@ static void score_rows(const typename Arithmetic<T>::Factor* q, int q_stride, co
   with_count<kPages - 1>(page_count - p, score);
   if constexpr (Arithmetic<T>::kTogether == 2) {
     for (int r = 0; r < Rows && head_dim % 2 != 0; ++r) {
-      add_lone_dimension<T>(q + r * q_stride, pages, page_count, head_dim, scores + r * kBlock);
+      add_unpaired_dimension<T>(q + r * q_stride, pages, page_count, head_dim, scores + r * kBlock);
     }
   }
 }

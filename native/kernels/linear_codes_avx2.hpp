@@ -15,7 +15,7 @@ namespace {
 #define HEADRACE_INLINE inline __attribute__((always_inline))  // what works on a leaf's registers
 
 constexpr int kLanes = 8;  // outputs of a vector, four inputs each
-constexpr int kStripVectors = kStrip / kLanes;
+constexpr int kPanelVectors = kPanel / kLanes;
 constexpr int32_t kWeightZero = 0;  // kernels take 128 off the stored bytes
 
 inline __m256i load_vector(const void* at) { return _mm256_loadu_si256(static_cast<const __m256i*>(at)); }
@@ -67,7 +67,7 @@ struct Planes {
   static __m256i at(const uint8_t* planes, int step, int v, __m256i table) {
     __m256i code = plane_field<kLow>(planes, step, v);
     if constexpr (kHigh > 0) {
-      code = _mm256_or_si256(code, plane_field<kHigh, kLow>(planes + kGroup * kStrip / 8 * kLow, step, v));
+      code = _mm256_or_si256(code, plane_field<kHigh, kLow>(planes + kGroup * kPanel / 8 * kLow, step, v));
     }
     return kTable ? _mm256_shuffle_epi8(table, code) : code;
   }

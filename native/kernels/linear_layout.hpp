@@ -121,32 +121,32 @@ constexpr int64_t kBf16Words = 2;  // of a step
 constexpr int64_t kBf16Words = 1;
 #endif
 
-// Steps of a strip's weights, and words of a row's inputs.
+// Steps of a panel's weights, and words of a row's inputs.
 inline int64_t weight_steps(Form form, int64_t k) {
   if (form == Form::int8 || form == Form::grouped) return round_up(k, kGroup) / 4;
   return form == Form::bf16 ? (k + 1) / 2 : k;
 }
 inline int64_t form_words(Form form, int64_t k) { return weight_steps(form, k) * (form == Form::bf16 ? kBf16Words : 1); }
-inline int64_t strip_bytes_of(Format format, int64_t k) {
+inline int64_t panel_bytes_of(Format format, int64_t k) {
   switch (format) {
     case Format::f32:
-      return F32::strip_bytes(k);
+      return F32::panel_bytes(k);
     case Format::f16:
-      return F16::strip_bytes(k);
+      return F16::panel_bytes(k);
     case Format::bf16:
-      return Bf16::strip_bytes(k);
+      return Bf16::panel_bytes(k);
     case Format::int8:
-      return Int8::strip_bytes(k);
+      return Int8::panel_bytes(k);
     case Format::int4:
-      return Int4::strip_bytes(k);
+      return Int4::panel_bytes(k);
     default:
-      return grouped_strip_bytes(grouped(format), k);
+      return grouped_panel_bytes(grouped(format), k);
   }
 }
 
 struct Tiles {
   int64_t rows, count;
-  int64_t base, extra;  // rows of a tile, and how many tiles at the front have one more: divided once, as it is asked for with every strip
+  int64_t base, extra;  // rows of a tile, and how many tiles at the front have one more: divided once, as it is asked for with every panel
   Tiles(int64_t rows_, int64_t most)
       : rows(rows_), count((rows_ + most - 1) / most), base(count > 0 ? rows / count : 0), extra(rows - base * count) {}
   int64_t begin(int64_t tile) const { return tile * base + (tile < extra ? tile : extra); }

@@ -33,7 +33,7 @@ inline __m256i round_bytes(const float* x, __m256 factor) {
   return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
-// Sums of four neighbouring bytes each.
+// Sums of four neighboring bytes each.
 inline __m256i sum_fours(__m256i bytes) {
   return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes), _mm256_set1_epi16(1));
 }

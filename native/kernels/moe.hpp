@@ -18,7 +18,7 @@ struct RouteArgs {
   int32_t groups = 1;
   int32_t top_groups = 1;
   bool sigmoid = false;
-  bool normalise = false;
+  bool normalize = false;
   float scale = 1;
 };
 

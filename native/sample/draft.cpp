@@ -19,7 +19,7 @@ float* together(float* logits, int64_t columns, const std::vector<int64_t>& rows
 
 }  // namespace
 
-std::vector<std::vector<int32_t>> draw_drafted(Sampler& sampler, float* logits, const std::vector<DraftedRow>& drafted) {
+std::vector<std::vector<int32_t>> sample_draft(Sampler& sampler, float* logits, const std::vector<DraftRow>& drafted) {
   std::vector<std::vector<int32_t>> tokens(drafted.size());
   std::vector<size_t> active(drafted.size());
   for (size_t i = 0; i < active.size(); ++i) active[i] = i;
@@ -37,7 +37,7 @@ std::vector<std::vector<int32_t>> draw_drafted(Sampler& sampler, float* logits, 
     sampler.sample(values, static_cast<int64_t>(rows.size()), rows.data(), masks.data(), results.data());
     std::vector<size_t> agreeing;
     for (size_t k = 0; k < active.size(); ++k) {
-      const DraftedRow& one = drafted[active[k]];
+      const DraftRow& one = drafted[active[k]];
       const auto fault = static_cast<int32_t>(results[k].fault);
       const int32_t token = fault > 0 ? -fault : results[k].token;
       tokens[active[k]].push_back(token);

@@ -91,7 +91,7 @@ class SampleRow {
 
   SampleSettings settings_;
   bool repetition_;
-  bool penalised_;
+  bool penalized_;
   std::vector<int32_t> outputs_;
   std::vector<Seen> seen_;
   std::unordered_map<int32_t, size_t> index_;        // token -> place in seen_

@@ -13,7 +13,7 @@ class SuffixAutomaton {
  public:
   SuffixAutomaton();
 
-  // Takes the next token of the text: amortised O(1).
+  // Takes the next token of the text: amortized O(1).
   void push(int32_t token);
 
   size_t size() const { return text_.size(); }

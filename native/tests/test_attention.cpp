@@ -56,7 +56,7 @@ class World {
   };
 
   // Attends the chunks as one step; each chunk sees its keys up to `end`, as if later ones were not written yet.
-  std::vector<Floats> attend(const AttendKernels& kernels, const std::vector<Chunk>& chunks, int parts) const {
+  std::vector<Floats> attend(const AttentionKernels& kernels, const std::vector<Chunk>& chunks, int parts) const {
     const size_t row = static_cast<size_t>(shape_.heads * shape_.head_dim);
     const int64_t y_row = shape_.heads * shape_.value_dim();
     Floats q;
@@ -177,7 +177,7 @@ class World {
   Floats sinks_;
 };
 
-static void matches_naive(const AttendKernels& kernels, const World& world) {
+static void matches_naive(const AttentionKernels& kernels, const World& world) {
   const Shape& shape = world.shape();
   const auto got = world.attend(kernels, {{0, 0, world.length(0)}}, 2)[0];
   const int32_t stride = std::max(1, world.length(0) / 23);
@@ -193,7 +193,7 @@ static void matches_naive(const AttendKernels& kernels, const World& world) {
 }
 
 // The same rows by prefill, decode, chunks of any size, in a batch and with any number of parts.
-static void is_bit_identical(const AttendKernels& kernels, const World& world) {
+static void is_bit_identical(const AttentionKernels& kernels, const World& world) {
   const int32_t n = world.length(0);
   const size_t row = static_cast<size_t>(world.shape().heads * world.shape().value_dim());
   const Floats whole = world.attend(kernels, {{0, 0, n}}, 1)[0];
@@ -211,7 +211,7 @@ static void is_bit_identical(const AttendKernels& kernels, const World& world) {
 }
 
 // Where later keys are seen, a text is one chunk: alone and in a batch it has the same bits.
-static void is_the_same_in_company(const AttendKernels& kernels, const World& world) {
+static void is_the_same_in_company(const AttentionKernels& kernels, const World& world) {
   const Floats alone = world.attend(kernels, {{0, 0, world.length(0)}}, 1)[0];
   const auto batch = world.attend(kernels, {{2, 0, world.length(2)}, {0, 0, world.length(0)}, {1, 0, world.length(1)}}, 3);
   CHECK(test::same_bits(batch[1].data(), alone.data(), alone.size()));
@@ -219,7 +219,7 @@ static void is_the_same_in_company(const AttendKernels& kernels, const World& wo
 
 int main() {
   test::for_each_isa([](Isa isa) {
-    const AttendKernels& kernels = attend_kernels(isa);
+    const AttentionKernels& kernels = attention_kernels(isa);
     const Shape shapes[] = {
         {4, 2, 8, 0, 0, KvType::f32},     {4, 4, 16, 0, 0, KvType::bf16}, {3, 1, 10, 37, 0, KvType::f32},
         {6, 2, 64, 0, 5.0f, KvType::f32}, {4, 1, 128, 70, 0, KvType::bf16}, {2, 2, 80, 0, 30.0f, KvType::bf16},

@@ -185,7 +185,7 @@ static void rope_table_is_accurate(const RowsKernels& kernels) {
   }
 }
 
-static uint16_t nearest_bf16(float x) {  // by search among the two neighbours, ties to the even one
+static uint16_t nearest_bf16(float x) {  // by search among the two neighbors, ties to the even one
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
   const uint32_t low = bits & 0xffff0000u, high = low + 0x10000u;

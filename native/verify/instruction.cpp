@@ -74,13 +74,13 @@ class Checker {
         for (const int constant : it_.constants) expect_constant(constant, in(0).columns);
         break;
       case Op::rope_kv_write:
-        check_rope();
+        check_rope_kv_write();
         break;
       case Op::head_linear:
         check_head_linear();
         break;
       case Op::rope:
-        check_lone_rope();
+        check_rope();
         break;
       case Op::kv_write:
         check_kv_index();
@@ -279,7 +279,7 @@ class Checker {
            text(it_.ints[1]) + " query heads are no multiple of " + text(layer().kv_heads) + " KV heads");
   }
 
-  void check_rope() const {
+  void check_rope_kv_write() const {
     check_layer();
     expect_tokens();
     expect_columns(in(0), query_columns());
@@ -291,7 +291,7 @@ class Checker {
     expect_constant(it_.constants[1], layer().head_dim);
     expect_constant(it_.constants[2], layer().head_dim);
   }
-  void check_lone_rope() const {
+  void check_rope() const {
     expect_tokens();
     expect(it_.ints[0] > 0 && it_.ints[0] <= kMaxHeadDim && in(0).columns % it_.ints[0] == 0,
            text(in(0).columns) + " columns are not heads of " + text(it_.ints[0]));

@@ -47,7 +47,7 @@ std::string fault_of_moe(const Program& program, const Instruction& it) {
     return "its gates are not those of a route to " + text(top_k) + " experts";
   }
   if (top_k < 1 || top_k > experts || experts > kMaxExperts) return "uses " + text(top_k) + " of " + text(experts) + " experts";
-  if (program.most_rows(x) * top_k > std::numeric_limits<int32_t>::max()) return "has too many rows";
+  if (program.max_rows_of(x) * top_k > std::numeric_limits<int32_t>::max()) return "has too many rows";
   if (x.of_output_rows != gates.of_output_rows || x.of_output_rows != y.of_output_rows) return "mixes rows 'T' and 'R'";
   if (y.columns != outer) return "makes " + text(y.columns) + " columns of " + text(outer);
   for (size_t i = 0; i < 3; ++i) {

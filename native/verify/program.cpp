@@ -25,8 +25,8 @@ void check_weights(const Program& program) {
   for (size_t i = 0; i < program.weights.size(); ++i) {
     const Weight& weight = program.weights[i];
     const std::string name = "weight " + text(static_cast<int64_t>(i));
-    constexpr int64_t kMost = int64_t{1} << 31;
-    if (weight.n < 1 || weight.k < 1 || weight.n > kMost || weight.k > kMost ||
+    constexpr int64_t kMaxSize = int64_t{1} << 31;
+    if (weight.n < 1 || weight.k < 1 || weight.n > kMaxSize || weight.k > kMaxSize ||
         weight.k % block_inputs(weight.format) != 0) {
       refuse(name + " has shape [" + text(weight.n) + ", " + text(weight.k) + "]");
     }

@@ -1,4 +1,4 @@
-"""Types of the native module; built from native/*.cpp."""
+"""Types of the native module; built from native/."""
 
 from collections.abc import Sequence
 
@@ -55,7 +55,7 @@ class Executor:
         token_types: NDArray[np.int32] | None = None,
         timed: bool = False,
     ) -> list[float]: ...
-    def run_several(
+    def run_multi_step(
         self,
         output: int,
         sampler: Sampler,
@@ -69,24 +69,24 @@ class Executor:
         rows: NDArray[np.int32],
         state_slots: NDArray[np.int32],
         steps: int,
-        spare: int,
+        lookahead_tokens: int,
         seconds: float = 0.0,
         texts: Sequence[SuffixAutomaton | None] = (),
         depths: Sequence[int] = (),
-        room: int = 0,
+        token_budget: int = 0,
         signal: Signal | None = None,
-    ) -> SeveralSteps: ...
+    ) -> MultiStepResult: ...
     def value(self, id: int, rows: int) -> NDArray[np.float32]: ...
 
-class SeveralSteps:
+class MultiStepResult:
     @property
     def tokens(self) -> list[list[int]]: ...
     @property
     def steps(self) -> int: ...
     @property
-    def guessed(self) -> list[tuple[int, int, int, int, int]]: ...
+    def drafts(self) -> list[tuple[int, int, int, int, int]]: ...
     @property
-    def with_drafts(self) -> list[tuple[int, float]]: ...
+    def draft_steps(self) -> list[tuple[int, float]]: ...
     @property
     def plain_steps(self) -> int: ...
     @property
@@ -161,7 +161,7 @@ class Sampler:
         tuple[tuple[tuple[int, float], ...], ...],
         list[tuple[int, int]],
     ]: ...
-    def draw_drafted(
+    def sample_draft(
         self,
         logits: NDArray[np.float32],
         rows: Sequence[SampleRow],
@@ -192,8 +192,8 @@ def pack(
     source_type: str,
     n: int,
     k: int,
-    strip0: int,
-    strip1: int,
+    panel0: int,
+    panel1: int,
     packed: NDArray[np.uint8],
 ) -> None: ...
 def unpack_rows(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 
-from headrace._native import SeveralSteps
+from headrace._native import MultiStepResult
 from headrace.engine.arrivals import Arrivals
 from headrace.engine.chunk import Chunk
 from headrace.engine.constraints import Constraints
@@ -170,7 +170,7 @@ class Engine:
         steps, spare, guesses = self._called(chunks, turns, speculation)
         step = self._builder.build(chunks, spare=spare)
         self._note_scheduled(chunks)
-        ran: SeveralSteps | None = None
+        ran: MultiStepResult | None = None
         if steps:
             run_s, grown = self._clock(), set[str]()
             ran = self._multi_step.run(executor, step, turns, steps, spare, guesses)

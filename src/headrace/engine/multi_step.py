@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from headrace import _native
-from headrace._native import SeveralSteps
+from headrace._native import MultiStepResult
 from headrace.engine.generation import Choice
 from headrace.engine.sequence import State
 from headrace.engine.turn import Turn
@@ -60,7 +60,7 @@ class MultiStep:
 
     def run(
         self, executor: Executor, step: Step, turns: Sequence[Turn], steps: int, spare: int, guesses: Guesses
-    ) -> SeveralSteps:
+    ) -> MultiStepResult:
         """Run the turns' step and more, `steps` at most, and let the turns take their tokens."""
         able = cast(RunsSeveral, executor)  # known since __init__; asking a protocol takes 20 us
         ran = able.run_several(

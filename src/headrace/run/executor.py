@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from headrace._native import SeveralSteps, Signal, SuffixAutomaton
+from headrace._native import MultiStepResult, Signal, SuffixAutomaton
 from headrace.ops.value import Array
 from headrace.program.step import Step
 from headrace.sample.sampler import RowState, Sampler
@@ -62,7 +62,7 @@ class RunsSeveral(Executor, Protocol):
         seconds: float = 0.0,
         guesses: Guesses = NO_GUESSES,
         signal: Signal | None = None,
-    ) -> SeveralSteps:
+    ) -> MultiStepResult:
         """A step with one row of logits for each sequence, and up to `steps - 1` more with the tokens drawn
         and guessed, until all have ended, `signal` stops it, so many `seconds` (0: any) have gone by or a
         sequence has no room for another of the `spare` tokens (steps - 1) that its tables have pages for

@@ -82,19 +82,19 @@ class NativeExecutor:
         seconds: float = 0.0,
         guesses: Guesses = NO_GUESSES,
         signal: _native.Signal | None = None,
-    ) -> _native.SeveralSteps:
+    ) -> _native.MultiStepResult:
         """As RunsSeveral says."""
-        return self._executor.run_several(
+        return self._executor.run_multi_step(
             self._output,
             sampler.native,
             [row.native for row in rows],
             *_arrays(step),
             steps=steps,
-            spare=steps - 1 if spare is None else spare,
+            lookahead_tokens=steps - 1 if spare is None else spare,
             seconds=seconds,
             texts=guesses.texts,
             depths=guesses.depths,
-            room=guesses.room,
+            token_budget=guesses.room,
             signal=signal,
         )
 

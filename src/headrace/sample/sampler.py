@@ -170,7 +170,7 @@ class Sampler:
         another from the row after it: the tokens, which the states have taken note of, and the negative
         number of an error from where logits gave none. `logits` is scratch. Not for states that need to be
         told more than tokens: see Choice.simple."""
-        return self.native.draw_drafted(logits, [row.native for row in rows], firsts, drafts)
+        return self.native.sample_draft(logits, [row.native for row in rows], firsts, drafts)
 
     def score(
         self, logits: NDArray[np.float32], rows: Sequence[int], tokens: Sequence[int], tops: int
