@@ -10,7 +10,7 @@ from headrace.errors import ProgramError
 from headrace.ops.value import Array, Value
 from headrace.program.program import Instruction, Program
 
-ACTS = {"none": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_clamped": 4}  # Act in native/kernels/arguments.hpp
+ACTS = {"none": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_clamped": 4}
 EMBEDDINGS = {"tokens": "embed", "token_types": "embed_token_types", "positions": "embed_positions"}
 ROUTES = {"softmax": 0, "sigmoid": 1}
 NONE = -1  # an absent input or constant
