@@ -255,7 +255,7 @@ void bind_executor(nb::module_& m) {
       .def_prop_ro("draft_steps", &draft_steps_of, "tokens and seconds of each step that checked some")
       .def_ro("plain_steps", &headrace::MultiStepResult::plain_steps, "with one token of each sequence")
       .def_ro("plain_seconds", &headrace::MultiStepResult::plain_seconds);
-  nb::class_<BoundExecutor>(m, "Executor", "Runs a program; see native/executor/program.hpp for the instructions.")
+  nb::class_<BoundExecutor>(m, "Executor", "Runs a program; see native/ops.inl for the instructions.")
       .def(nb::init<Pool&, Bytes, const std::vector<ValueRow>&, std::vector<WeightRow>, std::vector<ConstFloats>,
                     std::vector<KvRow>, const std::string&, std::vector<StateRow>, int, int,
                     const std::vector<InstructionRow>&, bool>(),

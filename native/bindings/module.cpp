@@ -13,6 +13,7 @@ namespace nb = nanobind;
 void bind_speculative(nb::module_& m);
 void bind_executor(nb::module_& m);
 void bind_formats(nb::module_& m);
+void bind_ops(nb::module_& m);
 void bind_sample(nb::module_& m);
 
 NB_MODULE(_native, m) {
@@ -30,5 +31,6 @@ NB_MODULE(_native, m) {
   bind_speculative(m);
   bind_executor(m);
   bind_formats(m);
+  bind_ops(m);
   bind_sample(m);
 }

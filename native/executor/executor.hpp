@@ -49,6 +49,14 @@ class Executor {
     size_t instruction = 0;
     int phase = 0;  // of the instruction
   };
+  // What one thread does of an instruction.
+  struct Call {
+    const Instruction& it;
+    const Step& step;
+    int64_t rows = 0;  // of its outputs
+    int phase = 0;
+    int part = 0, parts = 1;
+  };
   // As the phase of a product: a single row, which every thread prepares for itself, since no other could help it
   // meanwhile. That saves four of a layer's ten meetings of the threads.
   static constexpr int kWhole = -1;
@@ -61,23 +69,19 @@ class Executor {
   const std::vector<Stage>& stages_for(const Step& step) const;
   void run_stage(const Stage& stage, const Step& step, int part, int parts);
   void fill_rope_tables(const Step& step, int part, int parts);
-  void execute(const Instruction& instruction, int phase, const Step& step, int part, int parts);
-  void embed(const Instruction& instruction, const int32_t* ids, int64_t rows, int part, int parts);
-  void fused_linear(const Instruction& instruction, int phase, int64_t rows, int part, int parts);
-  void rope_kv_write(const Instruction& instruction, const Step& step, int part, int parts);
-  void head_linear(const Instruction& instruction, int64_t rows, int part, int parts);
-  void rope(const Instruction& instruction, const Step& step, int part, int parts);
-  void join(const Instruction& instruction, int64_t rows, int part, int parts);
-  void kv_write(const Instruction& instruction, const Step& step, int part, int parts);
-  void attend(const Instruction& instruction, const Step& step, int part, int parts);
-  void route(const Instruction& instruction, int64_t rows, int part, int parts);
+  int64_t rows_of(const Instruction& instruction, const Step& step) const;
+  void execute(const Call& call);
+  // One member for each HEADRACE_OP, in operations.cpp.
+#define HEADRACE_OP(name, ...) void name(const Call& call);
+#include "../ops.inl"
+  void look_up(const Call& call, const int32_t* ids);
+  RowOpArgs row_op(const Call& call) const;
   MoeShape moe_shape(const Instruction& instruction) const;
   FormatSet formats_of(const Instruction& instruction) const;  // of its weights
-  void moe(const Instruction& instruction, int phase, int64_t rows, int part, int parts);
-  void causal_conv(const Instruction& instruction, const Step& step, int part, int parts);
-  void selective_scan(const Instruction& instruction, const Step& step, int part, int parts);
   void poison(const std::vector<std::pair<int64_t, int64_t>>& ranges);
 
+  const Value& in(const Instruction& it, size_t i) const { return program_.values[static_cast<size_t>(it.inputs[i])]; }
+  const Weight& weight(const Instruction& it, size_t i) const { return program_.weights[static_cast<size_t>(it.weights[i])]; }
   const float* constant(int id) const { return id < 0 ? nullptr : program_.constants[static_cast<size_t>(id)].data; }
 
   Pool& pool_;

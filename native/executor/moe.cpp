@@ -143,6 +143,7 @@ void Moe::inward(const MoeArgs& args, const Scratch& s, bool prepare, int part, 
 void Moe::activate(const MoeArgs& args, const Scratch& s, int part, int parts) const {
   const int64_t inner = args.shape.inner, width = widest(inner), pairs = s.starts[args.shape.experts];
   const float* second = s.wide + args.shape.rows * args.shape.top_k * width;
+  const int kind = static_cast<int>(args.act);
   for (int64_t pair = pairs * part / parts; pair < pairs * (part + 1) / parts; ++pair) {
     const int32_t e = s.expert_of[pair];
     const View view = view_of(args.gate, e * inner, inner);
@@ -152,7 +153,7 @@ void Moe::activate(const MoeArgs& args, const Scratch& s, int part, int parts) c
     if (args.act == Act::swiglu_clamped) {
       moe_.swiglu_clamped(gate, up, inner, h);
     } else {
-      rows_.gated_act(args.act, gate, up, inner, h, 0, 1);
+      rows_.gated_act({.x = {gate, up}, .y = h, .rows = 1, .columns = inner, .ints = &kind}, 0, 1);
     }
   }
 }

@@ -7,14 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "../ops.hpp"
 #include "../types.hpp"
 
 namespace headrace {
-
-enum class Op {
-  embed, embed_positions, embed_token_types, fused_linear, head_linear, rms_norm, layer_norm, rope, rope_kv_write, kv_write, attend, join,
-  gather, pool, take_columns, add, scale, softcap, gated_act, act, route, moe, causal_conv, selective_scan
-};
 
 // float32 [rows, columns] at `offset` bytes of the arena; rows: tokens of the step, or its output rows.
 struct Value {
@@ -35,35 +31,7 @@ struct Constant {
   int64_t size = 0;
 };
 
-// Ids index the program's tables; -1 stands for "none" where an operand is optional.
-//   op             inputs                 outputs   weights  constants                 ints                    floats
-//   embed                                 y         w
-//   embed_positions                       y         w
-//   embed_token_types                     y         w
-//   fused_linear   x, residual|-1         y...      w...     norm|-1, bias_i|-1...     act                     eps
-//   rms_norm       x                      y                  w                         runs                    eps
-//   layer_norm     x                      y                  w, bias|-1                                        eps
-//   rope_kv_write  q, k, v                q'                 inv_freq, q_norm, k_norm  layer, heads, rotary    eps, scale
-//   rope           x                      y                  inv_freq                  head_dim, rotary        scale
-//   kv_write       k, v|-1                                                             layer
-//   attend         q                      y                  sinks|-1                  layer, heads, window, value_dim, ahead  scale, softcap
-//   head_linear    x                      y         w                                  heads
-//   join           a, b                   y                                            heads
-//   gather         x                      y
-//   pool           x                      y
-//   take_columns   x                      y                                            order...
-//   add            a, b                   y
-//   scale          x                      y                                                                    by
-//   softcap        x                      y                                                                    cap
-//   gated_act      gate, up               y                                            act
-//   act            x                      y                                            act
-//   route          logits                 gates              bias|-1                   sigmoid, top_k,         scale
-//                                                                                      groups, top_groups, normalize
-//   moe            x, gates               y         gate,    gate_bias|-1,             act, top_k
-//                                                   up,      up_bias|-1,
-//                                                   down     down_bias|-1
-//   causal_conv    x                      y                  w, bias|-1                state, taps, act
-//   selective_scan x, bc, dt              y                  a_log, d, dt_bias         state, groups           smallest, largest dt
+// Operands as the op's line in ops.inl names them. Ids index the program's tables; -1: an operand that is absent.
 struct Instruction {
   std::string name;
   std::vector<int> inputs, outputs, weights, constants, ints;

@@ -3,13 +3,12 @@
 // Every kernel is called by all threads of the pool with (part, parts) and does its slice. Slices
 // split outputs, never a reduction, so results do not depend on the thread count.
 #pragma once
+#include "../ops.hpp"
 #include "../types.hpp"
 
 namespace headrace {
 
 inline constexpr int kMaxLinears = 4;  // weights that share one input (Q, K, V; gate, up)
-
-enum class Act : int32_t { none = 0, silu = 1, gelu = 2, gelu_tanh = 3, swiglu_clamped = 4 };  // the last one only in Moe
 
 // y_i = epilogue(linear(norm(x), w_i) + bias_i). Phase 0 prepares rows of x (norm, then whatever the
 // formats need: rounding, rotation, int8), split over rows; phase 1 multiplies, split over panels.
@@ -65,6 +64,20 @@ struct SelectiveScanArgs {
   float smallest_dt = 0, largest_dt = 0;
   float* state = nullptr;  // [slots, heads, entries, head_dim]
   const Step* step = nullptr;
+};
+
+// What an op on rows (HEADRACE_ROW_OP in ops.inl) works on.
+struct RowOpArgs {
+  const float* x[2] = {};          // inputs
+  float* y = nullptr;              // [rows, columns]; may be an input where ops.inl says so
+  int64_t rows = 0, columns = 0;
+  const float* constants[2] = {};  // null where absent
+  int64_t constant_size = 0;       // of the first
+  const int* ints = nullptr;
+  const float* floats = nullptr;
+  const Step* step = nullptr;
+
+  int64_t count() const { return rows * columns; }
 };
 
 struct AttendArgs {

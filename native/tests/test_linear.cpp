@@ -193,7 +193,8 @@ void test_activations(const LinearKernels& kernels, const RowsKernels& alone) {
   const std::vector<float> ups = multiply(kernels, up.weight, x.data(), rows, 1);
   for (const Act act : {Act::silu, Act::gelu, Act::gelu_tanh}) {
     std::vector<float> wanted(gates.size());
-    alone.gated_act(act, gates.data(), ups.data(), rows * n, wanted.data(), 0, 1);
+    const int kind = static_cast<int>(act);
+    alone.gated_act({.x = {gates.data(), ups.data()}, .y = wanted.data(), .rows = rows, .columns = n, .ints = &kind}, 0, 1);
     const std::vector<float> y = multiply_gated(kernels, gate.weight, up.weight, x.data(), rows, 2, act);
     CHECK(test::same_bits(y.data(), wanted.data(), y.size()));
   }

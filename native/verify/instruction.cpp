@@ -12,38 +12,6 @@
 namespace headrace {
 namespace {
 
-struct Form {
-  const char* name;
-  Op op;
-  int inputs, outputs, weights, constants, ints, floats;  // -1: checked by the op itself
-};
-constexpr Form kForms[] = {
-    {"embed", Op::embed, 0, 1, 1, 0, 0, 0},
-    {"embed_positions", Op::embed_positions, 0, 1, 1, 0, 0, 0},
-    {"embed_token_types", Op::embed_token_types, 0, 1, 1, 0, 0, 0},
-    {"fused_linear", Op::fused_linear, 2, -1, -1, -1, 1, 1},
-    {"head_linear", Op::head_linear, 1, 1, 1, 0, 1, 0},
-    {"rms_norm", Op::rms_norm, 1, 1, 0, 1, 1, 1},
-    {"layer_norm", Op::layer_norm, 1, 1, 0, 2, 0, 1},
-    {"rope_kv_write", Op::rope_kv_write, 3, 1, 0, 3, 3, 2},
-    {"kv_write", Op::kv_write, 2, 0, 0, 0, 1, 0},
-    {"rope", Op::rope, 1, 1, 0, 1, 2, 1},
-    {"attend", Op::attend, 1, 1, 0, 1, 5, 2},
-    {"join", Op::join, 2, 1, 0, 0, 1, 0},
-    {"gather", Op::gather, 1, 1, 0, 0, 0, 0},
-    {"pool", Op::pool, 1, 1, 0, 0, 0, 0},
-    {"take_columns", Op::take_columns, 1, 1, 0, 0, -1, 0},
-    {"add", Op::add, 2, 1, 0, 0, 0, 0},
-    {"scale", Op::scale, 1, 1, 0, 0, 0, 1},
-    {"softcap", Op::softcap, 1, 1, 0, 0, 0, 1},
-    {"gated_act", Op::gated_act, 2, 1, 0, 0, 1, 0},
-    {"act", Op::act, 1, 1, 0, 0, 1, 0},
-    {"route", Op::route, 1, 1, 0, 1, 5, 1},
-    {"moe", Op::moe, 2, 1, 3, 3, 2, 0},
-    {"causal_conv", Op::causal_conv, 1, 1, 0, 2, 3, 0},
-    {"selective_scan", Op::selective_scan, 3, 1, 0, 3, 2, 2},
-};
-
 // Checks one instruction; the members are what its checks have in common.
 class Checker {
  public:
@@ -54,89 +22,12 @@ class Checker {
     check_form();
     check_ids();
     switch (it_.op) {
-      case Op::embed:
-      case Op::embed_positions:
-      case Op::embed_token_types:
-        expect(!out(0).of_output_rows, "embeds tokens: its output must have rows 'T'");
-        expect_columns(out(0), program_.weights[id(it_.weights[0])].k);
-        break;
-      case Op::fused_linear:
-        check_linear();
-        break;
-      case Op::rms_norm:
-        expect_same_rows(in(0), out(0));
-        expect_columns(out(0), in(0).columns);
-        check_norm_width();
-        break;
-      case Op::layer_norm:
-        expect_same_rows(in(0), out(0));
-        expect_columns(out(0), in(0).columns);
-        for (const int constant : it_.constants) expect_constant(constant, in(0).columns);
-        break;
-      case Op::rope_kv_write:
-        check_rope_kv_write();
-        break;
-      case Op::head_linear:
-        check_head_linear();
-        break;
-      case Op::rope:
-        check_rope();
-        break;
-      case Op::kv_write:
-        check_kv_index();
-        expect_tokens();
-        expect((it_.inputs[1] >= 0) == (layer().v != nullptr), "writes values where the layer has them, and only there");
-        for (size_t i = 0; i < 2; ++i) {
-          if (it_.inputs[i] >= 0) expect_columns(in(i), kv_columns());
-        }
-        break;
-      case Op::attend:
-        check_attend();
-        break;
-      case Op::join:
-        expect_heads(it_.ints[0], in(0).columns);
-        expect_heads(it_.ints[0], in(1).columns);
-        for (size_t i = 0; i < 2; ++i) expect_same_rows(in(i), out(0));
-        expect_columns(out(0), in(0).columns + in(1).columns);
-        break;
-      case Op::gather:
-      case Op::pool:
-        expect(it_.op == Op::gather || !program_.kv.empty(), "pools sequences, which only steps of programs with KV layers have");
-        expect(!in(0).of_output_rows && out(0).of_output_rows, "gathers from rows 'T' to rows 'R'");
-        expect_columns(out(0), in(0).columns);
-        break;
-      case Op::route:
-        expect_none(fault_of_route(program_, it_));
-        break;
-      case Op::moe:
-        expect_none(fault_of_moe(program_, it_));
-        break;
-      case Op::causal_conv:
-        check_act(2);
-        expect_none(fault_of_conv(program_, it_));
-        break;
-      case Op::selective_scan:
-        expect_none(fault_of_scan(program_, it_));
-        break;
-      case Op::take_columns:
-        expect_same_rows(in(0), out(0));
-        expect_columns(out(0), static_cast<int64_t>(it_.ints.size()));
-        for (const int column : it_.ints) {
-          expect(column >= 0 && column < in(0).columns, "takes column " + text(column) + " of " + text(in(0).columns));
-        }
-        break;
-      case Op::gated_act:
-      case Op::act:
-        check_act();
-        [[fallthrough]];
-      case Op::scale:
-      case Op::softcap:
-      case Op::add:
-        for (size_t i = 0; i < it_.inputs.size(); ++i) {
-          expect_same_rows(in(i), out(0));
-          expect_columns(in(i), out(0).columns);
-        }
-        break;
+#define HEADRACE_OP(name, in_place, check, ...) \
+  case Op::name:                                \
+    check_##check();                            \
+    break;
+#define HEADRACE_ROW_OP HEADRACE_OP
+#include "../ops.inl"
     }
     check_overlaps();
   }
@@ -151,7 +42,7 @@ class Checker {
   }
   void expect_none(const std::string& fault) const { expect(fault.empty(), fault); }
   void expect_count(const char* what, size_t got, int expected) const {
-    expect(expected < 0 || got == static_cast<size_t>(expected),
+    expect(expected == Operands::kAnyNumber || got == static_cast<size_t>(expected),
            "needs " + text(expected) + " " + what + ", has " + text(static_cast<int64_t>(got)));
   }
   void expect_columns(const Value& value, int64_t columns) const {
@@ -174,43 +65,81 @@ class Checker {
   }
 
   void check_form() {
-    const auto form = std::find_if(std::begin(kForms), std::end(kForms), [&](const Form& f) { return it_.name == f.name; });
-    expect(form != std::end(kForms), "there is no such instruction");
+    const auto form = std::find_if(std::begin(kOpForms), std::end(kOpForms), [&](const OpForm& f) { return it_.name == f.name; });
+    expect(form != std::end(kOpForms), "there is no such instruction");
     it_.op = form->op;
-    expect_count("inputs", it_.inputs.size(), form->inputs);
-    expect_count("outputs", it_.outputs.size(), form->outputs);
-    expect_count("weights", it_.weights.size(), form->weights);
-    expect_count("constants", it_.constants.size(), form->constants);
-    expect_count("ints", it_.ints.size(), form->ints);
-    expect_count("floats", it_.floats.size(), form->floats);
+    expect_count("inputs", it_.inputs.size(), form->inputs.count);
+    expect_count("outputs", it_.outputs.size(), form->outputs.count);
+    expect_count("weights", it_.weights.size(), form->weights.count);
+    expect_count("constants", it_.constants.size(), form->constants.count);
+    expect_count("ints", it_.ints.size(), form->ints.count);
+    expect_count("floats", it_.floats.size(), form->floats.count);
   }
 
-  void check_table(const char* what, const std::vector<int>& ids, size_t size, bool (*optional)(Op, size_t)) const {
+  void check_table(const char* what, const std::vector<int>& ids, size_t size, const Operands& operands) const {
     for (size_t i = 0; i < ids.size(); ++i) {
-      const bool none = ids[i] == -1 && optional(it_.op, i);
+      const bool none = ids[i] == -1 && operands.is_optional(i);
       expect(none || (ids[i] >= 0 && id(ids[i]) < size),
              std::string(what) + " id " + text(ids[i]) + " is not in 0 .. " + text(static_cast<int64_t>(size) - 1));
     }
   }
   void check_ids() const {
-    const auto never = [](Op, size_t) { return false; };
-    check_table("input", it_.inputs, program_.values.size(),
-                [](Op op, size_t i) { return (op == Op::fused_linear || op == Op::kv_write) && i == 1; });
-    check_table("output", it_.outputs, program_.values.size(), never);
-    check_table("weight", it_.weights, program_.weights.size(), never);
-    check_table("constant", it_.constants, program_.constants.size(),
-                [](Op op, size_t i) {
-                  return op == Op::fused_linear || op == Op::rope_kv_write || op == Op::attend || op == Op::route ||
-                         op == Op::moe || ((op == Op::layer_norm || op == Op::causal_conv) && i == 1);
-                });
+    const OpForm& form = form_of(it_.op);
+    check_table("input", it_.inputs, program_.values.size(), form.inputs);
+    check_table("output", it_.outputs, program_.values.size(), form.outputs);
+    check_table("weight", it_.weights, program_.weights.size(), form.weights);
+    check_table("constant", it_.constants, program_.constants.size(), form.constants);
   }
+
+  void check_same_shape() const {
+    for (size_t i = 0; i < it_.inputs.size(); ++i) {
+      expect_same_rows(in(i), out(0));
+      expect_columns(in(i), out(0).columns);
+    }
+  }
+  void check_activation() const {
+    check_act();
+    check_same_shape();
+  }
+  void check_embedding() const {
+    expect(!out(0).of_output_rows, "embeds tokens: its output must have rows 'T'");
+    expect_columns(out(0), program_.weights[id(it_.weights[0])].k);
+  }
+  void check_gather() const {
+    expect(!in(0).of_output_rows && out(0).of_output_rows, "gathers from rows 'T' to rows 'R'");
+    expect_columns(out(0), in(0).columns);
+  }
+  void check_pool() const {
+    expect(!program_.kv.empty(), "pools sequences, which only steps of programs with KV layers have");
+    check_gather();
+  }
+  void check_take_columns() const {
+    expect_same_rows(in(0), out(0));
+    expect_columns(out(0), static_cast<int64_t>(it_.ints.size()));
+    for (const int column : it_.ints) {
+      expect(column >= 0 && column < in(0).columns, "takes column " + text(column) + " of " + text(in(0).columns));
+    }
+  }
+  void check_join() const {
+    expect_heads(it_.ints[0], in(0).columns);
+    expect_heads(it_.ints[0], in(1).columns);
+    for (size_t i = 0; i < 2; ++i) expect_same_rows(in(i), out(0));
+    expect_columns(out(0), in(0).columns + in(1).columns);
+  }
+  void check_route() const { expect_none(fault_of_route(program_, it_)); }
+  void check_moe() const { expect_none(fault_of_moe(program_, it_)); }
+  void check_causal_conv() const {
+    check_act(2);
+    expect_none(fault_of_conv(program_, it_));
+  }
+  void check_selective_scan() const { expect_none(fault_of_scan(program_, it_)); }
 
   void check_act(size_t place = 0) const {
     const int act = it_.ints[place];
     expect(act >= static_cast<int>(Act::none) && act <= static_cast<int>(Act::gelu_tanh), "there is no activation " + text(act));
   }
 
-  void check_linear() const {
+  void check_fused_linear() const {
     check_act();
     const bool gated = it_.ints[0] != static_cast<int>(Act::none);
     const size_t count = it_.weights.size();
@@ -258,7 +187,14 @@ class Checker {
     expect_tokens();
   }
 
-  void check_norm_width() const {
+  void check_layer_norm() const {
+    expect_same_rows(in(0), out(0));
+    expect_columns(out(0), in(0).columns);
+    for (const int constant : it_.constants) expect_constant(constant, in(0).columns);
+  }
+  void check_rms_norm() const {
+    expect_same_rows(in(0), out(0));
+    expect_columns(out(0), in(0).columns);
     const int64_t width = program_.constants[id(it_.constants[0])].size;
     expect(width > 0 && in(0).columns % width == 0,
            "x has " + text(in(0).columns) + " columns, no multiple of the weight's " + text(width));
@@ -279,6 +215,14 @@ class Checker {
            text(it_.ints[1]) + " query heads are no multiple of " + text(layer().kv_heads) + " KV heads");
   }
 
+  void check_kv_write() const {
+    check_kv_index();
+    expect_tokens();
+    expect((it_.inputs[1] >= 0) == (layer().v != nullptr), "writes values where the layer has them, and only there");
+    for (size_t i = 0; i < 2; ++i) {
+      if (it_.inputs[i] >= 0) expect_columns(in(i), kv_columns());
+    }
+  }
   void check_rope_kv_write() const {
     check_layer();
     expect_tokens();
@@ -305,26 +249,19 @@ class Checker {
     expect_constant(it_.constants[0], rotary / 2);
   }
 
-  // An output may be an input only where every thread has read what it overwrites.
+  // Whether an output may be an input: where every thread has read what it overwrites.
   bool may_alias(size_t input, size_t output) const {
-    switch (it_.op) {
-      case Op::fused_linear:
-        return input == 1 && output == 0;
-      case Op::rope_kv_write:
-        return input == 0;
-      case Op::embed:
-      case Op::gather:
-      case Op::pool:
-      case Op::route:
-      case Op::moe:
-      case Op::causal_conv:
-      case Op::selective_scan:
-      case Op::take_columns:
-      case Op::head_linear:
+    switch (form_of(it_.op).in_place) {
+      case InPlace::none:
         return false;
-      default:
+      case InPlace::first:
+        return input == 0 && output == 0;
+      case InPlace::second:
+        return input == 1 && output == 0;
+      case InPlace::every:
         return true;
     }
+    return false;
   }
   bool overlap(const Value& a, const Value& b) const {
     return a.offset < program_.end_of(b) && b.offset < program_.end_of(a);

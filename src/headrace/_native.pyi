@@ -5,6 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+# ops: name -> names of inputs, outputs, weights, constants, integers and floats (native/ops.inl)
+OP_FORMS: dict[str, tuple[tuple[str, ...], ...]]
+OP_ENUMERATIONS: dict[str, tuple[str, ...]]
+
 # executor
 def isa() -> str: ...
 def usable_isas() -> list[str]: ...

@@ -10,7 +10,7 @@ from headrace.ops.value import Array
 
 
 def gates(logits: list[float], *, bias: list[float] | None = None, **attrs: object) -> list[float]:
-    settings = {"kind": "softmax", "top_k": 2, "groups": 1, "top_groups": 1, "normalise": 1, "scale": 1.0}
+    settings = {"kind": "softmax", "top_k": 2, "groups": 1, "top_groups": 1, "normalize": 1, "scale": 1.0}
     given = None if bias is None else np.array(bias, np.float32)
     made: Array = route.body(np.array([logits], np.float32), given, **settings | attrs)
     assert made.dtype == np.float32
@@ -20,7 +20,7 @@ def gates(logits: list[float], *, bias: list[float] | None = None, **attrs: obje
 def test_softmax_with_and_without_normalising() -> None:
     logits = np.log([1, 4, 2, 3]).tolist()
     assert gates(logits) == pytest.approx([0, 4 / 7, 0, 3 / 7])
-    assert gates(logits, normalise=0) == pytest.approx([0, 0.4, 0, 0.3])
+    assert gates(logits, normalize=0) == pytest.approx([0, 0.4, 0, 0.3])
     assert gates(logits, top_k=1, scale=2.5) == pytest.approx([0, 2.5, 0, 0])
 
 
@@ -31,7 +31,7 @@ def test_the_first_of_equals_is_chosen() -> None:
 
 def test_the_bias_of_a_sigmoid_chooses_but_does_not_count() -> None:
     logits = [0.0, 0.0, np.log(3), -20.0]  # sigmoids 0.5, 0.5, 0.75, 0
-    made = gates(logits, kind="sigmoid", bias=[0, -0.1, 0, 0.8], normalise=0)
+    made = gates(logits, kind="sigmoid", bias=[0, -0.1, 0, 0.8], normalize=0)
     assert made == pytest.approx([0, 0, 0.75, 2e-9], rel=0.1)
     assert gates(logits, kind="sigmoid", scale=2.0) == pytest.approx([0.8, 0, 1.2, 0])
 
@@ -39,6 +39,6 @@ def test_the_bias_of_a_sigmoid_chooses_but_does_not_count() -> None:
 def test_experts_are_chosen_in_the_best_groups_only() -> None:
     # The largest is alone in its group; the sums of the two best say 1 and 2.
     made = gates(
-        [9, -9, -9, 2, 3, -9, 2, 2, -9], kind="sigmoid", top_k=3, groups=3, top_groups=2, normalise=0
+        [9, -9, -9, 2, 3, -9, 2, 2, -9], kind="sigmoid", top_k=3, groups=3, top_groups=2, normalize=0
     )
     assert [i for i, gate in enumerate(made) if gate] == [3, 4, 6]

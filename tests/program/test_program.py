@@ -80,7 +80,7 @@ def test_a_router_does_not_join_the_shared_expert_beside_it() -> None:
     def define(m: Builder) -> Value:
         x = embed(m.tokens, m.weight("x", 10, 8))
         logits = linear(x, m.weight("router", 4, 8), None)
-        route(logits, None, kind="softmax", top_k=2, groups=1, top_groups=1, normalise=1, scale=1.0)
+        route(logits, None, kind="softmax", top_k=2, groups=1, top_groups=1, normalize=1, scale=1.0)
         gate, up = linear(x, m.weight("gate", 16, 8), None), linear(x, m.weight("up", 16, 8), None)
         return gated_act(gate, up, kind="silu")
 

@@ -69,7 +69,7 @@ def program_of(case: Case) -> Program:
             top_k=case.top_k,
             groups=case.groups,
             top_groups=max(case.groups // 2, 1),
-            normalise=1,
+            normalize=1,
             scale=1.5,
         )
         sizes = {"gate": (e * inner, outer), "up": (e * inner, outer), "down": (e * outer, inner)}

@@ -109,7 +109,7 @@ def softmax_experts(m: Builder, c: DecoderConfig, x: Value, at: str, names: tupl
         top_k=e.top_k,
         groups=1,
         top_groups=1,
-        normalise=int(e.normalise),
+        normalize=int(e.normalise),
         scale=1.0,
     )
     return experts(m, c, x, gates, f"{at}.experts", names)

@@ -168,7 +168,7 @@ def mixed_mlp(m: Builder, c: DecoderConfig, layer: int, x: Value, *, kind: str) 
         top_k=e.top_k,
         groups=e.groups,
         top_groups=e.top_groups,
-        normalise=int(e.normalise),
+        normalize=int(e.normalise),
         scale=e.scale,
     )
     y = blocks.experts(m, c, x, gates, f"{at}.experts", ("gate_proj", "up_proj", "down_proj"))

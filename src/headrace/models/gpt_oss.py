@@ -53,7 +53,7 @@ def mlp(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
         top_k=e.top_k,
         groups=1,
         top_groups=1,
-        normalise=1,
+        normalize=1,
         scale=1.0,
     )
     # Rows of gate and up take turns.

@@ -16,15 +16,15 @@ def route(
     top_k: int,
     groups: int,
     top_groups: int,
-    normalise: int,
+    normalize: int,
     scale: float,
 ) -> Array:
     """Gates [T, E], exactly 0 for all but the `top_k` chosen experts of a row; the lowest of equals first.
 
-    `softmax` (Mixtral, Qwen 3; with `normalise` the softmax over the chosen alone, as in gpt-oss): shares of
+    `softmax` (Mixtral, Qwen 3; with `normalize` the softmax over the chosen alone, as in gpt-oss): shares of
     all experts, chosen by logit. `sigmoid` (DeepSeek-V3, arXiv:2412.19437): chosen by sigmoid + bias, with
     `groups` > 1 only in the `top_groups` groups whose two best sum highest; gates are without the bias.
-    `normalise`: the chosen gates of a row are made to sum to 1. All gates are multiplied by `scale`.
+    `normalize`: the chosen gates of a row are made to sum to 1. All gates are multiplied by `scale`.
     """
     with np.errstate(over="ignore"):  # 1 / inf is the right limit
         sigmoid = np.float32(1) / (1 + np.exp(-logits))
@@ -36,7 +36,7 @@ def route(
     exponentials = np.exp(logits - logits.max(-1, keepdims=True))
     shares = sigmoid if kind == "sigmoid" else exponentials / exponentials.sum(-1, keepdims=True)
     gates = np.where(chosen, shares, np.float32(0))
-    if normalise:
+    if normalize:
         gates = gates / (gates.sum(-1, keepdims=True) + np.float32(1e-20))
     return gates * np.float32(scale)
 

@@ -220,7 +220,7 @@ def _route(
     top_k: int,
     groups: int,
     top_groups: int,
-    normalise: int,
+    normalize: int,
     scale: float,
 ) -> Tensor:
     logits = logits.float()
@@ -233,7 +233,7 @@ def _route(
         outside = ~_best(torch, scores, top_groups)
         choice = grouped.masked_fill(outside[..., None], -np.inf).flatten(1)
     gates = shares.masked_fill(~_best(torch, choice, top_k), 0)
-    if normalise:
+    if normalize:
         gates = gates / (gates.sum(-1, keepdim=True) + 1e-20)
     return gates * scale
 
