@@ -10,6 +10,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -173,39 +174,28 @@ nb::list score(Sampler& sampler, Scored logits, Ids rows, Ids tokens, int32_t to
   return out;
 }
 
+template <class T>
+constexpr const char* type_name() {
+  if (std::is_floating_point_v<T>) return "float";
+  return std::is_integral_v<T> ? "int" : "list";
+}
+
+nb::list sampler_fields() {
+  nb::list fields;
+#define HEADRACE_SETTING(type, name, ...) fields.append(nb::make_tuple(#name, type_name<decltype(SampleSettings::name)>()));
+#include "../sample/settings.inl"
+  return fields;
+}
+
 }  // namespace
 
 void bind_sample(nb::module_& m) {
   nb::class_<SampleSettings>(m, "SampleSettings", "Parameters of one sequence; the defaults turn everything off.")
       .def(nb::init<>())
-      .def_rw("temperature", &SampleSettings::temperature)
-      .def_rw("dynatemp_range", &SampleSettings::dynatemp_range)
-      .def_rw("dynatemp_exponent", &SampleSettings::dynatemp_exponent)
-      .def_rw("top_n_sigma", &SampleSettings::top_n_sigma)
-      .def_rw("top_k", &SampleSettings::top_k)
-      .def_rw("typical_p", &SampleSettings::typical_p)
-      .def_rw("top_p", &SampleSettings::top_p)
-      .def_rw("log_min_p", &SampleSettings::log_min_p)
-      .def_rw("xtc_probability", &SampleSettings::xtc_probability)
-      .def_rw("xtc_threshold", &SampleSettings::xtc_threshold)
-      .def_rw("mirostat", &SampleSettings::mirostat)
-      .def_rw("mirostat_tau", &SampleSettings::mirostat_tau)
-      .def_rw("mirostat_eta", &SampleSettings::mirostat_eta)
-      .def_rw("repetition_penalty", &SampleSettings::repetition_penalty)
-      .def_rw("presence_penalty", &SampleSettings::presence_penalty)
-      .def_rw("frequency_penalty", &SampleSettings::frequency_penalty)
-      .def_rw("repeat_last_n", &SampleSettings::repeat_last_n)
-      .def_rw("dry_multiplier", &SampleSettings::dry_multiplier)
-      .def_rw("dry_base", &SampleSettings::dry_base)
-      .def_rw("dry_allowed_length", &SampleSettings::dry_allowed_length)
-      .def_rw("dry_penalty_last_n", &SampleSettings::dry_penalty_last_n)
-      .def_rw("logit_bias", &SampleSettings::logit_bias)
-      .def_rw("bad_words", &SampleSettings::bad_words)
-      .def_rw("ends", &SampleSettings::ends)
-      .def_rw("min_tokens", &SampleSettings::min_tokens)
-      .def_rw("logprobs", &SampleSettings::logprobs)
-      .def_rw("seed", &SampleSettings::seed)
-      .def_rw("choice", &SampleSettings::choice);
+#define HEADRACE_SETTING(type, name, ...) .def_rw(#name, &SampleSettings::name)
+#include "../sample/settings.inl"
+      ;
+  m.def("sampler_fields", &sampler_fields, "Names and types (float, int, list) of the fields of SampleSettings.");
   nb::class_<SampleRow>(m, "SampleRow", "Parameters, position and token counts of one sequence.")
       .def("__init__", &init_row, "settings"_a, "prompt"_a, "history"_a)
       .def("append", &SampleRow::append, "token"_a, "breaks"_a = false)

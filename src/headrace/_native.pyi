@@ -111,35 +111,14 @@ class SuffixAutomaton:
     def draft(self, count: int) -> list[int]: ...
 
 # sample
+def sampler_fields() -> list[tuple[str, str]]: ...
+
 class SampleSettings:
-    temperature: float
-    dynatemp_range: float
-    dynatemp_exponent: float
-    top_n_sigma: float
-    top_k: int
-    typical_p: float
-    top_p: float
-    log_min_p: float
-    xtc_probability: float
-    xtc_threshold: float
-    mirostat: int
-    mirostat_tau: float
-    mirostat_eta: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    repeat_last_n: int
-    dry_multiplier: float
-    dry_base: float
-    dry_allowed_length: int
-    dry_penalty_last_n: int
-    logit_bias: list[tuple[int, float]]
-    bad_words: list[list[int]]
-    ends: list[int]
-    min_tokens: int
-    logprobs: int
-    seed: int
-    choice: int
+    """Its attributes are what sampler_fields() names."""
+
+    def __init__(self) -> None: ...
+    def __getattr__(self, name: str) -> object: ...
+    def __setattr__(self, name: str, value: object) -> None: ...
 
 class SampleRow:
     def __init__(
