@@ -1,5 +1,5 @@
 // The facts that the executor hands to kernels: one step's inputs, packed weights, KV memory.
-// Everything here is a plain view; nobody in this header owns memory.
+// Everything here is a plain view: no struct owns memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +34,7 @@ struct Weight {
 };
 
 // What varies from step to step. One ragged program serves prefill, chunks of it, decode and
-// verification, mixed. T tokens of B sequences; R rows want logits.
+// verification, mixed. T tokens of B sequences; R rows need logits.
 struct Step {
   int32_t T = 0, B = 0, R = 0;
   int32_t max_pages = 0;                  // columns of block_tables

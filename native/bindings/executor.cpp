@@ -19,10 +19,10 @@
 #include <vector>
 
 #include "../executor/executor.hpp"
+#include "../executor/multi_step.hpp"
 #include "../platform/limits.hpp"
 #include "../platform/memory.hpp"
 #include "../platform/pool.hpp"
-#include "../executor/multi_step.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -51,7 +51,7 @@ nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> allocate(int64_t bytes, int64_t sma
                                 " in small pages");
   }
   auto buffer = std::make_unique<headrace::Buffer>(static_cast<size_t>(bytes), static_cast<size_t>(small_bytes));
-  static uint8_t nothing;  // NumPy wants an address even for no bytes
+  static uint8_t nothing;  // NumPy needs an address even for no bytes
   uint8_t* data = bytes == 0 ? &nothing : buffer->data();
   nb::capsule owner(buffer.get(), [](void* p) noexcept { delete static_cast<headrace::Buffer*>(p); });
   buffer.release();
@@ -243,13 +243,13 @@ void bind_executor(nb::module_& m) {
       "pool"_a, "rounds"_a = 1 << 16, "repeats"_a = 25,
       "Operations per second of all threads together in float32, bfloat16, int8, and the latter two on matrix units (0: "
       "there are none): the best of `repeats`.");
-  nb::class_<headrace::Signal>(m, "Signal", "Between a call of several steps and other threads.")
+  nb::class_<headrace::Signal>(m, "Signal", "Lets other threads stop run_multi_step.")
       .def(nb::init<>())
       .def("stop", &headrace::Signal::stop, "Ends calls after the step that is running, until it is reset.")
       .def("reset", &headrace::Signal::reset)
       .def_prop_ro("steps", &headrace::Signal::steps, "Steps of all calls so far.");
-  nb::class_<headrace::MultiStepResult>(m, "MultiStepResult", "What a call of several steps brought.")
-      .def_ro("tokens", &headrace::MultiStepResult::tokens, "by sequence; a negative one says that there was none, and why")
+  nb::class_<headrace::MultiStepResult>(m, "MultiStepResult", "The result of several steps.")
+      .def_ro("tokens", &headrace::MultiStepResult::tokens, "by sequence; a negative one is a negated fault")
       .def_ro("steps", &headrace::MultiStepResult::steps)
       .def_prop_ro("drafts", &drafts_of, "sequence, kind, and tokens that were checked, right, and wrong, of each draft")
       .def_prop_ro("draft_steps", &draft_steps_of, "tokens and seconds of each step that checked some")
@@ -271,7 +271,7 @@ void bind_executor(nb::module_& m) {
            "block_tables"_a.noconvert(), "rows"_a.noconvert(), "state_slots"_a.noconvert(), "steps"_a, "lookahead_tokens"_a,
            "seconds"_a = 0.0, "texts"_a = nb::list(), "depths"_a = nb::list(), "token_budget"_a = 0,
            "signal"_a.none() = nb::none(),
-           "Runs a step, draws, and goes on from what was drawn and what the texts, which grow with it, say comes next: "
+           "Runs steps, each from the tokens sampled in the step before and from drafts of the texts, which grow with them: "
            "see native/executor/multi_step.hpp.")
       .def("value", &view_of_value, "id"_a, "rows"_a, nb::rv_policy::reference);
 }

@@ -1,4 +1,4 @@
-// Python's door to packed weights and products: packing, unpacking, and a product by itself for tests
+// Python: packed weights and products: packing, unpacking, and a product by itself for tests
 // and benchmarks (a model runs its products inside the executor).
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -15,9 +15,9 @@
 #include <tuple>
 #include <vector>
 
-#include "../platform/isa.hpp"
-#include "../kernels/linear.hpp"
 #include "../executor/moe.hpp"
+#include "../kernels/linear.hpp"
+#include "../platform/isa.hpp"
 #include "../platform/pool.hpp"
 
 namespace nb = nanobind;
@@ -120,7 +120,7 @@ Result new_matrix(size_t rows, size_t columns) {
   return Result(data, {rows, columns}, owner);
 }
 
-// Kernels want packed weights on 64-byte boundaries; NumPy's memory may not be.
+// Kernels need packed weights on 64-byte boundaries; NumPy's memory may not be.
 struct Aligned {
   explicit Aligned(size_t bytes) : memory(new (std::align_val_t{64}) uint8_t[bytes]) {}
   ~Aligned() { operator delete[](memory, std::align_val_t{64}); }
@@ -177,7 +177,7 @@ std::vector<Result> linear(headrace::Pool& pool, Matrix x, const std::vector<Pac
                            const std::vector<std::optional<Vector>>& biases, int act, std::optional<Vector> norm,
                            float eps, std::optional<Matrix> residual) {
   if (weights.empty() || weights.size() > headrace::kMaxLinears || biases.size() != weights.size()) {
-    refuse("one to " + std::to_string(headrace::kMaxLinears) + " weights and as many biases are wanted");
+    refuse("one to " + std::to_string(headrace::kMaxLinears) + " weights and as many biases are needed");
   }
   if (act < 0 || act > 3) refuse("act must be 0 (none), 1 (silu), 2 (gelu) or 3 (gelu_tanh)");
   headrace::FusedLinearArgs args;

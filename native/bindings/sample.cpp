@@ -206,8 +206,8 @@ void bind_sample(nb::module_& m) {
       .def(nb::init<int64_t, Pool&>(), "vocabulary"_a, "pool"_a, nb::keep_alive<1, 3>())
       .def("sample", &sample, "logits"_a.noconvert(), "rows"_a, "allowed"_a.none())
       .def("sample_draft", &sample_draft, "logits"_a.noconvert(), "rows"_a, "firsts"_a, "drafts"_a,
-           "Draws from rows[i] at firsts[i] and, as long as the draft said the same, from the rows after it: the tokens, "
-           "which the rows have taken note of, and the negated number of a fault.")
+           "Draws from rows[i] at firsts[i] and, as long as the draft agrees, from the rows after it. Returns the tokens, "
+           "which are appended to the rows, or the negated number of a fault.")
       .def("top", &top, "logits"_a.noconvert(), "rows"_a, "tops"_a)
       .def("score", &score, "logits"_a.noconvert(), "rows"_a, "tokens"_a, "tops"_a);
 }

@@ -11,8 +11,8 @@
 #include "../kernels/recurrence.hpp"
 #include "../kernels/rows.hpp"
 #include "../platform/memory.hpp"
-#include "moe.hpp"
 #include "../platform/pool.hpp"
+#include "moe.hpp"
 #include "program.hpp"
 
 namespace headrace {
@@ -20,11 +20,11 @@ namespace headrace {
 class Executor {
  public:
   // Checks the program (std::invalid_argument) and allocates scratch for its largest step. With
-  // `poison`, memory that nobody is going to read is filled with NaN after every instruction. What the
+  // `poison`, dead memory is filled with NaN after every instruction. What the
   // program points to, and the pool, must outlive the executor.
   Executor(Pool& pool, Program program, bool poison);
 
-  // Runs all instructions; std::invalid_argument where the step does not fit. Calls take turns.
+  // Runs all instructions; std::invalid_argument where the step does not fit. Calls are serialized.
   void run(const Step& step);
 
   // The same with a run of the pool for each phase: seconds per instruction, the rotations' first.
@@ -57,8 +57,8 @@ class Executor {
     int phase = 0;
     int part = 0, parts = 1;
   };
-  // As the phase of a product: a single row, which every thread prepares for itself, since no other could help it
-  // meanwhile. That saves four of a layer's ten meetings of the threads.
+  // As the phase of a product: a single row, which every thread prepares for itself, since threads cannot share
+  // that work. It saves four of the ten barriers of a layer.
   static constexpr int kWhole = -1;
 
   void plan_scratch();

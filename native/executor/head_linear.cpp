@@ -30,7 +30,7 @@ Scratch scratch_of(const LinearKernels& kernels, uint8_t* base, const Weight& w,
           static_cast<size_t>(x_bytes + y_bytes) + linear};
 }
 
-// Panels [first, last) of the weight and those of their outputs, [begin, end), that are wanted.
+// Panels [first, last) of the weight and those of their outputs, [begin, end), to be computed.
 struct Piece {
   int64_t first, last, begin, end;
 };

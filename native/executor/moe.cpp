@@ -9,7 +9,7 @@ namespace {
 struct View {
   Weight weight;
   int64_t first_row;  // of the weight, in the stack
-  int64_t skipped;    // columns before the wanted ones
+  int64_t skipped;    // columns before those that are used
 };
 
 View view_of(const Weight& stack, int64_t first, int64_t count) {

@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The sequences that go on, and the arrays of their next step.
+// The sequences that continue, and the arrays of their next step.
 class Ragged {
  public:
   // Where nothing is `kept` there are no pages, and slots mean nothing.
@@ -80,7 +80,7 @@ class Ragged {
   std::vector<int32_t> tokens_, positions_, slots_, rows_, starts_, counts_, tables_, states_;
 };
 
-// What the texts say comes next, and what became of it.
+// Drafts from the texts, and their outcomes.
 class LookupDrafter {
  public:
   LookupDrafter(const DraftPlan& plan, size_t sequences)
@@ -88,11 +88,11 @@ class LookupDrafter {
 
   const std::vector<Tokens>& drafts() const { return drafts_; }
 
-  // Drafts for a step of the active sequences, the best first as far as there is room, each with at most most(b) tokens;
+  // Drafts for a step of the active sequences, the best first as far as the token budget allows, each with at most most(b) tokens;
   // whether there are any.
   template <class Most>
   bool draft(const std::vector<int32_t>& active, const Most& most) {
-    int32_t room = plan_.token_budget - static_cast<int32_t>(active.size());
+    int32_t budget = plan_.token_budget - static_cast<int32_t>(active.size());
     bool any = false;
     for (const int32_t b : active) find(b);
     for (int kind = kMatchKinds - 1; kind >= 0; --kind) {
@@ -100,7 +100,7 @@ class LookupDrafter {
         const auto at = static_cast<size_t>(b);
         if (kinds_[at] != kind) continue;
         const int32_t depth = silent_[at] ? 0 : plan_.depths[at * kMatchKinds + static_cast<size_t>(kind)];
-        const int32_t count = std::min({depth, room, most(b)});
+        const int32_t count = std::min({depth, budget, most(b)});
         const Tokens found = plan_.texts[at]->draft(static_cast<size_t>(std::max(count, 1)));
         if (found.empty()) continue;
         if (count < 1) {
@@ -108,14 +108,14 @@ class LookupDrafter {
           continue;
         }
         drafts_[at] = found;
-        room -= static_cast<int32_t>(found.size());
+        budget -= static_cast<int32_t>(found.size());
         any = true;
       }
     }
     return any;
   }
 
-  // The sequence's next tokens have come. A text whose draft was all wrong is silent for the rest of the call.
+  // Takes the next tokens of a sequence. A text whose draft was all wrong gives no more drafts in this call.
   void learn(int32_t b, const Tokens& came, std::vector<DraftOutcome>& outcomes) {
     const auto at = static_cast<size_t>(b);
     Tokens& draft = drafts_[at];
@@ -167,7 +167,7 @@ class LookupDrafter {
 void check(const Step& first, size_t rows, const MultiStepLimits& limits, const DraftPlan& plan, bool kept) {
   if (limits.steps < 1 || limits.lookahead_tokens < 0 || first.R != first.B || rows != static_cast<size_t>(first.B)) {
     refuse(std::to_string(limits.steps) + " steps in one call with " + std::to_string(first.R) + " rows of logits, " +
-           std::to_string(rows) + " sampling rows and " + std::to_string(limits.lookahead_tokens) + " spare tokens for " +
+           std::to_string(rows) + " sampling rows and " + std::to_string(limits.lookahead_tokens) + " lookahead tokens for " +
            std::to_string(first.B) + " sequences");
   }
   for (int32_t b = 0; b < first.B; ++b) {
@@ -211,8 +211,8 @@ MultiStepResult run_multi_step(Executor& executor, int output, Sampler& sampler,
       row += 1 + static_cast<int64_t>(drafter.drafts()[at].size());
     }
     const std::vector<Tokens> came = sample_draft(sampler, executor.value(output), drawn);
-    std::vector<int32_t> going_on;
-    bool room = true;
+    std::vector<int32_t> continuing;
+    bool pages_left = true;
     for (size_t i = 0; i < active.size(); ++i) {
       const int32_t b = active[i];
       const auto at = static_cast<size_t>(b);
@@ -220,10 +220,10 @@ MultiStepResult run_multi_step(Executor& executor, int output, Sampler& sampler,
       drafter.learn(b, came[i], result.drafts);
       ragged.take(b, came[i]);
       if (came[i].back() < 0 || rows[at]->ends_with(came[i].back())) continue;
-      going_on.push_back(b);
-      room = room && left(b) >= 0;
+      continuing.push_back(b);
+      pages_left = pages_left && left(b) >= 0;
     }
-    ragged.keep_only(going_on);
+    ragged.keep_only(continuing);
     ++result.steps;
     const double seconds = seconds_since(step_began);
     if (drafted) {
@@ -233,7 +233,7 @@ MultiStepResult run_multi_step(Executor& executor, int output, Sampler& sampler,
       result.plain_seconds += seconds;
     }
     if (signal != nullptr && signal->stops_after_step()) break;
-    if (!room || (limits.seconds > 0 && seconds_since(began) >= limits.seconds)) break;
+    if (!pages_left || (limits.seconds > 0 && seconds_since(began) >= limits.seconds)) break;
   }
   drafter.end(result.drafts);
   return result;

@@ -1,13 +1,13 @@
-// Several steps in one call: run, draw, feed what was drawn. Drafts are made so, and the tokens of models whose steps
-// are short; texts that repeat themselves are guessed ahead meanwhile.
+// Several steps in one call: run, sample, feed back the tokens. Draft models run so, and models whose steps are short.
+// In between, prompt lookup drafts tokens of texts that repeat themselves.
 #pragma once
 #include <atomic>
 #include <cstdint>
 #include <vector>
 
+#include "../sample/sampler.hpp"
 #include "../speculative/suffix_automaton.hpp"
 #include "executor.hpp"
-#include "../sample/sampler.hpp"
 
 namespace headrace {
 
@@ -30,9 +30,9 @@ class Signal {
   std::atomic<int64_t> steps_{0};
 };
 
-// Texts that grow with what is drawn, one for each sequence (null: not this one's), or none at all. Where one of them ends
-// with tokens that stood in it before, depths[b][kind of the match] of the tokens that followed are
-// checked in the next step, which has at most `room` tokens.
+// One text for each sequence (null: no drafts for it), or none at all; sampled tokens are appended to them. Where the end of
+// a text has occurred in it before, the next step verifies depths[b][kind of the match] of the tokens that followed then. A
+// step has at most `token_budget` tokens.
 struct DraftPlan {
   std::vector<SuffixAutomaton*> texts;
   std::vector<int32_t> depths;  // [B][kMatchKinds]
@@ -42,13 +42,13 @@ struct DraftPlan {
 // A draft that was checked; or, where `checked` is 0, the first tokens of all that were found and not checked.
 struct DraftOutcome {
   int32_t sequence, kind;
-  int32_t checked, right, wrong;  // tokens; of a draft `wrong` is 1 where what came was another one
+  int32_t checked, right, wrong;  // tokens; of a draft `wrong` is 1 where the sampled token was another one
 };
 
 struct MultiStepLimits {
-  int32_t steps;       // at most
-  int32_t lookahead_tokens;       // tokens of a sequence beyond those of the first step that may be computed: it has pages for them
-  double seconds = 0;  // after which no other step begins; 0: however long it takes
+  int32_t steps;             // at most
+  int32_t lookahead_tokens;  // of a sequence, beyond those of the first step: it has pages for so many
+  double seconds = 0;        // after which no other step begins; 0: no limit
 };
 
 struct MultiStepResult {
@@ -65,7 +65,7 @@ struct MultiStepResult {
 };
 
 // Runs `first`, which has one row of logits for each of its B sequences (its value `output`), draws a token for each,
-// and so on, until every sequence has drawn a token that ends it, a limit is reached or `signal` (null: none) says so.
+// and so on, until every sequence has drawn a token that ends it, a limit is reached or `signal` (null: none) stops it.
 // The tokens are appended to the rows. std::invalid_argument where the step does not fit.
 MultiStepResult run_multi_step(Executor& executor, int output, Sampler& sampler, const Step& first,
                                const std::vector<SampleRow*>& rows, const MultiStepLimits& limits, const DraftPlan& plan,

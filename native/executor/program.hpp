@@ -19,7 +19,7 @@ struct Value {
   int64_t offset = 0;
 };
 
-// Recurrent memory: `width` numbers in each of the slots that `bytes` have room for.
+// Recurrent memory: `width` numbers in each of the slots that fit into `bytes`.
 struct State {
   float* data = nullptr;
   int64_t width = 0;

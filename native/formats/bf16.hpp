@@ -1,5 +1,5 @@
 // bf16: a panel is [ceil(k / 2)][32][2] bfloat16, little-endian: pairs of inputs side by side, as
-// vdpbf16ps wants them; an odd k is padded with zeros. 128 ceil(k / 2) bytes.
+// vdpbf16ps needs them; an odd k is padded with zeros. 128 ceil(k / 2) bytes.
 #pragma once
 #include "panel.hpp"
 

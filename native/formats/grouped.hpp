@@ -215,7 +215,7 @@ inline void read_scales(Scales kind, const uint8_t* fine, const uint8_t* head, G
   }
 }
 
-// FP8 E4M3FN in the low byte: moved to a float's places the bits stand for 2^-120 of the value. The NaN is taken for 480;
+// FP8 E4M3FN in the low byte: moved to a float's places the bits encode 2^-120 of the value. The NaN is read as 480;
 // packing refuses it.
 inline float from_e4m3(uint32_t code) {
   return float_of(((code & 0x80u) << 24) | ((code & 0x7fu) << 20)) * 0x1p120f;

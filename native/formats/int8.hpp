@@ -1,6 +1,6 @@
 // int8: a panel is
 //   bytes 0..127   32 floats: the scale of each output
-//   then           [p / 4][32][4] bytes: weight + 128, four inputs side by side, as vpdpbusd wants them
+//   then           [p / 4][32][4] bytes: weight + 128, four inputs side by side, as vpdpbusd needs them
 // where p = k rounded up to 32. The stored integers are those of the rotated weights (panel.hpp), so
 //   w_rotated[output][input] = scale[output] * (byte - 128).
 // Symmetric: scale = largest magnitude / 127. 128 + 32 p bytes.

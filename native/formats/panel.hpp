@@ -105,7 +105,7 @@ inline int64_t read_panel(Format type, const uint8_t* source, int64_t rows, int6
 }
 
 // The rotation: int8 and int4 multiply blocks of `rotation_block(k)` inputs with the orthonormal
-// Hadamard matrix (Sylvester's order), which is its own inverse, so that no input stands out and one
+// Hadamard matrix (Sylvester's order), which is its own inverse, so that no input dominates and one
 // scale per row is enough (as in QuaRot, Ashkboos et al. 2024). Butterflies go from distance 1 upwards;
 // the order is part of the definition, since weights packed by NumPy must have the same bits.
 inline int64_t rotated_k(int64_t k) { return round_up(k, kGroup); }

@@ -19,8 +19,8 @@ static inline bool in_matrix(const AttendArgs& args) {
   return args.kv.type == KvType::bf16 && args.kv.head_dim % kInner == 0 && args.value_dim % kSide == 0;
 }
 
-// The lines of a block that comes next, page by page, keys and then values, fetched little by little while others are
-// computed with: memory is slower than the matrix units, and waits for nobody when it is asked all the time.
+// The lines of a block that comes next, page by page, keys and then values, fetched little by little during the computation with
+// others: memory is slower than the matrix units, and must be kept busy all the time.
 class Fetcher {
  public:
   explicit Fetcher(const Block<uint16_t>& block, int head_dim) : lines_(kPageTokens * head_dim / kInner) {

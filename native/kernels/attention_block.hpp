@@ -84,7 +84,7 @@ static inline Block<T> block_of(const Tile& tile, int index) {
   return block;
 }
 
-// Values that no row sees may be anything, also what no finite weight makes zero: where one lies beside a visible
+// Values that no row sees may be anything, also what no finite weight makes zero: where one is next to a visible
 // one and is multiplied with it, the page is replaced by a copy without it.
 static inline void show_visible(Block<uint16_t>& block, int value_dim, uint16_t* copies) {
   for (const int key : {block.key0, block.key1}) {

@@ -44,7 +44,7 @@ static inline void fetch(const void* at) { __builtin_prefetch(at, 0, 2); }
 
 // What row tiles fetch while they read the pages of a block. Pages are small and lie anywhere, so the processor does not
 // foresee the next: while keys are read, the values are fetched, and while values are read, the next keys. Each row
-// tile, in turn, fetches its share of every page, as evenly as it reads: what is asked for in bursts keeps the tile waiting,
+// tile, in turn, fetches its share of every page, as evenly as it reads: bursts of requests stall the tile,
 // since memory is slower.
 template <typename T>
 struct Ahead {

@@ -1,6 +1,6 @@
 // Products of activations with packed weights, for one ISA.
 //
-// Phase 0 (linear_prepare.hpp) brings rows into the forms that the formats want, in tiles of rows. Phase 1
+// Phase 0 (linear_prepare.hpp) converts rows to the forms that the formats need, in tiles of rows. Phase 1
 // walks panels of 32 outputs; each thread has a contiguous run of panels, so that it reads one sequential
 // stream. Within a panel: blocks of row tiles; within a block: chunks of inputs, small enough that a chunk of
 // weights stays in L1 while all tiles of the block use it; int4 is unpacked once per chunk (AVX2: into codes, not weights,
@@ -279,7 +279,7 @@ inline void do_panel(const FusedLinearArgs& args, const Scratch& scratch, const 
   }
 }
 
-// The rows of a sweep and neighboring panels of gate and up: as many of the gate's as there is room for sums, then the
+// The rows of a sweep and neighboring panels of gate and up: as many of the gate's as the buffer of sums holds, then the
 // up's, because the two are streams of their own, and each change from one to the other makes the memory wait.
 inline void do_gated_panels(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const Sweep& sweep,
                             int64_t begin, int64_t end, Sums& sums) {

@@ -5,7 +5,7 @@
 // int8 and int4: sums of integers are exact, so rows that come together here and those that go through AVX-512 one by one
 // get the same bits.
 //
-// Inputs lie as registers want them (linear_layout.hpp), 64 of each of 16 rows in one kilobyte; where there are
+// Inputs have the layout of registers (linear_layout.hpp), 64 of each of 16 rows in one kilobyte; where there are
 // fewer rows, what lies behind is read with them. A panel's weights, [steps][32][4] bytes, are right as they are: a register takes
 // 16 steps (of four bytes or two bfloat16) of half of the columns.
 #pragma once
@@ -17,7 +17,7 @@
 namespace headrace {
 namespace {
 
-static_assert(kSquare == kMatrixGroup && kDepth == kMatrixDepth, "inputs are laid out as registers want them");
+static_assert(kSquare == kMatrixGroup && kDepth == kMatrixDepth, "inputs have the layout of registers");
 
 constexpr int64_t kMatrixChunk = 16 * kDepth;  // inputs whose weights are unpacked together: 32 KB, most of L1
 constexpr int64_t kStepBytes = kPanel * 4;

@@ -26,7 +26,7 @@ inline void add_product(__m256& acc, __m256 w, __m256 x) { __asm__("vfmadd231ps 
 struct StepF32 {
   using Vector = __m256;
   static constexpr int kBytes = 32;
-  static constexpr bool kTall = true;  // six rows of two vectors and what a step needs beside them fit 16 registers
+  static constexpr bool kTall = true;  // six rows of two vectors and what else a step needs fit 16 registers
   static Vector load(const void* at) { return _mm256_loadu_ps(static_cast<const float*>(at)); }
   static void store(void* at, Vector v) { _mm256_storeu_ps(static_cast<float*>(at), v); }
   static constexpr int kWords = 1;  // of a row's inputs

@@ -211,7 +211,7 @@ inline void unpack_groups(const uint8_t* from, int64_t groups, uint8_t* out, boo
   }
 }
 
-// Rounds a row as linear_prepare.hpp says, which is where NaN and infinities are met.
+// Rounds a row as linear_prepare.hpp says, which handles NaN and infinities.
 #define HEADRACE_OWN_ROUNDING 1
 inline uint32_t largest_magnitude(const float* x, int64_t count) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);

@@ -72,7 +72,7 @@ struct Planes {
     return kTable ? _mm256_shuffle_epi8(table, code) : code;
   }
 };
-// A table of bytes 128 too high, as the numbers that they stand for.
+// A table of bytes 128 too high, as the numbers that they encode.
 inline __m256i load_table(const uint8_t* table) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
   return _mm256_broadcastsi128_si256(_mm_xor_si128(bytes, _mm_set1_epi8(-128)));
@@ -219,7 +219,7 @@ HEADRACE_INLINE void sum_steps(const uint8_t* group, int begin, int v0, const ui
   }
 }
 
-// Asks for `bytes` bytes.
+// Prefetches `bytes` bytes.
 HEADRACE_INLINE void fetch(const uint8_t* at, int64_t bytes) {
   for (int64_t line = 0; line < bytes; line += 64) _mm_prefetch(reinterpret_cast<const char*>(at + line), _MM_HINT_T0);
 }

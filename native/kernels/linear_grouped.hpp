@@ -22,7 +22,7 @@ struct Unpacked {
   alignas(64) GroupScales scales[kChunkGroups];
 };
 
-// The table of a type as bytes 128 higher, as the kernels want them.
+// The table of a type as bytes 128 higher, as the kernels need them.
 struct Table {
   explicit Table(Format format) {
     for (int i = 0; i < 16; ++i) bytes[i] = static_cast<uint8_t>(table_of(format)[i] + 128);

@@ -28,7 +28,7 @@ constexpr int pass_rows() {
   return kSpans<Reader, kSteps> && kRows > 3 ? (kRows + 1) / 2 : kRows;
 }
 
-// Vectors that a pass takes: pairs of 16 bits, or words of 32 with the steps' pairs or the weights' magnitudes beside them.
+// Vectors that a pass takes: pairs of 16 bits, or words of 32 with the steps' pairs or the weights' magnitudes next to them.
 template <class Reader, int kRows, int kSteps>
 constexpr int pass_vectors() {
   if (!Reader::kSigned && Reader::kSpan >= kSteps) return kRows <= 2 ? 4 : 2;
@@ -114,7 +114,7 @@ HEADRACE_INLINE void add_pass(float* acc, const GroupScales& s, const uint8_t* g
 
 template <class Reader, bool kAlone, int kRows, bool kHalves, bool kMinima>
 HEADRACE_LEAF void multiply_groups(const GroupTile& tile) {
-  const GroupTile t = tile;  // for all the compiler knows, stores to the sums may change the tile, but not this copy
+  const GroupTile t = tile;  // the compiler must assume that stores to the sums change the tile, but not this copy
   assert(kMinima || Reader::kSigned || t.zero == 1 << Reader::kZeroBit);
   constexpr int kSteps = kHalves ? 4 : 8, kPass = pass_rows<Reader, kRows, kSteps>();
   constexpr int kVectors = pass_vectors<Reader, kPass, kSteps>();

@@ -39,7 +39,7 @@ inline __m256i widen_bytes(const uint8_t* bytes) {
 }
 inline __m256i twice(__m256i words) { return _mm256_or_si256(words, _mm256_slli_epi32(words, 16)); }
 
-// Of the group at `group` and the one after it; without one, the group itself stands for it.
+// Of the group at `group` and the one after it; without one, the group itself takes its place.
 inline void spread_heads(const uint8_t* group, bool two, Int4Heads& heads) {
   const uint8_t* second = two ? group + kGroupBytes : group;
 #pragma GCC unroll 4
@@ -72,7 +72,7 @@ HEADRACE_INLINE void add_group(const Int4Tile& t, int64_t group, int v0, const I
 
 template <class Reader, int kRows>
 HEADRACE_LEAF void tile_int4(const Int4Tile& tile) {
-  const Int4Tile t = tile;  // for all the compiler knows, stores to the sums may change the tile, but not this copy
+  const Int4Tile t = tile;  // the compiler must assume that stores to the sums change the tile, but not this copy
   constexpr int kVectors = kPanelVectors / int4_passes(kRows);
   const uint8_t* ahead = t.ahead;
   Int4Heads own;

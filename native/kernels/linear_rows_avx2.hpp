@@ -61,8 +61,8 @@ inline void round_group(const float* x, float factor, int8_t* out, int32_t* low,
   *high = sum_of(_mm256_extracti128_si256(sums, 1));
 }
 
-// Sums of the rounded inputs of two groups at a time in the halves of words `stride` apart, as int4 wants them; a last group
-// alone has zero beside it.
+// Sums of the rounded inputs of two groups at a time in the halves of words `stride` apart, as int4 needs them; a single
+// last group is paired with zero.
 inline void sum_pairs(const int8_t* row, int64_t groups, int64_t stride, uint32_t* out) {
   const auto sum = [&](int64_t group) {
     const __m256i fours = sum_fours(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + group * kGroup)));

@@ -51,7 +51,7 @@ bool has(uint32_t word, std::initializer_list<int> bits) {
   return true;
 }
 
-// Linux lets a process use the matrix registers once it has asked for them, which holds for all of its threads.
+// Linux lets a process use the matrix registers after a request, which holds for all of its threads.
 bool may_use_matrix_registers() {
 #ifdef __linux__
   constexpr int kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM

@@ -26,7 +26,7 @@ Buffer::Buffer(size_t bytes, size_t small_bytes) : bytes_(bytes) {
 #ifdef MADV_HUGEPAGE
   // Whole huge pages only: the last part of one stays small. Advice, so a refusal does not matter.
   if (huge) (void)madvise(data_ + small, (bytes - small) / kHugePage * kHugePage, MADV_HUGEPAGE);
-  // Where the system gives huge pages to everybody.
+  // Where the system gives huge pages to every process.
   if (small_bytes > 0) (void)madvise(data_, huge ? small : bytes, MADV_NOHUGEPAGE);
 #endif
 }

@@ -5,13 +5,13 @@
 
 namespace headrace {
 
-// Memory that is committed only where it is touched. From kHugeFrom bytes on it asks for 2 MiB pages;
+// Memory that is committed only where it is touched. From kHugeFrom bytes on it requests 2 MiB pages;
 // smaller buffers keep 4 KiB pages, so that a touched byte costs little, and so do the first `small_bytes` of a large one,
 // rounded up to such pages (all of it where no huge page would be left).
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(size_t bytes, size_t small_bytes = 0);  // std::bad_alloc where the system has no room
+  explicit Buffer(size_t bytes, size_t small_bytes = 0);  // std::bad_alloc where the system has no memory left
   ~Buffer();
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;

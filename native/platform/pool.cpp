@@ -72,22 +72,22 @@ void Pool::run_job(Job job, void* context, int phases) {
 
 void Pool::work(int thread) {
   for (;;) {
-    // In this order: `stopping_` was set before the last change of phase_. Asked the other way round, a thread that the
-    // destructor overtook between the two would wait for a change after that one, for ever.
+    // In this order: `stopping_` was set before the last change of phase_. In the other order, a thread that the
+    // destructor overtakes between the two reads would wait for ever for another change.
     const uint32_t phase = phase_.load(std::memory_order_acquire);
     if (stopping_.load(std::memory_order_relaxed)) return;
     if (!(phase & 1) || !take_parts(thread, phase)) wait_for_change(phase);
   }
 }
 
-// Does its own part and then others' that nobody has begun; false if there was none.
+// Runs its own part, then parts of others that no thread has begun. False if there was none.
 bool Pool::take_parts(int thread, uint32_t phase) {
   bool found = false;
   for (int i = 0; i < threads_; ++i) {
     const int part = (thread + i) % threads_;
     std::atomic<uint32_t>& claim = claims_[static_cast<size_t>(part)].phase;
     uint32_t before = claim.load(std::memory_order_relaxed);
-    // A phase ends only after every part of it was claimed. So a claim that is still older than `phase` says
+    // A phase ends only after every part of it was claimed. So a claim that is still older than `phase` means
     // that the phase is open, and taking it keeps the phase, and with it the job, open until the part is done.
     if (static_cast<int32_t>(before - phase) >= 0) continue;
     if (!claim.compare_exchange_strong(before, phase, std::memory_order_acq_rel)) continue;

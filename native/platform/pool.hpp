@@ -10,14 +10,14 @@
 
 namespace headrace {
 
-// There are as many parts as threads, and part i waits for thread i; but a thread that has nothing left
-// takes a part that nobody has begun. So nobody waits for a thread that the system has not scheduled,
-// only for one that is in the middle of a part: on a busy machine a fixed assignment with a barrier of all
-// threads was measured up to 50 times slower. Which thread does a part never changes its result.
+// There are as many parts as threads, and part i belongs to thread i. A thread without work left takes a part that no
+// thread has begun (work stealing). So a phase never waits for a thread that the system has not scheduled, only for one in
+// the middle of a part. On a busy machine a fixed assignment with a barrier of all threads was measured up to 50 times
+// slower. Which thread computes a part never changes its result.
 //
 // Threads spin for a short while and then sleep in the kernel: phases follow each other within a
 // microsecond, an idle server costs nothing, and more threads than cores still make progress.
-// Calls from several threads take turns. f must not throw and must not call the pool.
+// Calls from several threads are serialized. f must not throw and must not call the pool.
 class Pool {
  public:
   explicit Pool(int threads);  // std::invalid_argument unless 1 <= threads <= kMaxThreads

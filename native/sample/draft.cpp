@@ -5,7 +5,7 @@
 namespace headrace {
 namespace {
 
-// The rows that are drawn from now, one after the other in memory: where they lie if they do already.
+// The current rows, contiguous in memory: in place where they already are.
 float* together(float* logits, int64_t columns, const std::vector<int64_t>& rows, std::vector<float>& copy) {
   bool adjacent = true;
   for (size_t i = 1; i < rows.size(); ++i) adjacent = adjacent && rows[i] == rows[0] + static_cast<int64_t>(i);

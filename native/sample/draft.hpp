@@ -1,4 +1,4 @@
-// Tokens of drafts that were checked: drawn row after row for as long as the draft said the same.
+// Verification of drafts: tokens are drawn row after row, as long as they equal the draft.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -15,8 +15,9 @@ struct DraftRow {
   std::vector<int32_t> draft;
 };
 
-// Draws a token for each sequence, appends it to its row, and goes on where it is the draft's and no end: the tokens of
-// each, and from where logits gave none its SampleFault, negated. Logits [., V] are overwritten.
+// Draws a token for each sequence and appends it to its row. Continues with the next row while the token equals the
+// draft's and does not end the sequence. Returns the tokens of each; the first row without a valid token gives its negated
+// SampleFault. Logits [., V] are overwritten.
 std::vector<std::vector<int32_t>> sample_draft(Sampler& sampler, float* logits, const std::vector<DraftRow>& drafted);
 
 }  // namespace headrace

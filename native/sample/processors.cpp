@@ -1,5 +1,5 @@
 // The stages that look at more than the order of likelihood: top_n_sigma, typical_p, xtc, dynamic temperature and
-// mirostat. The tokens that are left stand in work.candidates. The definition is headrace/sample/chain.py.
+// mirostat. The remaining tokens are in work.candidates. The definition is headrace/sample/chain.py.
 //
 // Determinism: sums of masses are exact; sums that are not (entropies, variances) go by ascending ids.
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What sampling remembers of one sequence: its parameters, its position, the tokens that penalties count.
+// The sampling state of one sequence: its parameters, its position, the tokens that penalties count.
 #pragma once
 #include <algorithm>
 #include <cstddef>

@@ -6,7 +6,7 @@
 
 namespace headrace {
 
-// Lengths of what is found are told apart by how many bits they have, up to this many.
+// Matches are classed by the number of bits of their length, up to this many.
 inline constexpr int kMatchKinds = 6;
 
 class SuffixAutomaton {
@@ -17,13 +17,13 @@ class SuffixAutomaton {
   void push(int32_t token);
 
   size_t size() const { return text_.size(); }
-  // Length of the longest end of the text that also stands somewhere before.
+  // Length of the longest end of the text that also occurs earlier.
   int32_t match_length() const { return match_length_; }
   // How many bits that length has, less one; below kMatchKinds, and -1 without a match.
   int match_kind() const;
-  // What followed that end where it stood last time: up to `count` tokens, none without a match. Where the text
-  // itself is reached, it goes on with what has been drafted, so that periods are prolonged. A negative token,
-  // which parts texts that have nothing to do with each other, ends it.
+  // What followed the last earlier occurrence of that end: up to `count` tokens, none without a match. At the end of
+  // the text it continues with the draft itself, so that periods are prolonged. It ends at a negative token, which
+  // separates unrelated texts.
   std::vector<int32_t> draft(size_t count) const;
 
  private:
@@ -50,7 +50,7 @@ class SuffixAutomaton {
   std::vector<State> states_;
   std::vector<Edge> edges_;
   // (state, token) -> edge + 1, 0 where there is none: a power of two of places, probed one after the other. Nothing is
-  // ever removed, and the edge itself says which key it has.
+  // ever removed, and an edge stores its key.
   std::vector<int32_t> index_;
   int32_t last_ = 0;
   int32_t match_length_ = 0;

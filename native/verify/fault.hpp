@@ -1,4 +1,4 @@
-// How a check says what is wrong.
+// Errors of the checks.
 #pragma once
 #include <cstdint>
 #include <stdexcept>

@@ -5,9 +5,9 @@
 #include "../kernels/arguments.hpp"
 #include "../kernels/attention.hpp"
 #include "../kernels/linear.hpp"
+#include "fault.hpp"
 #include "mixture.hpp"
 #include "recurrence.hpp"
-#include "fault.hpp"
 
 namespace headrace {
 namespace {

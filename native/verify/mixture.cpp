@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "../kernels/arguments.hpp"
 #include "../executor/moe.hpp"
+#include "../kernels/arguments.hpp"
 #include "fault.hpp"
 
 namespace headrace {

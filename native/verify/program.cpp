@@ -2,9 +2,9 @@
 
 #include "../kernels/attention.hpp"
 #include "../kernels/linear.hpp"
+#include "fault.hpp"
 #include "instruction.hpp"
 #include "recurrence.hpp"
-#include "fault.hpp"
 
 namespace headrace {
 namespace {

@@ -1,6 +1,6 @@
 #include "../executor/program.hpp"
-#include "recurrence.hpp"
 #include "fault.hpp"
+#include "recurrence.hpp"
 
 namespace headrace {
 namespace {
