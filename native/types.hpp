@@ -1,5 +1,5 @@
 // The facts that the executor hands to kernels: one step's inputs, packed weights, KV memory.
-// Everything here is a plain view; nobody in this header owns memory.
+// Everything here is a plain view: no struct owns memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,9 +19,9 @@ static_assert(kFormatCount <= 32);
 constexpr FormatSet set_of(Format format) { return FormatSet{1} << static_cast<int32_t>(format); }
 enum class KvType : int32_t { f32 = 0, bf16 = 1 };
 
-// Output columns are packed in strips of this many columns, in every format and on every ISA, so a
+// Output columns are packed in panels of this many columns, in every format and on every ISA, so a
 // packed file moves between machines.
-inline constexpr int kStrip = 32;
+inline constexpr int kPanel = 32;
 // Tokens in a KV page (kept equal to headrace.kv.pages.PAGE_TOKENS by a test).
 inline constexpr int kPageTokens = 16;
 
@@ -34,7 +34,7 @@ struct Weight {
 };
 
 // What varies from step to step. One ragged program serves prefill, chunks of it, decode and
-// verification, mixed. T tokens of B sequences; R rows want logits.
+// verification, mixed. T tokens of B sequences; R rows need logits.
 struct Step {
   int32_t T = 0, B = 0, R = 0;
   int32_t max_pages = 0;                  // columns of block_tables

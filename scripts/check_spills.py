@@ -70,7 +70,7 @@ ALLOWANCES = (
     Allowance(
         leaves=r"multiply_groups<Planes<[24], [12], false>, true,",
         accesses=4,
-        why="masks of the planes of codes, no sums: they cross the same call, and do not all fit beside the "
+        why="masks of the planes of codes, no sums: they cross the same call, and do not all fit next to the "
         "20 sums of 10 rows; 4 loads for 160 products at the most",
     ),
     Allowance(
@@ -104,7 +104,7 @@ ALLOWANCES = (
         build="avx2",
         leaves=r"(out|score)_tile<(float|unsigned short), \d, \d",
         accesses=17,
-        why="attention's tiles want more registers than there are; the most where load_partial calls memcpy",
+        why="attention's tiles need more registers than there are; the most where load_partial calls memcpy",
     ),
 )
 

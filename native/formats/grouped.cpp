@@ -1,4 +1,4 @@
-// Packing the blocks of checkpoints into grouped strips, and reading rows back.
+// Packing the blocks of checkpoints into grouped panels, and reading rows back.
 #include "grouped.hpp"
 
 namespace headrace {
@@ -98,13 +98,13 @@ void copy_scales(Format format, const uint8_t* block, unsigned j, int64_t c, uin
       std::memcpy(fine + c * 2, block + 80, 2);
       std::memcpy(fine + 64 + c * 2, block + 82, 2);
       head[c] = block[2 * j];
-      head[kStrip + c] = block[2 * j + 1];
+      head[kPanel + c] = block[2 * j + 1];
       return;
     case Format::q3_k:
       std::memcpy(fine + c * 2, block + 108, 2);
       for (unsigned half = 0; half < 2; ++half) {
         const unsigned i = 2 * j + half;
-        head[half * kStrip + c] =
+        head[half * kPanel + c] =
             static_cast<uint8_t>((field<8, 4>(block + 96, i) | (field<4, 2>(block + 104, i) << 4)) - 32);
       }
       return;
@@ -112,12 +112,12 @@ void copy_scales(Format format, const uint8_t* block, unsigned j, int64_t c, uin
     case Format::q5_k:
       std::memcpy(fine + c * 2, block, 2);
       std::memcpy(fine + 64 + c * 2, block + 2, 2);
-      six_bits(block + 4, j, head + c, head + kStrip + c);
+      six_bits(block + 4, j, head + c, head + kPanel + c);
       return;
     case Format::q6_k:
       std::memcpy(fine + c * 2, block + 208, 2);
       head[c] = block[192 + 2 * j];
-      head[kStrip + c] = block[192 + 2 * j + 1];
+      head[kPanel + c] = block[192 + 2 * j + 1];
       return;
     default: {  // iq4_xs
       uint16_t high;
@@ -131,7 +131,7 @@ void copy_scales(Format format, const uint8_t* block, unsigned j, int64_t c, uin
 // A step's four codes of an output are the bytes of a word; a plane is such words [steps * bits / 8][32].
 void write_codes(const Grouped& g, const uint8_t* codes, int64_t c, uint8_t* planes) {
   const auto put = [c](uint8_t* plane, int bits, int64_t step, uint32_t word) {
-    uint8_t* at = plane + ((step * bits / 8) * kStrip + c) * 4;
+    uint8_t* at = plane + ((step * bits / 8) * kPanel + c) * 4;
     uint32_t there;
     std::memcpy(&there, at, 4);
     there |= word << (step * bits % 8);
@@ -142,7 +142,7 @@ void write_codes(const Grouped& g, const uint8_t* codes, int64_t c, uint8_t* pla
     uint32_t word;
     std::memcpy(&word, codes + step * 4, 4);
     put(planes, g.low_bits, step, word & low_mask);
-    if (g.high_bits > 0) put(planes + kGroup * kStrip / 8 * g.low_bits, g.high_bits, step, (word >> g.low_bits) & high_mask);
+    if (g.high_bits > 0) put(planes + kGroup * kPanel / 8 * g.low_bits, g.high_bits, step, (word >> g.low_bits) & high_mask);
   }
 }
 
@@ -150,12 +150,12 @@ void write_codes(const Grouped& g, const uint8_t* codes, int64_t c, uint8_t* pla
 void find_codes(const Grouped& g, const uint8_t* planes, int64_t c, uint8_t* codes) {
   const auto get = [c](const uint8_t* plane, int bits, int64_t step) {
     uint32_t word;
-    std::memcpy(&word, plane + ((step * bits / 8) * kStrip + c) * 4, 4);
+    std::memcpy(&word, plane + ((step * bits / 8) * kPanel + c) * 4, 4);
     return (word >> (step * bits % 8)) & (0x01010101u * ((1u << bits) - 1));
   };
   for (int64_t step = 0; step < kGroup / 4; ++step) {
     uint32_t word = get(planes, g.low_bits, step);
-    if (g.high_bits > 0) word |= get(planes + kGroup * kStrip / 8 * g.low_bits, g.high_bits, step) << g.low_bits;
+    if (g.high_bits > 0) word |= get(planes + kGroup * kPanel / 8 * g.low_bits, g.high_bits, step) << g.low_bits;
     std::memcpy(codes + step * 4, &word, 4);
   }
 }
@@ -185,14 +185,14 @@ void group_weights(Format format, const Grouped& g, const GroupScales& s, const 
 
 }  // namespace
 
-int64_t pack_grouped_strip(Format format, const uint8_t* source, int64_t rows, int64_t k, uint8_t* strip) {
+int64_t pack_grouped_panel(Format format, const uint8_t* source, int64_t rows, int64_t k, uint8_t* panel) {
   const Grouped g = grouped(format);
   const int64_t row_bytes = k / g.block * g.block_bytes;
-  std::memset(strip, 0, static_cast<size_t>(grouped_strip_bytes(g, k)));
+  std::memset(panel, 0, static_cast<size_t>(grouped_panel_bytes(g, k)));
   int64_t bad = -1;
   for (int64_t group = 0; group < group_count(k); ++group) {
-    uint8_t* head = strip + group_start(g, group);
-    uint8_t* fine = strip + group_start(g, group / kFineGroups * kFineGroups) - fine_bytes(g.scales);
+    uint8_t* head = panel + group_start(g, group);
+    uint8_t* fine = panel + group_start(g, group / kFineGroups * kFineGroups) - fine_bytes(g.scales);
     const unsigned first = static_cast<unsigned>(group * kGroup % g.block);
     for (int64_t c = 0; c < rows; ++c) {
       const uint8_t* block = source + c * row_bytes + group * kGroup / g.block * g.block_bytes;
@@ -203,7 +203,7 @@ int64_t pack_grouped_strip(Format format, const uint8_t* source, int64_t rows, i
         uint8_t upper[kGroup];
         read_codes(format, block + g.block_bytes, 0, upper);
         std::memcpy(codes + 16, upper, 16);
-        copy_scales(format, block + g.block_bytes, 0, kStrip + c, fine, head);
+        copy_scales(format, block + g.block_bytes, 0, kPanel + c, fine, head);
       }
       write_codes(g, codes, c, head + head_bytes(g.scales));
     }
@@ -222,14 +222,14 @@ int64_t pack_grouped_strip(Format format, const uint8_t* source, int64_t rows, i
 
 void unpack_grouped_row(const Weight& w, int64_t row, float* out) {
   const Grouped g = grouped(w.format);
-  const uint8_t* strip = w.data + row / kStrip * grouped_strip_bytes(g, w.k);
+  const uint8_t* panel = w.data + row / kPanel * grouped_panel_bytes(g, w.k);
   for (int64_t group = 0; group < group_count(w.k); ++group) {
-    const uint8_t* head = strip + group_start(g, group);
-    const uint8_t* fine = strip + group_start(g, group / kFineGroups * kFineGroups) - fine_bytes(g.scales);
+    const uint8_t* head = panel + group_start(g, group);
+    const uint8_t* fine = panel + group_start(g, group / kFineGroups * kFineGroups) - fine_bytes(g.scales);
     GroupScales scales;
     read_scales(g.scales, fine, head, scales);
     float weights[kGroup];
-    group_weights(w.format, g, scales, head, row % kStrip, weights);
+    group_weights(w.format, g, scales, head, row % kPanel, weights);
     const int64_t left = w.k - group * kGroup;
     std::memcpy(out + group * kGroup, weights, static_cast<size_t>(left < kGroup ? left : kGroup) * 4);
   }

@@ -1,13 +1,13 @@
 // Grouped formats: block types of checkpoints (Q4_0, Q6_K, MXFP4, ...; weights/block_types has their definitions),
-// packed without loss. A strip is, per 32 inputs, one group:
+// packed without loss. A panel is, per 32 inputs, one group:
 //   head    the scales of its 32 outputs, and what comes with them (Scales below)
 //   codes   planes of 1, 2, 4 or 8 bits, 128 bytes for each bit. A plane's lines of 64 bytes hold outputs
 //           16 h .. 16 h + 15 (h = 0, 1) as [16 outputs][4 inputs], as many steps of four inputs in a byte as fit:
 //           8 bits: line 2 s + h is step s. 4: line 2 i + h has step 2 i low, 2 i + 1 high. 2: line 2 j + h has step
 //           4 j + f in its bits 2 f and up. 1: line h has step s in bit s.
 //           Codes of five and six bits are a plane of 4 bits, then one of 1 or 2; of three: 2, then 1.
-// Types whose scales are quantised themselves have before every eighth group their multipliers (half floats), so
-// that a strip is still read from its first byte to its last.
+// Types whose scales are quantized themselves have before every eighth group their multipliers (half floats), so
+// that a panel is still read from its first byte to its last.
 //
 // A weight is scale * (code - zero) - minimum, in the roundings of the type's definition.
 #pragma once
@@ -17,13 +17,13 @@
 
 #include <type_traits>
 
-#include "strip.hpp"
+#include "panel.hpp"
 
 namespace headrace {
 
 // Packs `rows` <= 32 rows of k inputs as they lie in a checkpoint. Returns -1, or the first row with a weight that is
 // NaN or infinite.
-int64_t pack_grouped_strip(Format format, const uint8_t* source, int64_t rows, int64_t k, uint8_t* strip);
+int64_t pack_grouped_panel(Format format, const uint8_t* source, int64_t rows, int64_t k, uint8_t* panel);
 // Row `row` of a packed weight as float32 [k].
 void unpack_grouped_row(const Weight& w, int64_t row, float* out);
 
@@ -116,15 +116,15 @@ inline int64_t fine_bytes(Scales s) {  // before every eighth group
   constexpr int64_t kBytes[] = {0, 0, 0, 0, 0, 0, 128, 64, 64, 128};
   return kBytes[static_cast<int>(s)];
 }
-inline int64_t code_bytes(const Grouped& g) { return kGroup * kStrip / 8 * (g.low_bits + g.high_bits); }
+inline int64_t code_bytes(const Grouped& g) { return kGroup * kPanel / 8 * (g.low_bits + g.high_bits); }
 inline int64_t group_bytes(const Grouped& g) { return head_bytes(g.scales) + code_bytes(g); }
 inline int64_t group_count(int64_t k) { return (k + kGroup - 1) / kGroup; }
-// Where the head of group `index` starts in a strip; its multipliers are at group_start - fine_bytes of the group whose
+// Where the head of group `index` starts in a panel; its multipliers are at group_start - fine_bytes of the group whose
 // index is a multiple of eight.
 inline int64_t group_start(const Grouped& g, int64_t index) {
   return index * group_bytes(g) + (index / kFineGroups + 1) * fine_bytes(g.scales);
 }
-inline int64_t grouped_strip_bytes(const Grouped& g, int64_t k) {
+inline int64_t grouped_panel_bytes(const Grouped& g, int64_t k) {
   const int64_t groups = group_count(k);
   return groups * group_bytes(g) + (groups + kFineGroups - 1) / kFineGroups * fine_bytes(g.scales);
 }
@@ -136,13 +136,13 @@ inline float power_of(uint8_t e) {
 }
 inline void read_halves(const uint8_t* from, float* out) {
 #if defined(__F16C__)
-  for (int64_t c = 0; c < kStrip; c += 8) {
+  for (int64_t c = 0; c < kPanel; c += 8) {
     _mm256_storeu_ps(out + c, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + c * 2))));
   }
 #else
-  uint16_t half[kStrip];
+  uint16_t half[kPanel];
   std::memcpy(half, from, sizeof half);
-  for (int64_t c = 0; c < kStrip; ++c) out[c] = from_f16(half[c]);
+  for (int64_t c = 0; c < kPanel; ++c) out[c] = from_f16(half[c]);
 #endif
 }
 
@@ -150,35 +150,35 @@ inline void read_halves(const uint8_t* from, float* out) {
 template <class Byte>
 inline void multiply_bytes(const float* multipliers, const uint8_t* bytes, float* out) {
 #if defined(__AVX2__) && !defined(__AVX512F__)  // GCC 12 widens by way of 16 bits, with twice the instructions
-  for (int64_t c = 0; c < kStrip; c += 8) {
+  for (int64_t c = 0; c < kPanel; c += 8) {
     const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes + c));
     const __m256i wide = std::is_signed_v<Byte> ? _mm256_cvtepi8_epi32(eight) : _mm256_cvtepu8_epi32(eight);
     _mm256_storeu_ps(out + c, _mm256_mul_ps(_mm256_loadu_ps(multipliers + c), _mm256_cvtepi32_ps(wide)));
   }
 #else
-  for (int64_t c = 0; c < kStrip; ++c) out[c] = multipliers[c] * static_cast<float>(static_cast<Byte>(bytes[c]));
+  for (int64_t c = 0; c < kPanel; ++c) out[c] = multipliers[c] * static_cast<float>(static_cast<Byte>(bytes[c]));
 #endif
 }
 
 // The 32 scales of a group (twice 32 where it has halves), and what is subtracted from its products. Of zeros (u4_g32)
 // the minimum is rounded; everything else is as the definitions have it.
 struct GroupScales {
-  float scale[2][kStrip];
-  float minimum[2][kStrip];
+  float scale[2][kPanel];
+  float minimum[2][kPanel];
 };
 
 inline void read_scales(Scales kind, const uint8_t* fine, const uint8_t* head, GroupScales& s) {
-  float multiplier[kStrip], second[kStrip];
+  float multiplier[kPanel], second[kPanel];
   switch (kind) {
     case Scales::half:
       return read_halves(head, s.scale[0]);
     case Scales::half_minimum:
       read_halves(head, s.scale[0]);
       read_halves(head + 64, s.minimum[0]);
-      for (int c = 0; c < kStrip; ++c) s.minimum[0][c] = -s.minimum[0][c];
+      for (int c = 0; c < kPanel; ++c) s.minimum[0][c] = -s.minimum[0][c];
       return;
     case Scales::exponent:
-      for (int c = 0; c < kStrip; ++c) s.scale[0][c] = power_of(head[c]);
+      for (int c = 0; c < kPanel; ++c) s.scale[0][c] = power_of(head[c]);
       return;
     case Scales::single:
       std::memcpy(s.scale[0], head, 128);
@@ -188,25 +188,25 @@ inline void read_scales(Scales kind, const uint8_t* fine, const uint8_t* head, G
       return multiply_bytes<uint8_t>(s.scale[0], head + 128, s.minimum[0]);
     case Scales::single_halves:
       std::memcpy(s.scale, head, 256);
-      for (int c = 0; c < 2 * kStrip; ++c) s.scale[c / kStrip][c % kStrip] *= 0.5f;
+      for (int c = 0; c < 2 * kPanel; ++c) s.scale[c / kPanel][c % kPanel] *= 0.5f;
       return;
     case Scales::fine_minimum:
       read_halves(fine, multiplier);
       read_halves(fine + 64, second);
       multiply_bytes<uint8_t>(multiplier, head, s.scale[0]);
-      return multiply_bytes<uint8_t>(second, head + kStrip, s.minimum[0]);
+      return multiply_bytes<uint8_t>(second, head + kPanel, s.minimum[0]);
     case Scales::fine:
     case Scales::fine_halves:
       read_halves(fine, multiplier);
       multiply_bytes<int8_t>(multiplier, head, s.scale[0]);
-      if (kind == Scales::fine_halves) multiply_bytes<int8_t>(multiplier, head + kStrip, s.scale[1]);
+      if (kind == Scales::fine_halves) multiply_bytes<int8_t>(multiplier, head + kPanel, s.scale[1]);
       return;
     case Scales::fine_min_halves:
       read_halves(fine, multiplier);
       read_halves(fine + 64, second);
       for (int half = 0; half < 2; ++half) {
-        for (int c = 0; c < kStrip; ++c) {
-          const int both = head[half * kStrip + c];
+        for (int c = 0; c < kPanel; ++c) {
+          const int both = head[half * kPanel + c];
           s.scale[half][c] = multiplier[c] * static_cast<float>(both & 15);
           s.minimum[half][c] = second[c] * static_cast<float>(both >> 4);
         }
@@ -215,7 +215,7 @@ inline void read_scales(Scales kind, const uint8_t* fine, const uint8_t* head, G
   }
 }
 
-// FP8 E4M3FN in the low byte: moved to a float's places the bits stand for 2^-120 of the value. The NaN is taken for 480;
+// FP8 E4M3FN in the low byte: moved to a float's places the bits encode 2^-120 of the value. The NaN is read as 480;
 // packing refuses it.
 inline float from_e4m3(uint32_t code) {
   return float_of(((code & 0x80u) << 24) | ((code & 0x7fu) << 20)) * 0x1p120f;

@@ -2,7 +2,7 @@
 //
 // f32: keys are transposed, [head_dim][kPageTokens], so that one vector holds one dimension of several keys;
 // values are [kPageTokens][head_dim].
-// bf16: numbers that are multiplied and added together lie side by side, as vdpbf16ps wants them: pairs of a
+// bf16: numbers that are multiplied and added together lie side by side, as vdpbf16ps needs them: pairs of a
 // key's dimensions, [head_dim / 2][kPageTokens][2] (the last of an odd head_dim alone, [kPageTokens]), and
 // pairs of values, [kPageTokens / 2][head_dim][2].
 #pragma once

@@ -1,6 +1,6 @@
 // Activations, a vector at a time: ops of their own, and what follows a gated product. Included as simd.hpp is.
 #pragma once
-#include "../kernels.hpp"
+#include "arguments.hpp"
 #include "simd.hpp"
 
 namespace headrace::HEADRACE_NAMESPACE {

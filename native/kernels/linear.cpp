@@ -1,15 +1,15 @@
 // Products of activations with packed weights, for one ISA.
 //
-// Phase 0 (linear_prepare.hpp) brings rows into the forms that the formats want, in tiles of rows. Phase 1
-// walks strips of 32 outputs; each thread has a contiguous run of strips, so that it reads one sequential
-// stream. Within a strip: blocks of row tiles; within a block: chunks of inputs, small enough that a chunk of
+// Phase 0 (linear_prepare.hpp) converts rows to the forms that the formats need, in tiles of rows. Phase 1
+// walks panels of 32 outputs; each thread has a contiguous run of panels, so that it reads one sequential
+// stream. Within a panel: blocks of row tiles; within a block: chunks of inputs, small enough that a chunk of
 // weights stays in L1 while all tiles of the block use it; int4 is unpacked once per chunk (AVX2: into codes, not weights,
 // linear_int4_avx2.hpp; and bf16 into floats). With one tile the weights come straight from memory, prefetched ahead.
 //
 // Determinism: an output is one chain of sums over its inputs in ascending order, in a register within a chunk
 // and in memory between chunks, whatever the tile, the block or the thread; integer sums are exact anyway. On matrix
 // registers (linear_amx.hpp) floats are added in steps of 32 inputs. There and on AVX2 many rows with long inputs take all
-// strips block by block.
+// panels block by block.
 #if defined(HEADRACE_ISA_amx)
 #include "linear_amx.hpp"
 #include "linear_grouped_avx512.hpp"
@@ -90,7 +90,7 @@ TileKernel direct_kernel(int64_t rows) {
 inline TileKernel direct_kernel(int64_t) { return nullptr; }
 #endif
 
-// One strip of one weight, and where its stream of bytes starts.
+// One panel of one weight, and where its stream of bytes starts.
 struct Stream {
   Format format;
   const uint8_t* weights;
@@ -98,8 +98,8 @@ struct Stream {
   int64_t step_bytes_x8;  // of eight steps, since int4 has 72 bytes a step on average
 };
 
-inline Stream stream_of(const Weight& w, int64_t strip) {
-  const uint8_t* base = w.data + strip * strip_bytes_of(w.format, w.k);
+inline Stream stream_of(const Weight& w, int64_t panel) {
+  const uint8_t* base = w.data + panel * panel_bytes_of(w.format, w.k);
   const int64_t steps = weight_steps(form_of(w.format), w.k);
   switch (w.format) {
     case Format::f16:
@@ -113,10 +113,10 @@ inline Stream stream_of(const Weight& w, int64_t strip) {
   }
 }
 
-// Adds the products of one strip with the row tiles [first, last) to acc[rows][32].
-inline void run_strip(const Stream& stream, const uint32_t* words, const Tiles& tiles, int64_t first, int64_t last,
+// Adds the products of one panel with the row tiles [first, last) to acc[rows][32].
+inline void run_panel(const Stream& stream, const uint32_t* words, const Tiles& tiles, int64_t first, int64_t last,
                       float* acc) {
-  alignas(64) uint8_t unpacked[kChunkSteps * kStrip * 4];
+  alignas(64) uint8_t unpacked[kChunkSteps * kPanel * 4];
   const bool alone = last - first == 1;
   const TileKernel direct = alone && stream.format == Format::int4 ? direct_kernel(tiles.size(first)) : nullptr;
   const bool widened = kBf16Words == 2 && !alone && stream.format == Format::bf16;
@@ -163,18 +163,18 @@ inline void run_strip(const Stream& stream, const uint32_t* words, const Tiles& 
         ahead = {base, kPrefetchLine, part < next - raw ? next + part - base : 0};
       }
       const TileKernel kernel = direct != nullptr ? direct : tile_kernel<kMaxRows>(widened ? Format::f32 : stream.format, rows);
-      kernel(w, inputs_of(tile, step), taken, acc + (tiles.begin(tile) - row0) * kStrip, ahead);
+      kernel(w, inputs_of(tile, step), taken, acc + (tiles.begin(tile) - row0) * kPanel, ahead);
     }
   }
 }
 
-constexpr int64_t kGatedRun = 64;  // strips
+constexpr int64_t kGatedRun = 64;  // panels
 
 constexpr int64_t kRowsBehind = 15;  // that matrix registers write too many
 
 struct Sums {
-  alignas(64) float first[(kBlockRows + kRowsBehind) * kStrip];
-  alignas(64) float second[(kBlockRows + kRowsBehind) * kStrip];
+  alignas(64) float first[(kBlockRows + kRowsBehind) * kPanel];
+  alignas(64) float second[(kBlockRows + kRowsBehind) * kPanel];
 };
 
 // Rows whose sums are kept together: whole tiles [first, last), or whole matrix registers.
@@ -182,8 +182,8 @@ struct Block {
   int64_t first, last, row0, rows;
 };
 
-// All rows of a product in blocks, and how many of those take every strip before the next ones do: inputs that do not stay in
-// the second cache from strip to strip are waited for, where products are fast or that cache is small.
+// All rows of a product in blocks, and how many of those take every panel before the next ones do: inputs that do not stay in
+// the second cache from panel to panel are waited for, where products are fast or that cache is small.
 class Blocks {
  public:
   Blocks(const FusedLinearArgs& args, const Tiles& tiles)
@@ -235,73 +235,73 @@ struct Sweep {
   int64_t begin, end;
 };
 
-// Sums of one strip for the rows of a block, settled.
-inline void multiply(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, int which, int64_t strip,
+// Sums of one panel for the rows of a block, settled.
+inline void multiply(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, int which, int64_t panel,
                      const Block& block, float* acc) {
   const Weight& w = args.w[which];
   const auto [first, last, row0, rows] = block;
 #if defined(HEADRACE_ISA_amx)
   if (in_matrix(args) && !is_grouped(w.format)) {
-    const Stream stream = stream_of(w, strip);
+    const Stream stream = stream_of(w, panel);
     const Form form = form_of(w.format);
     const int64_t stride = matrix_stride(form, w.k);
     const uint8_t* x = reinterpret_cast<const uint8_t*>(scratch.words[static_cast<int>(form)]) + row0 * stride;
     run_matrix(w.format, stream.weights, stream.steps, x, stride, rows, reinterpret_cast<int32_t*>(acc));
-    return settle(args, scratch, which, strip, row0, rows, acc);
+    return settle(args, scratch, which, panel, row0, rows, acc);
   }
 #endif
-  std::memset(acc, 0, static_cast<size_t>(rows) * kStrip * 4);
+  std::memset(acc, 0, static_cast<size_t>(rows) * kPanel * 4);
   if (w.format == Format::e4m3_g32) {
-    run_fp8(w, strip, scratch, tiles, first, last, acc);
+    run_fp8(w, panel, scratch, tiles, first, last, acc);
 #if defined(HEADRACE_ISA_amx)
   } else if (in_matrix(args)) {
-    run_grouped_matrix(w, strip, scratch, row0, rows, acc);
+    run_grouped_matrix(w, panel, scratch, row0, rows, acc);
 #endif
 #if defined(HEADRACE_ISA_avx2)
   } else if (w.format == Format::int4) {
-    run_int4(stream_of(w, strip).weights, rotated_k(w.k) / kGroup, scratch, tiles, first, last, reinterpret_cast<int32_t*>(acc));
+    run_int4(stream_of(w, panel).weights, rotated_k(w.k) / kGroup, scratch, tiles, first, last, reinterpret_cast<int32_t*>(acc));
 #endif
   } else if (is_grouped(w.format)) {
-    run_grouped(w, strip, scratch, tiles, first, last, acc);
+    run_grouped(w, panel, scratch, tiles, first, last, acc);
   } else {
-    run_strip(stream_of(w, strip), scratch.words[static_cast<int>(form_of(w.format))], tiles, first, last, acc);
+    run_panel(stream_of(w, panel), scratch.words[static_cast<int>(form_of(w.format))], tiles, first, last, acc);
   }
-  settle(args, scratch, which, strip, row0, rows, acc);
+  settle(args, scratch, which, panel, row0, rows, acc);
 }
 
-// The rows of a sweep and one strip.
-inline void do_strip(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const Sweep& sweep, int which,
-                     int64_t strip, Sums& sums) {
+// The rows of a sweep and one panel.
+inline void do_panel(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const Sweep& sweep, int which,
+                     int64_t panel, Sums& sums) {
   for (int64_t i = sweep.begin; i < sweep.end; ++i) {
     const Block block = sweep.blocks[i];
-    multiply(args, scratch, tiles, which, strip, block, sums.first);
-    write_out(args, which, strip, block.row0, block.rows, sums.first, nullptr);
+    multiply(args, scratch, tiles, which, panel, block, sums.first);
+    write_out(args, which, panel, block.row0, block.rows, sums.first, nullptr);
   }
 }
 
-// The rows of a sweep and neighbouring strips of gate and up: as many of the gate's as there is room for sums, then the
+// The rows of a sweep and neighboring panels of gate and up: as many of the gate's as the buffer of sums holds, then the
 // up's, because the two are streams of their own, and each change from one to the other makes the memory wait.
-inline void do_gated_strips(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const Sweep& sweep,
+inline void do_gated_panels(const FusedLinearArgs& args, const Scratch& scratch, const Tiles& tiles, const Sweep& sweep,
                             int64_t begin, int64_t end, Sums& sums) {
   const int64_t run = sweep.blocks.count() > 1 ? 1 : std::min<int64_t>(kGatedRun, kBlockRows / args.rows);
-  for (int64_t strip = begin; strip < end; strip += run) {
-    const int64_t strips = std::min(run, end - strip);
+  for (int64_t panel = begin; panel < end; panel += run) {
+    const int64_t panels = std::min(run, end - panel);
     for (int64_t b = sweep.begin; b < sweep.end; ++b) {
       const Block block = sweep.blocks[b];
-      for (int64_t i = 0; i < strips; ++i) {
-        multiply(args, scratch, tiles, 0, strip + i, block, sums.first + i * block.rows * kStrip);
+      for (int64_t i = 0; i < panels; ++i) {
+        multiply(args, scratch, tiles, 0, panel + i, block, sums.first + i * block.rows * kPanel);
       }
-      for (int64_t i = 0; i < strips; ++i) {
-        multiply(args, scratch, tiles, 1, strip + i, block, sums.second);
-        write_out(args, 1, strip + i, block.row0, block.rows, sums.second, sums.first + i * block.rows * kStrip);
+      for (int64_t i = 0; i < panels; ++i) {
+        multiply(args, scratch, tiles, 1, panel + i, block, sums.second);
+        write_out(args, 1, panel + i, block.row0, block.rows, sums.second, sums.first + i * block.rows * kPanel);
       }
     }
   }
 }
 
-inline int64_t strip_cost(const FusedLinearArgs& args, int which) {
-  const int64_t cost = strip_bytes_of(args.w[which].format, args.k);
-  return args.act == Act::none ? cost : cost + strip_bytes_of(args.w[1].format, args.k);
+inline int64_t panel_cost(const FusedLinearArgs& args, int which) {
+  const int64_t cost = panel_bytes_of(args.w[which].format, args.k);
+  return args.act == Act::none ? cost : cost + panel_bytes_of(args.w[1].format, args.k);
 }
 
 void product(const FusedLinearArgs& args, int part, int parts) {
@@ -311,8 +311,8 @@ void product(const FusedLinearArgs& args, int part, int parts) {
   const Blocks blocks(args, tiles);
   const int units = args.act == Act::none ? args.count : 1;
   int64_t total = 0;
-  for (int i = 0; i < units; ++i) total += strip_count(args.w[i].n) * strip_cost(args, i);
-  const Range mine = share(total, part, parts);  // of all strips' bytes in a row; a strip goes with its first byte
+  for (int i = 0; i < units; ++i) total += panel_count(args.w[i].n) * panel_cost(args, i);
+  const Range mine = share(total, part, parts);  // of all panels' bytes in a row; a panel goes with its first byte
 #if defined(HEADRACE_ISA_amx)
   std::optional<MatrixRegisters> registers;
   if (in_matrix(args)) registers.emplace(std::min(args.rows, kSquare), is_grouped(args.w[0].format));
@@ -320,21 +320,21 @@ void product(const FusedLinearArgs& args, int part, int parts) {
   Sums sums;
   int64_t start = 0;
   for (int i = 0; i < units; ++i) {
-    const int64_t cost = strip_cost(args, i), strips = strip_count(args.w[i].n);
+    const int64_t cost = panel_cost(args, i), panels = panel_count(args.w[i].n);
     const auto at = [&](int64_t byte) {
-      const int64_t strip = (byte - start + cost - 1) / cost;
-      return byte <= start ? 0 : (strip < strips ? strip : strips);
+      const int64_t panel = (byte - start + cost - 1) / cost;
+      return byte <= start ? 0 : (panel < panels ? panel : panels);
     };
     const int64_t begin = at(mine.begin), end = at(mine.end);
     for (int64_t block = 0; block < blocks.count(); block += blocks.together()) {
       const Sweep sweep{blocks, block, std::min(block + blocks.together(), blocks.count())};
       if (args.act == Act::none) {
-        for (int64_t strip = begin; strip < end; ++strip) do_strip(args, scratch, tiles, sweep, i, strip, sums);
+        for (int64_t panel = begin; panel < end; ++panel) do_panel(args, scratch, tiles, sweep, i, panel, sums);
       } else {
-        do_gated_strips(args, scratch, tiles, sweep, begin, end, sums);
+        do_gated_panels(args, scratch, tiles, sweep, begin, end, sums);
       }
     }
-    start += strips * cost;
+    start += panels * cost;
   }
 }
 

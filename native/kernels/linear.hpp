@@ -2,8 +2,8 @@
 #pragma once
 #include <string>
 
-#include "../isa.hpp"
-#include "../kernels.hpp"
+#include "../platform/isa.hpp"
+#include "arguments.hpp"
 
 namespace headrace {
 
@@ -14,15 +14,15 @@ struct LinearKernels {
   // Bytes of FusedLinearArgs::scratch for `rows` rows of `k` inputs of weights in `formats` or some of them.
   size_t (*scratch_bytes)(int64_t rows, int64_t k, FormatSet formats);
   void (*prepare)(const FusedLinearArgs& args, int part, int parts);  // phase 0, split over rows
-  void (*product)(const FusedLinearArgs& args, int part, int parts);  // phase 1, split over strips
+  void (*product)(const FusedLinearArgs& args, int part, int parts);  // phase 1, split over panels
   // Row `row` of a packed weight as float32 [k] (embedding lookup from the packed head).
   void (*unpack_row)(const Weight& w, int64_t row, float* out);
-  // Packs strips [strip0, strip1) of a row-major [n, k] source whose first row in memory is row
-  // strip0 * kStrip, into their places in `packed`, the whole packed weight. Returns -1, or the first row
-  // that holds a NaN or an infinity, or the first row of a strip with a value too large for the format.
+  // Packs panels [panel0, panel1) of a row-major [n, k] source whose first row in memory is row
+  // panel0 * kPanel, into their places in `packed`, the whole packed weight. Returns -1, or the first row
+  // that holds a NaN or an infinity, or the first row of a panel with a value too large for the format.
   // The source's type is any format that checkpoints have (is_source); only that type packs into a grouped format.
-  int64_t (*pack)(Format format, Format type, const void* source, int64_t n, int64_t k, int64_t strip0,
-                  int64_t strip1, uint8_t* packed);
+  int64_t (*pack)(Format format, Format type, const void* source, int64_t n, int64_t k, int64_t panel0,
+                  int64_t panel1, uint8_t* packed);
 };
 
 size_t packed_bytes(Format format, int64_t n, int64_t k);

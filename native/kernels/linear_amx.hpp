@@ -5,8 +5,8 @@
 // int8 and int4: sums of integers are exact, so rows that come together here and those that go through AVX-512 one by one
 // get the same bits.
 //
-// Inputs lie as registers want them (linear_layout.hpp), 64 of each of 16 rows in one kilobyte; where there are
-// fewer rows, what lies behind is read with them. A strip's weights, [steps][32][4] bytes, are right as they are: a register takes
+// Inputs have the layout of registers (linear_layout.hpp), 64 of each of 16 rows in one kilobyte; where there are
+// fewer rows, what lies behind is read with them. A panel's weights, [steps][32][4] bytes, are right as they are: a register takes
 // 16 steps (of four bytes or two bfloat16) of half of the columns.
 #pragma once
 #include <algorithm>
@@ -17,10 +17,10 @@
 namespace headrace {
 namespace {
 
-static_assert(kSquare == kMatrixGroup && kDepth == kMatrixDepth, "inputs are laid out as registers want them");
+static_assert(kSquare == kMatrixGroup && kDepth == kMatrixDepth, "inputs have the layout of registers");
 
 constexpr int64_t kMatrixChunk = 16 * kDepth;  // inputs whose weights are unpacked together: 32 KB, most of L1
-constexpr int64_t kStepBytes = kStrip * 4;
+constexpr int64_t kStepBytes = kPanel * 4;
 constexpr int64_t kDepthBytes = kDepth / 4 * kStepBytes;  // of weights
 
 // Inputs of the rows of one register: those of depth d are at x + d * step.
@@ -54,7 +54,7 @@ inline void multiply_rows(const uint8_t* w, const Inputs& upper, const Inputs& l
   store_sums<kTwo, true>(acc, kStepBytes);
 }
 
-// The same with a whole strip of int4 from memory: while the matrix units multiply, the next weights are unpacked and later
+// The same with a whole panel of int4 from memory: while the matrix units multiply, the next weights are unpacked and later
 // ones fetched.
 template <bool kTwo>
 inline void multiply_int4(const uint8_t* groups, int64_t count, const Inputs& upper, const Inputs& lower, int32_t* acc) {
@@ -75,22 +75,22 @@ inline void multiply_int4(const uint8_t* groups, int64_t count, const Inputs& up
   store_sums<kTwo, true>(acc, kStepBytes);
 }
 
-// All rows with a chunk of a strip.
+// All rows with a chunk of a panel.
 template <bool kFloats>
 inline void multiply_chunk(const uint8_t* w, const uint8_t* form, int64_t stride, int64_t rows, int64_t from,
                            int64_t depths, bool ahead, int32_t* acc) {
   int64_t row = 0;
   for (; rows - row > kSquare; row += 2 * kSquare) {
     multiply_rows<kFloats, true>(w, inputs_of(form, stride, rows, row), inputs_of(form, stride, rows, row + kSquare),
-                                 from, depths, ahead && row == 0, acc + row * kStrip);
+                                 from, depths, ahead && row == 0, acc + row * kPanel);
   }
   const Inputs last = inputs_of(form, stride, rows, row);
   if (row < rows) {
-    multiply_rows<kFloats, false>(w, last, last, from, depths, ahead && row == 0, acc + row * kStrip);
+    multiply_rows<kFloats, false>(w, last, last, from, depths, ahead && row == 0, acc + row * kPanel);
   }
 }
 
-// Weights that need no unpacking are multiplied where they are, but for the end of a strip that is no whole depth: what
+// Weights that need no unpacking are multiplied where they are, but for the end of a panel that is no whole depth: what
 // follows it may be no memory or no number.
 inline const uint8_t* whole_depths(const uint8_t* w, int64_t steps, uint8_t* copy) {
   constexpr int64_t kRegisterSteps = kDepth / 4;
@@ -101,7 +101,7 @@ inline const uint8_t* whole_depths(const uint8_t* w, int64_t steps, uint8_t* cop
   return copy;
 }
 
-// acc[rows][32] = x times a strip of int8, int4 or bf16, which is fetched ahead where memory would be waited for. `rows` are
+// acc[rows][32] = x times a panel of int8, int4 or bf16, which is fetched ahead where memory would be waited for. `rows` are
 // whole registers or end with the last row.
 inline void run_matrix(Format format, const uint8_t* weights, int64_t steps, const uint8_t* form, int64_t stride,
                        int64_t rows, int32_t* acc) {

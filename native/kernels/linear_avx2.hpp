@@ -1,6 +1,6 @@
 // Tile kernels for AVX2 with FMA and F16C.
 //
-// Up to two rows take the 32 columns of a strip in one pass, three and four rows 16 columns at a time: eight accumulators
+// Up to two rows take the 32 columns of a panel in one pass, three and four rows 16 columns at a time: eight accumulators
 // either way; five and six rows take 16, in two halves where a step needs more registers. Products of bytes: linear_codes_avx2.hpp.
 #pragma once
 #include <immintrin.h>
@@ -26,7 +26,7 @@ inline void add_product(__m256& acc, __m256 w, __m256 x) { __asm__("vfmadd231ps 
 struct StepF32 {
   using Vector = __m256;
   static constexpr int kBytes = 32;
-  static constexpr bool kTall = true;  // six rows of two vectors and what a step needs beside them fit 16 registers
+  static constexpr bool kTall = true;  // six rows of two vectors and what else a step needs fit 16 registers
   static Vector load(const void* at) { return _mm256_loadu_ps(static_cast<const float*>(at)); }
   static void store(void* at, Vector v) { _mm256_storeu_ps(static_cast<float*>(at), v); }
   static constexpr int kWords = 1;  // of a row's inputs
@@ -129,7 +129,7 @@ HEADRACE_LEAF void tile(const uint8_t* w, const uint32_t* x, int64_t steps, void
 inline void widen_bf16(const uint8_t* w, int64_t steps, uint8_t* out) {
   for (int64_t s = 0; s < steps; ++s, w += 128, out += 256) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kStripVectors; ++v) {
+    for (int v = 0; v < kPanelVectors; ++v) {
       const StepBf16::Lane lane = StepBf16::weights(w + v * 32);
       StepF32::store(out + v * 32, lane.even);
       StepF32::store(out + 128 + v * 32, lane.odd);

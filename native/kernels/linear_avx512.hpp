@@ -211,7 +211,7 @@ inline void unpack_groups(const uint8_t* from, int64_t groups, uint8_t* out, boo
   }
 }
 
-// Rounds a row as linear_prepare.hpp says, which is where NaN and infinities are met.
+// Rounds a row as linear_prepare.hpp says, which handles NaN and infinities.
 #define HEADRACE_OWN_ROUNDING 1
 inline uint32_t largest_magnitude(const float* x, int64_t count) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
@@ -258,7 +258,7 @@ inline __m512 butterfly(__m512 x, __m512 partner, int negative) {
   return _mm512_fmadd_ps(x, sign, partner);
 }
 
-// Rotates one block of 16 * kVectors values in registers, in the order of butterflies that strip.hpp defines.
+// Rotates one block of 16 * kVectors values in registers, in the order of butterflies that panel.hpp defines.
 template <int kVectors>
 void rotate_block(const float* from, float* to) {
   constexpr int kAheadFloats = 1024;

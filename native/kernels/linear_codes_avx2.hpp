@@ -15,7 +15,7 @@ namespace {
 #define HEADRACE_INLINE inline __attribute__((always_inline))  // what works on a leaf's registers
 
 constexpr int kLanes = 8;  // outputs of a vector, four inputs each
-constexpr int kStripVectors = kStrip / kLanes;
+constexpr int kPanelVectors = kPanel / kLanes;
 constexpr int32_t kWeightZero = 0;  // kernels take 128 off the stored bytes
 
 inline __m256i load_vector(const void* at) { return _mm256_loadu_si256(static_cast<const __m256i*>(at)); }
@@ -67,12 +67,12 @@ struct Planes {
   static __m256i at(const uint8_t* planes, int step, int v, __m256i table) {
     __m256i code = plane_field<kLow>(planes, step, v);
     if constexpr (kHigh > 0) {
-      code = _mm256_or_si256(code, plane_field<kHigh, kLow>(planes + kGroup * kStrip / 8 * kLow, step, v));
+      code = _mm256_or_si256(code, plane_field<kHigh, kLow>(planes + kGroup * kPanel / 8 * kLow, step, v));
     }
     return kTable ? _mm256_shuffle_epi8(table, code) : code;
   }
 };
-// A table of bytes 128 too high, as the numbers that they stand for.
+// A table of bytes 128 too high, as the numbers that they encode.
 inline __m256i load_table(const uint8_t* table) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
   return _mm256_broadcastsi128_si256(_mm_xor_si128(bytes, _mm_set1_epi8(-128)));
@@ -219,7 +219,7 @@ HEADRACE_INLINE void sum_steps(const uint8_t* group, int begin, int v0, const ui
   }
 }
 
-// Asks for `bytes` bytes.
+// Prefetches `bytes` bytes.
 HEADRACE_INLINE void fetch(const uint8_t* at, int64_t bytes) {
   for (int64_t line = 0; line < bytes; line += 64) _mm_prefetch(reinterpret_cast<const char*>(at + line), _MM_HINT_T0);
 }

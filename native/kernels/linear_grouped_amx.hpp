@@ -39,11 +39,11 @@ inline void multiply_square(const uint8_t* x, const uint8_t* codes, int32_t* sum
   _tile_zero(0);
   if constexpr (kHalves) {
     _tile_loadd(6, x, kMatrixDepth);
-    _tile_loadd(7, codes, kStrip * 4);
+    _tile_loadd(7, codes, kPanel * 4);
     _tile_dpbssd(0, 6, 7);
   } else {
     _tile_loadd(4, x, kMatrixDepth);
-    _tile_loadd(5, codes, kStrip * 4);
+    _tile_loadd(5, codes, kPanel * 4);
     _tile_dpbssd(0, 4, 5);
   }
   _tile_stored(0, sums, kSquare * 4);
@@ -52,7 +52,7 @@ inline void multiply_square(const uint8_t* x, const uint8_t* codes, int32_t* sum
 template <int kRows, bool kHalves, bool kMinima>
 HEADRACE_LEAF void matrix_groups(const MatrixTile& t) {
   constexpr int kParts = kHalves ? 2 : 1;
-  constexpr int64_t kInputBytes = kGroup / kParts, kCodeBytes = kGroup * kStrip / kParts;
+  constexpr int64_t kInputBytes = kGroup / kParts, kCodeBytes = kGroup * kPanel / kParts;
   alignas(64) int32_t squares[kSquares][kSquare * kSquare];
   const int64_t parts = t.groups * kParts;
   const auto multiply = [&](int64_t part) {
@@ -63,7 +63,7 @@ HEADRACE_LEAF void matrix_groups(const MatrixTile& t) {
   for (int64_t part = 0; part < std::min<int64_t>(kGroupsAhead, parts); ++part) multiply(part);
   __m512 acc[kRows];
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) acc[r] = _mm512_loadu_ps(t.acc + r * kStrip);
+  for (int r = 0; r < kRows; ++r) acc[r] = _mm512_loadu_ps(t.acc + r * kPanel);
   const uint8_t* ahead = t.ahead;
   for (int64_t part = 0; part < parts; ++part) {
     if (part + kGroupsAhead < parts) multiply(part + kGroupsAhead);
@@ -85,7 +85,7 @@ HEADRACE_LEAF void matrix_groups(const MatrixTile& t) {
     }
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(t.acc + r * kStrip, acc[r]);
+  for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(t.acc + r * kPanel, acc[r]);
 }
 
 using MatrixKernel = void (*)(const MatrixTile& tile);
@@ -118,13 +118,13 @@ inline void unpack_signed(const Grouped& g, const uint8_t* planes, const uint8_t
   });
 }
 
-// Adds the products of one strip with rows [row0, row0 + rows) to acc[rows][32]. They are whole
+// Adds the products of one panel with rows [row0, row0 + rows) to acc[rows][32]. They are whole
 // registers or end with the last row.
-inline void run_grouped_matrix(const Weight& w, int64_t strip_index, const Scratch& scratch, int64_t row0, int64_t rows,
+inline void run_grouped_matrix(const Weight& w, int64_t panel_index, const Scratch& scratch, int64_t row0, int64_t rows,
                                float* acc) {
   const Grouped g = grouped(w.format);
   const Table table(w.format);
-  const uint8_t* strip = w.data + strip_index * grouped_strip_bytes(g, w.k);
+  const uint8_t* panel = w.data + panel_index * grouped_panel_bytes(g, w.k);
   const int64_t groups = group_count(w.k), stride = matrix_stride(Form::grouped, w.k);
   const uint8_t* form = reinterpret_cast<const uint8_t*>(scratch.words[static_cast<int>(Form::grouped)]);
   const int64_t most = rows <= 2 * kSquare ? kChunkOfFew : kChunkGroups;
@@ -132,9 +132,9 @@ inline void run_grouped_matrix(const Weight& w, int64_t strip_index, const Scrat
   for (int64_t at = 0; at < groups; at += most) {
     const int64_t count = std::min(groups - at, most);
     for (int64_t i = 0; i < count; ++i) {
-      const uint8_t* head = strip + group_start(g, at + i);
-      read_scales(g.scales, fine_of(g, strip, at + i), head, chunk.scales[i]);
-      unpack_signed(g, head + head_bytes(g.scales), table.bytes, chunk.bytes + i * kGroup * kStrip);
+      const uint8_t* head = panel + group_start(g, at + i);
+      read_scales(g.scales, fine_of(g, panel, at + i), head, chunk.scales[i]);
+      unpack_signed(g, head + head_bytes(g.scales), table.bytes, chunk.bytes + i * kGroup * kPanel);
     }
     memory_is_as_written();
     for (int64_t row = 0; row < rows; row += kSquare) {
@@ -149,11 +149,11 @@ inline void run_grouped_matrix(const Weight& w, int64_t strip_index, const Scrat
         t.x = form + (row0 + row) * stride + at / 2 * t.depth_bytes;
         t.inputs = scratch.group_inputs + ((row0 + row) * groups + at * together) * kGroupInputs;
         t.groups = count;
-        t.acc = acc + row * kStrip + h * 16;
+        t.acc = acc + row * kPanel + h * 16;
         // The first rows fetch the next chunk.
         t.ahead_stride = group_bytes(g);
         t.ahead_bytes = row == 0 ? (t.ahead_stride + 1) / 2 : 0;
-        t.ahead = strip + group_start(g, at + most) - fine_bytes(g.scales) + h * t.ahead_bytes;
+        t.ahead = panel + group_start(g, at + most) - fine_bytes(g.scales) + h * t.ahead_bytes;
         kernel(t);
       }
     }

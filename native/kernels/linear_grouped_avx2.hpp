@@ -28,7 +28,7 @@ constexpr int pass_rows() {
   return kSpans<Reader, kSteps> && kRows > 3 ? (kRows + 1) / 2 : kRows;
 }
 
-// Vectors that a pass takes: pairs of 16 bits, or words of 32 with the steps' pairs or the weights' magnitudes beside them.
+// Vectors that a pass takes: pairs of 16 bits, or words of 32 with the steps' pairs or the weights' magnitudes next to them.
 template <class Reader, int kRows, int kSteps>
 constexpr int pass_vectors() {
   if (!Reader::kSigned && Reader::kSpan >= kSteps) return kRows <= 2 ? 4 : 2;
@@ -87,7 +87,7 @@ HEADRACE_INLINE void add_scaled(float* to, const GroupScales& s, const uint32_t*
     const __m256 scale = _mm256_loadu_ps(s.scale[half] + column);
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
-      float* acc = to + (first + r) * kStrip + column;
+      float* acc = to + (first + r) * kPanel + column;
       const __m256 row = broadcast_float(in[kInputScale * kStride + first + r]);
       __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(words[r][v]), _mm256_mul_ps(scale, row), _mm256_loadu_ps(acc));
       if constexpr (kMinima) {
@@ -114,7 +114,7 @@ HEADRACE_INLINE void add_pass(float* acc, const GroupScales& s, const uint8_t* g
 
 template <class Reader, bool kAlone, int kRows, bool kHalves, bool kMinima>
 HEADRACE_LEAF void multiply_groups(const GroupTile& tile) {
-  const GroupTile t = tile;  // for all the compiler knows, stores to the sums may change the tile, but not this copy
+  const GroupTile t = tile;  // the compiler must assume that stores to the sums change the tile, but not this copy
   assert(kMinima || Reader::kSigned || t.zero == 1 << Reader::kZeroBit);
   constexpr int kSteps = kHalves ? 4 : 8, kPass = pass_rows<Reader, kRows, kSteps>();
   constexpr int kVectors = pass_vectors<Reader, kPass, kSteps>();
@@ -129,7 +129,7 @@ HEADRACE_LEAF void multiply_groups(const GroupTile& tile) {
     if constexpr (kAlone) scales_of_group(t.kind, t.fine, w - t.head_bytes, own);
     const GroupScales& s = kAlone ? own : t.scales[g];
     fetch(ahead, t.ahead_stride);
-    for (int v0 = 0; v0 < kStripVectors; v0 += kVectors) {
+    for (int v0 = 0; v0 < kPanelVectors; v0 += kVectors) {
 #pragma GCC unroll 2
       for (int half = 0; half < (kHalves ? 2 : 1); ++half) {
         add_pass<Reader, kHalves, kMinima, kRows, 0, kPass, kVectors>(t.acc, s, w, x, in, half, v0, table);
@@ -147,7 +147,7 @@ inline void unpack_planes(const uint8_t* planes, const uint8_t* table, uint8_t* 
 #pragma GCC unroll 8
   for (int step = 0; step < 8; ++step) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kStripVectors; ++v) {
+    for (int v = 0; v < kPanelVectors; ++v) {
       __m256i* to = reinterpret_cast<__m256i*>(out + step * 128 + v * 32);
       _mm256_storeu_si256(to, Reader::at(planes, step, v, values));
     }

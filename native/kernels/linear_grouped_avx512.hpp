@@ -27,7 +27,7 @@ struct Planes {
   static __m512i at(const uint8_t* planes, int step, int h, __m512i table) {
     __m512i code = plane_field<kLow>(planes, step, h);
     if constexpr (kHigh > 0) {
-      const __m512i high = plane_field<kHigh>(planes + kGroup * kStrip / 8 * kLow, step, h);
+      const __m512i high = plane_field<kHigh>(planes + kGroup * kPanel / 8 * kLow, step, h);
       code = _mm512_or_si512(code, _mm512_slli_epi16(high, kLow));
     }
     return kTable ? _mm512_shuffle_epi8(table, code) : code;
@@ -108,7 +108,7 @@ HEADRACE_LEAF void multiply_groups(const GroupTile& t) {
       const __m512 scale0 = _mm512_loadu_ps(s.scale[half]), scale1 = _mm512_loadu_ps(s.scale[half] + 16);
 #pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) {
-        float* acc = t.acc + r * kStrip;
+        float* acc = t.acc + r * kPanel;
         const __m512 row = broadcast_float(in[kInputScale * kRows + r]);
         __m512 sum0 = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a[r]), _mm512_mul_ps(scale0, row), _mm512_loadu_ps(acc));
         __m512 sum1 = _mm512_fmadd_ps(_mm512_cvtepi32_ps(b[r]), _mm512_mul_ps(scale1, row), _mm512_loadu_ps(acc + 16));

@@ -5,12 +5,12 @@
 namespace headrace {
 namespace {
 
-// Codes of kLow + kHigh bits from their planes. In words of 32 bits, whose shifts every ISA vectorises.
+// Codes of kLow + kHigh bits from their planes. In words of 32 bits, whose shifts every ISA vectorizes.
 template <int kLow, int kHigh>
 inline void join_planes(const uint8_t* planes, uint8_t* out) {
-  constexpr int kWords = kStrip;  // of a step
+  constexpr int kWords = kPanel;  // of a step
   constexpr uint32_t kLowMask = 0x01010101u * ((1 << kLow) - 1), kHighMask = 0x01010101u * ((1 << kHigh) - 1);
-  const uint8_t* high = planes + kGroup * kStrip / 8 * kLow;
+  const uint8_t* high = planes + kGroup * kPanel / 8 * kLow;
 #pragma GCC unroll 8
   for (int step = 0; step < kGroup / 4; ++step) {
     uint32_t words[kWords], upper[kWords];
@@ -47,7 +47,7 @@ HEADRACE_LEAF void tile_group(const GroupTile& t) {
     for (int half = 0; half < kParts; ++half) {
       const int64_t step = g * 8 + half * 4;
       const uint8_t* w = t.codes + g * t.stride + half * 512;
-      int32_t sums[kRows * kStrip] = {};
+      int32_t sums[kRows * kPanel] = {};
       tile_int8<kRows>(w, t.x + step * kRows, 8 / kParts, sums, {w, 0, 0});
       const GroupScales& s = t.scales[g];
       for (int r = 0; r < kRows; ++r) {
@@ -56,9 +56,9 @@ HEADRACE_LEAF void tile_group(const GroupTile& t) {
         const float total = row * static_cast<float>(codes);
         // Where int8's kernel takes 128 off the bytes by itself, that is no longer part of the zero.
         const int32_t offset = codes * (t.zero - 128 + kWeightZero);
-        float* acc = t.acc + r * kStrip;
-        for (int c = 0; c < kStrip; ++c) {
-          acc[c] += static_cast<float>(sums[r * kStrip + c] + offset) * (s.scale[half][c] * row);
+        float* acc = t.acc + r * kPanel;
+        for (int c = 0; c < kPanel; ++c) {
+          acc[c] += static_cast<float>(sums[r * kPanel + c] + offset) * (s.scale[half][c] * row);
           if (kMinima) acc[c] += s.minimum[half][c] * total;
         }
       }

@@ -1,4 +1,4 @@
-// How a product lays out its scratch: rows in tiles, the inputs in the forms that the formats want.
+// How a product lays out its scratch: rows in tiles, the inputs in the forms that the formats need.
 //
 // Rows are split into tiles of at most kMaxRows rows, as even as possible. A form of a tile is
 // [steps][rows of the tile] words of 32 bits, where a step is one input as float (f32, f16, FP8 weights),
@@ -21,7 +21,7 @@ namespace {
 #define HEADRACE_LEAF __attribute__((noipa))
 #endif
 
-// What a tile kernel asks for ahead of its use: at each step the line at base + step * stride, and the
+// What a tile kernel prefetches: at each step the line at base + step * stride, and the
 // one `second` bytes further; where `far` is not 0, so many bytes further both of them for the second cache.
 struct Prefetch {
   const uint8_t* base;
@@ -64,7 +64,7 @@ struct GroupTile {
 };
 using GroupKernel = void (*)(const GroupTile& tile);
 
-// What a grouped kernel knows of a row's 32 inputs: their scale, minus the sums of the codes of inputs 0 to 15, 16 to 31
+// What a grouped kernel needs of a row's 32 inputs: their scale, minus the sums of the codes of inputs 0 to 15, 16 to 31
 // and of all (integers), minus scale * sum of all.
 enum GroupInput : int { kInputScale = 0, kInputLow = 1, kInputHigh = 2, kInputAll = 3, kInputSum = 4 };
 constexpr int kGroupInputs = 5;
@@ -121,32 +121,32 @@ constexpr int64_t kBf16Words = 2;  // of a step
 constexpr int64_t kBf16Words = 1;
 #endif
 
-// Steps of a strip's weights, and words of a row's inputs.
+// Steps of a panel's weights, and words of a row's inputs.
 inline int64_t weight_steps(Form form, int64_t k) {
   if (form == Form::int8 || form == Form::grouped) return round_up(k, kGroup) / 4;
   return form == Form::bf16 ? (k + 1) / 2 : k;
 }
 inline int64_t form_words(Form form, int64_t k) { return weight_steps(form, k) * (form == Form::bf16 ? kBf16Words : 1); }
-inline int64_t strip_bytes_of(Format format, int64_t k) {
+inline int64_t panel_bytes_of(Format format, int64_t k) {
   switch (format) {
     case Format::f32:
-      return F32::strip_bytes(k);
+      return F32::panel_bytes(k);
     case Format::f16:
-      return F16::strip_bytes(k);
+      return F16::panel_bytes(k);
     case Format::bf16:
-      return Bf16::strip_bytes(k);
+      return Bf16::panel_bytes(k);
     case Format::int8:
-      return Int8::strip_bytes(k);
+      return Int8::panel_bytes(k);
     case Format::int4:
-      return Int4::strip_bytes(k);
+      return Int4::panel_bytes(k);
     default:
-      return grouped_strip_bytes(grouped(format), k);
+      return grouped_panel_bytes(grouped(format), k);
   }
 }
 
 struct Tiles {
   int64_t rows, count;
-  int64_t base, extra;  // rows of a tile, and how many tiles at the front have one more: divided once, as it is asked for with every strip
+  int64_t base, extra;  // rows of a tile, and how many tiles at the front have one more: divided once, since every panel needs it
   Tiles(int64_t rows_, int64_t most)
       : rows(rows_), count((rows_ + most - 1) / most), base(count > 0 ? rows / count : 0), extra(rows - base * count) {}
   int64_t begin(int64_t tile) const { return tile * base + (tile < extra ? tile : extra); }
@@ -166,10 +166,10 @@ constexpr FormatSet formats_with(Form form) {
 constexpr FormatSet kFormatsOf[kForms] = {formats_with(Form::f32), formats_with(Form::bf16), formats_with(Form::int8),
                                           formats_with(Form::grouped)};
 
-// Whether weights in these formats want their inputs in a form.
-inline bool want(FormatSet formats, Form form) { return (formats & kFormatsOf[static_cast<int>(form)]) != 0; }
+// Whether weights in these formats need their inputs in a form.
+inline bool needs(FormatSet formats, Form form) { return (formats & kFormatsOf[static_cast<int>(form)]) != 0; }
 
-// Memory of the forms that are wanted; the others have none.
+// Memory of the forms that are needed; the others have none.
 struct Scratch {
   uint32_t* words[kForms];  // by form; tile t starts at begin(t) * form_words
   // Of the grouped form: tile t, [groups][kGroupInputs][rows of t], at begin(t) * groups * kGroupInputs; for matrix registers
@@ -193,13 +193,13 @@ inline Scratch scratch_of(uint8_t* base, int64_t rows, int64_t k, FormatSet form
   };
   for (int form = 0; form < kForms; ++form) {
     const Form which = static_cast<Form>(form);
-    if (!want(formats, which)) continue;
+    if (!needs(formats, which)) continue;
     const bool padded = kMatrix && which != Form::f32;
     s.words[form] = reinterpret_cast<uint32_t*>(take(rows * (padded ? matrix_stride(which, k) : form_words(which, k) * 4)));
   }
-  if (want(formats, Form::grouped)) s.group_inputs = reinterpret_cast<uint32_t*>(take(rows * group_count(k) * kGroupInputs * 4));
-  if (kPairSums && want(formats, Form::int8)) s.pair_sums = reinterpret_cast<uint32_t*>(take(rows * pair_count(k) * 4));
-  if (want(formats, Form::int8)) {
+  if (needs(formats, Form::grouped)) s.group_inputs = reinterpret_cast<uint32_t*>(take(rows * group_count(k) * kGroupInputs * 4));
+  if (kPairSums && needs(formats, Form::int8)) s.pair_sums = reinterpret_cast<uint32_t*>(take(rows * pair_count(k) * 4));
+  if (needs(formats, Form::int8)) {
     s.scales = reinterpret_cast<float*>(take(rows * 4));
     s.sums = reinterpret_cast<int32_t*>(take(rows * 4));
   }

@@ -1,6 +1,6 @@
 // Tile kernels for ARMv8.2 with the dot product instructions.
 //
-// Up to two rows take the 32 columns of a strip in one pass, three and four rows 16 columns at a time:
+// Up to two rows take the 32 columns of a panel in one pass, three and four rows 16 columns at a time:
 // 16 accumulators either way. sdot is signed by signed, so stored bytes lose their 128 on the way in.
 #pragma once
 #include <arm_neon.h>
@@ -115,7 +115,7 @@ void tile_int8(const uint8_t* w, const uint32_t* x, int64_t steps, void* sums, P
 // Bytes below 16 by a table of 16.
 inline void lookup(const uint8_t* table, uint8_t* bytes) {
   const uint8x16_t values = vld1q_u8(table);
-  for (int64_t i = 0; i < kGroup * kStrip; i += 16) vst1q_u8(bytes + i, vqtbl1q_u8(values, vld1q_u8(bytes + i)));
+  for (int64_t i = 0; i < kGroup * kPanel; i += 16) vst1q_u8(bytes + i, vqtbl1q_u8(values, vld1q_u8(bytes + i)));
 }
 
 }  // namespace

@@ -7,11 +7,11 @@ namespace {
 
 // `groups` groups of 576 bytes into [8 groups][32][4] bytes.
 inline void unpack_groups(const uint8_t* from, int64_t groups, uint8_t* out) {
-  for (int64_t g = 0; g < groups; ++g, from += kGroupBytes, out += kGroup * kStrip) {
-    uint8_t multiplier[kStrip * 4], offset[kStrip * 4];
-    for (int c = 0; c < kStrip * 4; ++c) {
+  for (int64_t g = 0; g < groups; ++g, from += kGroupBytes, out += kGroup * kPanel) {
+    uint8_t multiplier[kPanel * 4], offset[kPanel * 4];
+    for (int c = 0; c < kPanel * 4; ++c) {
       multiplier[c] = from[c / 4];
-      offset[c] = from[kStrip + c / 4];
+      offset[c] = from[kPanel + c / 4];
     }
     for (int line = 0; line < 8; ++line) {
       const uint8_t* codes = from + 64 + line * 64;

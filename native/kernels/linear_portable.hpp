@@ -1,4 +1,4 @@
-// Tile kernels in plain C++: loops over the 32 columns of a strip that compilers vectorise.
+// Tile kernels in plain C++: loops over the 32 columns of a panel that compilers vectorize.
 #pragma once
 #include "linear_layout.hpp"
 
@@ -12,11 +12,11 @@ template <int kRows>
 HEADRACE_LEAF void tile_f32(const uint8_t* w, const uint32_t* x, int64_t steps, void* sums, Prefetch) {
   float* acc = static_cast<float*>(sums);
   for (int64_t s = 0; s < steps; ++s, w += 128, x += kRows) {
-    float line[kStrip];
+    float line[kPanel];
     std::memcpy(line, w, sizeof line);
     for (int r = 0; r < kRows; ++r) {
       const float xr = float_of(x[r]);
-      for (int c = 0; c < kStrip; ++c) acc[r * kStrip + c] += line[c] * xr;
+      for (int c = 0; c < kPanel; ++c) acc[r * kPanel + c] += line[c] * xr;
     }
   }
 }
@@ -25,13 +25,13 @@ template <int kRows>
 HEADRACE_LEAF void tile_f16(const uint8_t* w, const uint32_t* x, int64_t steps, void* sums, Prefetch) {
   float* acc = static_cast<float*>(sums);
   for (int64_t s = 0; s < steps; ++s, w += 64, x += kRows) {
-    uint16_t half[kStrip];
+    uint16_t half[kPanel];
     std::memcpy(half, w, sizeof half);
-    float line[kStrip];
-    for (int c = 0; c < kStrip; ++c) line[c] = from_f16(half[c]);
+    float line[kPanel];
+    for (int c = 0; c < kPanel; ++c) line[c] = from_f16(half[c]);
     for (int r = 0; r < kRows; ++r) {
       const float xr = float_of(x[r]);
-      for (int c = 0; c < kStrip; ++c) acc[r * kStrip + c] += line[c] * xr;
+      for (int c = 0; c < kPanel; ++c) acc[r * kPanel + c] += line[c] * xr;
     }
   }
 }
@@ -40,14 +40,14 @@ template <int kRows>
 HEADRACE_LEAF void tile_bf16(const uint8_t* w, const uint32_t* x, int64_t steps, void* sums, Prefetch) {
   float* acc = static_cast<float*>(sums);
   for (int64_t s = 0; s < steps; ++s, w += 128, x += kRows) {
-    uint32_t pair[kStrip];
+    uint32_t pair[kPanel];
     std::memcpy(pair, w, sizeof pair);
     for (int r = 0; r < kRows; ++r) {
       const float even = float_of(x[r] << 16);
       const float odd = float_of(x[r] & 0xffff0000u);
-      for (int c = 0; c < kStrip; ++c) {
-        const float sum = acc[r * kStrip + c] + float_of(pair[c] << 16) * even;
-        acc[r * kStrip + c] = sum + float_of(pair[c] & 0xffff0000u) * odd;
+      for (int c = 0; c < kPanel; ++c) {
+        const float sum = acc[r * kPanel + c] + float_of(pair[c] << 16) * even;
+        acc[r * kPanel + c] = sum + float_of(pair[c] & 0xffff0000u) * odd;
       }
     }
   }
@@ -57,11 +57,11 @@ template <int kRows>
 HEADRACE_LEAF void tile_int8(const uint8_t* w, const uint32_t* x, int64_t steps, void* sums, Prefetch) {
   int32_t* acc = static_cast<int32_t*>(sums);
   for (int64_t s = 0; s < steps; ++s, w += 128, x += kRows) {
-    // Even and odd bytes of the inputs' quadruples apart, as 16-bit numbers, so that products vectorise.
-    uint16_t pairs[2 * kStrip];
+    // Even and odd bytes of the inputs' quadruples apart, as 16-bit numbers, so that products vectorize.
+    uint16_t pairs[2 * kPanel];
     std::memcpy(pairs, w, sizeof pairs);
-    int16_t even[2 * kStrip], odd[2 * kStrip];
-    for (int c = 0; c < 2 * kStrip; ++c) {
+    int16_t even[2 * kPanel], odd[2 * kPanel];
+    for (int c = 0; c < 2 * kPanel; ++c) {
       even[c] = static_cast<int16_t>(pairs[c] & 255);
       odd[c] = static_cast<int16_t>(pairs[c] >> 8);
     }
@@ -69,9 +69,9 @@ HEADRACE_LEAF void tile_int8(const uint8_t* w, const uint32_t* x, int64_t steps,
       int8_t q[4];
       std::memcpy(q, x + r, 4);
       const int16_t q0 = q[0], q1 = q[1], q2 = q[2], q3 = q[3];
-      for (int c = 0; c < kStrip; ++c) {
-        acc[r * kStrip + c] += even[2 * c] * q0 + even[2 * c + 1] * q2;
-        acc[r * kStrip + c] += odd[2 * c] * q1 + odd[2 * c + 1] * q3;
+      for (int c = 0; c < kPanel; ++c) {
+        acc[r * kPanel + c] += even[2 * c] * q0 + even[2 * c + 1] * q2;
+        acc[r * kPanel + c] += odd[2 * c] * q1 + odd[2 * c + 1] * q3;
       }
     }
   }
@@ -79,7 +79,7 @@ HEADRACE_LEAF void tile_int8(const uint8_t* w, const uint32_t* x, int64_t steps,
 
 // Bytes below 16 by a table of 16.
 inline void lookup(const uint8_t* table, uint8_t* bytes) {
-  for (int64_t i = 0; i < kGroup * kStrip; ++i) bytes[i] = table[bytes[i]];
+  for (int64_t i = 0; i < kGroup * kPanel; ++i) bytes[i] = table[bytes[i]];
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Phase 0: norm, then the forms of the input that the weights want.
+// Phase 0: norm, then the forms of the input that the weights need.
 //
 // Each row by itself and in an order that depends on its length alone: the sum of squares runs in 32
 // lanes that are folded pairwise, the rotation's butterflies go from distance 1 upwards.
@@ -144,13 +144,13 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
     norm_row(x, args.norm_weight, args.norm_eps, k, buffer);
     x = buffer;
   }
-  if (want(formats, Form::f32)) spread(x, k, stride, place(Form::f32));
+  if (needs(formats, Form::f32)) spread(x, k, stride, place(Form::f32));
   if (k < rotated_k(k)) {
     if (x != buffer) std::memcpy(buffer, x, static_cast<size_t>(k) * 4);
     for (int64_t i = k; i < rotated_k(k); ++i) buffer[i] = 0;
     x = buffer;
   }
-  if (want(formats, Form::bf16) && !in_matrix(args)) {
+  if (needs(formats, Form::bf16) && !in_matrix(args)) {
     uint32_t* out = place(Form::bf16);
     for (int64_t i = 0; i < form_words(Form::bf16, k); ++i) {
       if constexpr (kBf16Words == 2) {
@@ -159,10 +159,10 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
         out[i * stride] = to_bf16(x[2 * i]) | static_cast<uint32_t>(to_bf16(x[2 * i + 1])) << 16;
       }
     }
-  } else if (want(formats, Form::bf16)) {
+  } else if (needs(formats, Form::bf16)) {
     for (int64_t i = 0; i < rotated_k(k); ++i) halves[i] = to_bf16(x[i]);
   }
-  if (want(formats, Form::grouped)) {
+  if (needs(formats, Form::grouped)) {
     const bool matrix = in_matrix(args);
     const int64_t begin = matrix ? row / kMatrixGroup * kMatrixGroup : tiles.begin(tile);
     const int64_t rows = matrix ? matrix_together(args.rows, begin) : stride;
@@ -171,7 +171,7 @@ inline void prepare_row(const FusedLinearArgs& args, const Scratch& scratch, con
       quantise_group(x + g * kGroup, rows, by_group + g * kGroup, inputs + g * kGroupInputs * rows);
     }
   }
-  if (want(formats, Form::int8)) {
+  if (needs(formats, Form::int8)) {
     rotate_row(x, buffer, rotated_k(k), rotation_block(k));
     quantise_row(buffer, rotated_k(k), by_row, scratch.scales + row, scratch.sums + row);
 #if defined(HEADRACE_ISA_avx2)
@@ -204,18 +204,18 @@ inline void prepare_rows(const FusedLinearArgs& args, const Scratch& scratch, co
   const int64_t padded = rotated_k(args.k), steps = padded / 4, tile = tiles.of_row(row), stride = tiles.size(tile);
   int8_t* by_row = reinterpret_cast<int8_t*>(buffer + padded);
   int8_t* by_group = by_row + kRowsTogether * padded;
-  uint16_t* halves = reinterpret_cast<uint16_t*>(by_row);  // of matrix registers, where nothing else is wanted
+  uint16_t* halves = reinterpret_cast<uint16_t*>(by_row);  // of matrix registers, where no other form is needed
   for (int64_t i = 0; i < count; ++i) {
     prepare_row(args, scratch, tiles, formats, row + i, buffer, by_row + i * padded, by_group + i * padded,
                 halves + i * padded);
   }
   if (in_matrix(args)) {
-    const bool by_groups = want(formats, Form::grouped);
-    const int64_t bytes = want(formats, Form::bf16) ? 2 * padded : padded;
+    const bool by_groups = needs(formats, Form::grouped);
+    const int64_t bytes = needs(formats, Form::bf16) ? 2 * padded : padded;
     return lay_out(args, scratch, row, count, by_groups ? by_group : by_row, bytes);
   }
   for (const Form form : {Form::int8, Form::grouped}) {
-    if (!want(formats, form)) continue;
+    if (!needs(formats, form)) continue;
     const int8_t* rounded = form == Form::int8 ? by_row : by_group;
     uint32_t* out = scratch.words[static_cast<int>(form)] + tiles.begin(tile) * steps + row - tiles.begin(tile);
     if (count == kRowsTogether) {

@@ -33,7 +33,7 @@ inline __m256i round_bytes(const float* x, __m256 factor) {
   return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
-// Sums of four neighbouring bytes each.
+// Sums of four neighboring bytes each.
 inline __m256i sum_fours(__m256i bytes) {
   return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes), _mm256_set1_epi16(1));
 }
@@ -61,8 +61,8 @@ inline void round_group(const float* x, float factor, int8_t* out, int32_t* low,
   *high = sum_of(_mm256_extracti128_si256(sums, 1));
 }
 
-// Sums of the rounded inputs of two groups at a time in the halves of words `stride` apart, as int4 wants them; a last group
-// alone has zero beside it.
+// Sums of the rounded inputs of two groups at a time in the halves of words `stride` apart, as int4 needs them; a single
+// last group is paired with zero.
 inline void sum_pairs(const int8_t* row, int64_t groups, int64_t stride, uint32_t* out) {
   const auto sum = [&](int64_t group) {
     const __m256i fours = sum_fours(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + group * kGroup)));

@@ -16,20 +16,20 @@ HEADRACE_TABLE_LOOKUP(LinearKernels, linear)
 namespace headrace {
 
 size_t packed_bytes(Format format, int64_t n, int64_t k) {
-  const auto bytes = [&](int64_t strip) { return static_cast<size_t>(strip * strip_count(n)); };
+  const auto bytes = [&](int64_t panel) { return static_cast<size_t>(panel * panel_count(n)); };
   switch (format) {
     case Format::f32:
-      return bytes(F32::strip_bytes(k));
+      return bytes(F32::panel_bytes(k));
     case Format::f16:
-      return bytes(F16::strip_bytes(k));
+      return bytes(F16::panel_bytes(k));
     case Format::bf16:
-      return bytes(Bf16::strip_bytes(k));
+      return bytes(Bf16::panel_bytes(k));
     case Format::int8:
-      return bytes(Int8::strip_bytes(k));
+      return bytes(Int8::panel_bytes(k));
     case Format::int4:
-      return bytes(Int4::strip_bytes(k));
+      return bytes(Int4::panel_bytes(k));
     default:
-      return bytes(grouped_strip_bytes(grouped(format), k));
+      return bytes(grouped_panel_bytes(grouped(format), k));
   }
 }
 

@@ -46,7 +46,7 @@ class MatrixRegisters {
   MatrixRegisters& operator=(const MatrixRegisters&) = delete;
 };
 
-// GCC does not know that loading a register reads memory, nor that storing one writes it: what was written must not wait.
+// GCC does not model that loading a register reads memory and storing one writes it: pending writes must complete first.
 inline void memory_is_as_written() { asm volatile("" ::: "memory"); }
 
 inline void begin_sums() {

@@ -67,7 +67,7 @@ static inline void route_row(const RouteArgs& args, const float* logits, float* 
   float all = 0, those = 0;
   for (int32_t i = 0; i < count; ++i) all += gates[i];
   for (int32_t i = 0; i < count; ++i) those += chosen[i] ? gates[i] : 0.0f;
-  const float total = args.normalise ? those + 1e-20f : (args.sigmoid ? 1.0f : all);
+  const float total = args.normalize ? those + 1e-20f : (args.sigmoid ? 1.0f : all);
   for (int32_t i = 0; i < count; ++i) gates[i] = chosen[i] ? gates[i] / total * args.scale : 0.0f;
 }
 

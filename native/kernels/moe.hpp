@@ -1,7 +1,7 @@
 // What a mixture of experts does outside its products: routing, gpt-oss's activation, the sum of the experts.
 #pragma once
-#include "../isa.hpp"
-#include "../kernels.hpp"
+#include "../platform/isa.hpp"
+#include "arguments.hpp"
 
 namespace headrace {
 
@@ -18,7 +18,7 @@ struct RouteArgs {
   int32_t groups = 1;
   int32_t top_groups = 1;
   bool sigmoid = false;
-  bool normalise = false;
+  bool normalize = false;
   float scale = 1;
 };
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "../isa.hpp"
+#include "../platform/isa.hpp"
 
 namespace headrace {
 

@@ -1,7 +1,7 @@
 // Layers whose memory of a sequence has a fixed size: causal convolution and selective scan.
 #pragma once
-#include "../isa.hpp"
-#include "../kernels.hpp"
+#include "../platform/isa.hpp"
+#include "arguments.hpp"
 
 namespace headrace {
 

@@ -10,7 +10,7 @@
 
 #include "../formats/kv_page.hpp"
 #include "activation.hpp"
-#include "attend.hpp"
+#include "attention.hpp"
 
 namespace headrace::HEADRACE_NAMESPACE {
 
@@ -67,19 +67,23 @@ static inline void norm_row(const float* x, const float* w, float eps, int64_t d
   for (; i < d; ++i) y[i] = x[i] * inverse * w[i];
 }
 
-static void rms_norm(const float* x, const float* w, int64_t weights, float eps, int64_t rows, int64_t d, float* y,
-                     int part, int parts) {
-  const Slice s = slice(rows, 1, part, parts);
-  for (int64_t r = s.begin; r < s.end; ++r) norm_row(x + r * d, w + r % weights * d, eps, d, y + r * d);
+// y = x / sqrt(mean(x^2) + eps) * w, in groups of as many columns as w has, which consist of ints[0] runs.
+static void rms_norm(const RowOpArgs& op, int part, int parts) {
+  const int64_t runs = op.ints[0], d = op.constant_size / runs;
+  const float *x = op.x[0], *w = op.constants[0];
+  const Slice s = slice(op.count() / d, 1, part, parts);
+  for (int64_t r = s.begin; r < s.end; ++r) norm_row(x + r * d, w + r % runs * d, op.floats[0], d, op.y + r * d);
 }
 
-// Centres into y first: the sum of squares then loses nothing to a large mean.
-static void layer_norm(const float* x, const float* w, const float* bias, float eps, int64_t rows, int64_t d, float* y,
-                       int part, int parts) {
-  const Slice s = slice(rows, 1, part, parts);
+// y = (x - mean(x)) / sqrt(variance(x) + eps) * w + bias. Centers into y first: the sum of squares then loses nothing
+// to a large mean.
+static void layer_norm(const RowOpArgs& op, int part, int parts) {
+  const float *w = op.constants[0], *bias = op.constants[1], eps = op.floats[0];
+  const int64_t d = op.columns;
+  const Slice s = slice(op.rows, 1, part, parts);
   for (int64_t r = s.begin; r < s.end; ++r) {
-    const float* in = x + r * d;
-    float* out = y + r * d;
+    const float* in = op.x[0] + r * d;
+    float* out = op.y + r * d;
     const float mean = sum(in, d) / static_cast<float>(d);
     for (int64_t i = 0; i < d; ++i) out[i] = in[i] - mean;
     norm_row(out, w, eps, d, out);
@@ -88,13 +92,18 @@ static void layer_norm(const float* x, const float* w, const float* bias, float 
   }
 }
 
-static void scale(const float* x, float by, int64_t count, float* y, int part, int parts) {
-  const Slice s = slice(count, 64, part, parts);
+static void scale(const RowOpArgs& op, int part, int parts) {
+  const Slice s = slice(op.count(), 64, part, parts);
+  const float *x = op.x[0], by = op.floats[0];
+  float* y = op.y;
   for (int64_t i = s.begin; i < s.end; ++i) y[i] = x[i] * by;
 }
 
-static void softcap(const float* x, float cap, int64_t count, float* y, int part, int parts) {
-  const Slice s = slice(count, 64, part, parts);
+// y = cap * tanh(x / cap)
+static void softcap(const RowOpArgs& op, int part, int parts) {
+  const Slice s = slice(op.count(), 64, part, parts);
+  const float *x = op.x[0], cap = op.floats[0];
+  float* y = op.y;
   const auto capped = [cap](F v) { return splat(cap) * tanh(v / splat(cap)); };
   int64_t i = s.begin;
   for (; i + kWidth <= s.end; i += kWidth) store(y + i, capped(load(x + i)));
@@ -102,48 +111,61 @@ static void softcap(const float* x, float cap, int64_t count, float* y, int part
   if (rest > 0) store_partial(y + i, capped(load_partial(x + i, rest)), rest);
 }
 
-static void add(const float* a, const float* b, int64_t count, float* y, int part, int parts) {
-  const Slice s = slice(count, 64, part, parts);
+static void add(const RowOpArgs& op, int part, int parts) {
+  const Slice s = slice(op.count(), 64, part, parts);
+  const float *a = op.x[0], *b = op.x[1];
+  float* y = op.y;
   int64_t i = s.begin;
   for (; i + kWidth <= s.end; i += kWidth) store(y + i, load(a + i) + load(b + i));
   for (; i < s.end; ++i) y[i] = a[i] + b[i];
 }
 
 // Tails go through a zero-padded vector: the same arithmetic as a full one.
-static void act(Act kind, const float* x, int64_t count, float* y, int part, int parts) {
-  const Slice s = slice(count, 64, part, parts);
+static void act(const RowOpArgs& op, int part, int parts) {
+  const Slice s = slice(op.count(), 64, part, parts);
+  const Act kind = static_cast<Act>(op.ints[0]);
+  const float* x = op.x[0];
+  float* y = op.y;
   int64_t i = s.begin;
   for (; i + kWidth <= s.end; i += kWidth) store(y + i, activate(kind, load(x + i)));
   const int rest = static_cast<int>(s.end - i);
   if (rest > 0) store_partial(y + i, activate(kind, load_partial(x + i, rest)), rest);
 }
 
-static void gated_act(Act kind, const float* gate, const float* up, int64_t count, float* y, int part, int parts) {
-  const Slice s = slice(count, 64, part, parts);
+static void gated_act(const RowOpArgs& op, int part, int parts) {
+  const Slice s = slice(op.count(), 64, part, parts);
+  const Act kind = static_cast<Act>(op.ints[0]);
+  const float *gate = op.x[0], *up = op.x[1];
+  float* y = op.y;
   int64_t i = s.begin;
   for (; i + kWidth <= s.end; i += kWidth) store(y + i, activate(kind, load(gate + i)) * load(up + i));
   const int rest = static_cast<int>(s.end - i);
   if (rest > 0) store_partial(y + i, activate(kind, load_partial(gate + i, rest)) * load_partial(up + i, rest), rest);
 }
 
-static void gather(const float* x, const int32_t* rows, int64_t count, int64_t d, float* y, int part, int parts) {
-  const Slice s = slice(count, 1, part, parts);
-  for (int64_t r = s.begin; r < s.end; ++r) memcpy(y + r * d, x + rows[r] * d, static_cast<size_t>(d) * sizeof(float));
+static void gather(const RowOpArgs& op, int part, int parts) {
+  const Slice s = slice(op.rows, 1, part, parts);
+  const int64_t d = op.columns;
+  const int32_t* rows = op.step->rows;
+  for (int64_t r = s.begin; r < s.end; ++r) memcpy(op.y + r * d, op.x[0] + rows[r] * d, static_cast<size_t>(d) * sizeof(float));
 }
 
-// Columns are independent and each adds its rows in their order, so how columns are cut changes nothing.
-static void pool(const float* x, const Step& step, int64_t d, float* y, int part, int parts) {
-  const Slice s = slice(step.R * d, 1, part, parts);
+// y[r] = the mean of x over its sequence's rows up to step.rows[r]. Columns are independent and each adds its rows in
+// their order, so how columns are cut changes nothing.
+static void pool(const RowOpArgs& op, int part, int parts) {
+  const Step& step = *op.step;
+  const int64_t d = op.columns;
+  const Slice s = slice(op.count(), 1, part, parts);
   for (int64_t at = s.begin; at < s.end;) {
     const int64_t r = at / d, first = at % d;
     const int64_t count = s.end - at < d - first ? s.end - at : d - first;
     int b = 0;
     while (step.query_starts[b + 1] <= step.rows[r]) ++b;
     const int64_t begin = step.query_starts[b], end = step.rows[r] + 1;
-    float* to = y + r * d + first;
+    float* to = op.y + r * d + first;
     for (int64_t i = 0; i < count; ++i) to[i] = 0.0f;
     for (int64_t t = begin; t < end; ++t) {
-      const float* from = x + t * d + first;
+      const float* from = op.x[0] + t * d + first;
       for (int64_t i = 0; i < count; ++i) to[i] += from[i];
     }
     for (int64_t i = 0; i < count; ++i) to[i] /= static_cast<float>(end - begin);
@@ -151,9 +173,11 @@ static void pool(const float* x, const Step& step, int64_t d, float* y, int part
   }
 }
 
-static void take_columns(const float* x, const int* columns, int64_t rows, int64_t d, float* y, int part, int parts) {
-  const Slice s = slice(rows * d, 1, part, parts);
-  for (int64_t i = s.begin; i < s.end; ++i) y[i] = x[i / d * d + columns[i % d]];
+static void take_columns(const RowOpArgs& op, int part, int parts) {
+  const Slice s = slice(op.count(), 1, part, parts);
+  const int64_t d = op.columns;
+  const float* x = op.x[0];
+  for (int64_t i = s.begin; i < s.end; ++i) op.y[i] = x[i / d * d + op.ints[i % d]];
 }
 
 // The angle is the float32 product that the reference takes; its cosine and sine are taken in double,
@@ -277,7 +301,9 @@ namespace headrace {
 
 namespace k = HEADRACE_NAMESPACE;
 extern const RowsKernels HEADRACE_TABLE(rows);
-const RowsKernels HEADRACE_TABLE(rows) = {k::rms_norm,  k::layer_norm, k::add,        k::scale,         k::softcap, k::gated_act,
-                                          k::act,       k::gather,     k::pool,         k::take_columns, k::rope_table,  k::rope_kv_write, k::read};
+const RowsKernels HEADRACE_TABLE(rows) = {
+#define HEADRACE_ROW_OP(name, ...) k::name,
+#include "../ops.inl"
+    k::rope_table, k::rope_kv_write, k::read};
 
 }  // namespace headrace

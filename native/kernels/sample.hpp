@@ -1,7 +1,7 @@
 // Dense passes over one row of logits; what to do with their results is native/sample/sampler.cpp.
 #pragma once
-#include "../isa.hpp"
-#include "../sample/formula.hpp"
+#include "../platform/isa.hpp"
+#include "../sample/deterministic_math.hpp"
 
 namespace headrace {
 
@@ -27,7 +27,7 @@ struct SampleKernels {
   // Sum of mass(x[i], max) over x [n], exact, hence the same on every ISA.
   double (*mass_sum)(const float* x, int64_t n, float max);
   // index[i] and weight[i] = exp(x[i] - max), not rounded to a mass yet, of each of n <= kSampleBlock entries;
-  // both have room for kSampleBlock.
+  // both hold kSampleBlock entries.
   void (*bucket)(const float* x, int64_t n, float max, int32_t* index, float* weight);
   // Start of the first group of kSampleGroup entries in x [n], n a multiple of that, in which an entry lies in
   // [low, high]; n where there is none.

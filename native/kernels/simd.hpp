@@ -8,7 +8,7 @@
 
 #include <utility>
 
-#include "../isa.hpp"
+#include "../platform/isa.hpp"
 
 #if defined(HEADRACE_ISA_avx2) || defined(HEADRACE_ISA_avx512)
 #include <immintrin.h>

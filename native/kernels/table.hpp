@@ -3,7 +3,7 @@
 // defines `const LinearKernels& linear_kernels(Isa)` over linear_kernels_portable, _avx2, ... Families that have kernels for
 // amx of their own define HEADRACE_TABLE_AMX before this is included; for the others it is avx512.
 #pragma once
-#include "../isa.hpp"
+#include "../platform/isa.hpp"
 
 #define HEADRACE_TABLE_DECLARE(Struct, family, isa) extern const Struct family##_kernels_##isa;
 #define HEADRACE_TABLE_CASE(family, isa) \

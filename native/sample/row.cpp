@@ -26,7 +26,7 @@ SampleRow::SampleRow(SampleSettings settings, const int32_t* prompt, size_t prom
                      size_t history_tokens)
     : settings_(std::move(settings)),
       repetition_(settings_.repetition_penalty != 1),
-      penalised_(repetition_ || settings_.presence_penalty != 0 || settings_.frequency_penalty != 0),
+      penalized_(repetition_ || settings_.presence_penalty != 0 || settings_.frequency_penalty != 0),
       mu_(2 * settings_.mirostat_tau) {
   if (repetition_) {  // the other penalties look at the output only
     for (size_t i = 0; i < prompt_tokens; ++i) count(prompt[i], 0);
@@ -40,7 +40,7 @@ SampleRow::SampleRow(SampleSettings settings, const int32_t* prompt, size_t prom
 
 void SampleRow::append(int32_t token, bool breaks) {
   outputs_.push_back(token);
-  if (penalised_) count(token, 1);
+  if (penalized_) count(token, 1);
   if (settings_.dry_multiplier != 0) {
     history_.push_back(breaks ? kBreak : token);
     find_dry();

@@ -1,4 +1,4 @@
-// What sampling remembers of one sequence: its parameters, its position, the tokens that penalties count.
+// The sampling state of one sequence: its parameters, its position, the tokens that penalties count.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -10,36 +10,13 @@
 
 namespace headrace {
 
-// As SamplingParams in headrace/sample/params.py.
+using TokenList = std::vector<int32_t>;
+using TokenLists = std::vector<TokenList>;
+using TokenBiases = std::vector<std::pair<int32_t, float>>;
+
 struct SampleSettings {
-  double temperature = 1;
-  double dynatemp_range = 0;  // 0: off
-  double dynatemp_exponent = 1;
-  double top_n_sigma = 0;  // 0 and below: off
-  int64_t top_k = 0;       // 0: off
-  double typical_p = 1;
-  double top_p = 1;
-  double log_min_p = -__builtin_inf();  // natural logarithm; -inf: off
-  double xtc_probability = 0;
-  double xtc_threshold = 0.1;
-  int32_t mirostat = 0;  // 0: off; 1 or 2
-  double mirostat_tau = 5;
-  double mirostat_eta = 0.1;
-  float repetition_penalty = 1;
-  float presence_penalty = 0;
-  float frequency_penalty = 0;
-  int64_t repeat_last_n = -1;  // below 0: everything
-  double dry_multiplier = 0;   // 0: off
-  double dry_base = 1.75;
-  int64_t dry_allowed_length = 2;
-  int64_t dry_penalty_last_n = -1;                    // below 0: everything
-  std::vector<std::pair<int32_t, float>> logit_bias;  // ids >= 0, each once
-  std::vector<std::vector<int32_t>> bad_words;        // none empty
-  std::vector<int32_t> ends;                          // ascending; not drawn before min_tokens
-  int64_t min_tokens = 0;
-  int32_t logprobs = -1;  // -1: off; otherwise so many alternatives
-  uint64_t seed = 0;
-  uint32_t choice = 0;
+#define HEADRACE_SETTING(type, name, default_value) type name = default_value;
+#include "settings.inl"
 };
 
 class SampleRow {
@@ -91,7 +68,7 @@ class SampleRow {
 
   SampleSettings settings_;
   bool repetition_;
-  bool penalised_;
+  bool penalized_;
   std::vector<int32_t> outputs_;
   std::vector<Seen> seen_;
   std::unordered_map<int32_t, size_t> index_;        // token -> place in seen_

@@ -20,7 +20,7 @@ namespace headrace {
 namespace {
 
 constexpr float kNone = -__builtin_inff();  // the logit of a token that cannot be drawn
-constexpr int64_t kAlone = 8192;            // logits that one thread is done with before it has met another
+constexpr int64_t kSingleThread = 8192;     // so few logits take one thread less time than a barrier takes
 
 }  // namespace
 
@@ -53,7 +53,7 @@ void Sampler::sample(float* logits, int64_t count, SampleRow* const* rows, const
                                       rows[r]->banned().size() + settings.ends.size());
   }
   for (Work& work : works_) work.raw.reserve(adjusted);
-  if (count * vocabulary_ <= kAlone) {
+  if (count * vocabulary_ <= kSingleThread) {
     for (int64_t r = 0; r < count; ++r) sample_row(works_[0], logits + r * vocabulary_, *rows[r], allowed[r], results[r]);
   } else if (count >= pool_.threads()) {
     sample_whole_rows(logits, count, rows, allowed, results);

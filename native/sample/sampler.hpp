@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "../isa.hpp"
 #include "../kernels/sample.hpp"
-#include "../pool.hpp"
+#include "../platform/isa.hpp"
+#include "../platform/pool.hpp"
 #include "row.hpp"
 
 namespace headrace {
@@ -20,7 +20,7 @@ enum class SampleFault : uint8_t { none = 0, not_finite = 1, nothing_left = 2, u
 struct SampleResult {
   SampleFault fault = SampleFault::none;
   int32_t token = -1;
-  float logprob = 0;  // this and the next three only where logprobs were asked for
+  float logprob = 0;  // this and the next three only where logprobs are requested
   int32_t top_count = 0;
   int32_t top_ids[kMaxTopLogprobs] = {};
   float top_logprobs[kMaxTopLogprobs] = {};

@@ -1,7 +1,7 @@
 // Which tokens top_k, top_p and min_p keep: a cut in the order of likelihood, found without sorting.
 //
 // Small cuts come from the few blocks whose maxima reach them. Otherwise one pass sums counts or masses by
-// distance from the maximum, and only the bucket in which the cut lies is looked at token by token.
+// distance from the maximum, and only the bucket with the cut is read token by token.
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
@@ -70,7 +70,7 @@ double Sampler::fill_buckets(Work& work, const float* x, Measure measure, float 
   return total;
 }
 
-// The last of the shortest head that measures `needed`: the buckets tell where it lies.
+// The last of the shortest head that measures `needed`: the buckets show where it is.
 Sampler::Candidate Sampler::keep_by_buckets(Work& work, const float* x, Measure measure, double needed,
                                             float max) const {
   double found = 0;

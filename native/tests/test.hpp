@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "../isa.hpp"
+#include "../platform/isa.hpp"
 
 namespace headrace::test {
 

@@ -1,6 +1,6 @@
 // A small program on the executor: the same bits with any number of threads (under TSan also: no
 // barrier is missing), poison, and steps and programs that are refused.
-#include "../executor.hpp"
+#include "../executor/executor.hpp"
 
 #include <cmath>
 #include <stdexcept>
@@ -56,7 +56,7 @@ struct World {
     for (float& x : source) x = random.normal() / std::sqrt(static_cast<float>(k));
     const int64_t bytes = static_cast<int64_t>(packed_bytes(format, n, k));
     uint8_t* data = memory(bytes);
-    CHECK(linear_kernels(active_isa()).pack(format, Format::f32, source.data(), n, k, 0, (n + kStrip - 1) / kStrip, data) == -1);
+    CHECK(linear_kernels(active_isa()).pack(format, Format::f32, source.data(), n, k, 0, (n + kPanel - 1) / kPanel, data) == -1);
     program.weights.push_back({format, n, k, data});
     program.weight_bytes.push_back(bytes);
   }

@@ -1,11 +1,11 @@
 // Products of heads with weights of their own: the bits of `linear` on each head alone, for every format, sizes
-// that begin inside a strip, any number of rows and parts.
-#include "../head_linear.hpp"
+// that begin inside a panel, any number of rows and parts.
+#include "../executor/head_linear.hpp"
 
 #include <cmath>
 #include <vector>
 
-#include "../memory.hpp"
+#include "../platform/memory.hpp"
 #include "test.hpp"
 
 using namespace headrace;
@@ -44,7 +44,7 @@ static void equals_linear(const LinearKernels& kernels, Format format, const Sha
   const Floats source = normals(random, n * shape.k), x = normals(random, shape.rows * shape.heads * shape.k);
   Buffer packed(packed_bytes(format, n, shape.k));
   const Weight w{format, n, shape.k, packed.data()};
-  CHECK(kernels.pack(format, {}, source.data(), n, shape.k, 0, (n + kStrip - 1) / kStrip, packed.data()) == -1);
+  CHECK(kernels.pack(format, {}, source.data(), n, shape.k, 0, (n + kPanel - 1) / kPanel, packed.data()) == -1);
   for (const int parts : {1, 2, 7}) {
     Floats y(static_cast<size_t>(shape.rows * n), NAN);
     Buffer scratch(head_linear_scratch_bytes(kernels, w, shape.heads, shape.rows) * static_cast<size_t>(parts));

@@ -45,8 +45,8 @@ void run(const LinearKernels& kernels, FusedLinearArgs args, int parts) {
 struct Packed {
   Packed(const LinearKernels& kernels, Format format, int64_t n, int64_t k, const std::vector<float>& source)
       : bytes(packed_bytes(format, n, k)), weight{format, n, k, bytes.data} {
-    const int64_t strips = (n + kStrip - 1) / kStrip;
-    CHECK(kernels.pack(format, Format::f32, source.data(), n, k, 0, strips, bytes.data) == -1);
+    const int64_t panels = (n + kPanel - 1) / kPanel;
+    CHECK(kernels.pack(format, Format::f32, source.data(), n, k, 0, panels, bytes.data) == -1);
   }
   Bytes bytes;
   Weight weight;
@@ -193,7 +193,8 @@ void test_activations(const LinearKernels& kernels, const RowsKernels& alone) {
   const std::vector<float> ups = multiply(kernels, up.weight, x.data(), rows, 1);
   for (const Act act : {Act::silu, Act::gelu, Act::gelu_tanh}) {
     std::vector<float> wanted(gates.size());
-    alone.gated_act(act, gates.data(), ups.data(), rows * n, wanted.data(), 0, 1);
+    const int kind = static_cast<int>(act);
+    alone.gated_act({.x = {gates.data(), ups.data()}, .y = wanted.data(), .rows = rows, .columns = n, .ints = &kind}, 0, 1);
     const std::vector<float> y = multiply_gated(kernels, gate.weight, up.weight, x.data(), rows, 2, act);
     CHECK(test::same_bits(y.data(), wanted.data(), y.size()));
   }
@@ -246,9 +247,9 @@ void test_any_blocks(const LinearKernels& kernels, Format format) {
     for (size_t i = 0; i < source.size; ++i) source.data[i] = static_cast<uint8_t>(random.bits());
     const Bytes packed(packed_bytes(format, n, k));
     kernels.pack(format, format, source.data, n, k, 0, 2, packed.data);
-    for (int64_t strip = 0; strip < 2; ++strip) {  // a refusal stops at its strip
-      const uint8_t* from = source.data + strip * 32 * source_row_bytes(format, k);
-      kernels.pack(format, format, from, n, k, strip, strip + 1, packed.data);
+    for (int64_t panel = 0; panel < 2; ++panel) {  // a refusal stops at its panel
+      const uint8_t* from = source.data + panel * 32 * source_row_bytes(format, k);
+      kernels.pack(format, format, from, n, k, panel, panel + 1, packed.data);
     }
     const Weight w{format, n, k, packed.data};
     std::vector<float> row(static_cast<size_t>(k));
@@ -271,7 +272,7 @@ struct Blocks {
     Random random(static_cast<uint64_t>(format));
     const Bytes source(static_cast<size_t>(n * source_row_bytes(format, k)));
     for (size_t i = 0; i < source.size; ++i) source.data[i] = static_cast<uint8_t>(random.below(48));
-    CHECK(kernels.pack(format, format, source.data, n, k, 0, (n + kStrip - 1) / kStrip, bytes.data) == -1);
+    CHECK(kernels.pack(format, format, source.data, n, k, 0, (n + kPanel - 1) / kPanel, bytes.data) == -1);
   }
   Bytes bytes;
   Weight weight;
@@ -325,12 +326,12 @@ void test_extremes(const LinearKernels& kernels, Format format, uint8_t codes, u
   }
   for (int64_t group = 0; group < k / kGroup; ++group) {
     if (format == Format::int8) {
-      std::memset(bytes.data + kScaleBytes + group * kGroup * kStrip, codes == 0 ? 1 : 255, kGroup * kStrip);
+      std::memset(bytes.data + kScaleBytes + group * kGroup * kPanel, codes == 0 ? 1 : 255, kGroup * kPanel);
     } else if (format == Format::int4) {
       uint8_t* head = bytes.data + kScaleBytes + group * kGroupBytes;
-      std::memset(head, multiplier, kStrip);
-      std::memset(head + kStrip, 255 - 15 * multiplier, kStrip);
-      std::memset(head + 2 * kStrip, codes, kGroup * kStrip / 2);
+      std::memset(head, multiplier, kPanel);
+      std::memset(head + kPanel, 255 - 15 * multiplier, kPanel);
+      std::memset(head + 2 * kPanel, codes, kGroup * kPanel / 2);
     } else {
       const Grouped g = grouped(format);
       std::memset(bytes.data + group_start(g, group) + head_bytes(g.scales), codes, static_cast<size_t>(code_bytes(g)));

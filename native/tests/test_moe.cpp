@@ -1,6 +1,6 @@
 // Routing and mixtures of experts: the same bits whatever the threads and the company (under TSan also: no
 // barrier is missing), routing against a plain double computation, and instructions that are refused.
-#include "../moe.hpp"
+#include "../executor/moe.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "../executor.hpp"
+#include "../executor/executor.hpp"
 #include "test.hpp"
 
 using namespace headrace;
@@ -51,7 +51,7 @@ struct World {
     for (float& x : source) x = 2 * random.normal() / std::sqrt(static_cast<float>(k));
     const int64_t bytes = static_cast<int64_t>(packed_bytes(format, n, k));
     uint8_t* data = memory(bytes);
-    CHECK(linear_kernels(active_isa()).pack(format, Format::f32, source.data(), n, k, 0, (n + kStrip - 1) / kStrip, data) == -1);
+    CHECK(linear_kernels(active_isa()).pack(format, Format::f32, source.data(), n, k, 0, (n + kPanel - 1) / kPanel, data) == -1);
     program.weights.push_back({format, n, k, data});
     program.weight_bytes.push_back(bytes);
   }
@@ -100,7 +100,7 @@ static void routes_like_a_plain_computation(Isa isa) {
   args.rows = 8;
   args.experts = experts;
   args.top_k = top_k;
-  args.normalise = true;
+  args.normalize = true;
   moe_kernels(isa).route(args, 0, 1);
   for (int row = 0; row < 8; ++row) {
     const float* from = logits.data() + row * experts;

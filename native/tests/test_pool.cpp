@@ -1,5 +1,5 @@
 // The pool: every part runs once, phases order memory, many short runs, more threads than cores.
-#include "../pool.hpp"
+#include "../platform/pool.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -39,7 +39,7 @@ static void phases_order_memory(int threads) {
   for (const int count : wrong) CHECK(count == 0);
 }
 
-// Nobody waits for a thread that does not come: while one is kept busy in a part, the others do all the rest.
+// A phase does not wait for a thread without work: while one is busy in a part, the others do all other parts.
 static void a_late_thread_holds_nobody_up() {
   Pool pool(3);
   for (int i = 0; i < 50; ++i) {

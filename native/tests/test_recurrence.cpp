@@ -70,7 +70,7 @@ static std::vector<Floats> same_in_all_ways(const Run& run, int64_t columns, int
         CHECK(test::same_bits(y.data(), whole[1].data() + at, count));
         CHECK(test::same_bits(y.data() + count, whole[0].data() + at, count));
       }
-      CHECK(std::isnan(state[0]) && std::isnan(state[static_cast<size_t>(3 * state_width - 1)]));  // slots of nobody
+      CHECK(std::isnan(state[0]) && std::isnan(state[static_cast<size_t>(3 * state_width - 1)]));  // slots without a sequence
     }
   }
   return whole;

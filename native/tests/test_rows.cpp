@@ -22,12 +22,22 @@ static void all_parts(int parts, F&& f) {
   for (int part = 0; part < parts; ++part) f(part, parts);
 }
 
+using RowOp = void (*)(const RowOpArgs& op, int part, int parts);
+static void in_parts(int parts, RowOp kernel, const RowOpArgs& op) {
+  all_parts(parts, [&](int p, int n) { kernel(op, p, n); });
+}
+
+constexpr float kEps = 1e-5f;
+
 static void norm_matches_double(const RowsKernels& kernels) {
+  constexpr int kRuns = 1;
   for (const int64_t d : {1, 2, 7, 16, 63, 64, 65, 130, 2048}) {
     const int64_t rows = 3;
     const Floats x = random_floats(static_cast<size_t>(rows * d), 1), w = random_floats(static_cast<size_t>(d), 2);
     Floats y(x.size());
-    all_parts(2, [&](int p, int n) { kernels.rms_norm(x.data(), w.data(), 1, 1e-5f, rows, d, y.data(), p, n); });
+    RowOpArgs norm{.x = {x.data()}, .y = y.data(), .rows = rows, .columns = d, .constants = {w.data()}, .constant_size = d,
+                   .ints = &kRuns, .floats = &kEps};
+    in_parts(2, kernels.rms_norm, norm);
     for (int64_t r = 0; r < rows; ++r) {
       double sum = 0;
       for (int64_t i = 0; i < d; ++i) sum += static_cast<double>(x[r * d + i]) * x[r * d + i];
@@ -39,7 +49,9 @@ static void norm_matches_double(const RowsKernels& kernels) {
     }
     Floats one(static_cast<size_t>(d));  // a row alone, in place
     std::copy(x.begin() + d, x.begin() + 2 * d, one.begin());
-    kernels.rms_norm(one.data(), w.data(), 1, 1e-5f, 1, d, one.data(), 0, 1);
+    norm.x[0] = norm.y = one.data();
+    norm.rows = 1;
+    kernels.rms_norm(norm, 0, 1);
     CHECK(test::same_bits(one.data(), y.data() + d, static_cast<size_t>(d)));
   }
 }
@@ -51,8 +63,12 @@ static void layer_norm_matches_double(const RowsKernels& kernels) {
     for (float& number : x) number += 10;  // a mean that dwarfs the variance
     const Floats w = random_floats(static_cast<size_t>(d), 2), bias = random_floats(static_cast<size_t>(d), 3);
     Floats y(x.size()), plain(x.size());
-    all_parts(2, [&](int p, int n) { kernels.layer_norm(x.data(), w.data(), bias.data(), 1e-5f, rows, d, y.data(), p, n); });
-    all_parts(3, [&](int p, int n) { kernels.layer_norm(x.data(), w.data(), nullptr, 1e-5f, rows, d, plain.data(), p, n); });
+    RowOpArgs norm{.x = {x.data()}, .y = y.data(), .rows = rows, .columns = d, .constants = {w.data(), bias.data()},
+                   .constant_size = d, .floats = &kEps};
+    in_parts(2, kernels.layer_norm, norm);
+    norm.y = plain.data();
+    norm.constants[1] = nullptr;
+    in_parts(3, kernels.layer_norm, norm);
     for (int64_t r = 0; r < rows; ++r) {
       double mean = 0, variance = 0;
       for (int64_t i = 0; i < d; ++i) mean += x[r * d + i] / static_cast<double>(d);
@@ -64,23 +80,27 @@ static void layer_norm_matches_double(const RowsKernels& kernels) {
       }
     }
     Floats one(x.begin() + d, x.begin() + 2 * d);  // a row alone, in place
-    kernels.layer_norm(one.data(), w.data(), bias.data(), 1e-5f, 1, d, one.data(), 0, 1);
+    norm.x[0] = norm.y = one.data();
+    norm.rows = 1;
+    norm.constants[1] = bias.data();
+    kernels.layer_norm(norm, 0, 1);
     CHECK(test::same_bits(one.data(), y.data() + d, static_cast<size_t>(d)));
   }
 }
 
 static void scales_and_caps(const RowsKernels& kernels) {
+  const float by = 0.3f, cap = 30.0f;
   for (const int64_t count : {1, 15, 64, 1000}) {
     const Floats x = random_floats(static_cast<size_t>(count), 4, 20.0f);
     Floats scaled(x), capped(x);
-    all_parts(3, [&](int p, int n) { kernels.scale(scaled.data(), 0.3f, count, scaled.data(), p, n); });
-    all_parts(3, [&](int p, int n) { kernels.softcap(capped.data(), 30.0f, count, capped.data(), p, n); });
+    in_parts(3, kernels.scale, {.x = {scaled.data()}, .y = scaled.data(), .rows = 1, .columns = count, .floats = &by});
+    in_parts(3, kernels.softcap, {.x = {capped.data()}, .y = capped.data(), .rows = 1, .columns = count, .floats = &cap});
     bool good = true;
-    for (size_t i = 0; i < x.size(); ++i) good = good && scaled[i] == x[i] * 0.3f;
+    for (size_t i = 0; i < x.size(); ++i) good = good && scaled[i] == x[i] * by;
     CHECK(good);
     for (size_t i = 0; i < x.size(); ++i) CHECK_NEAR(capped[i], 30 * std::tanh(x[i] / 30.0), 1e-5);
     Floats alone(1);  // in a tail or in a vector: the same
-    kernels.softcap(&x[0], 30.0f, 1, alone.data(), 0, 1);
+    kernels.softcap({.x = {&x[0]}, .y = alone.data(), .rows = 1, .columns = 1, .floats = &cap}, 0, 1);
     CHECK(test::same_bits(alone.data(), capped.data(), 1));
   }
 }
@@ -106,8 +126,9 @@ static void activations_match_double(const RowsKernels& kernels) {
   const int64_t count = static_cast<int64_t>(x.size());
   for (const Act act : {Act::none, Act::silu, Act::gelu, Act::gelu_tanh}) {
     Floats y(x.size()), gated(x.size());
-    all_parts(3, [&](int p, int n) { kernels.act(act, x.data(), count, y.data(), p, n); });
-    all_parts(2, [&](int p, int n) { kernels.gated_act(act, x.data(), up.data(), count, gated.data(), p, n); });
+    const int kind = static_cast<int>(act);
+    in_parts(3, kernels.act, {.x = {x.data()}, .y = y.data(), .rows = 1, .columns = count, .ints = &kind});
+    in_parts(2, kernels.gated_act, {.x = {x.data(), up.data()}, .y = gated.data(), .rows = 1, .columns = count, .ints = &kind});
     bool product = true;
     for (size_t i = 0; i < x.size(); ++i) {
       const double expected = expected_act(act, x[i]);
@@ -118,14 +139,15 @@ static void activations_match_double(const RowsKernels& kernels) {
     Floats alone(1);  // in a tail or in a vector: the same
     bool same = true;
     for (size_t i = 0; i < x.size(); i += 17) {
-      kernels.act(act, &x[i], 1, alone.data(), 0, 1);
+      kernels.act({.x = {&x[i]}, .y = alone.data(), .rows = 1, .columns = 1, .ints = &kind}, 0, 1);
       same = same && test::same_bits(alone.data(), &y[i], 1);
     }
     CHECK(same);
   }
   const float nan = NAN;
   float out = 0;
-  kernels.act(Act::silu, &nan, 1, &out, 0, 1);
+  const int silu = static_cast<int>(Act::silu);
+  kernels.act({.x = {&nan}, .y = &out, .rows = 1, .columns = 1, .ints = &silu}, 0, 1);
   CHECK(std::isnan(out));
 }
 
@@ -133,7 +155,7 @@ static void adds_and_gathers(const RowsKernels& kernels) {
   for (const int64_t count : {1, 15, 64, 1000}) {
     const Floats a = random_floats(static_cast<size_t>(count), 4), b = random_floats(static_cast<size_t>(count), 5);
     Floats y(a);
-    all_parts(3, [&](int p, int n) { kernels.add(y.data(), b.data(), count, y.data(), p, n); });
+    in_parts(3, kernels.add, {.x = {y.data(), b.data()}, .y = y.data(), .rows = 1, .columns = count});
     bool good = true;
     for (size_t i = 0; i < y.size(); ++i) good = good && y[i] == a[i] + b[i];
     CHECK(good);
@@ -141,22 +163,25 @@ static void adds_and_gathers(const RowsKernels& kernels) {
   const Floats x = random_floats(5 * 3, 6);
   const int32_t rows[] = {4, 0, 4};
   Floats y(9);
-  all_parts(4, [&](int p, int n) { kernels.gather(x.data(), rows, 3, 3, y.data(), p, n); });
+  Step step;
+  step.rows = rows;
+  RowOpArgs op{.x = {x.data()}, .y = y.data(), .rows = 3, .columns = 3, .step = &step};
+  in_parts(4, kernels.gather, op);
   for (size_t r = 0; r < 3; ++r) CHECK(test::same_bits(&y[r * 3], &x[static_cast<size_t>(rows[r]) * 3], 3));
   const int32_t starts[] = {0, 2, 5}, lasts[] = {4, 1, 2};
-  Step step;
   step.B = 2;
   step.R = 3;
   step.query_starts = starts;
   step.rows = lasts;
-  all_parts(4, [&](int p, int n) { kernels.pool(x.data(), step, 3, y.data(), p, n); });
+  in_parts(4, kernels.pool, op);
   for (size_t i = 0; i < 3; ++i) {
     CHECK_NEAR(y[i], (x[6 + i] + x[9 + i] + x[12 + i]) / 3, 1e-6);
     CHECK_NEAR(y[3 + i], (x[i] + x[3 + i]) / 2, 1e-6);
     CHECK(y[6 + i] == x[6 + i]);
   }
   const int columns[] = {2, 0, 1};
-  all_parts(4, [&](int p, int n) { kernels.take_columns(x.data(), columns, 3, 3, y.data(), p, n); });
+  op.ints = columns;
+  in_parts(4, kernels.take_columns, op);
   for (size_t i = 0; i < 9; ++i) CHECK(y[i] == x[i / 3 * 3 + static_cast<size_t>(columns[i % 3])]);
 }
 
@@ -185,7 +210,7 @@ static void rope_table_is_accurate(const RowsKernels& kernels) {
   }
 }
 
-static uint16_t nearest_bf16(float x) {  // by search among the two neighbours, ties to the even one
+static uint16_t nearest_bf16(float x) {  // by search among the two neighbors, ties to the even one
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
   const uint32_t low = bits & 0xffff0000u, high = low + 0x10000u;

@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "../draft/suffix_automaton.hpp"
+#include "../speculative/suffix_automaton.hpp"
 #include "test.hpp"
 
 namespace {

@@ -1,9 +1,13 @@
-"""Types of the native module; built from native/*.cpp."""
+"""Types of the native module; built from native/."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+# ops: name -> names of inputs, outputs, weights, constants, integers and floats (native/ops.inl)
+OP_FORMS: dict[str, tuple[tuple[str, ...], ...]]
+OP_ENUMERATIONS: dict[str, tuple[str, ...]]
 
 # executor
 def isa() -> str: ...
@@ -73,20 +77,20 @@ class Executor:
         seconds: float = 0.0,
         texts: Sequence[SuffixAutomaton | None] = (),
         depths: Sequence[int] = (),
-        room: int = 0,
+        token_budget: int = 0,
         signal: Signal | None = None,
-    ) -> SeveralSteps: ...
+    ) -> MultiStepResult: ...
     def value(self, id: int, rows: int) -> NDArray[np.float32]: ...
 
-class SeveralSteps:
+class MultiStepResult:
     @property
     def tokens(self) -> list[list[int]]: ...
     @property
     def steps(self) -> int: ...
     @property
-    def guessed(self) -> list[tuple[int, int, int, int, int]]: ...
+    def drafts(self) -> list[tuple[int, int, int, int, int]]: ...
     @property
-    def with_drafts(self) -> list[tuple[int, float]]: ...
+    def draft_steps(self) -> list[tuple[int, float]]: ...
     @property
     def plain_steps(self) -> int: ...
     @property
@@ -107,35 +111,14 @@ class SuffixAutomaton:
     def draft(self, count: int) -> list[int]: ...
 
 # sample
+def sampler_fields() -> list[tuple[str, str]]: ...
+
 class SampleSettings:
-    temperature: float
-    dynatemp_range: float
-    dynatemp_exponent: float
-    top_n_sigma: float
-    top_k: int
-    typical_p: float
-    top_p: float
-    log_min_p: float
-    xtc_probability: float
-    xtc_threshold: float
-    mirostat: int
-    mirostat_tau: float
-    mirostat_eta: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    repeat_last_n: int
-    dry_multiplier: float
-    dry_base: float
-    dry_allowed_length: int
-    dry_penalty_last_n: int
-    logit_bias: list[tuple[int, float]]
-    bad_words: list[list[int]]
-    ends: list[int]
-    min_tokens: int
-    logprobs: int
-    seed: int
-    choice: int
+    """Its attributes are what sampler_fields() names."""
+
+    def __init__(self) -> None: ...
+    def __getattr__(self, name: str) -> object: ...
+    def __setattr__(self, name: str, value: object) -> None: ...
 
 class SampleRow:
     def __init__(
@@ -192,8 +175,8 @@ def pack(
     source_type: str,
     n: int,
     k: int,
-    strip0: int,
-    strip1: int,
+    panel0: int,
+    panel1: int,
     packed: NDArray[np.uint8],
 ) -> None: ...
 def unpack_rows(

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from free_tokens import FreeTokens
-from headrace._native import SeveralSteps
+from headrace._native import MultiStepResult
 from headrace.engine import multi_step
 from headrace.engine.request import EngineRequest, RequestFailed
 from headrace.engine.sampling.token_limits import TokenLimits
@@ -24,7 +24,7 @@ from headrace.sampling.params import SamplingParams
 from random_requests import VOCABULARY, answers_alone, load_with_pages, random_request, small_model
 from tiny import Running, tiny_model
 
-Guessing = tuple[LoadedModel, list[SeveralSteps]]  # and what its calls brought
+Guessing = tuple[LoadedModel, list[MultiStepResult]]  # and what its calls brought
 CASES = [
     ("llama3", "keep"),
     ("mistral_window", "int8"),
@@ -44,7 +44,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     steps: list[int] = []
     real = NativeExecutor.run_multi_step
 
-    def run_multi_step(self: NativeExecutor, *given: Any, **more: Any) -> SeveralSteps:
+    def run_multi_step(self: NativeExecutor, *given: Any, **more: Any) -> MultiStepResult:
         steps.append(given[3])
         return real(self, *given, **more)
 
@@ -197,10 +197,10 @@ def guessing(tmp_path: Any, calls: list[int], monkeypatch: pytest.MonkeyPatch) -
     loaded = load_model(str(tiny_model(tmp_path)), EngineOptions())
     assert loaded.engine._speculation is not None
     loaded.engine._speculation.costs = FreeTokens()
-    ran: list[SeveralSteps] = []
+    ran: list[MultiStepResult] = []
     counting = NativeExecutor.run_multi_step
 
-    def run_multi_step(self: NativeExecutor, *given: Any, **more: Any) -> SeveralSteps:
+    def run_multi_step(self: NativeExecutor, *given: Any, **more: Any) -> MultiStepResult:
         ran.append(counting(self, *given, **more))
         return ran[-1]
 
@@ -217,7 +217,7 @@ def test_a_call_guesses_what_stood_in_a_text_before(guessing: Guessing) -> None:
     status = loaded.engine.status()
     assert status.accepted == status.drafted > 60 and status.steps < 20
     assert sum(len(call.tokens[0]) for call in ran) == 99  # all but the first
-    assert all(tokens > 1 and seconds > 0 for call in ran for tokens, seconds in call.with_drafts)
+    assert all(tokens > 1 and seconds > 0 for call in ran for tokens, seconds in call.draft_steps)
 
 
 def test_costs_become_known_where_a_step_fills_a_call(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def test_wrong_guesses_are_counted_and_change_nothing(guessing: Guessing, tmp_pa
     alone = answers_alone(str(tiny_model(tmp_path / "alone")), requests, speculation="off")
     running = [Running(loaded.engine, request) for request in requests]
     assert [one.finish().bits for one in running] == [one.bits for one in alone]
-    guessed = [draft for call in ran for draft in call.guessed if draft[2]]
+    guessed = [draft for call in ran for draft in call.drafts if draft[2]]
     status = loaded.engine.status()
     assert sum(count for *_, count, _, _ in guessed) <= status.drafted
     assert 0 <= status.accepted < status.drafted

@@ -22,13 +22,13 @@ def ints(*values: int) -> np.ndarray:
 
 
 def packed(array: np.ndarray) -> tuple[str, int, int, np.ndarray]:
-    """A float32 weight in the layout of the native formats: strips of 32 outputs, transposed inside."""
+    """A float32 weight in the layout of the native formats: panels of 32 outputs, transposed inside."""
     n, k = array.shape
-    strips = -(-n // 32)
-    rows = np.zeros((strips * 32, k), dtype=np.float32)
+    panels = -(-n // 32)
+    rows = np.zeros((panels * 32, k), dtype=np.float32)
     rows[:n] = array
     data = _native.allocate(rows.nbytes)
-    data[:] = np.ascontiguousarray(rows.reshape(strips, 32, k).transpose(0, 2, 1)).view(np.uint8).ravel()
+    data[:] = np.ascontiguousarray(rows.reshape(panels, 32, k).transpose(0, 2, 1)).view(np.uint8).ravel()
     return ("f32", n, k, data)
 
 

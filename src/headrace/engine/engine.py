@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 
-from headrace._native import SeveralSteps
+from headrace._native import MultiStepResult
 from headrace.engine.client import EngineLimits, EngineStatus
 from headrace.engine.multi_step import MAX_LOOKAHEAD_TOKENS, MultiStep
 from headrace.engine.request import (
@@ -180,7 +180,7 @@ class Engine:
         steps, lookahead_tokens, guesses = self._called(chunks, turns, speculation)
         step = self._builder.build(chunks, lookahead_tokens=lookahead_tokens)
         self._note_scheduled(chunks)
-        ran: SeveralSteps | None = None
+        ran: MultiStepResult | None = None
         if steps:
             run_s, grown = self._clock(), set[str]()
             ran = self._multi_step.run(executor, step, turns, steps, lookahead_tokens, guesses)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from headrace import _native
-from headrace._native import SeveralSteps
+from headrace._native import MultiStepResult
 from headrace.engine.request_state import ChoiceState
 from headrace.engine.sampling.sample_slot import SampleSlot
 from headrace.engine.scheduler.sequence import State
@@ -66,7 +66,7 @@ class MultiStep:
         steps: int,
         lookahead_tokens: int,
         guesses: DraftPlan,
-    ) -> SeveralSteps:
+    ) -> MultiStepResult:
         """Run the turns' step and more, `steps` at most, and let the turns take their tokens."""
         able = cast(MultiStepExecutor, executor)  # known since __init__; asking a protocol takes 20 us
         ran = able.run_multi_step(

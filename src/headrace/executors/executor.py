@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from headrace._native import SeveralSteps, Signal, SuffixAutomaton
+from headrace._native import MultiStepResult, Signal, SuffixAutomaton
 from headrace.ops.value import Array
 from headrace.program.step import Step
 from headrace.sampling.sampler import Sampler, SamplerState
@@ -62,7 +62,7 @@ class MultiStepExecutor(Executor, Protocol):
         seconds: float = 0.0,
         guesses: DraftPlan = NO_DRAFTS,
         signal: Signal | None = None,
-    ) -> SeveralSteps:
+    ) -> MultiStepResult:
         """A step with one row of logits for each sequence, and up to `steps - 1` more with the tokens drawn
         and guessed, until all have ended, `signal` stops it, so many `seconds` (0: any) have gone by or a
         sequence has no room for another of the `lookahead_tokens` tokens (steps - 1) that its tables have

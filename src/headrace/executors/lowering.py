@@ -1,4 +1,8 @@
-"""A fused program as the list of instructions that native/executor.cpp walks."""
+"""A fused program as the list of instructions that native/executor walks.
+
+The table of ops in native/ops.inl says how each is encoded. An op whose inputs and attributes are those of
+its line in the table needs no code here; the others have a method.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from headrace._native import OP_ENUMERATIONS, OP_FORMS
 from headrace.errors import ProgramError
-from headrace.ops.value import Array, Value
+from headrace.ops.value import Array, Attr, Value
 from headrace.program.program import Instruction, Program
 
-ACTS = {"none": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_clamped": 4}  # Act in native/kernels.hpp
 EMBEDDINGS = {"tokens": "embed", "token_types": "embed_token_types", "positions": "embed_positions"}
-ROUTES = {"softmax": 0, "sigmoid": 1}
 NONE = -1  # an absent input or constant
 
 Lowered = tuple[str, list[int], list[int], list[int], list[int], list[int], list[float]]
@@ -31,6 +34,7 @@ class Lowering:
         self._constant_ids: dict[Value, int] = {}
         self._caches = {cache: layer for layer, cache in enumerate(program.caches)}
         self._states = {state: index for index, state in enumerate(program.states)}
+        self._memory_ids = {**self._caches, **self._states}
         self._matrix_ids = {name: index for index, name in enumerate(self.matrices)}
         for name, value in program.weights.items():
             if len(value.shape) != 2:
@@ -59,34 +63,53 @@ class Lowering:
         return NONE if value is None else self._constant_ids[value]
 
     def _lower(self, instruction: Instruction) -> None:
-        lower = {
+        special = {
             "embed": self._embed,
-            "rms_norm": self._rms_norm,
-            "layer_norm": self._layer_norm,
             "linear": self._fused_linear,
             "fused_linear": self._fused_linear,
             "head_linear": self._head_linear,
             "rope": self._rope,
-            "join": self._join,
             "rope_kv_write": self._rope_kv_write,
-            "kv_write": self._kv_write,
             "attend": self._attend,
             "causal_conv": self._causal_conv,
-            "selective_scan": self._selective_scan,
-            "gather": self._plain,
-            "pool": self._plain,
             "take_columns": self._take_columns,
-            "add": self._plain,
-            "scale": self._scale,
-            "softcap": self._softcap,
-            "gated_act": self._act,
-            "act": self._act,
-            "route": self._route,
             "moe": self._moe,
-        }.get(instruction.name)
-        if lower is None:
+        }
+        special.get(instruction.name, self._regular)(instruction)
+
+    def _regular(self, instruction: Instruction) -> None:
+        """Buffers, matrices, vectors and attributes, unchanged. The executor has the step's inputs."""
+        op = instruction.op
+        if op is None or instruction.name not in OP_FORMS:
             raise ProgramError(f"the native executor has no instruction '{instruction.name}'")
-        lower(instruction)
+        inputs: list[Value | None] = []
+        matrices: list[Value] = []
+        constants: list[Value | None] = []
+        attrs = {**(op.body.__kwdefaults__ or {}), **instruction.attrs}
+        for value, pattern in zip(instruction.inputs, op.inputs, strict=True):
+            if value is None:
+                (inputs if pattern[0] == "T" else constants).append(None)
+            elif value.kind == "temp":
+                inputs.append(value)
+            elif value.kind == "state":
+                attrs["state" if value in self._states else "layer"] = self._memory_ids[value]
+            elif value.kind != "input":
+                matrices.append(value) if value.name in self._matrix_ids else constants.append(value)
+        *_, ints, floats = OP_FORMS[instruction.name]
+        names = {name.partition(":")[0] for name in (*ints, *floats)}
+        if names != set(attrs):
+            raise ProgramError(
+                f"{instruction.name} has the attributes {sorted(attrs)}, native code {sorted(names)}"
+            )
+        self._emit(
+            instruction.name,
+            inputs,
+            instruction.outputs,
+            matrices=matrices,
+            constants=constants,
+            ints=[_number(name, attrs) for name in ints],
+            floats=[float(attrs[name]) for name in floats],
+        )
 
     def _emit(
         self,
@@ -116,44 +139,15 @@ class Lowering:
         assert ids is not None and table is not None
         self._emit(EMBEDDINGS[ids.name], [], embed.outputs, matrices=[table])
 
-    def _rms_norm(self, norm: Instruction) -> None:
-        x, weight = norm.inputs
-        ints = [int(norm.attrs.get("runs", 1))]
-        self._emit("rms_norm", [x], norm.outputs, constants=[weight], ints=ints, floats=[norm.attr("eps")])
-
-    def _layer_norm(self, norm: Instruction) -> None:
-        x, *vectors = norm.inputs
-        self._emit("layer_norm", [x], norm.outputs, constants=vectors, floats=[norm.attr("eps")])
-
-    def _scale(self, scale: Instruction) -> None:
-        self._emit("scale", list(scale.inputs), scale.outputs, floats=[scale.attr("by")])
-
-    def _softcap(self, softcap: Instruction) -> None:
-        self._emit("softcap", list(softcap.inputs), softcap.outputs, floats=[softcap.attr("cap")])
-
-    def _plain(self, instruction: Instruction) -> None:
-        inputs = [value for value in instruction.inputs if value is not None and value.kind == "temp"]
-        self._emit(instruction.name, list(inputs), instruction.outputs)
-
     def _take_columns(self, take: Instruction) -> None:
         x, order = take.inputs
         assert order is not None
         self._emit("take_columns", [x], take.outputs, ints=self._program.constants[order].tolist())
 
-    def _act(self, instruction: Instruction) -> None:
-        ints = [ACTS[instruction.attr("kind")]]
-        self._emit(instruction.name, list(instruction.inputs), instruction.outputs, ints=ints)
-
-    def _route(self, route: Instruction) -> None:
-        logits, bias = route.inputs
-        attrs = [route.attr(name) for name in ("top_k", "groups", "top_groups", "normalize")]
-        ints, floats = [ROUTES[route.attr("kind")], *attrs], [route.attr("scale")]
-        self._emit("route", [logits], route.outputs, constants=[bias], ints=ints, floats=floats)
-
     def _moe(self, moe: Instruction) -> None:
         x, gates, gate, up, down, *biases = moe.inputs
         assert gate is not None and up is not None and down is not None
-        ints = [ACTS[moe.attr("kind")], self._program.experts_per_row(moe)]
+        ints = [_act(moe.attr("kind")), self._program.experts_per_row(moe)]
         self._emit("moe", [x, gates], moe.outputs, matrices=[gate, up, down], constants=biases, ints=ints)
 
     def _fused_linear(self, instruction: Instruction) -> None:
@@ -171,7 +165,7 @@ class Lowering:
             instruction.outputs,
             matrices=[weight for weight in weights if weight is not None],
             constants=[norm.inputs[1] if norm else None, *(linear.inputs[2] for linear in linears)],
-            ints=[ACTS[act.attr("kind") if act else "none"]],
+            ints=[_act(act.attr("kind") if act else "none")],
             floats=[norm.attr("eps") if norm else 0.0],
         )
 
@@ -186,9 +180,6 @@ class Lowering:
         assert frequencies is not None
         ints = [rope.attr("head_dim"), 2 * _size(frequencies)]
         self._emit("rope", [x], rope.outputs, constants=[frequencies], ints=ints, floats=[rope.attr("scale")])
-
-    def _join(self, join: Instruction) -> None:
-        self._emit("join", list(join.inputs), join.outputs, ints=[join.attr("heads")])
 
     def _rope_kv_write(self, instruction: Instruction) -> None:
         q_parts, (*k_parts, write) = _split(instruction.parts)
@@ -206,11 +197,6 @@ class Lowering:
             floats=[q_norm.attr("eps") if q_norm else 0.0, q_rope.attr("scale")],
         )
 
-    def _kv_write(self, write: Instruction) -> None:
-        k, v, _, cache = write.inputs
-        assert cache is not None
-        self._emit("kv_write", [k, v], (), ints=[self._caches[cache]])
-
     def _attend(self, attend: Instruction) -> None:
         q, cache, *_, sinks = attend.inputs
         assert q is not None and cache is not None
@@ -223,26 +209,29 @@ class Lowering:
     def _causal_conv(self, conv: Instruction) -> None:
         x, state, w, bias, *_ = conv.inputs
         assert state is not None and w is not None
-        ints = [self._states[state], int(w.shape[2]), ACTS[conv.attr("kind")]]
+        ints = [self._states[state], int(w.shape[2]), _act(conv.attr("kind"))]
         self._emit("causal_conv", [x], conv.outputs, constants=[w, bias], ints=ints)
-
-    def _selective_scan(self, scan: Instruction) -> None:
-        x, bc, dt, state, *vectors = scan.inputs[:7]
-        assert state is not None
-        self._emit(
-            "selective_scan",
-            [x, bc, dt],
-            scan.outputs,
-            constants=vectors,
-            ints=[self._states[state], scan.attr("groups")],
-            floats=[scan.attr("smallest_dt"), scan.attr("largest_dt")],
-        )
 
 
 def _split(parts: tuple[Instruction, ...]) -> tuple[list[Instruction], list[Instruction]]:
     """The query's chain ends at the first rope; the rest is the key's chain and the write."""
     end = next(index for index, part in enumerate(parts) if part.name == "rope") + 1
     return list(parts[:end]), list(parts[end:])
+
+
+def _act(name: str) -> int:
+    return OP_ENUMERATIONS["act"].index(name)
+
+
+def _number(name: str, attrs: Mapping[str, Attr]) -> int:
+    """An integer operand; `kind:act` is the number of a name in the enumeration `act`."""
+    name, _, enumeration = name.partition(":")
+    value = attrs[name]
+    if enumeration:
+        return OP_ENUMERATIONS[enumeration].index(str(value))
+    if not isinstance(value, int):
+        raise ProgramError(f"the attribute {name} is {value}, which is no integer")
+    return value
 
 
 def _size(vector: Value) -> int:

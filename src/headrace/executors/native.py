@@ -82,7 +82,7 @@ class NativeExecutor:
         seconds: float = 0.0,
         guesses: DraftPlan = NO_DRAFTS,
         signal: _native.Signal | None = None,
-    ) -> _native.SeveralSteps:
+    ) -> _native.MultiStepResult:
         """As RunsSeveral says."""
         return self._executor.run_multi_step(
             self._output,
@@ -94,7 +94,7 @@ class NativeExecutor:
             seconds=seconds,
             texts=guesses.texts,
             depths=guesses.depths,
-            room=guesses.room,
+            token_budget=guesses.room,
             signal=signal,
         )
 

@@ -14,7 +14,7 @@ from headrace.ops.value import Dim, Value
 from headrace.program.program import Instruction, Program
 from headrace.program.verify import verify
 
-MAX_LINEARS = 4  # weights in one fused_linear (kMaxLinears in native/kernels.hpp)
+MAX_LINEARS = 4  # weights in one fused_linear (kMaxLinears in native/kernels/arguments.hpp)
 
 
 def fuse(program: Program) -> Program:

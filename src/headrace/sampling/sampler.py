@@ -18,28 +18,18 @@ from headrace.sampling.penalties import MIN_REPETITION_PENALTY
 
 Tops = tuple[tuple[int, float], ...]
 
-_SAME = (
-    "temperature",
-    "dynatemp_range",
-    "dynatemp_exponent",
-    "top_n_sigma",
-    "top_k",
-    "typical_p",
-    "top_p",
-    "xtc_probability",
-    "xtc_threshold",
-    "mirostat",
-    "mirostat_tau",
-    "mirostat_eta",
-    "presence_penalty",
-    "frequency_penalty",
-    "repeat_last_n",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "min_tokens",
-)  # by these names both here and there
+# Fields that RowState converts or takes from elsewhere. All others have the name and value of a parameter.
+CONVERTED_FIELDS = {
+    "log_min_p",
+    "repetition_penalty",
+    "logit_bias",
+    "bad_words",
+    "ends",
+    "logprobs",
+    "seed",
+    "choice",
+}
+SAME_FIELDS = tuple(name for name, _ in _native.sampler_fields() if name not in CONVERTED_FIELDS)
 
 
 class SamplerState:
@@ -67,7 +57,7 @@ class SamplerState:
         breakers: SequenceBreakers | None = None,
     ) -> None:
         settings = _native.SampleSettings()
-        for name in _SAME:
+        for name in SAME_FIELDS:
             setattr(settings, name, getattr(params, name))
         settings.log_min_p = math.log(params.min_p) if params.min_p > 0.0 else -math.inf
         settings.repetition_penalty = max(params.repetition_penalty, MIN_REPETITION_PENALTY)

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Sequence
 
-from headrace._native import SeveralSteps
+from headrace._native import MultiStepResult
 from headrace.engine.request_state import ChoiceState
 from headrace.engine.sampling.sample_slot import SampleSlot
 from headrace.engine.scheduler.sequence import State, agreeing
@@ -174,15 +174,15 @@ class Speculation:
         if self._books.busy and self.costs.known:
             self._books.settle(turns, spent, right, self.costs, free=self._free)
 
-    def _learn_call(self, turns: Sequence[SampleSlot], spent: StepTiming, ran: SeveralSteps) -> None:
+    def _learn_call(self, turns: Sequence[SampleSlot], spent: StepTiming, ran: MultiStepResult) -> None:
         if ran.plain_steps:
             loop_s = spent.loop_s * ran.plain_steps / ran.steps
             self._note_plain(len(turns), ran.plain_steps, ran.plain_seconds, loop_s)
-        right, tokens = 0, [tokens for tokens, _ in ran.with_drafts]
-        if ran.guessed:
-            for count, seconds in ran.with_drafts:
+        right, tokens = 0, [tokens for tokens, _ in ran.draft_steps]
+        if ran.drafts:
+            for count, seconds in ran.draft_steps:
                 self.costs.note(count, seconds)
-            checked, right = self._texts.learn(turns, ran.guessed)
+            checked, right = self._texts.learn(turns, ran.drafts)
             self.drafted += checked
             self.accepted += right
         if self.costs.known:

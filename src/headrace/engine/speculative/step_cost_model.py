@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from headrace._native import SeveralSteps
+from headrace._native import MultiStepResult
 
 # Of a step's seconds: what another token adds at least, beyond all that is measured. Decoding is bound by
 # memory, so it is little; too little rather than too much, because what seems not to pay is never measured.
@@ -29,7 +29,7 @@ class StepTiming(Struct, frozen=True):
     looked_s: float
     run_s: float
     loop_s: float
-    ran: SeveralSteps | None = None
+    ran: MultiStepResult | None = None
 
 
 def followed(expected: float, seconds: float, slower_weight: float = SLOWER_WEIGHT) -> float:

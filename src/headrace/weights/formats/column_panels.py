@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_WEIGHTS = 1 << 40  # far beyond any memory, far below where native sizes overflow
-STRIP = 32  # outputs in a strip; native/types.hpp kStrip
+STRIP = 32  # outputs in a strip; kPanel in native/types.hpp
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]

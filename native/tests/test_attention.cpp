@@ -1,0 +1,248 @@
+// Attention against a naive double reference, and bit-identity across chunks, batches and parts.
+#include "../formats/kv_page.hpp"
+#include "../kernels/attention.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "test.hpp"
+
+using namespace headrace;
+using Floats = std::vector<float>;
+
+struct Shape {
+  int32_t heads, kv_heads, head_dim, window;
+  float softcap;
+  KvType type;
+  bool sinks = false;
+  int32_t shared_dim = 0;  // not 0: values are that many first entries of the keys
+  int32_t ahead = 0;       // later keys that are seen
+
+  int32_t value_dim() const { return shared_dim > 0 ? shared_dim : head_dim; }
+};
+
+// Some sequences whose keys and values lie in shuffled pages; unwritten places hold NaN.
+class World {
+ public:
+  World(const Shape& shape, std::vector<int32_t> lengths, uint64_t seed) : shape_(shape), lengths_(std::move(lengths)) {
+    test::Random random(seed);
+    int32_t pages = 1;
+    for (const int32_t length : lengths_) max_pages_ = std::max(max_pages_, (length + kPageTokens - 1) / kPageTokens);
+    max_pages_ += 1;
+    tables_.assign(lengths_.size() * static_cast<size_t>(max_pages_), 1 << 30);  // unused entries must not be followed
+    for (size_t b = 0; b < lengths_.size(); ++b) {
+      for (int32_t p = 0; p < (lengths_[b] + kPageTokens - 1) / kPageTokens; ++p) tables_[b * static_cast<size_t>(max_pages_) + static_cast<size_t>(p)] = pages++;
+    }
+    for (size_t i = 0; i < tables_.size(); ++i) {  // shuffle page ids
+      const size_t j = static_cast<size_t>(random.below(static_cast<int>(tables_.size())));
+      if (tables_[i] < (1 << 30) && tables_[j] < (1 << 30)) std::swap(tables_[i], tables_[j]);
+    }
+    const size_t numbers = static_cast<size_t>(pages * shape.kv_heads * kPageTokens * shape.head_dim);
+    const size_t size = shape.type == KvType::f32 ? 4 : 2;
+    k_.assign(numbers * size, 0xff);
+    v_.assign(numbers * size, 0xff);
+    for (size_t b = 0; b < lengths_.size(); ++b) {
+      q_.emplace_back();
+      for (int32_t i = 0; i < lengths_[b] * shape.heads * shape.head_dim; ++i) q_[b].push_back(random.normal());
+      for (int32_t key = 0; key < lengths_[b]; ++key) write(b, key, random);
+    }
+    for (int32_t head = 0; head < shape.heads && shape.sinks; ++head) sinks_.push_back(3.0f * random.normal());
+  }
+
+  struct Chunk {
+    size_t sequence;
+    int32_t begin, end;
+  };
+
+  // Attends the chunks as one step; each chunk sees its keys up to `end`, as if later ones were not written yet.
+  std::vector<Floats> attend(const AttentionKernels& kernels, const std::vector<Chunk>& chunks, int parts) const {
+    const size_t row = static_cast<size_t>(shape_.heads * shape_.head_dim);
+    const int64_t y_row = shape_.heads * shape_.value_dim();
+    Floats q;
+    std::vector<int32_t> positions, starts{0}, lengths, tables;
+    for (const Chunk& chunk : chunks) {
+      for (int32_t p = chunk.begin; p < chunk.end; ++p) {
+        positions.push_back(p);
+        q.insert(q.end(), q_[chunk.sequence].begin() + p * static_cast<int64_t>(row), q_[chunk.sequence].begin() + (p + 1) * static_cast<int64_t>(row));
+      }
+      starts.push_back(static_cast<int32_t>(positions.size()));
+      lengths.push_back(chunk.end);
+      const auto table = tables_.begin() + static_cast<int64_t>(chunk.sequence) * max_pages_;
+      tables.insert(tables.end(), table, table + max_pages_);
+    }
+    Step step;
+    step.T = static_cast<int32_t>(positions.size());
+    step.B = static_cast<int32_t>(chunks.size());
+    step.max_pages = max_pages_;
+    step.positions = positions.data();
+    step.query_starts = starts.data();
+    step.lengths = lengths.data();
+    step.block_tables = tables.data();
+    Floats y(static_cast<size_t>(step.T * y_row), NAN);
+    std::vector<uint8_t> scratch(kernels.scratch_bytes(parts, shape_.heads, shape_.kv_heads, shape_.head_dim) + 64, 0xff);
+    AttendArgs args;
+    args.q = q.data();
+    args.y = y.data();
+    args.heads = shape_.heads;
+    args.scale = scale();
+    args.window = shape_.window;
+    args.ahead = shape_.ahead;
+    args.softcap = shape_.softcap;
+    args.value_dim = shape_.value_dim();
+    args.sinks = shape_.sinks ? sinks_.data() : nullptr;
+    uint8_t* v = shape_.shared_dim > 0 ? nullptr : const_cast<uint8_t*>(v_.data());
+    args.kv = {shape_.type, shape_.kv_heads, shape_.head_dim, const_cast<uint8_t*>(k_.data()), v};
+    args.step = &step;
+    args.scratch = scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
+    for (int part = 0; part < parts; ++part) kernels.attend(args, part, parts);
+    std::vector<Floats> result;
+    for (size_t c = 0; c < chunks.size(); ++c) {
+      result.emplace_back(y.begin() + starts[c] * y_row, y.begin() + starts[c + 1] * y_row);
+    }
+    return result;
+  }
+
+  std::vector<double> naive(size_t b, int32_t position, int32_t head) const {
+    const int32_t kv_head = head / (shape_.heads / shape_.kv_heads);
+    const size_t dim = static_cast<size_t>(shape_.head_dim), value_dim = static_cast<size_t>(shape_.value_dim());
+    const float* q = &q_[b][static_cast<size_t>((position * shape_.heads + head) * shape_.head_dim)];
+    const int32_t first = shape_.window > 0 ? std::max(0, position - shape_.window + 1) : 0;
+    std::vector<double> out(value_dim, 0.0);
+    double sum = shape_.sinks ? std::exp(static_cast<double>(sinks_[static_cast<size_t>(head)])) : 0;
+    const int32_t last = std::min(position + shape_.ahead, lengths_[b] - 1);
+    for (int32_t key = first; key <= last; ++key) {
+      double score = 0;
+      for (size_t d = 0; d < dim; ++d) score += static_cast<double>(q[d]) * number(k_, k_index(b, key, kv_head, static_cast<int32_t>(d)));
+      score *= scale();
+      if (shape_.softcap > 0) score = shape_.softcap * std::tanh(score / shape_.softcap);
+      const double weight = std::exp(score);
+      sum += weight;
+      for (size_t d = 0; d < value_dim; ++d) {
+        const int32_t entry = static_cast<int32_t>(d);
+        out[d] += weight * (shape_.shared_dim > 0 ? number(k_, k_index(b, key, kv_head, entry))
+                                                  : number(v_, v_index(b, key, kv_head, entry)));
+      }
+    }
+    for (double& value : out) value /= sum;
+    return out;
+  }
+
+  const Shape& shape() const { return shape_; }
+  int32_t length(size_t b) const { return lengths_[b]; }
+
+ private:
+  float scale() const { return 1.3f / std::sqrt(static_cast<float>(shape_.head_dim)); }
+  size_t page_base(size_t b, int32_t key, int32_t head) const {
+    const int32_t page = tables_[b * static_cast<size_t>(max_pages_) + static_cast<size_t>(key / kPageTokens)];
+    return static_cast<size_t>((page * shape_.kv_heads + head) * kPageTokens * shape_.head_dim);
+  }
+  size_t k_index(size_t b, int32_t key, int32_t head, int32_t d) const {
+    return page_base(b, key, head) + static_cast<size_t>(key_place(shape_.type, shape_.head_dim, key % kPageTokens, d));
+  }
+  size_t v_index(size_t b, int32_t key, int32_t head, int32_t d) const {
+    return page_base(b, key, head) + static_cast<size_t>(value_place(shape_.type, shape_.head_dim, key % kPageTokens, d));
+  }
+  void put(std::vector<uint8_t>& memory, size_t index, float value) const {
+    if (shape_.type == KvType::f32) {
+      std::memcpy(memory.data() + index * 4, &value, 4);
+    } else {
+      std::memcpy(memory.data() + index * 2, reinterpret_cast<const uint8_t*>(&value) + 2, 2);
+    }
+  }
+  double number(const std::vector<uint8_t>& memory, size_t index) const {
+    float value = 0;
+    if (shape_.type == KvType::f32) {
+      std::memcpy(&value, memory.data() + index * 4, 4);
+    } else {
+      std::memcpy(reinterpret_cast<uint8_t*>(&value) + 2, memory.data() + index * 2, 2);
+    }
+    return value;
+  }
+  void write(size_t b, int32_t key, test::Random& random) {
+    for (int32_t h = 0; h < shape_.kv_heads; ++h) {
+      for (int32_t d = 0; d < shape_.head_dim; ++d) {
+        put(k_, k_index(b, key, h, d), random.normal());
+        put(v_, v_index(b, key, h, d), random.normal());
+      }
+    }
+  }
+
+  Shape shape_;
+  std::vector<int32_t> lengths_;
+  int32_t max_pages_ = 0;
+  std::vector<int32_t> tables_;
+  std::vector<uint8_t> k_, v_;
+  std::vector<Floats> q_;
+  Floats sinks_;
+};
+
+static void matches_naive(const AttentionKernels& kernels, const World& world) {
+  const Shape& shape = world.shape();
+  const auto got = world.attend(kernels, {{0, 0, world.length(0)}}, 2)[0];
+  const int32_t stride = std::max(1, world.length(0) / 23);
+  for (int32_t position = 0; position < world.length(0); position += stride) {
+    for (int32_t head = 0; head < shape.heads; ++head) {
+      const auto want = world.naive(0, position, head);
+      const float* y = &got[static_cast<size_t>((position * shape.heads + head) * shape.value_dim())];
+      // bf16 rounds queries and weights to 8 bits.
+      const double near = shape.type == KvType::f32 ? 4e-6 : 1.5e-2;
+      for (size_t d = 0; d < want.size(); ++d) CHECK_NEAR(y[d], want[d], near);
+    }
+  }
+}
+
+// The same rows by prefill, decode, chunks of any size, in a batch and with any number of parts.
+static void is_bit_identical(const AttentionKernels& kernels, const World& world) {
+  const int32_t n = world.length(0);
+  const size_t row = static_cast<size_t>(world.shape().heads * world.shape().value_dim());
+  const Floats whole = world.attend(kernels, {{0, 0, n}}, 1)[0];
+  for (const int32_t chunk : {1, 5, 64, 100}) {
+    for (int32_t begin = 0; begin < n; begin += chunk == 1 ? 13 : chunk) {
+      const int32_t end = std::min(n, begin + chunk);
+      const Floats part = world.attend(kernels, {{0, begin, end}}, 1 + begin % 3)[0];
+      CHECK(test::same_bits(part.data(), &whole[static_cast<size_t>(begin) * row], part.size()));
+    }
+  }
+  const auto batch = world.attend(kernels, {{1, 3, world.length(1)}, {0, n - 20, n}, {2, world.length(2) - 1, world.length(2)}, {0, 0, 1}}, 3);
+  CHECK(test::same_bits(batch[1].data(), &whole[static_cast<size_t>(n - 20) * row], batch[1].size()));
+  CHECK(test::same_bits(batch[3].data(), whole.data(), batch[3].size()));
+  for (const Floats& y : batch) CHECK(std::none_of(y.begin(), y.end(), [](float x) { return std::isnan(x); }));
+}
+
+// Where later keys are seen, a text is one chunk: alone and in a batch it has the same bits.
+static void is_the_same_in_company(const AttentionKernels& kernels, const World& world) {
+  const Floats alone = world.attend(kernels, {{0, 0, world.length(0)}}, 1)[0];
+  const auto batch = world.attend(kernels, {{2, 0, world.length(2)}, {0, 0, world.length(0)}, {1, 0, world.length(1)}}, 3);
+  CHECK(test::same_bits(batch[1].data(), alone.data(), alone.size()));
+}
+
+int main() {
+  test::for_each_isa([](Isa isa) {
+    const AttentionKernels& kernels = attention_kernels(isa);
+    const Shape shapes[] = {
+        {4, 2, 8, 0, 0, KvType::f32},     {4, 4, 16, 0, 0, KvType::bf16}, {3, 1, 10, 37, 0, KvType::f32},
+        {6, 2, 64, 0, 5.0f, KvType::f32}, {4, 1, 128, 70, 0, KvType::bf16}, {2, 2, 80, 0, 30.0f, KvType::bf16},
+        {1, 1, 256, 3, 0, KvType::f32},   {56, 1, 2, 0, 0, KvType::f32},   {8, 2, 16, 20, 0, KvType::bf16, true},
+        {4, 1, 24, 0, 9.0f, KvType::f32, true}, {100, 1, 40, 0, 0, KvType::bf16, false, 30},
+        {6, 2, 7, 0, 0, KvType::bf16},    {4, 1, 33, 21, 0, KvType::bf16}, {5, 1, 25, 0, 0, KvType::bf16, false, 25},
+        {3, 1, 24, 0, 0, KvType::f32, true, 13}, {2, 1, 576, 0, 0, KvType::bf16, false, 512},
+    };
+    uint64_t seed = 1;
+    for (const Shape& shape : shapes) {
+      const World world(shape, {203, 70, 16}, seed++);
+      matches_naive(kernels, world);
+      is_bit_identical(kernels, world);
+    }
+    const Shape both_sides[] = {
+        {4, 2, 8, 0, 0, KvType::f32, false, 0, 1 << 20}, {3, 1, 10, 37, 0, KvType::f32, false, 0, 36},
+        {6, 2, 64, 5, 0, KvType::bf16, false, 0, 70},    {12, 12, 32, 0, 0, KvType::bf16, false, 0, 1 << 20},
+    };
+    for (const Shape& shape : both_sides) {
+      const World world(shape, {203, 70, 16}, seed++);
+      matches_naive(kernels, world);
+      is_the_same_in_company(kernels, world);
+    }
+  });
+  return test::report();
+}

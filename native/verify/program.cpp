@@ -1,0 +1,89 @@
+#include "../executor/program.hpp"
+
+#include "../kernels/attention.hpp"
+#include "../kernels/linear.hpp"
+#include "fault.hpp"
+#include "instruction.hpp"
+#include "recurrence.hpp"
+
+namespace headrace {
+namespace {
+
+void check_values(const Program& program) {
+  for (size_t i = 0; i < program.values.size(); ++i) {
+    const Value& value = program.values[i];
+    const std::string name = "value " + text(static_cast<int64_t>(i));
+    if (value.columns < 1 || value.columns > (int64_t{1} << 32)) refuse(name + " has " + text(value.columns) + " columns");
+    if (value.offset < 0 || value.offset % 4 != 0) refuse(name + " has offset " + text(value.offset));
+    if (value.offset > program.arena_bytes || program.end_of(value) > program.arena_bytes) {
+      refuse(name + " ends at byte " + text(program.end_of(value)) + " of an arena of " + text(program.arena_bytes));
+    }
+  }
+}
+
+void check_weights(const Program& program) {
+  for (size_t i = 0; i < program.weights.size(); ++i) {
+    const Weight& weight = program.weights[i];
+    const std::string name = "weight " + text(static_cast<int64_t>(i));
+    constexpr int64_t kMaxSize = int64_t{1} << 31;
+    if (weight.n < 1 || weight.k < 1 || weight.n > kMaxSize || weight.k > kMaxSize ||
+        weight.k % block_inputs(weight.format) != 0) {
+      refuse(name + " has shape [" + text(weight.n) + ", " + text(weight.k) + "]");
+    }
+    const int64_t needed = static_cast<int64_t>(packed_bytes(weight.format, weight.n, weight.k));
+    if (program.weight_bytes[i] < needed) {
+      refuse(name + " has " + text(program.weight_bytes[i]) + " bytes where its format needs " + text(needed));
+    }
+    if (reinterpret_cast<uintptr_t>(weight.data) % 64 != 0) refuse(name + " is not aligned to 64 bytes");
+  }
+}
+
+void check_kv(Program& program) {
+  for (size_t i = 0; i < program.kv.size(); ++i) {
+    const KvLayer& layer = program.kv[i];
+    const std::string name = "KV layer " + text(static_cast<int64_t>(i));
+    if (layer.kv_heads < 1 || layer.head_dim < 2 || layer.head_dim > kMaxHeadDim || layer.head_dim % 2 != 0) {
+      refuse(name + " has " + text(layer.kv_heads) + " heads of dimension " + text(layer.head_dim) +
+             "; dimensions are even, 2 to " + text(kMaxHeadDim));
+    }
+    const int64_t number_bytes = layer.type == KvType::f32 ? 4 : 2;
+    const int64_t page_bytes = number_bytes * layer.kv_heads * kPageTokens * layer.head_dim;
+    const auto [k_bytes, v_bytes] = program.kv_bytes[i];
+    if ((layer.v != nullptr && k_bytes != v_bytes) || k_bytes % page_bytes != 0 || k_bytes == 0) {
+      refuse(name + ": k has " + text(k_bytes) + " and v " + text(v_bytes) + " bytes; both must be the same number of pages of " +
+             text(page_bytes) + " bytes, or v absent");
+    }
+    if (i > 0 && k_bytes / page_bytes != program.pages) {
+      refuse(name + " has " + text(k_bytes / page_bytes) + " pages, those before it " + text(program.pages));
+    }
+    program.pages = k_bytes / page_bytes;
+  }
+}
+
+void check_order(const Program& program) {
+  std::vector<bool> made(program.values.size(), false);
+  for (const Instruction& instruction : program.instructions) {
+    for (const int v : instruction.inputs) {
+      if (v >= 0 && !made[static_cast<size_t>(v)]) refuse("value " + text(v) + " is read before it is made");
+    }
+    for (const int v : instruction.outputs) {
+      if (made[static_cast<size_t>(v)]) refuse("value " + text(v) + " is made twice");
+      made[static_cast<size_t>(v)] = true;
+    }
+  }
+}
+
+}  // namespace
+
+void check_program(Program& program) {
+  if (program.max_tokens < 1 || program.max_rows < 1) refuse("max_tokens and max_rows must be positive");
+  check_values(program);
+  check_weights(program);
+  check_kv(program);
+  const std::string fault = fault_of_states(program);
+  if (!fault.empty()) refuse(fault);
+  for (size_t i = 0; i < program.instructions.size(); ++i) check_instruction(program, program.instructions[i], i);
+  check_order(program);
+}
+
+}  // namespace headrace

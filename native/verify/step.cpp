@@ -1,0 +1,66 @@
+#include "../executor/program.hpp"
+#include "fault.hpp"
+#include "recurrence.hpp"
+
+namespace headrace {
+namespace {
+
+void check_range(const char* what, int64_t value, int64_t low, int64_t high) {
+  if (value < low || value > high) {
+    refuse(std::string("step: ") + what + " " + text(value) + " is not in " + text(low) + " .. " + text(high));
+  }
+}
+
+// Which ids of a step an instruction looks up in a table; none where it is no embedding.
+struct Embedded {
+  const char* name;  // null: none
+  const int32_t* ids;
+};
+Embedded embedded_by(Op op, const Step& step) {
+  if (op == Op::embed) return {"token", step.tokens};
+  if (op == Op::embed_positions) return {"position", step.positions};
+  if (op == Op::embed_token_types) return {"token type", step.token_types};
+  return {nullptr, nullptr};
+}
+
+void check_sequences(const Program& program, const Step& step) {
+  check_range("first query start", step.query_starts[0], 0, 0);
+  check_range("last query start", step.query_starts[step.B], step.T, step.T);
+  for (int b = 0; b < step.B; ++b) {
+    check_range("query start", step.query_starts[b + 1], step.query_starts[b], step.T);
+    if (program.kv.empty()) continue;
+    check_range("length", step.lengths[b], 1, static_cast<int64_t>(step.max_pages) * kPageTokens);
+    const int used = (step.lengths[b] + kPageTokens - 1) / kPageTokens;
+    for (int page = 0; page < used; ++page) {
+      check_range("page id", step.block_tables[static_cast<int64_t>(b) * step.max_pages + page], 0, program.pages - 1);
+    }
+    for (int t = step.query_starts[b]; t < step.query_starts[b + 1]; ++t) {
+      check_range("position", step.positions[t], 0, step.lengths[b] - 1);
+    }
+  }
+}
+
+}  // namespace
+
+void check_step(const Program& program, const Step& step) {
+  check_range("number of tokens", step.T, 1, program.max_tokens);
+  check_range("number of output rows", step.R, 0, program.max_rows);
+  for (const Instruction& instruction : program.instructions) {
+    const Embedded embedded = embedded_by(instruction.op, step);
+    if (embedded.name == nullptr) continue;
+    if (embedded.ids == nullptr) refuse("step: it has no token types, which the program looks up");
+    const int64_t rows = program.weights[static_cast<size_t>(instruction.weights[0])].n;
+    for (int t = 0; t < step.T; ++t) check_range(embedded.name, embedded.ids[t], 0, rows - 1);
+  }
+  for (int r = 0; r < step.R; ++r) check_range("output row", step.rows[r], 0, step.T - 1);
+  if (program.kv.empty() && program.states.empty()) return;
+  check_sequences(program, step);
+  if (!program.states.empty()) {
+    const std::string fault = fault_of_state_slots(program, step);
+    if (!fault.empty()) refuse("step: " + fault);
+  }
+  if (program.kv.empty()) return;
+  for (int t = 0; t < step.T; ++t) check_range("slot", step.slots[t], 0, program.pages * kPageTokens - 1);
+}
+
+}  // namespace headrace
