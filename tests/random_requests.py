@@ -76,7 +76,7 @@ def small_model(folder: Path, golden: str) -> str:
 def answers_alone(folder: str, requests: list[EngineRequest], **options: Any) -> list[Outcome]:
     """What each request gives alone, on one thread, token by token."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.engine.multi_step.MOST_STEPS", 1)
+        patch.setattr("headrace.engine.multi_step.MAX_STEPS", 1)
         model = load_model(folder, EngineOptions(threads=1, max_sequences=1, **options))
         outcomes = [Running(model.engine, one).finish() for one in requests]
         model.close()
