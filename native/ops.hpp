@@ -55,14 +55,17 @@ struct OpForm {
   Op op;
   Operands inputs, outputs, weights, constants, ints, floats;
   InPlace in_place;
+  bool on_rows;  // HEADRACE_ROW_OP
 };
-#define HEADRACE_OP(name, in_place, check, inputs, outputs, weights, constants, ints, floats)                   \
+#define HEADRACE_FORM(on_rows, name, in_place, check, inputs, outputs, weights, constants, ints, floats)         \
   {#name, Op::name, Operands(inputs), Operands(outputs), Operands(weights), Operands(constants), Operands(ints), \
-   Operands(floats), InPlace::in_place},
-#define HEADRACE_ROW_OP HEADRACE_OP
+   Operands(floats), InPlace::in_place, on_rows},
+#define HEADRACE_OP(...) HEADRACE_FORM(false, __VA_ARGS__)
+#define HEADRACE_ROW_OP(...) HEADRACE_FORM(true, __VA_ARGS__)
 inline constexpr OpForm kOpForms[] = {
 #include "ops.inl"
 };
+#undef HEADRACE_FORM
 
 // Lines are in the order of the enum.
 constexpr const OpForm& form_of(Op op) { return kOpForms[static_cast<size_t>(op)]; }

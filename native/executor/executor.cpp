@@ -20,6 +20,7 @@ Executor::Executor(Pool& pool, Program program, bool poison)
   if (poison) dead_ = dead_ranges(program_);
   plan_scratch();
   plan_rope_tables();
+  plan_row_ops();
   stages_ = stages_of(false);
   single_row_stages_ = stages_of(true);
 }

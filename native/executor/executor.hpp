@@ -75,6 +75,7 @@ class Executor {
 #define HEADRACE_OP(name, ...) void name(const Call& call);
 #include "../ops.inl"
   void look_up(const Call& call, const int32_t* ids);
+  void plan_row_ops();
   RowOpArgs row_op(const Call& call) const;
   MoeShape moe_shape(const Instruction& instruction) const;
   FormatSet formats_of(const Instruction& instruction) const;  // of its weights
@@ -94,6 +95,7 @@ class Executor {
   const RecurrenceKernels& recurrence_;
   Buffer linear_scratch_, head_scratch_, attention_scratch_, moe_scratch_, rope_memory_;
   std::vector<RopeTable> rope_tables_;
+  std::vector<RowOpArgs> row_ops_;  // per instruction, but for what a step brings
   size_t single_row_scratch_bytes_ = 0;  // of a product with one row
   std::vector<Stage> stages_, single_row_stages_;
   std::mutex turn_;

@@ -13,17 +13,25 @@ namespace headrace {
                 form_of(Op::name).constants.count <= 2, #name " has more operands than a kernel on rows takes");
 #include "../ops.inl"
 
+void Executor::plan_row_ops() {
+  row_ops_.resize(program_.instructions.size());
+  for (size_t n = 0; n < row_ops_.size(); ++n) {
+    const Instruction& it = program_.instructions[n];
+    if (!form_of(it.op).on_rows) continue;
+    RowOpArgs& args = row_ops_[n];
+    for (size_t i = 0; i < it.inputs.size(); ++i) args.x[i] = value(it.inputs[i]);
+    args.y = value(it.outputs[0]);
+    args.columns = program_.values[static_cast<size_t>(it.outputs[0])].columns;
+    for (size_t i = 0; i < it.constants.size(); ++i) args.constants[i] = constant(it.constants[i]);
+    if (!it.constants.empty()) args.constant_size = program_.constants[static_cast<size_t>(it.constants[0])].size;
+    args.ints = it.ints.data();
+    args.floats = it.floats.data();
+  }
+}
+
 RowOpArgs Executor::row_op(const Call& call) const {
-  const Instruction& it = call.it;
-  RowOpArgs args;
-  for (size_t i = 0; i < it.inputs.size(); ++i) args.x[i] = value(it.inputs[i]);
-  args.y = value(it.outputs[0]);
+  RowOpArgs args = row_ops_[static_cast<size_t>(&call.it - program_.instructions.data())];
   args.rows = call.rows;
-  args.columns = program_.values[static_cast<size_t>(it.outputs[0])].columns;
-  for (size_t i = 0; i < it.constants.size(); ++i) args.constants[i] = constant(it.constants[i]);
-  if (!it.constants.empty()) args.constant_size = program_.constants[static_cast<size_t>(it.constants[0])].size;
-  args.ints = it.ints.data();
-  args.floats = it.floats.data();
   args.step = &call.step;
   return args;
 }
