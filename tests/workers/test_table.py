@@ -221,7 +221,7 @@ def test_what_never_fits_says_so() -> None:
 def test_two_loads_at_once_share_the_budget() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
         results = await asyncio.gather(
-            table.acquire(table.find("middle")), table.pause(table.find("large")), return_exceptions=True
+            table.acquire(table.find("middle")), table.acquire(table.find("large")), return_exceptions=True
         )
         assert [isinstance(result, Overloaded) for result in results].count(True) == 1
 

@@ -193,7 +193,7 @@ def frame(message: ToWorker | FromWorker) -> bytes:
 def step_frame(status: EngineStatus, batches: Sequence[tuple[int, Sequence[EngineEvent]]]) -> bytes:
     """Encode a `StepEvents`."""
     numbered = [(number, [(_NUMBERS[type(event)], event) for event in events]) for number, events in batches]
-    return _framed(_encoder.encode(("Step", status, numbered)))
+    return _framed(_encoder.encode(("StepEvents", status, numbered)))
 
 
 def _framed(body: bytes) -> bytes:
