@@ -27,7 +27,7 @@ from headrace.errors import HeadraceError
 from headrace.loading.options import EngineOptions, Weights
 
 COLD_S = {"A": 0.6, "B": 1.0}
-BESIDE_BYTES = 150e6  # that may be resident beside packed weights, keys and values
+EXTRA_BYTES = 150e6  # allowed resident memory besides packed weights, keys and values
 PARTS_SHOWN = 4
 SMALL_PART = 0.03  # of a step: left out of the profiles
 
@@ -87,13 +87,13 @@ def batched(bound: float) -> Goal:
 
 
 def memory() -> Goal:
-    def beside(report: StepReport) -> Summary:
+    def extra_bytes(report: StepReport) -> Summary:
         held = report.plan.weights_bytes + report.plan.kv_bytes
         found = report.figures["peak_rss_bytes"]
         return Summary(found.median - held, found.min - held, found.max - held)
 
     return Goal(
-        "memory besides weights, K, V", BESIDE_BYTES, beside, lambda b: f"{b / 1e6:.0f} MB", less=True
+        "memory besides weights, K, V", EXTRA_BYTES, extra_bytes, lambda b: f"{b / 1e6:.0f} MB", less=True
     )
 
 

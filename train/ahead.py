@@ -10,13 +10,13 @@ from mixture import Batch, Draw
 
 AHEAD_PER_WORKER = 4
 
-Wanted = tuple[tuple[int, int], int, int]  # arguments of a Draw: key, number of windows, window length
+DrawRequest = tuple[tuple[int, int], int, int]  # arguments of a Draw: key, number of windows, window length
 
 # Data source of forked processes, which inherit it instead of receiving it.
 _source: Draw | None = None
 
 
-def drawn_ahead(draw: Draw, wanted: Sequence[Wanted], workers: int) -> Iterator[Batch]:
+def drawn_ahead(draw: Draw, wanted: Sequence[DrawRequest], workers: int) -> Iterator[Batch]:
     """Yield `draw(key, windows, length)` for all requested batches, in order."""
     global _source
     _source = draw

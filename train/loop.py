@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from ahead import Wanted, drawn_ahead
+from ahead import DrawRequest, drawn_ahead
 from curve import note_measures
 from decoder import Decoder
 from mixture import Batch, Draw
@@ -147,7 +147,7 @@ def _batches(run: Run) -> Iterator[Batch]:
     return drawn_ahead(run.draw, wanted, run.workers)
 
 
-def _wanted(run: Run, step: int) -> Wanted:
+def _wanted(run: Run, step: int) -> DrawRequest:
     long = run.decay_from != NO_DECAY and step % LONG_EVERY == 0
     length = run.plan.long_length if long else run.plan.length
     return (run.plan.seed, step), run.plan.tokens_per_step // length, length + 1

@@ -122,7 +122,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if not (asked.harness / "peers.py").is_file():
         print(
             f"there is no bench harness in {asked.harness.absolute()}: it comes with the project's shared"
-            " data, which lies beside the checkout as ../shared; name its folder: HARNESS=../shared/bench",
+            " data, which is next to the checkout as ../shared; name its folder: HARNESS=../shared/bench",
             file=sys.stderr,
         )
         return 1

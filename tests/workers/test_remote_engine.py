@@ -303,9 +303,9 @@ def test_close_ends_the_process_and_fails_what_runs(start: Callable[[], LoadedMo
 PARENT = """
 import sys, time
 from headrace.loading.options import EngineOptions
-from headrace.workers.worker_loader import WorkerLaunch
+from headrace.workers.worker_loader import WorkerLoader
 from headrace.workers.model_spec import ModelSpec
-launch = WorkerLaunch(ModelSpec(name="tiny", model=sys.argv[1], options=EngineOptions(threads=1)))
+launch = WorkerLoader(ModelSpec(name="tiny", model=sys.argv[1], options=EngineOptions(threads=1)))
 launch.plan(None)
 model = launch.load(lambda done, total: None)
 print(model.engine.worker_pid, flush=True)

@@ -98,7 +98,7 @@ def _message(item: object, where: str) -> Message:
     tool_calls = _tool_calls(fields.get("tool_calls"), f"{where}.tool_calls")
     if tool_calls and role != "assistant":
         raise InvalidRequest(
-            f"{where}.tool_calls stands in a message of role {role}, only assistants call tools",
+            f"{where}.tool_calls is in a message of role {role}: only assistants call tools",
             param=f"{where}.tool_calls",
         )
     content = _content(fields.get("content"), f"{where}.content")

@@ -140,7 +140,7 @@ def _choice(choice: object, names: list[str]) -> tuple[list[str] | None, Mode]:
         return [_known_name(fields.get("function"), names, "tool_choice.function")], "required"
     if fields.get("type") != "allowed_tools":
         raise InvalidRequest(
-            "tool_choice is none of 'none', 'auto', 'required', a function, allowed_tools",
+            "tool_choice is not one of 'none', 'auto', 'required', a function, allowed_tools",
             param="tool_choice",
         )
     allowed = _object(fields.get("allowed_tools", fields), "tool_choice.allowed_tools")

@@ -72,7 +72,7 @@ class EngineServer:
     def __init__(self, end: socket.socket) -> None:
         self._engine: Engine | Encoder | None = None
         self._orders: queue.SimpleQueue[PlanModel | LoadModel] = queue.SimpleQueue()
-        self._compilers = ThreadPoolExecutor(COMPILERS, thread_name_prefix="headrace-door")
+        self._compilers = ThreadPoolExecutor(COMPILERS, thread_name_prefix="headrace-compile")
         self._stopping = False
         self._unacknowledged: deque[int] = deque()  # steps not yet acknowledged; guarded by _acknowledged
         self._acknowledged = threading.Condition()

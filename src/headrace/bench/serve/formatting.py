@@ -15,13 +15,13 @@ LATENCIES = (
 SPREAD = ("mean", "p50", "p90", "p95", "p99", "max")
 DEFINITIONS = (
     *((name, meaning) for name, _, meaning in LATENCIES),
-    ("due", "in a closed loop when a user's last answer ended, in the other forms when the schedule says so: "
-     "a late client or a full server is not left out (no coordinated omission); connecting counts"),
-    ("tokens/s", "output tokens of all requests that succeeded, by the time from when the first was due to "
-     "the last end, as the server's usage counts them"),
+    ("due", "in a closed loop when the user's last answer ended, in open loops at the scheduled time: "
+     "delays of client and server are included (no coordinated omission), as is connecting"),
+    ("tokens/s", "output tokens of all successful requests, divided by the time from when the first was due "
+     "to the last end; counted by the server's usage"),
     ("tokens/s per user", "1 / TPOT of each request"),
-    ("goodput", "requests that met every goal, per second and as a share of all that were sent"),
-    ("refused", "answered with 429, 503 or 529; what failed otherwise counts as failed"),
+    ("goodput", "requests that met every goal, per second and as a share of all requests sent"),
+    ("refused", "answered with 429, 503 or 529; other errors count as failed"),
 )  # fmt: skip
 
 

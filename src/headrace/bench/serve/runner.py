@@ -252,15 +252,13 @@ def _assumptions(order: BenchConfig, lexicon: SyntheticText) -> list[str]:
     if isinstance(order.workload, DatasetWorkload):
         most = max(order.count(point) for point in order.points) + order.warmup
         if len(order.points) > 1 or order.warmup or most > len(order.workload.prompts):
-            notes.append(
-                "the prompts of the file are asked more than once: a server that caches prefixes knows them"
-            )
+            notes.append("prompts of the file are sent more than once: prefix caches will have hits")
     if isinstance(order.workload, TraceWorkload) and order.workload.left_out:
         left, kept = order.workload.left_out, len(order.workload.requests)
         notes.append(f"--longest left out {left:,} requests of the trace's {left + kept:,}")
     if not isinstance(order.workload, DatasetWorkload) and not lexicon.counted:
         notes.append(
-            "the server has no /tokenize: one word was taken for one token when prompts were made up; "
+            "the server has no /tokenize: synthetic prompts assume one token per word; "
             "prompt tokens in the report are the server's own count"
         )
     return notes
@@ -284,8 +282,8 @@ def _remarks(done: Sequence[Figures], wanted_tokens: int, *, new_words: bool) ->
     )
     if new_words and cached_tokens > CACHED_SHARE * prompt_tokens:
         notes.append(
-            f"the server had {cached_tokens / prompt_tokens:.0%} of the made-up prompts in its cache: it has "
-            "seen this seed before, take another --seed"
+            f"the server had {cached_tokens / prompt_tokens:.0%} of the synthetic prompts in its cache: it "
+            "has seen this seed before, use another --seed"
         )
     for one in done:
         if one.send_delay_s is not None and one.send_delay_s.p99 > LATE_S:

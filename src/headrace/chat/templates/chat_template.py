@@ -190,7 +190,7 @@ def _checked_variables(variables: Mapping[str, Any], tokens: Mapping[str, object
     for name, value in variables.items():
         if not name.isidentifier() or name.startswith("_") or name in RESERVED or name in tokens:
             raise InvalidRequest(
-                f"{name!r:.60} cannot be a template variable: it is no plain name or hides one of the "
+                f"{name!r:.60} cannot be a template variable: it is not a plain name, or hides one of the "
                 "template's own",
                 param="chat_template_kwargs",
             )
