@@ -84,7 +84,7 @@ def test_a_split_event_counts_when_it_is_complete(wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("reply", "kind", "message"),
     [
-        (b"", "cut off", "before an answer"),
+        (b"", "cut off", "before the answer"),
         (HEAD + chunk(TEXT + b"\n\n"), "cut off", "within the answer"),
         (HEAD + chunk(END + b"\n\n" + DONE + b"\n\n") + chunk(b""), "empty", "no output"),
         (HEAD + chunk(b"data: {oops}\n\n") + chunk(b""), "malformed", "oops"),
@@ -97,7 +97,7 @@ def test_a_split_event_counts_when_it_is_complete(wire: Wire) -> None:
         (refusal(429, b'{"error":{"message":"too many"}}'), "http 429", "too many"),
         (refusal(422, b'{"detail":"short"}'), "http 422", "short"),
         (refusal(502, b"<h1>Bad gateway</h1>"), "http 502", "Bad gateway"),
-        (b"SSH-2.0-server\r\n", "cut off", "before an answer"),
+        (b"SSH-2.0-server\r\n", "cut off", "before the answer"),
     ],
 )
 def test_errors_have_a_kind_and_a_message(wire: Wire, reply: bytes, kind: str, message: str) -> None:

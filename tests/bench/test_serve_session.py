@@ -218,7 +218,7 @@ def test_the_key_is_sent_and_never_reported() -> None:
         report = measure(replace(order(server.url), target=target))
     assert report.figures[0].succeeded == 8
     assert "sesame" not in json.dumps(document(report)) + html(report)
-    with pytest.raises(UsageError, match="no HTTP header"):
+    with pytest.raises(UsageError, match="an HTTP header cannot contain"):
         parse_target("http://127.0.0.1", "chat", "two\r\nlines")
 
 

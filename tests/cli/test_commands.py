@@ -31,7 +31,7 @@ def test_version_and_help_are_fast_to_load(environment: dict[str, str]) -> None:
         "heavy = {'numpy', 'fastapi', 'tokenizers', 'rich', 'prompt_toolkit', 'huggingface_hub'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
-    for flag, expected in (("--version", "headrace 0."), ("--help", "Show what a model is")):
+    for flag, expected in (("--version", "headrace 0."), ("--help", "Show a model's properties")):
         result = subprocess.run(
             [sys.executable, "-c", code, flag], capture_output=True, text=True, env=environment, check=False
         )

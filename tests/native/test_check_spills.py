@@ -124,7 +124,7 @@ def test_compiled_kernels(tmp_path: Path, spills: int) -> None:
     assert ("tile_int8" in run.stdout and "(%rsp),%zmm" in run.stdout) == bool(spills), run.stdout
     built.write_bytes(built.read_bytes().replace(b"GCC: (", b"any: ("))
     run = subprocess.run([sys.executable, str(SCRIPT), str(built)], capture_output=True, text=True)
-    assert (run.returncode, "no failure here" in run.stdout) == (0, bool(spills))
+    assert (run.returncode, "not a failure" in run.stdout) == (0, bool(spills))
 
 
 def test_missing_prerequisites_are_reported(tmp_path: Path) -> None:
@@ -132,4 +132,4 @@ def test_missing_prerequisites_are_reported(tmp_path: Path) -> None:
     script.parent.mkdir()
     script.write_bytes(SCRIPT.read_bytes())
     run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
-    assert (run.returncode, "no build for x86-64" in run.stdout) == (0, True)
+    assert (run.returncode, "no x86-64 build found" in run.stdout) == (0, True)
