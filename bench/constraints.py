@@ -1,9 +1,9 @@
-"""What constrained decoding costs: sequences that must follow a JSON Schema beside as many that are free.
+"""Cost of constrained decoding: sequences constrained by a JSON Schema compared with as many free ones.
 
     python bench/constraints.py --config config.json --tokenizer FOLDER [--sequences 16] [--weights int4]
 
-Random weights of the config's shapes with a real tokenizer; free and constrained runs alternate. Prints the
-milliseconds per step of both (forced tokens make no step of their own) and the ratio.
+Uses random weights for the config's shapes, and a real tokenizer; free and constrained runs alternate.
+Prints the milliseconds per step of both (forced tokens need no step of their own) and the ratio.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
     model = start(prepare_checkpoint(checkpoint, options, "random", asked.config, tokenizer, None), options)
 
     def step_s(constraint: Constraint | None) -> float:
-        """Seconds per step of a run, from when every sequence generates."""
+        """Seconds per step of a run, measured while all sequences generate."""
         ended = threading.Semaphore(0)
         params = SamplingParams(max_tokens=asked.tokens, ignore_eos=True, seed=1)
 
@@ -68,7 +68,7 @@ def main() -> None:
         return (time.perf_counter() - begin_s) / (model.engine.status().steps - steps)
 
     constraint = schema_constraint(SCHEMA)
-    step_s(constraint)  # compiles
+    step_s(constraint)  # compiles the grammar
     pairs = [(step_s(None), step_s(constraint)) for _ in range(asked.rounds)]
     model.close()
     free, held = (1e3 * statistics.median(column) for column in zip(*pairs, strict=True))

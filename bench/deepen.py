@@ -1,12 +1,12 @@
-"""A model that says what another says, at the price of a larger one: layers that add nothing.
+"""Make a larger model with identical output, by adding layers that contribute nothing.
 
     python bench/deepen.py MODEL FOLDER [--layers 160]
 
-What speculation brings depends on two things: how often guesses are right, which takes trained models, and
-what a step costs. `mini` at int4 lies in the processor's caches, where five tokens cost more than twice one;
-a model that is read from memory pays little for them. The new folder has the same tokens as MODEL, since the
-matrices of added layers that write into the hidden state are zero, and costs what so many layers cost.
-Figures of it are to be labeled so.
+The gain of speculation depends on two things: the acceptance rate, which needs trained models, and the cost
+of a step. `mini` at int4 fits into the CPU caches, where five tokens cost more than twice as much as one;
+for a model that is read from memory, additional tokens are cheap. The new folder generates the same tokens
+as MODEL, since the matrices of added layers that write into the hidden state are zero, and its steps cost
+as much as with so many real layers. Label its results accordingly.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "c
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model", type=Path, help="a folder of one safetensors file, of Llama's architecture")
-    parser.add_argument("folder", type=Path, help="the new one")
-    parser.add_argument("--layers", type=int, default=160, help="that are added")
+    parser.add_argument("folder", type=Path, help="the new folder")
+    parser.add_argument("--layers", type=int, default=160, help="number of added layers")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True)
     for name in FILES:
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def outputs(stored: SafetensorsFile, depth: int, added: int) -> list[TensorOutput]:
-    """The file's tensors, and of its last layer as many copies as are added, which write nothing."""
+    """The file's tensors, and `added` copies of its last layer whose output matrices are zero."""
     found = [output(stored, name, name) for name in stored.tensors]
     for name in stored.tensors:
         match = LAYER.fullmatch(name)
@@ -61,7 +61,7 @@ def outputs(stored: SafetensorsFile, depth: int, added: int) -> list[TensorOutpu
 
 
 def output(stored: SafetensorsFile, new: str, name: str, *, silent: bool = False) -> TensorOutput:
-    """The tensor `name` as `new`; all zeros where it is to be silent."""
+    """The tensor `name` as `new`; all zeros if `silent`."""
     info = stored.tensors[name]
 
     def blocks() -> Iterator[np.ndarray]:

@@ -1,11 +1,11 @@
-"""Would trees of drafts bring more tokens a step than chains of as many rows? Counted on a model's answers.
+"""Do trees of drafts yield more tokens per step than chains with as many rows? Counted on model answers.
 
     python bench/draft_trees.py PROMPTS.jsonl [...] [--model mini] [--temperature 0] [--prompts 40]
 
-Every answer is gone through as lookup would: at each step the longest end that has stood before, and what
-followed it there, is the draft, as many tokens as there are rows. A tree gives some of these to a branch: to
-what followed that end (or a shorter one) elsewhere, where it went on otherwise. Exact acceptance takes a
-token where it is the one that came. What is printed is tokens per step; speed does not enter into it.
+Replays prompt lookup on every answer: at each step, find the longest suffix that occurred before; the
+tokens that followed it there are the draft, as many as there are rows. A tree gives some rows to a branch:
+the tokens that followed that suffix (or a shorter one) at a place where the continuation differs. Exact
+acceptance takes a token if it equals the token that came. Prints tokens per step; does not measure speed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.chat.prompt import prepare
 
 ROWS = (2, 4, 8, 16)
 IN_BRANCH = (0, 1, 2)
-LONGEST = 32  # tokens of an end that are compared
+LONGEST = 32  # longest suffix that is compared
 
 Text = Sequence[int]
 
@@ -32,8 +32,8 @@ def main() -> None:
     parser.add_argument("--model", default="mini")
     parser.add_argument("--weights", default="int4")
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--prompts", type=int, default=40, help="of each file")
-    parser.add_argument("--tokens", type=int, default=160, help="of an answer at most")
+    parser.add_argument("--prompts", type=int, default=40, help="prompts per file")
+    parser.add_argument("--tokens", type=int, default=160, help="maximum tokens per answer")
     asked = parser.parse_args()
     with LLM(asked.model, weights=asked.weights) as llm:
         for path in asked.files:
@@ -53,7 +53,7 @@ def answers(llm: LLM, path: Path, asked: argparse.Namespace) -> list[tuple[int, 
 
 
 def report(job: str, texts: Sequence[tuple[int, Text]]) -> None:
-    """A line for each number of rows."""
+    """Print one line per number of rows."""
     for rows in ROWS:
         found = [tokens_a_step(texts, rows, branch) for branch in IN_BRANCH if branch < rows]
         chain, *trees = found
@@ -62,7 +62,7 @@ def report(job: str, texts: Sequence[tuple[int, Text]]) -> None:
 
 
 def tokens_a_step(texts: Sequence[tuple[int, Text]], rows: int, branch: int) -> float:
-    """Of all answers together."""
+    """Mean over all answers."""
     steps = tokens = 0
     for start, text in texts:
         at = start
@@ -80,8 +80,9 @@ def tokens_a_step(texts: Sequence[tuple[int, Text]], rows: int, branch: int) -> 
 
 
 def places(text: Text, at: int) -> tuple[int | None, int | None]:
-    """Where the longest end of text[:at] was followed by something last, and where it, or the longest
-    shorter end that has such a place, was followed by something else."""
+    """The last place where the longest suffix of text[:at] occurred, and the last place where it, or the
+    longest shorter suffix with such a place, was followed by a different token.
+    """
     lengths = {place: common_end(text, place, at) for place in range(1, at)}
     longest = max(lengths.values(), default=0)
     if longest == 0:
@@ -92,13 +93,13 @@ def places(text: Text, at: int) -> tuple[int | None, int | None]:
 
 
 def common_end(text: Text, a: int, b: int) -> int:
-    """How many tokens text[:a] and text[:b] have in common at their ends."""
+    """Length of the common suffix of text[:a] and text[:b]."""
     most = min(a, LONGEST)
     return next((k for k in range(most) if text[a - 1 - k] != text[b - 1 - k]), most)
 
 
 def agreeing(text: Text, at: int, place: int, count: int) -> int:
-    """How many of the `count` tokens from `place` on, prolonged periodically, come at `at`."""
+    """How many of the `count` tokens from `place` on, repeated periodically, equal those at `at`."""
     period = at - place
     for k in range(count):
         if at + k >= len(text) or text[place + k % period] != text[at + k]:

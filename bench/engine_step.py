@@ -1,9 +1,9 @@
-"""The engine's own cost per step: 32 sequences decoding on an executor that computes nothing.
+"""The engine's own overhead per step: 32 sequences decoding on an executor that computes nothing.
 
     python bench/engine_step.py [--sequences 32] [--length 1000] [--steps 500]
 
-Prints the microseconds between two runs of the executor: scheduling, pages, building the step, sampling over
-a small vocabulary, and turning tokens into text and events.
+Prints the microseconds between two executor runs: scheduling, page allocation, building the batch, sampling
+over a small vocabulary, detokenization and events.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace.weights.hub.bundled import list_bundled
 
 
 class NullExecutor:
-    """Gives the same logits for every row, and keeps the time between its calls."""
+    """Returns the same logits for every row, and records the time between its calls."""
 
     def __init__(self, capacity: ExecutorLimits, vocabulary: int) -> None:
         self.capacity = capacity

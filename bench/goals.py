@@ -1,11 +1,11 @@
-"""The goals of speed, each beside what this machine does, and where the time goes of those it misses.
+"""Check the speed goals on this machine, and profile the missed ones.
 
     python bench/goals.py A=config.json [B=config.json] [--runs 3] [--only int4 int8] [--out goals.md]
 
-A and B are the shapes that the goals are set for, Qwen2.5-0.5B and Llama-3.2-1B; weights are made up. Shares
-are of the limits measured just before and after each run (`headrace bench engine`). Some 20 minutes a shape
-on two cores; run it while nothing else runs. Tables go to the terminal as Markdown, and to the file of
---out.
+A and B are the shapes that the goals are defined for, Qwen2.5-0.5B and Llama-3.2-1B, with random weights.
+Shares are relative to the machine's limits measured just before and after each run (`headrace bench
+engine`). Takes some 20 minutes per shape on two cores; run it on an idle machine. Tables are printed as
+Markdown, and written to the file of --out.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from headrace.errors import HeadraceError
 from headrace.loading.options import EngineOptions, Weights
 
 COLD_S = {"A": 0.6, "B": 1.0}
-BESIDE_BYTES = 150e6  # that may be resident beside packed weights, keys and values
+EXTRA_BYTES = 150e6  # allowed resident memory besides packed weights, keys and values
 PARTS_SHOWN = 4
 SMALL_PART = 0.03  # of a step: left out of the profiles
 
 
 class Goal(Struct, frozen=True):
-    """`bound` is the least that `value` should be, or the most where `less` is better; `phase` is the step of
-    the profile that explains it, None where no step does."""
+    """`bound` is the minimum of `value`, or the maximum if `less`; `phase` is the profiled step, or None."""
 
     name: str
     bound: float
@@ -50,7 +49,7 @@ class Goal(Struct, frozen=True):
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """What is run, and the goals that are read from it."""
+    """A benchmark configuration, and the goals for it."""
 
     name: str
     group: str
@@ -61,7 +60,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     goals: tuple[Goal, ...]
 
     def workload(self, config: Path) -> Workload:
-        """It, with made-up weights of that config."""
+        """Its workload, with random weights for that config."""
         return Workload(
             model=None, config=config, prompt=self.prompt, generate=self.generate, batch=self.batch
         )
@@ -88,12 +87,14 @@ def batched(bound: float) -> Goal:
 
 
 def memory() -> Goal:
-    def beside(report: StepReport) -> Summary:
+    def extra_bytes(report: StepReport) -> Summary:
         held = report.plan.weights_bytes + report.plan.kv_bytes
         found = report.figures["peak_rss_bytes"]
         return Summary(found.median - held, found.min - held, found.max - held)
 
-    return Goal("memory beside weights, K, V", BESIDE_BYTES, beside, lambda b: f"{b / 1e6:.0f} MB", less=True)
+    return Goal(
+        "memory besides weights, K, V", EXTRA_BYTES, extra_bytes, lambda b: f"{b / 1e6:.0f} MB", less=True
+    )
 
 
 def cold(model: str) -> Goal:
@@ -116,12 +117,12 @@ def long_step(bound: float) -> Goal:
         return Summary(1 / (share.median * scale), 1 / (share.max * scale), 1 / (share.min * scale))
 
     return Goal(
-        "decode step, of reading all once", bound, times, lambda x: f"{x:.2f}x", phase="decode", less=True
+        "decode step, relative to one read", bound, times, lambda x: f"{x:.2f}x", phase="decode", less=True
     )
 
 
 def settings(model: str) -> Iterator[Setting]:
-    """All, in the order of the table."""
+    """All settings, in the order of the table."""
     one = {"prompt": 512, "generate": 128, "batch": 1}
     yield Setting(
         name="int4, 512 + 128", group="int4", weights="int4", **one,
@@ -133,7 +134,7 @@ def settings(model: str) -> Iterator[Setting]:
     )  # fmt: skip
     for batch, bound in ((16, 0.60), (32, 0.68)):
         yield Setting(
-            name=f"int4, {batch} at once, 128 + 128", group="int4", weights="int4", prompt=128,
+            name=f"int4, batch {batch}, 128 + 128", group="int4", weights="int4", prompt=128,
             generate=128, batch=batch, goals=(batched(bound),),
         )  # fmt: skip
     others: tuple[tuple[Weights, float], ...] = (("int8", 0.75), ("bf16", 0.65))
@@ -149,7 +150,7 @@ def settings(model: str) -> Iterator[Setting]:
 
 
 class Table:
-    """Markdown that grows, line by line, on the terminal and in a file."""
+    """A Markdown table that grows line by line, on the terminal and in a file."""
 
     def __init__(self, out: Path | None) -> None:
         self._out = out
@@ -164,9 +165,9 @@ class Table:
 
 
 def report_model(model: str, config: Path, asked: argparse.Namespace, table: Table, console: Console) -> None:
-    """Every setting of one shape: a line for each goal, then the profiles of what was missed."""
+    """Run all settings of one shape: a line per goal, then the profiles of missed goals."""
     table.add(f"\n## {model}\n")
-    table.add("| run | goal | | measured (least to most) | tok/s | machine |")
+    table.add("| run | goal | | measured (min to max) | tok/s | machine |")
     table.add("|---|---|---|---|---|---|")
     profiles: list[tuple[Setting, StepProfile]] = []
     with tempfile.TemporaryDirectory() as cache:
@@ -180,8 +181,8 @@ def report_model(model: str, config: Path, asked: argparse.Namespace, table: Tab
                 for goal in setting.goals:
                     table.add(_line(setting, goal, report))
                 profiles += _explained(setting, config, report, options, say)
-    table.add("\nWhere the time of those goes that were missed, instruction by instruction:\n")
-    table.add("| step | ms | of it | of its own limit |")
+    table.add("\nTime per instruction of the missed goals:\n")
+    table.add("| step | ms | share | of its own limit |")
     table.add("|---|---|---|---|")
     for setting, profile in profiles:
         _add_profile(table, setting, profile)
@@ -207,8 +208,7 @@ def _slow(report: StepReport) -> str:
 def _explained(
     setting: Setting, config: Path, report: StepReport, options: EngineOptions, say: Callable[[str], None]
 ) -> Iterator[tuple[Setting, StepProfile]]:
-    """The profiles of the phases that missed a goal; for long prompts both, attention being a goal of its
-    own there."""
+    """The profiles of missed phases; for long prompts both, since attention has its own goal there."""
     missed = {goal.phase for goal in setting.goals if not goal.met(report)} - {None}
     wanted = {"prefill", "decode"} if setting.group == "long" else missed
     if wanted:

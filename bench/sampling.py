@@ -1,4 +1,4 @@
-"""What sampling a step costs: 32 rows of a 151,936-token vocabulary, milliseconds, median of repeats."""
+"""Cost of sampling a step: 32 rows of a 151,936-token vocabulary, milliseconds, median of repeats."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CASES = {
 
 
 def make_logits(rows: int, *, peaked: bool) -> np.ndarray:
-    """Normal noise of width 3; peaked, with 30 tokens a row that stand 12 above it, as a model's do."""
+    """Normal noise with standard deviation 3; if `peaked`, 30 tokens per row are 12 higher, as in models."""
     rng = np.random.default_rng(0)
     logits = (rng.standard_normal((rows, VOCABULARY)) * 3).astype(np.float32)
     if peaked:
@@ -44,7 +44,7 @@ def make_logits(rows: int, *, peaked: bool) -> np.ndarray:
 
 
 def step_ms(sampler: Sampler, params: SamplingParams, logits: np.ndarray, repeats: int) -> float:
-    """Median over repeats; the executor's writing of the logits is not counted."""
+    """Median over repeats, without the time to write the logits."""
     rows = [SamplerState(params, 1, i, range(1000), []) for i in range(len(logits))]
     times_s: list[float] = []
     for _ in range(repeats):
@@ -70,9 +70,9 @@ def main() -> None:
     for name, params in CASES.items():
         times = [step_ms(sampler, params, logits, args.repeats) for logits in (flat, peaked)]
         print(f"{name:40}{times[0]:9.2f}{times[1]:11.2f}")
-    # Vocabulary 1: nothing to compute, so what is left is the cost of Python.
+    # With a vocabulary of 1 there is nothing to compute: this measures Python's overhead.
     tiny, nothing = Sampler(1, _native.Pool(1)), np.zeros((args.rows, 1), np.float32)
-    print(f"{'front alone':40}{step_ms(tiny, CASES['greedy'], nothing, 400):9.3f}")
+    print(f"{'Python overhead':40}{step_ms(tiny, CASES['greedy'], nothing, 400):9.3f}")
 
 
 if __name__ == "__main__":

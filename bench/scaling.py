@@ -1,11 +1,11 @@
-"""What self-consistency costs: a vote of several samples beside one sample, on the same prompt.
+"""Cost of self-consistency: a majority vote over several samples, compared with one sample.
 
     python bench/scaling.py [MODEL | --config config.json] [--weights int4] [--samples 8] [--prompt 1024]
-                            [--generate 128] [--rounds 5]
+        [--generate 128] [--rounds 5]
 
-One sample, as many as vote with nobody stopped, and a vote in which samples end at different lengths and
-agree, take turns; prompts are random and never cached. Prints the medians in seconds, the ratios to one
-sample, and how many tokens stopping the losers saved: counted against the same choices run to their ends.
+Alternates between one sample, a vote without early stopping, and a vote in which samples end at different
+lengths and agree. Prompts are random and never cached. Prints the medians in seconds, the ratios to one
+sample, and how many tokens early stopping saved.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from headrace.loading.loader import start
 from headrace.loading.options import EngineOptions
 from headrace.sampling.params import MAX_STOP_TOKEN_IDS, SamplingParams
 
-NOBODY = Scaling(vote=Vote("function", function=lambda text: None))
+NO_EARLY_STOP = Scaling(vote=Vote("function", function=lambda text: None))
 AGREED = Scaling(vote=Vote("function", function=lambda text: "the same"))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model", nargs="?")
-    parser.add_argument("--config", type=Path, help="a config.json, whose weights are made up")
+    parser.add_argument("--config", type=Path, help="a config.json, run with random weights")
     parser.add_argument("--weights", default="int4")
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--prompt", type=int, default=1024, help="tokens")
@@ -57,14 +57,14 @@ def main() -> None:
 
 
 def report(model: LoadedModel, vocabulary: int, asked: argparse.Namespace) -> None:
-    """Run the rounds, after one that is not counted, and print what they took."""
+    """Run the rounds, after a warm-up round, and print the results."""
     rng = np.random.default_rng(1)
     count = min(max(1, vocabulary // asked.generate), MAX_STOP_TOKEN_IDS)
     ends = tuple(rng.choice(vocabulary, count, replace=False).tolist())
     n, generate = asked.samples, asked.generate
     runs: dict[str, tuple[Scaling | None, dict[str, object]]] = {
         "one sample": (None, {"n": 1, "max_tokens": generate}),
-        "vote, nobody stopped": (NOBODY, {"n": n, "max_tokens": generate}),
+        "vote, no early stopping": (NO_EARLY_STOP, {"n": n, "max_tokens": generate}),
         "samples that end": (None, {"n": n, "max_tokens": 4 * generate, "stop_token_ids": ends}),
         "their vote": (AGREED, {"n": n, "max_tokens": 4 * generate, "stop_token_ids": ends}),
     }
@@ -94,7 +94,7 @@ def run(
     scaling: Scaling | None,
     sampling: dict[str, object],
 ) -> tuple[float, int]:
-    """Seconds of a request, and the tokens that it generated."""
+    """Duration of a request in seconds, and its generated tokens."""
     params = SamplingParams(seed=seed, ignore_eos=True, **sampling)  # type: ignore[arg-type]
     arrived: queue.SimpleQueue[list[EngineEvent]] = queue.SimpleQueue()
     begin_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What a step of the scheduler costs: schedule() and advance() with 32 decoding sequences, and admission."""
+"""Cost of a scheduler step: schedule() and advance() with 32 decoding sequences, and admission."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROMPT_TOKENS = 2048
 
 
 def decoding_step_us(queued: int) -> tuple[float, float]:
-    """Median and 99th percentile of one step, microseconds, with `queued` more requests in the queue."""
+    """Median and 99th percentile of a step in microseconds, with `queued` more requests in the queue."""
     scheduler = Scheduler(page_count=32_768, token_budget=8192, max_sequences=SEQUENCES, ageing_s=10.0)
     for index in range(SEQUENCES + queued):
         prompt = [index * 7 + position for position in range(PROMPT_TOKENS)]

@@ -1,7 +1,7 @@
-"""Build and install Headrace into the running environment, with whatever C++ compiler there is.
+"""Build and install Headrace into the running environment, with any available C++ compiler.
 
-Order: $CXX, g++ (12 or newer), clang++ (15 or newer), c++; where none is there, the compiler inside the PyPI
-package `ziglang` is installed and used.
+Order: $CXX, g++ (12 or newer), clang++ (15 or newer), c++. If none is found, `ziglang` is installed from
+PyPI and its compiler is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> int:
     environment = dict(os.environ)
     compiler = environment.get("CXX") or next((name for name in MINIMUM if usable(name)), None)
     if compiler is None:
-        print("no C++ compiler (g++ >= 12 or clang++ >= 15) here: using the one of the PyPI package ziglang")
+        print("no C++ compiler found (g++ >= 12 or clang++ >= 15): falling back to ziglang from PyPI")
         compiler, archiver = zig_tools()
         environment["CMAKE_ARGS"] = f"-DCMAKE_AR={archiver} -DCMAKE_RANLIB={archiver}-index"
     environment["CXX"] = compiler
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def usable(name: str) -> bool:
-    """Whether a compiler is there and new enough."""
+    """True if a compiler exists and is new enough."""
     if shutil.which(name) is None:
         return False
     version = subprocess.run([name, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True)
@@ -45,7 +45,7 @@ def is_clang(name: str) -> bool:
 
 
 def zig_tools() -> tuple[str, str]:
-    """Wrappers around ziglang's compiler and archiver, since CMake wants each tool to be one program."""
+    """Wrapper scripts for ziglang's compiler and archiver, since CMake needs each tool to be one program."""
     if pip("install", "ziglang") != 0:
         sys.exit("could not install ziglang: install g++ 12 or newer (Debian: apt install g++) and try again")
     folder = Path(sys.executable).parent

@@ -1,12 +1,12 @@
-"""Fail where the inner loop of a leaf kernel for x86-64 keeps a vector register on the stack.
+"""Fail if the inner loop of an x86-64 leaf kernel spills a vector register to the stack.
 
     python scripts/check_spills.py [OBJECT ...]
 
-Leaf kernels are the functions that native/kernels marks with HEADRACE_LEAF or HEADRACE_TILE; without objects
-those of the newest build below build/ are read. A spill is a place of the stack that a vector register is
-stored to anywhere in the function and that an innermost loop stores to or loads from: what lies on the stack
-and was never a register, such as a struct that a callee fills, is none. What other compilers than GCC spill
-is shown and is no failure.
+Leaf kernels are the functions marked HEADRACE_LEAF or HEADRACE_TILE in native/kernels. Without arguments,
+the objects of the newest build below build/ are checked. A spill is a stack slot that a vector register is
+stored to anywhere in the function and that an innermost loop stores to or loads from. Stack memory that
+never held a register, such as a struct filled by a callee, does not count. Spills by compilers other than
+GCC are shown but are not failures.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _STORES_TO_MEMORY = re.compile(r"\)(\{%k\d\})?$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """Leaves whose demangled names match may touch the stack so often in their loops, because of `why`."""
+    """Leaves whose demangled names match may access the stack this often in loops, because of `why`."""
 
     leaves: str
     accesses: int
     why: str
-    build: str = "avx512"  # and amx, whose registers are as many
+    build: str = "avx512"  # and amx, which has as many registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class Leaf:
     spills: tuple[Instruction, ...]
 
 
-# Counted in what GCC 12.2 makes. The tiles of int8, bf16, f16 and f32 spill nothing, nor do those of int4 for
-# AVX-512 and those of grouped weights there from 11 rows on.
+# Counts are for GCC 12.2. The tiles of int8, bf16, f16 and f32 do not spill, nor do those of int4 for
+# AVX-512, nor those of grouped weights there from 11 rows on.
 ALLOWANCES = (
     Allowance(
         leaves=r"multiply_groups<Planes<4, 0, true>, true,",
         accesses=2,
-        why="the table of values crosses the call of scales_of_group, once for 32 inputs",
+        why="the table of values is live across the call of scales_of_group, once per 32 inputs",
     ),
     Allowance(
         leaves=r"multiply_groups<Planes<[24], [12], false>, true,",
@@ -112,10 +112,10 @@ ALLOWANCES = (
 def main(arguments: Sequence[str]) -> int:
     objects = [Path(argument) for argument in arguments] or newest_objects()
     if not objects:
-        print("spills are not checked: there is no build for x86-64 below build/")
+        print("spills are not checked: no x86-64 build found below build/")
         return 0
     if shutil.which("objdump") is None:
-        print("spills are not checked: there is no objdump (Debian: apt install binutils)")
+        print("spills are not checked: objdump not found (Debian: apt install binutils)")
         return 0
     names = leaf_names()
     leaves = [leaf for path in objects for leaf in read_leaves(disassembly(path), names, build_of(path))]
@@ -124,20 +124,20 @@ def main(arguments: Sequence[str]) -> int:
     for leaf in bad:
         print(f"{leaf.build}: {leaf.name}", *(f"    {instruction}" for instruction in leaf.spills), sep="\n")
     if not loops:
-        print(f"no loop of a leaf kernel ({', '.join(sorted(names))}) was found: nothing was checked")
+        print(f"no loop of a leaf kernel ({', '.join(sorted(names))}) found: nothing was checked")
         return 1
     excused = sum(bool(leaf.spills) for leaf in leaves) - len(bad)
     print(
         f"{len(leaves)} leaf kernels with {loops} inner loops: {len(bad)} spill, {excused} as far as allowed"
     )
     if bad and not all(b"GCC: (" in path.read_bytes() for path in objects):
-        print("that is no failure here: the kernels are written to GCC, another compiler made these")
+        print("not a failure: the kernels are tuned for GCC, and these were built by another compiler")
         return 0
     return 1 if bad else 0
 
 
 def newest_objects() -> list[Path]:
-    """The kernels' objects of the newest builds, of those without sanitizers: their checks spill."""
+    """The kernel objects of the newest builds without sanitizers, whose checks spill."""
     caches = (ROOT / "build").glob("*/CMakeCache.txt")
     builds = [cache.parent for cache in caches if "\nHEADRACE_SANITIZE:STRING=\n" in cache.read_text()]
     found: list[Path] = []
@@ -151,12 +151,12 @@ def newest_objects() -> list[Path]:
 
 
 def build_of(path: Path) -> str:
-    """The instruction set that an object is for: avx2 or, where there are as many registers, avx512."""
+    """The instruction set that an object is for: avx2, or avx512 if there are as many registers."""
     return "avx2" if "kernels_avx2.dir" in path.parts else "avx512"
 
 
 def leaf_names() -> set[str]:
-    """What the sources mark as leaves."""
+    """Names of the functions that the sources mark as leaves."""
     sources = [path.read_text() for path in (ROOT / "native" / "kernels").glob("*.?pp")]
     return {name for text in sources for name in _LEAF.findall(text)}
 
@@ -176,7 +176,7 @@ def read_leaves(text: str, names: set[str], build: str) -> Iterator[Leaf]:
 
 
 def functions(text: str) -> Iterator[tuple[str, list[Instruction]]]:
-    """Demangled names without namespaces, and bodies."""
+    """Demangled names without namespaces, and function bodies."""
     name, body = "", list[Instruction]()
     for line in text.splitlines():
         if begins := _FUNCTION.fullmatch(line):
@@ -188,9 +188,9 @@ def functions(text: str) -> Iterator[tuple[str, list[Instruction]]]:
 
 
 def inner_loops(body: Sequence[Instruction]) -> list[tuple[int, int]]:
-    """First and last address of each loop that has none inside: a jump back, from its target on.
+    """First and last address of each innermost loop, from the target of a backward jump to the jump.
 
-    Loops without vector registers, such as those that only fetch, are as if they were not there.
+    Loops without vector registers, such as pure prefetch loops, are ignored.
     """
     ends: dict[int, int] = {}
     for one in body:
@@ -207,7 +207,7 @@ def inner_loops(body: Sequence[Instruction]) -> list[tuple[int, int]]:
 
 
 def spills(body: Sequence[Instruction], loops: Sequence[tuple[int, int]]) -> Iterator[Instruction]:
-    """What in the loops stores a vector register to the stack or takes it from there."""
+    """Instructions in the loops that store a vector register to the stack or load it back."""
     framed = any(one.operation == "mov" and one.operands == "%rsp,%rbp" for one in body)
     place = re.compile(r"(-?\w*)\((%rsp|%rbp)\)" if framed else r"(-?\w*)\((%rsp)\)")
     touching = [
@@ -220,7 +220,7 @@ def spills(body: Sequence[Instruction], loops: Sequence[tuple[int, int]]) -> Ite
 
 
 def allowed(leaf: Leaf) -> int:
-    """How often its loops may touch the stack."""
+    """Number of stack accesses that its loops are allowed."""
     fitting = (one for one in ALLOWANCES if one.build == leaf.build and re.search(one.leaves, leaf.name))
     return max((one.accesses for one in fitting), default=0)
 

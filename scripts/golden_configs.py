@@ -22,7 +22,8 @@ from golden_families import (
     Settings,
 )
 
-# Both spellings occur: `rope_theta` beside `rope_scaling`, and `rope_parameters`, new with transformers 5.
+# Both config spellings occur: `rope_theta` with `rope_scaling`, and `rope_parameters`, new in
+# transformers 5.
 CONFIGS: dict[str, Settings] = {
     "llama2": LLAMA | {"num_key_value_heads": 4, "rope_theta": 1e4},
     "llama2_bf16": LLAMA | {"num_key_value_heads": 4, "rope_theta": 1e4, "dtype": "bfloat16"},
@@ -241,7 +242,7 @@ CONFIGS: dict[str, Settings] = {
         "dtype": "float32",
     },
 }
-# Those that give a vector for each token instead of logits.
+# Models that return a vector per token instead of logits.
 ENCODERS: dict[str, Settings] = {
     "bert": BERT,
     "modernbert": MODERNBERT,

@@ -1,4 +1,4 @@
-"""The small configs that the goldens of each family of models start from."""
+"""The small base configs of each model family's goldens."""
 
 Settings = dict[str, object]
 
@@ -109,7 +109,7 @@ PHI3_LONGROPE = LLAMA | {
     "architectures": ["Phi3ForCausalLM"],
     "model_type": "phi3",
     "rope_theta": 1e4,
-    # `transformers` changes over to the long factors beyond it: the prompt is there already.
+    # `transformers` switches to the long factors beyond this length: the prompt already exceeds it.
     "original_max_position_embeddings": 16,
     "pad_token_id": None,
     "rope_scaling": {
@@ -180,7 +180,7 @@ MAMBA2: Settings = {
     "dtype": "float32",
 }
 
-# Lengths are such that a prompt with its 64 tokens passes the original context.
+# The prompt plus its 64 generated tokens exceeds the original context.
 LLAMA3_ROPE: Settings = {
     "rope_type": "llama3",
     "factor": 8.0,

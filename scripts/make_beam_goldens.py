@@ -1,6 +1,6 @@
-"""Makes tests/goldens/beams.json: what transformers' beam search finds with one of the golden checkpoints.
+"""Write tests/goldens/beams.json: results of transformers' beam search on one of the golden checkpoints.
 
-Needs torch and transformers (`pip install headrace[train]`); the test that reads it needs neither.
+Needs torch and transformers (`pip install headrace[train]`); the test that reads the file needs neither.
 """
 
 import itertools
@@ -41,7 +41,7 @@ def search(
 
 
 def main() -> None:
-    """Writes all cases."""
+    """Write all cases."""
     model = AutoModelForCausalLM.from_pretrained(
         FOLDER / CHECKPOINT, dtype=torch.float32, attn_implementation="eager"
     ).eval()
@@ -52,7 +52,7 @@ def main() -> None:
         prompt = torch.randint(2, 128, (PROMPT_TOKENS,), generator=generator).tolist()
         settings = {"num_beams": width, "length_penalty": penalty, "early_stopping": early}
         unended = search(model, prompt, [1], **settings)["sequences"]
-        # Tokens that beams do take, so that some end early.
+        # Tokens that occur in beams, so that some beams end early.
         stop_ids = sorted({unended[0][len(unended[0]) // 3], unended[-1][-1]})
         cases.append(search(model, prompt, stop_ids, **settings))
     versions = {"transformers": transformers.__version__, "torch": torch.__version__}

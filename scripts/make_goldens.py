@@ -1,4 +1,4 @@
-"""Makes tests/goldens: tiny random checkpoints and what `transformers` computes from them.
+"""Write tests/goldens: tiny random checkpoints, and the outputs of `transformers` for them.
 
 Needs torch and transformers (`pip install headrace[train]`); the tests that read the goldens need neither.
 """
@@ -19,13 +19,15 @@ from golden_families import Settings
 
 PROMPT_TOKENS = 24
 GREEDY_TOKENS = 64
-# A greedy token is only evidence where the runner-up is clearly behind, relative to the largest logit.
+# A greedy token is reliable only if the second-best logit is clearly lower, relative to the largest
+# logit.
 SMALLEST_GAP = 1e-3
 MAX_SEEDS = 200
 
-# Where `transformers` has come to call a tensor otherwise than checkpoints do: its name, theirs.
+# Tensors that `transformers` renames: its name -> the name in checkpoints.
 NAMES_IN_FILES = {"gpt_neox": ("lm_head.", "embed_out.")}
-# An expert's gate, up and down projections as checkpoints name them; `transformers` holds all experts in two.
+# An expert's gate, up and down projections as checkpoints name them; `transformers` stores all experts
+# in two tensors.
 EXPERTS = {
     "mixtral": ("mlp.", "block_sparse_moe.", ("w1", "w3", "w2")),
     "qwen3_moe": ("mlp.", "mlp.", ("gate_proj", "up_proj", "down_proj")),
@@ -36,14 +38,15 @@ TABLES = ("word_embeddings", "wte", "embed_in")
 
 
 def learned(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    """What a checkpoint holds: the parameters, and the biases by which DeepSeek balances its experts."""
+    """The contents of a checkpoint: the parameters, and the biases that balance DeepSeek's experts."""
     yield from model.named_parameters()
     yield from ((name, buffer) for name, buffer in model.named_buffers() if name.endswith("correction_bias"))
 
 
 def fill(model: PreTrainedModel, generator: torch.Generator) -> None:
-    """Random weights that keep activations near 1 and make every part matter, biases and norm scales too."""
-    table_scale = float(getattr(model.get_input_embeddings(), "embed_scale", 1.0))  # Gemma multiplies by it
+    """Random weights that keep activations near 1 and make every part matter, including biases and norms."""
+    # Gemma multiplies embeddings by it
+    table_scale = float(getattr(model.get_input_embeddings(), "embed_scale", 1.0))
     for name, parameter in learned(model):
         draw = torch.randn(parameter.shape, generator=generator)
         if name.endswith("bias"):
@@ -54,13 +57,13 @@ def fill(model: PreTrainedModel, generator: torch.Generator) -> None:
             value = 1 + 0.2 * draw
         elif "embed_tokens" in name:
             value = draw / table_scale
-        elif "wpe" in name:  # what keeps GPT-2 from repeating itself
+        elif "wpe" in name:  # prevents GPT-2 from repeating itself
             value = 3 * draw
-        elif any(table in name for table in TABLES):  # small, as the tied ones are also output matrices
+        elif any(table in name for table in TABLES):  # small, because tied tables are also output matrices
             value = 0.1 * draw
         elif "lm_head" in name or "embed_out" in name:
             value = 3 * draw / parameter.shape[1] ** 0.5
-        elif name.endswith(("mlp.gate.weight", "mlp.router.weight")):  # a router: its choices are clear
+        elif name.endswith(("mlp.gate.weight", "mlp.router.weight")):  # a router: make its choices clear
             value = 4 * draw / parameter.shape[1] ** 0.5
         else:
             value = 1.5 * draw / parameter.shape[-1] ** 0.5
@@ -71,7 +74,7 @@ def fill(model: PreTrainedModel, generator: torch.Generator) -> None:
 def greedy(model: PreTrainedModel, prompt: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Logits of the prompt, the greedy tokens after it, and the smallest relative gap to a runner-up.
 
-    Every step computes the whole sequence anew, so no cache of `transformers` takes part.
+    Every step recomputes the whole sequence, so no cache of `transformers` is involved.
     """
     tokens, smallest_gap = prompt, float("inf")
     prompt_logits = model(prompt[None], use_cache=False).logits[0]
@@ -84,7 +87,7 @@ def greedy(model: PreTrainedModel, prompt: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def stored_tensors(model: PreTrainedModel, model_type: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """The model's parameters as checkpoints of its type name them and cut them up."""
+    """The model's parameters with the names and shapes of checkpoints of its type."""
     new, old = NAMES_IN_FILES.get(model_type, ("", ""))
     block, block_in_files, (gate, up, down) = EXPERTS.get(model_type, ("", "", ("", "", "")))
     for name, parameter in learned(model):
@@ -104,7 +107,7 @@ def stored_tensors(model: PreTrainedModel, model_type: str) -> Iterator[tuple[st
 
 
 def make(folder: Path, settings: Settings) -> str:
-    """Writes one folder; returns a line about it. Tries seeds until no greedy step is nearly tied."""
+    """Write one folder; returns a summary line. Tries seeds until no greedy step is nearly tied."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
     stored = {"float32": torch.float32, "bfloat16": torch.bfloat16}[str(settings["dtype"])]
@@ -114,7 +117,7 @@ def make(folder: Path, settings: Settings) -> str:
     for seed in range(MAX_SEEDS):
         generator = torch.Generator().manual_seed(seed)
         fill(model, generator)
-        for parameter in model.parameters():  # what is computed with is exactly what is stored
+        for parameter in model.parameters():  # compute with exactly the stored values
             parameter.data.copy_(parameter.data.to(stored).float())
         prompt = torch.randint(0, config.vocab_size, (PROMPT_TOKENS,), generator=generator)
         logits, tokens, gap = greedy(model, prompt)
@@ -133,14 +136,15 @@ def make(folder: Path, settings: Settings) -> str:
     made_with = f"transformers {transformers.__version__}, torch {torch.__version__}, seed {seed}"
     save_file(golden, folder / "golden.safetensors", metadata={"made_with": made_with})
     for file in folder.iterdir():
-        file.chmod(0o644)  # save_file leaves its files to their owner alone
+        file.chmod(0o644)  # save_file makes its files readable only by their owner
     return f"{folder.name}: seed {seed}, gap {gap:.1e}, {len(tokens.unique())} different tokens"
 
 
 @torch.no_grad()
 def make_encoder(folder: Path, settings: Settings) -> str:
-    """Writes one folder of a model without an output matrix; returns a line about it. The second half of the
-    tokens is the second text of a pair, where the model tells them apart."""
+    """Write one folder of a model without an output matrix; returns a summary line. The second half of
+    the tokens is the second text of a pair, if the model has token types.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
     config = AutoConfig.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
@@ -157,21 +161,21 @@ def make_encoder(folder: Path, settings: Settings) -> str:
     golden = {"prompt": prompt.int(), "types": types.int(), "states": states.contiguous()}
     save_file(golden, folder / "golden.safetensors", metadata={"made_with": made_with})
     for file in folder.iterdir():
-        file.chmod(0o644)  # save_file leaves its files to their owner alone
+        file.chmod(0o644)  # save_file makes its files readable only by their owner
     return f"{folder.name}: states of {states.abs().mean():.2f} on average"
 
 
 def main() -> int:
-    """Makes all goldens, or those named."""
-    parser = argparse.ArgumentParser(description="Makes the golden checkpoints of the tests.")
+    """Write all goldens, or those named."""
+    parser = argparse.ArgumentParser(description="Write the golden checkpoints of the tests.")
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which of {', '.join(CONFIGS | ENCODERS)}; all without"
+        "names", nargs="*", metavar="NAME", help=f"which of {', '.join(CONFIGS | ENCODERS)}(default: all)"
     )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "tests" / "goldens")
     options = parser.parse_args()
     known = CONFIGS | ENCODERS
     if unknown := [name for name in options.names if name not in known]:
-        parser.error(f"no golden is called {', '.join(unknown)}; known: {', '.join(known)}")
+        parser.error(f"unknown goldens: {', '.join(unknown)}; known: {', '.join(known)}")
     for name in options.names or known:
         encodes = name in ENCODERS
         line = (

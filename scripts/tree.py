@@ -1,6 +1,6 @@
-"""Write the tree of the package into the README, from the modules' docstrings; with --check only compare.
+"""Write the package tree into the README, from module docstrings; with --check only compare.
 
-Also keeps the README's line on the longest file and function true.
+Also updates the README's line on the longest file and function.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def main() -> int:
     if wanted == text:
         return 0
     if "--check" in sys.argv:
-        print("the README's tree is not that of the package: run `python scripts/tree.py`")
+        print("the README's tree is out of date: run `python scripts/tree.py`")
         return 1
     README.write_text(wanted)
     return 0
 
 
 def tree() -> str:
-    """One line a file: its path and the first line of its docstring."""
+    """One line per file: its path and the first line of its docstring."""
     lines: list[str] = []
     for path in [*sorted(PACKAGE.glob("*.py")), *sorted(PACKAGE.glob("*/**/*.py"))]:
         if "bundled" in path.parts:
@@ -51,7 +51,7 @@ def first_sentence(docstring: str) -> str:
 
 
 def longest() -> str:
-    """Which file and which function are the longest, over Python and C++ files and Python functions."""
+    """The longest file and function, over Python and C++ files and Python functions."""
     sources = [*PACKAGE.rglob("*.py"), *(ROOT / "native").rglob("*.[ch]pp")]
     lines, file = max((len(path.read_text().splitlines()), path) for path in sources)
     functions = [

@@ -1,4 +1,4 @@
-"""Batches drawn ahead by other processes, for a device that takes them faster than one process draws."""
+"""Batches prepared by other processes, for a device that consumes them faster than one process can draw."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -10,14 +10,14 @@ from mixture import Batch, Draw
 
 AHEAD_PER_WORKER = 4
 
-Wanted = tuple[tuple[int, int], int, int]  # what a Draw takes: a key, how many windows, how long
+DrawRequest = tuple[tuple[int, int], int, int]  # arguments of a Draw: key, number of windows, window length
 
-# What forked processes draw from: they have it without its being sent to them.
+# Data source of forked processes, which inherit it instead of receiving it.
 _source: Draw | None = None
 
 
-def drawn_ahead(draw: Draw, wanted: Sequence[Wanted], workers: int) -> Iterator[Batch]:
-    """`draw(key, windows, length)` of all that are wanted, in order."""
+def drawn_ahead(draw: Draw, wanted: Sequence[DrawRequest], workers: int) -> Iterator[Batch]:
+    """Yield `draw(key, windows, length)` for all requested batches, in order."""
     global _source
     _source = draw
     with ProcessPoolExecutor(workers, get_context("fork")) as pool:

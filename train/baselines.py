@@ -1,4 +1,4 @@
-"""What the encoders are compared with: TF-IDF with logistic regression, and what has been seen before."""
+"""Baselines for the encoders: TF-IDF with logistic regression, and lookup of strings seen in training."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ _OUTSIDE = "O"
 
 
 def most_frequent(learned: Sequence[Remark], asked: Sequence[Remark]) -> float:
-    """The share of remarks that have the intent which most of the learned ones have."""
+    """Accuracy of always predicting the most frequent intent."""
     [(intent, _)] = Counter(intent for _, intent in learned).most_common(1)
     return sum(mine == intent for _, mine in asked) / len(asked)
 
 
 def tfidf_regression(learned: Sequence[Remark], asked: Sequence[Remark]) -> float:
-    """The share of remarks whose intent logistic regression over words and pairs of them finds."""
+    """Accuracy of logistic regression over words and word pairs."""
     terms = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     model = LogisticRegression(C=20.0, max_iter=300)
     model.fit(terms.fit_transform([text for text, _ in learned]), [intent for _, intent in learned])
@@ -29,14 +29,14 @@ def tfidf_regression(learned: Sequence[Remark], asked: Sequence[Remark]) -> floa
 
 
 def tfidf_vectors(texts: Sequence[str]) -> Encode:
-    """Vectors of texts by the words of `texts` and parts of them."""
+    """TF-IDF vectors of texts over character n-grams, fitted on `texts`."""
     terms = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5), sublinear_tf=True, max_features=20_000)
     terms.fit(texts)
     return lambda asked: terms.transform(asked).toarray().astype(np.float32)
 
 
 def seen_before(learned: Sequence[Tagged], texts: Sequence[Tagged]) -> list[list[Entity]]:
-    """Of each text the longest runs of words that were an entity in `learned`, with their usual label."""
+    """For each text, the longest word sequences that were an entity in `learned`, with their usual label."""
     labels: dict[str, Counter[str]] = {}
     for text in learned:
         for entity in text.entities:
@@ -61,7 +61,7 @@ def _runs(text: Tagged, usual: dict[str, str]) -> list[Entity]:
 
 
 def regression_tagger(learned: Sequence[Tagged], texts: Sequence[Tagged]) -> list[list[Entity]]:
-    """Logistic regression for each word over parts of it and of its neighbors, then runs of one label."""
+    """Logistic regression per word over features of it and its neighbors; runs of one label are entities."""
     columns = [TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 4), lowercase=False) for _ in range(3)]
     rows = [row for text in learned for row in _neighbors(text.text)]
     marks = [_mark(text, *place) for text in learned for place in _words(text.text)]
@@ -93,7 +93,7 @@ def _mark(text: Tagged, start: int, end: int) -> str:
 
 
 def _words(text: str) -> list[tuple[int, int]]:
-    """Words and marks of punctuation at their ends, as characters [start, end)."""
+    """Words, and punctuation marks at their ends, as characters [start, end)."""
     places: list[tuple[int, int]] = []
     at = 0
     for word in text.split():

@@ -1,4 +1,4 @@
-"""A decoder used as a sentence encoder, and what makes it one: its pair is nearest, all others are far."""
+"""Train a decoder as a sentence encoder by contrast: a pair's vectors are close, all others far apart."""
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ TEMPERATURE = 0.05
 
 
 def vectors(decoder: Decoder, tokens: Tensor, documents: Tensor) -> Tensor:
-    """Vectors [texts, hidden] of length 1: the means of the states of tokens that see each other."""
+    """Vectors [texts, hidden] of length 1: mean states, with bidirectional attention."""
     own = documents.bool()
     with torch.autocast(tokens.device.type, torch.bfloat16):
         states = decoder.states(tokens, own[:, None, None, :])
@@ -23,8 +23,9 @@ def vectors(decoder: Decoder, tokens: Tensor, documents: Tensor) -> Tensor:
 
 
 def contrast(decoder: Decoder) -> Objective:
-    """InfoNCE (van den Oord et al. 2018) with the other pairs of a batch, in both directions; those of the
-    same group do not count."""
+    """InfoNCE (van den Oord et al. 2018) with the other pairs of a batch as negatives, in both
+    directions, except those of the same group.
+    """
 
     def loss(batch: Batch) -> Tensor:
         both = vectors(decoder, batch.tokens, batch.documents)
@@ -44,7 +45,7 @@ def contrast(decoder: Decoder) -> Objective:
 def encode_texts(
     decoder: Decoder, tokenizer: Tokenizer, texts: list[str], device: torch.device
 ) -> np.ndarray:
-    """Vectors [texts, hidden], in batches of texts of like length."""
+    """Vectors [texts, hidden], computed in batches of texts of similar length."""
     order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
     found = np.empty((len(texts), decoder.shape.hidden), np.float32)
     for begin in range(0, len(order), 128):

@@ -8,10 +8,11 @@ from pathlib import Path
 PLAIN_ARCHIVE = "novels_plain.tar.xz"
 OTHER_ARCHIVE = "novels_1839_1925.tar.xz"
 
-# Held out whole: its author's other two books are trained on, so this measures style, not memory.
+# Held out completely. The author's other two books are in training, so this measures style, not
+# memory.
 HELD_OUT = "Burnett_Princess_1905.txt"
 
-# The plainer half of the second archive: stories told straightforwardly, which a small model can imitate.
+# The plainer half of the second archive: straightforward stories, which a small model can imitate.
 OTHER_NOVELS = (
     "Barclay_Ladies_1917.txt",
     "Barclay_Rosary_1909.txt",
@@ -41,12 +42,12 @@ STRAIGHT = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "—":
 
 
 class MissingData(Exception):
-    """The training text is not where it was said to be."""
+    """The training text is not at the given path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Novels:
-    """Chapters of clean text: `plain` and `other` to train on, `held_out` to measure on."""
+    """Chapters of clean text: `plain` and `other` for training, `held_out` for evaluation."""
 
     plain: list[str]
     other: list[str]
@@ -54,7 +55,7 @@ class Novels:
 
 
 def read_novels(data: Path) -> Novels:
-    """Reads both archives under `data`. Raises MissingData naming what is not there."""
+    """Reads both archives under `data`. Raises MissingData naming the missing files."""
     plain = read_archive(data / PLAIN_ARCHIVE)
     other = read_archive(data / OTHER_ARCHIVE)
     absent = [name for name in (HELD_OUT,) if name not in plain] + [n for n in OTHER_NOVELS if n not in other]
@@ -68,7 +69,7 @@ def read_novels(data: Path) -> Novels:
 
 
 def read_archive(path: Path) -> dict[str, str]:
-    """Path inside → text of every file in a .tar.xz. Raises MissingData."""
+    """Path inside -> text of every file in a .tar.xz. Raises MissingData."""
     if not path.is_file():
         raise MissingData(f"{path} is missing: pass --data the folder that holds {path.name}")
     with tarfile.open(path, "r:xz") as archive:
@@ -77,11 +78,11 @@ def read_archive(path: Path) -> dict[str, str]:
 
 
 def chapters(text: str) -> list[str]:
-    """Cuts where three or more blank lines stand; in each piece one line is one paragraph, wraps undone."""
+    """Splits at three or more blank lines; within a piece, paragraphs are unwrapped to one line each."""
     text = text.translate(STRAIGHT).replace("\r\n", "\n").replace("\t", " ")
     pieces = re.split(r"\n(?:[ ]*\n){3,}", text)
     clean = (_paragraphs(piece) for piece in pieces)
-    # Title pages, mottoes and tables of contents are no stories.
+    # Skip title pages, mottoes and tables of contents.
     return [piece for piece in clean if len(piece) >= 1_000]
 
 

@@ -1,4 +1,4 @@
-"""The log of what a run measures, as a table (`measures.csv`) and as a picture (`measures.png`)."""
+"""The metrics log of a run, as a table (`measures.csv`) and as a plot (`measures.png`)."""
 
 import csv
 import sys
@@ -11,7 +11,7 @@ from matplotlib import pyplot
 
 
 def note_measures(work: Path, step: int, measures: dict[str, float]) -> None:
-    """Adds a row; rows of this or a later step belong to a run that was stopped and go."""
+    """Add a row; rows of this or a later step are left from an interrupted run and are removed."""
     path = work / "measures.csv"
     rows: list[dict[str, str]] = []
     if path.is_file():

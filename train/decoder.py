@@ -1,4 +1,4 @@
-"""The Llama-architecture decoder that the recipe trains; its parameters are named as in checkpoints."""
+"""The Llama-architecture decoder that the recipes train; parameters are named as in checkpoints."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +94,7 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embedding, layers, final norm; the embedding is the output projection too."""
+    """Embedding, layers, final norm; the embedding is tied to the output projection."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Decoder(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def initialize(self, generator: torch.Generator) -> None:
-        """Draws all matrices; those that write into the residual stream start smaller (GPT-2's rule)."""
+        """Initializes all matrices; those that write into the residual stream start smaller (as in GPT-2)."""
         residual = 0.02 / (2 * self.shape.layers) ** 0.5
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
@@ -117,8 +117,9 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def start_from(self, path: Path) -> None:
-        """Take embeddings and the first layers of a decoder of the same widths: a model folder's weights, or
-        a checkpoint of its training."""
+        """Loads embeddings and the first layers from a decoder of the same widths: a model folder's
+        weights, or a training checkpoint.
+        """
         tensors = load_file(path)
         for name, parameter in self.named_parameters():
             there = next((tensors[p + name] for p in ("model.", "weight.") if p + name in tensors), None)
@@ -130,8 +131,9 @@ class Decoder(nn.Module):
         return self.logits(self.states(tokens))
 
     def states(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Final hidden states [batch, length, hidden]; `mask` [batch, 1, length, length] holds what a query
-        may see, without one that is everything before it."""
+        """Final hidden states [batch, length, hidden]; `mask` [batch, 1, length, length] is True where a
+        query attends to a key; the default is causal.
+        """
         length = tokens.shape[1]
         x = self.embed_tokens(tokens)
         cos, sin = self.cos[:length].to(x.dtype), self.sin[:length].to(x.dtype)

@@ -1,4 +1,4 @@
-"""The chat format of `mini` and `nano`: marks, template, conversations as tokens and what is learned."""
+"""The chat format of `mini` and `nano`: markers, template, tokenized conversations and their loss masks."""
 
 import json
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ TEMPLATE_PATH = Path(__file__).with_name("chat_template.jinja")
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages and tools as the chat API spells them; the assistant's messages are what is learned."""
+    """Messages and tools in the format of the chat API; only the assistant's messages are trained on."""
 
     messages: tuple[dict[str, Any], ...]
     tools: tuple[dict[str, Any], ...] = ()
@@ -29,7 +29,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Token ids, and of each whether it is learned; both [length]."""
+    """Token ids, and for each whether it is trained on; both [length]."""
 
     ids: np.ndarray
     learned: np.ndarray
@@ -44,13 +44,13 @@ def ask(question: str, answer: str, instruction: str = "") -> Conversation:
 
 
 def up_to_turn(conversation: Conversation, turn: int) -> Conversation:
-    """The conversation up to and with the assistant's message number `turn`, from 0."""
+    """The conversation through the assistant's message number `turn`, counted from 0."""
     ends = [at for at, message in enumerate(conversation.messages) if message["role"] == "assistant"]
     return Conversation(conversation.messages[: ends[turn] + 1], conversation.tools)
 
 
 class Writer:
-    """Writes conversations as the chat template does."""
+    """Renders conversations with the chat template."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
@@ -65,7 +65,7 @@ class Writer:
         )
 
     def tokens(self, conversation: Conversation) -> Tokens:
-        """Its tokens; learned is what stands after `<|assistant|>` up to and with the end of that turn."""
+        """Its tokens; trained on are those from after `<|assistant|>` through the end of that turn."""
         ids = np.array(self._tokenizer.encode(self.text(conversation), add_special_tokens=False).ids)
         learned = np.zeros(len(ids), bool)
         ends = np.flatnonzero(ids == END_ID)
@@ -74,7 +74,7 @@ class Writer:
         return Tokens(ids, learned)
 
     def prompt_ids(self, conversation: Conversation) -> list[int]:
-        """Its tokens up to where the last message, which is the assistant's, begins."""
+        """Its tokens up to the beginning of the last message, which is the assistant's."""
         text = self._template.render(
             messages=conversation.messages[:-1],
             tools=conversation.tools,
@@ -86,9 +86,9 @@ class Writer:
 
 
 def make_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    """The byte-level BPE tokenizer with the marks of the format."""
+    """The byte-level BPE tokenizer with the markers of the format."""
     content = json.loads(train_tokenizer(texts, vocabulary, MARKS).to_str())
-    # A special token is left out of decoded text, but the marks of a call have to be read there.
+    # Special tokens are omitted from decoded text, but the markers of a call must be readable there.
     for token in content["added_tokens"]:
         token["special"] = token["content"] not in CALL_MARKS
     return Tokenizer.from_str(json.dumps(content))

@@ -1,7 +1,8 @@
-"""Distillation: a student learns what a teacher says of its own answers.
+"""Distillation: a student learns the teacher's distribution on the teacher's own answers.
 
-Reusable parts: `record_answers` has the teacher answer the prompts of any part of a mixture, `Recorded` draws
-the conversations that result, and `objective.distillation` is the loss. `nano.py` puts them together.
+Reusable parts: `record_answers` generates the teacher's answers to prompts of any part of a mixture,
+`Recorded` draws the resulting conversations, and `objective.distillation` is the loss. `nano.py` combines
+them.
 """
 
 import json
@@ -22,7 +23,7 @@ LONGEST_ANSWER = 200  # tokens
 
 
 class Recorded:
-    """Draws conversations that were recorded."""
+    """Draws recorded conversations."""
 
     def __init__(self, name: str, conversations: Sequence[Conversation]) -> None:
         self.name = name
@@ -36,9 +37,9 @@ class Recorded:
 def record_answers(
     llm: LLM, writer: Writer, part: Part, count: int, path: Path, *, seed: int, temperature: float = 0.0
 ) -> Recorded:
-    """The model's own messages at some turn of `count` conversations of `part`.
+    """The model's own answers at one turn each of `count` conversations of `part`.
 
-    They are kept at `path` line by line, so that a run that was stopped goes on where it was.
+    They are written to `path` line by line, so that an interrupted run resumes where it stopped.
     """
     lines = path.read_text().splitlines() if path.is_file() else []
     with path.open("a") as file:
@@ -64,7 +65,7 @@ def record_answers(
 
 
 def _asked(part: Part, random: Generator) -> Conversation:
-    """A conversation up to one of the assistant's messages."""
+    """A conversation through one of the assistant's messages."""
     conversation = part.draw(random)
     turns = sum(message["role"] == "assistant" for message in conversation.messages)
     return up_to_turn(conversation, int(random.integers(turns)))

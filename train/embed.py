@@ -1,15 +1,16 @@
-"""Trains `embed`, the sentence encoder inside the package, on texts that belong together.
+"""Trains `embed`, the sentence encoder inside the package, on pairs of related texts.
 
     python train/embed.py --data FOLDER --work FOLDER --out FOLDER --start FILE
 
 It starts from the embeddings and first layers of `mini` (`--start`: its model.safetensors) and uses its
-tokenizer: put `tokenizer.json` of mini's folder into the work folder. Without a start it may be made anew.
-Needs the packages of `headrace[train]`. Same data, seed and steps give the same model on one machine.
+tokenizer: copy `tokenizer.json` from mini's folder to the work folder. Without a start, a new tokenizer can
+be trained.
+Needs the packages of `headrace[train]`. The same data, seed and steps give the same model on one machine.
 """
 
 import sys
 
-import packages  # noqa: F401 - before what it looks for
+import packages  # noqa: F401 - checks for packages, so it comes before their imports
 import torch
 from contrast import contrast, encode_texts
 from decoder import Decoder, Shape
@@ -66,7 +67,7 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
 def measure(
     decoder: Decoder, tokenizer: Tokenizer, sources: PairSources, device: torch.device
 ) -> dict[str, float]:
-    """What is right of some held-out questions of each kind."""
+    """Accuracy on some held-out questions of each kind."""
 
     def encode(texts: list[str]):
         return encode_texts(decoder, tokenizer, texts, device)

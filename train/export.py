@@ -1,4 +1,4 @@
-"""Writes a trained decoder as a model folder that `transformers` and this package read, and reads it."""
+"""Writes a trained decoder as a model folder for `transformers` and this package, and reads it back."""
 
 import json
 from pathlib import Path
@@ -18,8 +18,8 @@ MODULES = {
     "Normalize": "2_Normalize",
 }  # of a sentence encoder, with folders
 
-# A story continuer has no roles: whatever the messages say is, one after another, how the text begins. An
-# answer goes on where the user's text ends, so nothing stands between them and the prefix cache finds both.
+# A story continuer has no roles: the messages, concatenated, are the beginning of the text. The answer
+# continues where the user's text ends, so nothing separates them, and the prefix cache matches both.
 STORY_TEMPLATE = """\
 {{- bos_token -}}
 {%- for message in messages -%}
@@ -30,19 +30,21 @@ STORY_TEMPLATE = """\
 
 
 def write_story_model(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes everything but the model card, for text that goes on and on."""
+    """Writes all files except the model card, for open-ended text."""
     sampling = {"do_sample": True, "temperature": 0.7, "top_p": 0.95, "repetition_penalty": 1.1}
     _write_model(decoder, tokenizer, folder, STORY_TEMPLATE, sampling)
 
 
 def write_chat_model(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes everything but the model card, for answers: greedy unless the request says otherwise."""
+    """Writes all files except the model card, for answers: greedy unless the request says otherwise."""
     _write_model(decoder, tokenizer, folder, TEMPLATE_PATH.read_text(), {"do_sample": False})
 
 
 def write_encoder(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes everything but the model card, for vectors of texts: with the files of sentence-transformers,
-    and a config from which `transformers` makes a Llama whose tokens see those after them too."""
+    """Writes all files except the model card, for text embeddings: includes the files of
+    sentence-transformers, and a config from which `transformers` makes a Llama with bidirectional
+    attention.
+    """
     _write_states(decoder, tokenizer, folder)
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
@@ -55,7 +57,7 @@ def write_encoder(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def write_tagger(tagger: Tagger, tokenizer: Tokenizer, folder: Path) -> None:
-    """The same for states of all tokens; what scores them is in a file of its own."""
+    """The same for token states; the scoring head is in a separate file."""
     _write_states(tagger.decoder, tokenizer, folder)
     head = {name: tensor.detach().contiguous() for name, tensor in tagger.named_parameters()}
     head = {name: tensor for name, tensor in head.items() if not name.startswith("decoder.")}
@@ -78,7 +80,7 @@ def _write_tensors(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None
         for name, parameter in decoder.named_parameters()
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(0o644)  # save_file leaves it to its owner alone
+    (folder / "model.safetensors").chmod(0o644)  # save_file makes it readable only by its owner
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
@@ -97,7 +99,7 @@ def _write_model(
 
 
 def read_model(folder: Path) -> tuple[Decoder, Tokenizer]:
-    """A decoder, in float32, and its tokenizer from a model folder that was written here."""
+    """A decoder, in float32, and its tokenizer, from a model folder written by this module."""
     config = json.loads((folder / "config.json").read_text())
     shape = Shape(
         vocabulary=config["vocab_size"],

@@ -1,4 +1,4 @@
-"""The figures of a model card: how good answers are, as shares of held-out examples."""
+"""Metrics of a model card: quality of answers, as shares of held-out examples."""
 
 import re
 import sqlite3
@@ -18,7 +18,7 @@ _BEFORE_NAME = re.compile(r"^(?:sudo |\w+=\S* )+")
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a statement says, whatever the order of its conditions and the case of its texts."""
+    """A statement normalized over the order of its conditions and the case of its texts."""
 
     aggregate: str
     selected: str
@@ -26,12 +26,12 @@ class Form:
 
 
 def command_name(command: str) -> str:
-    """The program that a command line runs first: `tar` of `sudo tar xf a.tar`."""
+    """The program that a command line runs first: `tar` for `sudo tar xf a.tar`."""
     return _BEFORE_NAME.sub("", command).partition(" ")[0]
 
 
 def logical_form(statement: str) -> Form | None:
-    """None where the statement is not of the form that the model is taught."""
+    """None if the statement does not have the form that the model is trained on."""
     match = _STATEMENT.fullmatch(statement.strip())
     if match is None:
         return None
@@ -52,9 +52,9 @@ def _value(literal: str) -> str:
 
 
 def runs(statement: str, table: str, columns: Sequence[str]) -> bool:
-    """Whether SQLite runs it on an empty table of these columns, and every quoted name is one of them.
+    """True if SQLite runs it on an empty table with these columns, and every quoted name is one of them.
 
-    SQLite alone would take a name that it does not know for a text.
+    SQLite alone would treat an unknown quoted name as a text.
     """
     known = {table, *columns}
     if not set(re.findall(r'"((?:[^"]|"")*)"', re.sub(r"'(?:[^']|'')*'", "''", statement))) <= known:
@@ -70,14 +70,16 @@ def runs(statement: str, table: str, columns: Sequence[str]) -> bool:
 
 
 def wanted_form(question: Question) -> Form:
-    """The form of the right answer; columns are written as in the prompts that are held out."""
+    """The expected answer; columns are written as in the held-out prompts."""
     conditions = frozenset((c, operator, value.lower()) for c, operator, value in question.conditions)
     return Form(question.aggregate, question.selected, conditions)
 
 
 def accepted_per_step(target: Sequence[int], draft: Sequence[int], drafted: int) -> tuple[int, int]:
-    """(accepted draft tokens, steps) of greedy speculation: `draft[i]` is the draft model's choice where the
-    target model chose `target[i]`; a step drafts `drafted` tokens and adds one of the target's own."""
+    """(accepted draft tokens, steps) of greedy speculation: `draft[i]` is the draft model's choice where
+    the target model chose `target[i]`; a step drafts `drafted` tokens and adds one token of the
+    target.
+    """
     at = accepted = steps = 0
     while at < len(target):
         matched = 0

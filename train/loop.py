@@ -1,4 +1,4 @@
-"""The training loop of the chat models: warm-up, plateau, decay; progress, measuring, checkpoints."""
+"""The training loop of the chat models: warm-up, plateau, decay; progress, evaluation, checkpoints."""
 
 import sys
 import time
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from ahead import Wanted, drawn_ahead
+from ahead import DrawRequest, drawn_ahead
 from curve import note_measures
 from decoder import Decoder
 from mixture import Batch, Draw
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 CHECKPOINT_EVERY_S = 45.0
 WARM_UP_STEPS = 100
 NO_DECAY = -1
-# Updates of Muon have the same norm however small the gradient is, so a matrix grows to 1 / its decay.
-# Without a bound the products of queries and keys came to 1,300 within 18 million tokens: each query saw one
-# key, and nothing was learned through attention any more (Kimi K2, 2025, clips them for the same reason).
+# Muon's updates have the same norm however small the gradient is, so a matrix grows to 1 / its decay.
+# Without a bound, the products of queries and keys reached 1,300 within 18 million tokens: each query
+# attended to one key, and attention stopped learning (Kimi K2, 2025, clips them for the same reason).
 SCORING_DECAY, MATRIX_DECAY = 0.2, 0.05
 LONG_EVERY = 8
 
@@ -30,12 +30,13 @@ class OtherRun(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a run goes. Windows are of `length` tokens, but in the decay each eighth step has windows of
-    `long_length`, in which running text teaches far distances, at a price for attention."""
+    """The schedule of a run. Windows have `length` tokens; during the decay, each eighth step has windows
+    of `long_length`, in which running text teaches long distances at extra cost for attention.
+    """
 
     seed: int
     steps: int  # before the decay
-    decay_steps: int  # none: the run stays on its plateau
+    decay_steps: int  # None: the run stays on its plateau
     tokens_per_step: int
     length: int
     long_length: int
@@ -47,8 +48,9 @@ class Plan:
 
 @dataclass(slots=True)
 class Run:
-    """Everything that one training run holds. `loss` gives the loss of a batch, `draw` the batch of a key,
-    `measure` what is written to the log and the curve."""
+    """Everything that one training run needs. `loss` computes the loss of a batch, `draw` the batch of a
+    key, `measure` the metrics for the log and the plot.
+    """
 
     plan: Plan
     work: Path
@@ -64,8 +66,9 @@ class Run:
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # Muon for the matrices inside the layers, where it needs about half of AdamW's steps; embeddings and
-        # scales are not linear maps of hidden states, so they stay with AdamW (Jordan et al. 2024).
+        # Muon for the matrices inside the layers, where it needs about half of AdamW's steps;
+        # embeddings and scales are not linear maps of hidden states, so they stay with AdamW (Jordan
+        # et al. 2024).
         named = dict(self.decoder.named_parameters())
         self.matrices = [p for name, p in named.items() if p.dim() == 2 and "embed" not in name]
         others = [p for name, p in named.items() if p.dim() != 2 or "embed" in name]
@@ -87,16 +90,17 @@ class Run:
 
     @property
     def last_step(self) -> int:
-        """Where the run ends."""
+        """The last step of the run."""
         if self.decay_from != NO_DECAY:
             return self.decay_from + self.plan.decay_steps
         return max(self.plan.steps, self.step) + self.plan.decay_steps
 
 
 def rate_share(run: Run) -> float:
-    """Of the full rates: a linear warm-up, a plateau, a linear decay to nothing.
+    """Factor of the learning rates: a linear warm-up, a plateau, a linear decay to zero.
 
-    Every checkpoint of the plateau is a start for a longer run: more steps may be asked for at any time.
+    Every checkpoint of the plateau can start a longer run: the number of steps may be increased at any
+    time.
     """
     if run.decay_from != NO_DECAY:
         return max(0.0, 1 - (run.step - run.decay_from) / run.plan.decay_steps)
@@ -104,14 +108,14 @@ def rate_share(run: Run) -> float:
 
 
 def sees(documents: Tensor) -> Tensor:
-    """What each token may attend to: what stands before it in its own text, [batch, 1, length, length]."""
+    """What each token may attend to: earlier tokens of its own text, [batch, 1, length, length]."""
     length = documents.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool, device=documents.device).tril()
     return (documents[:, None, :, None] == documents[:, None, None, :]) & causal
 
 
 def train(run: Run) -> None:
-    """Runs to the last step; a checkpoint at least every minute."""
+    """Runs to the last step; saves a checkpoint at least every minute."""
     load_checkpoint(run)
     saved = began = time.monotonic()
     first, losses = run.step, []
@@ -135,7 +139,7 @@ def train(run: Run) -> None:
 
 
 def _batches(run: Run) -> Iterator[Batch]:
-    """The batches of the phase that the run is in."""
+    """The batches of the current phase."""
     end = run.last_step if run.decay_from != NO_DECAY else run.plan.steps
     wanted = [_wanted(run, step) for step in range(run.step, end)]
     if run.workers == 0:
@@ -143,7 +147,7 @@ def _batches(run: Run) -> Iterator[Batch]:
     return drawn_ahead(run.draw, wanted, run.workers)
 
 
-def _wanted(run: Run, step: int) -> Wanted:
+def _wanted(run: Run, step: int) -> DrawRequest:
     long = run.decay_from != NO_DECAY and step % LONG_EVERY == 0
     length = run.plan.long_length if long else run.plan.length
     return (run.plan.seed, step), run.plan.tokens_per_step // length, length + 1
@@ -178,7 +182,7 @@ def _say(run: Run, loss: float, steps_per_s: float) -> None:
 
 
 def save_checkpoint(run: Run, name: str = "checkpoint.safetensors") -> None:
-    """Weights, optimizers' state and the step, in one file that appears whole or not at all."""
+    """Weights, optimizer state and step, in one file, written atomically."""
     tensors = {f"weight.{name}": value.detach().cpu() for name, value in run.decoder.named_parameters()}
     for parameter_name, parameter in run.decoder.named_parameters():
         for optimizer in run.optimizers:
@@ -192,7 +196,7 @@ def save_checkpoint(run: Run, name: str = "checkpoint.safetensors") -> None:
 
 
 def load_checkpoint(run: Run) -> None:
-    """Takes up the last checkpoint of the work folder, if there is one."""
+    """Resumes from the last checkpoint of the work folder, if there is one."""
     path = run.work / "checkpoint.safetensors"
     if not path.is_file():
         return

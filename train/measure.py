@@ -1,4 +1,4 @@
-"""What the log of a run says about held-out data."""
+"""Metrics of a run on held-out data, for the log."""
 
 import math
 
@@ -18,8 +18,9 @@ NOVEL_WINDOWS, NOVEL_WINDOW = 32, 512
 
 
 class Measure:
-    """What the log says of held-out data: each job's loss, how many answers are exactly right (each token the
-    likeliest, so that greedy decoding gives this answer), bits per byte of the held-out novels."""
+    """Metrics on held-out data: each task's loss, how many answers are exactly right (every token is the
+    likeliest, so greedy decoding gives this answer), bits per byte of the held-out novels.
+    """
 
     def __init__(
         self, decoder: Decoder, tokenizer: Tokenizer, sources: Sources, device: torch.device
@@ -68,7 +69,7 @@ class Measure:
 
 
 def text_windows(stream: Stream, length: int) -> Tensor:
-    """The text in windows [count, length] that each begin with `<s>`; what is left at its end is dropped."""
+    """The text in windows [count, length] that each begin with `<s>`; the remainder is dropped."""
     body = length - 1
     count = len(stream.tokens) // body
     text = torch.from_numpy(stream.tokens[: count * body].astype(np.int64)).view(count, body)

@@ -2,13 +2,13 @@
 
     python train/mini.py --data FOLDER --work FOLDER --out FOLDER
 
-Needs the packages of `headrace[train]`; uses a CUDA device where there is one. Same data, seed and steps give
-the same model on the same machine. A run that was stopped goes on from its last checkpoint.
+Needs the packages of `headrace[train]`; uses a CUDA device if there is one. The same data, seed and steps
+give the same model on the same machine. An interrupted run resumes from its last checkpoint.
 """
 
 import sys
 
-import packages  # noqa: F401 - before what it looks for
+import packages  # noqa: F401 - checks for packages, so it comes before their imports
 import torch
 from decoder import Decoder, Shape
 from loop import Run

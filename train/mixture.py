@@ -1,4 +1,4 @@
-"""Mixes conversations and running text into packed windows with a weight for every token."""
+"""Mixes conversations and running text into packed windows with a loss weight for every token."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +10,9 @@ from dialogue import Conversation, Writer
 from numpy.random import Generator
 from stream import BEGIN_ID, Stream
 
-SAMPLED = 200  # conversations that tell how long those of a part are
+SAMPLED = 200  # conversations to estimate the mean length of a part
 
-Piece = tuple[np.ndarray, np.ndarray]  # of one text: token ids, how much predicting each counts
+Piece = tuple[np.ndarray, np.ndarray]  # of one text: token ids, and the loss weight of each
 
 
 class Part(Protocol):
@@ -27,21 +27,22 @@ class Part(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Windows of whole texts, each tensor [windows, length]: `tokens`, `documents` (which text of its window
-    a token belongs to) and `weights` (how much predicting it counts)."""
+    """Windows of whole texts, each tensor [windows, length]: `tokens`, `documents` (index of the token's
+    text within its window) and `weights` (loss weight of each token).
+    """
 
     tokens: torch.Tensor
     documents: torch.Tensor
     weights: torch.Tensor
 
 
-# A key, how many windows, how long: their batch.
+# (key, number of windows, length) -> batch.
 Draw = Callable[[tuple[int, int], int, int], Batch]
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Running text and its share of the windows; every token of it is learned, with `weight`."""
+    """Running text and its share of the windows; every token is trained on, with loss weight `weight`."""
 
     stream: Stream
     share: float
@@ -49,10 +50,10 @@ class Text:
 
 
 class Mixture:
-    """Draws batches. What little room the conversations leave in a window, the first text fills."""
+    """Draws batches. Space that conversations leave in a window is filled with the first text."""
 
     def __init__(self, writer: Writer, parts: Sequence[tuple[Part, float]], texts: Sequence[Text]) -> None:
-        """`parts` come with their share of the conversations' tokens."""
+        """`parts` have their share of the conversations' tokens."""
         self._writer = writer
         self._parts = [part for part, _ in parts]
         self._texts = texts
@@ -85,7 +86,7 @@ class Mixture:
         return None
 
     def _packed(self, windows: int, length: int, random: Generator) -> list["_Window"]:
-        """As many conversations as fill the windows, the longest first, each where least room is left."""
+        """As many conversations as fill the windows, longest first, each where the least space is left."""
         drawn: list[Piece] = []
         while sum(len(ids) for ids, _ in drawn) < windows * length:
             part = self._parts[int(np.searchsorted(self._chances, random.random()))]
@@ -104,7 +105,7 @@ class Mixture:
 
 @dataclass(slots=True)
 class _Window:
-    """Pieces and the tokens that there still is room for."""
+    """Pieces, and the number of tokens still free."""
 
     room: int
     pieces: list[Piece] = field(default_factory=list)
@@ -127,7 +128,7 @@ def _joined(pieces: list[Piece]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def pack(writer: Writer, conversations: Sequence[Conversation]) -> Batch:
-    """Each conversation in a window of its own, all as long as the longest: for measuring."""
+    """Each conversation in its own window, all as long as the longest: for evaluation."""
     written = [writer.tokens(conversation) for conversation in conversations]
     length = max(len(one.ids) for one in written)
     tokens = np.full((len(conversations), length), BEGIN_ID, np.int64)

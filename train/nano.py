@@ -1,4 +1,4 @@
-"""Trains `nano`, the draft model for `mini`, by distillation on what `mini` answers.
+"""Trains `nano`, the draft model for `mini`, by distillation on the answers of `mini`.
 
     python train/nano.py --data FOLDER --teacher FOLDER --work FOLDER --out FOLDER
 
@@ -7,7 +7,7 @@
 
 import sys
 
-import packages  # noqa: F401 - before what it looks for
+import packages  # noqa: F401 - checks for packages, so it comes before their imports
 import torch
 from corpus import MissingData
 from data.prose import Stories
@@ -26,18 +26,18 @@ from tokenizers import Tokenizer
 
 from headrace import LLM
 
-# Of two layers (copying needs two): more cost a draft more in threads' waiting than in products. A token
-# takes 29 us at int4, with four layers and as many parameters 40.
+# Two layers, the minimum for copying: more layers cost a draft more in thread synchronization than in
+# matrix products. A token takes 29 us at int4; with four layers and as many parameters it takes 40.
 SHAPE = Shape(
     vocabulary=VOCABULARY, hidden=128, intermediate=512, layers=2, heads=4, kv_heads=2, context=1024
 )
 STEPS, DECAY_STEPS = 2_000, 1_000
-ANSWERS = 12_000  # of each of the jobs; of stories an eighth of it
+ANSWERS = 12_000  # per task; for stories an eighth of it
 STORY_TEMPERATURE = 0.7
 
 
 def make_mixture(sources: Sources, tokenizer: Tokenizer, options: Options) -> Mixture:
-    """The prompts of the jobs with the teacher's answers, and prose."""
+    """The tasks' prompts with the teacher's answers, and prose."""
     writer, seed = Writer(tokenizer), options.seed
     stories = Stories(sources.novels)
     with LLM(options.teacher, cache_dir=None) as llm:

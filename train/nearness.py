@@ -1,4 +1,4 @@
-"""How good vectors are at their jobs: the nearest centroid's intent, the nearest answer of many."""
+"""Quality of embeddings: intent classification by the nearest centroid, retrieval of answers."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ Encode = Callable[[list[str]], np.ndarray]
 
 
 def centroid_accuracy(encode: Encode, learned: Sequence[Remark], asked: Sequence[Remark]) -> float:
-    """The share of remarks whose intent is that of the nearest mean of `learned` remarks."""
+    """Accuracy of classifying utterances by the nearest centroid of `learned` utterances."""
     vectors = encode([text for text, _ in learned])
     intents = sorted({intent for _, intent in learned})
     place = {intent: number for number, intent in enumerate(intents)}
@@ -23,7 +23,7 @@ def centroid_accuracy(encode: Encode, learned: Sequence[Remark], asked: Sequence
 
 
 def nearest_share(encode: Encode, asked: list[str], answers: list[str]) -> float:
-    """The share of questions whose own answer is the nearest of all; equal answers are one."""
+    """The share of questions whose own answer is the nearest of all; equal answers count as one."""
     questions, found = encode(asked), encode(answers)
     nearest = (questions @ found.T).argmax(1)
     return float(np.mean([answers[at] == answer for at, answer in zip(nearest, answers, strict=True)]))

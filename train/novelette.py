@@ -2,8 +2,9 @@
 
     python train/novelette.py --data FOLDER --work FOLDER --out FOLDER
 
-Needs the packages of `headrace[train]`. Same data, seed and steps give the same model on the same machine. A
-run that was stopped goes on from its last checkpoint; `--export` only writes the model folder from it.
+Needs the packages of `headrace[train]`. The same data, seed and steps give the same model on the same
+machine. An interrupted run resumes from its last checkpoint; `--export` only writes the model folder from
+it.
 """
 
 import argparse
@@ -39,7 +40,7 @@ class OtherRun(Exception):
 
 @dataclass(slots=True)
 class Run:
-    """Everything that one training run holds."""
+    """Everything that one training run needs."""
 
     seed: int
     steps: int
@@ -56,7 +57,7 @@ class Run:
 def rate(step: int, steps: int) -> float:
     """Warm-up, plateau, then a cosine to zero over the last part.
 
-    The plateau makes every checkpoint before the decay a start for a longer run: `--steps` may be raised.
+    Every checkpoint of the plateau can start a longer run: `--steps` may be increased.
     """
     decay_begins = steps * (1 - DECAY_SHARE)
     if step < decay_begins:
@@ -97,7 +98,7 @@ def train_step(run: Run) -> float:
 
 @torch.no_grad()
 def bits_per_byte(run: Run, most_windows: int | None = None) -> float:
-    """Of the held-out novel, in windows of the full context; nothing before its window is seen."""
+    """Of the held-out novel, in windows of the full context, without context from before the window."""
     body = run.decoder.shape.context - 1
     count = len(run.held_out.tokens) // body
     text = torch.from_numpy(run.held_out.tokens[: count * body].astype(np.int64)).view(count, body)
@@ -109,7 +110,7 @@ def bits_per_byte(run: Run, most_windows: int | None = None) -> float:
 
 
 def save_checkpoint(run: Run) -> None:
-    """Weights, optimizer moments and the step, in one file that appears whole or not at all."""
+    """Weights, optimizer moments and step, in one file, written atomically."""
     tensors = {f"weight.{name}": value.detach() for name, value in run.decoder.named_parameters()}
     for name, parameter in run.decoder.named_parameters():
         state = run.optimizer.state[parameter]
@@ -120,7 +121,7 @@ def save_checkpoint(run: Run) -> None:
 
 
 def load_checkpoint(run: Run) -> None:
-    """Takes up the last checkpoint of the work folder, if there is one."""
+    """Resumes from the last checkpoint of the work folder, if there is one."""
     path = run.work / "checkpoint.safetensors"
     if not path.is_file():
         return
@@ -136,7 +137,7 @@ def load_checkpoint(run: Run) -> None:
 
 
 def prepare(options: argparse.Namespace) -> Run:
-    """Reads the novels, makes or reloads the tokenizer, builds the decoder."""
+    """Reads the novels, trains or loads the tokenizer, builds the decoder."""
     novels: Novels = read_novels(options.data)
     options.work.mkdir(parents=True, exist_ok=True)
     shape = Shape()
@@ -167,7 +168,7 @@ def prepare(options: argparse.Namespace) -> Run:
 
 
 def note_losses(run: Run, loss: float) -> None:
-    """Adds a row to `loss.csv` (rows of a later step belong to a run that was stopped) and draws it."""
+    """Adds a row to `loss.csv` (rows of a later step are left from an interrupted run) and plots it."""
     path = run.work / "loss.csv"
     rows = path.read_text().splitlines() if path.is_file() else []
     rows = [row for row in rows if int(row.split(",")[0]) < run.step]
@@ -177,7 +178,7 @@ def note_losses(run: Run, loss: float) -> None:
 
 
 def draw_curve(rows: list[tuple[float, ...]], path: Path) -> None:
-    """A picture of (step, training loss, held-out bits per byte)."""
+    """A plot of (step, training loss, held-out bits per byte)."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -197,7 +198,7 @@ def draw_curve(rows: list[tuple[float, ...]], path: Path) -> None:
 
 
 def train(run: Run) -> None:
-    """Runs to the last step, saying where it is on one line, with a checkpoint every minute at most."""
+    """Runs to the last step with progress on one line; saves a checkpoint at most every minute."""
     recent: list[float] = []
     began, saved, first = time.monotonic(), time.monotonic(), run.step
     while run.step < run.steps:
@@ -220,7 +221,7 @@ def train(run: Run) -> None:
 
 
 def main() -> int:
-    """Parses the command line, trains, exports, says how good the model is."""
+    """Parses the command line, trains, exports, prints the model's quality."""
     parser = argparse.ArgumentParser(
         description="Trains the small story model that ships inside the package."
     )

@@ -1,4 +1,4 @@
-"""What is minimized: the loss on given answers, or the distance from a teacher."""
+"""Training objectives: cross entropy on given answers, or distillation from a teacher."""
 
 import shutil
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Objective = Callable[[Batch], Tensor]
 
 
 def likelihood(decoder: Decoder) -> Objective:
-    """Mean nats per learned token, by weight. Logits are taken only where something is learned."""
+    """Weighted mean loss in nats per trained token. Logits are computed only for trained tokens."""
     states, nats = _states(decoder), _compiled(_nats, dynamic=True)
 
     def loss(batch: Batch) -> Tensor:
@@ -26,8 +26,9 @@ def likelihood(decoder: Decoder) -> Objective:
 
 
 def distillation(student: Decoder, teacher: Decoder, temperature: float = 1.0) -> Objective:
-    """Mean KL divergence of the student's next-token distribution from the teacher's, both divided by
-    `temperature`, by weight (Hinton et al. 2015). Student and teacher share the tokenizer."""
+    """Weighted mean KL divergence of the student's next-token distribution from the teacher's, both
+    divided by `temperature` (Hinton et al. 2015). Student and teacher share the tokenizer.
+    """
     student_states, teacher_states = _states(student), _states(teacher)
     divergences = _compiled(_divergences, dynamic=True)
     teacher.requires_grad_(False)
@@ -57,7 +58,7 @@ def _logits(decoder: Decoder, states: Tensor) -> Tensor:
 
 
 def _nats(logits: Tensor, targets: Tensor) -> Tensor:
-    # In float32; where it is compiled no such copy of the logits is written.
+    # In float32; when compiled, no such copy of the logits is written.
     return F.cross_entropy(logits.float(), targets, reduction="none")
 
 
@@ -79,6 +80,6 @@ def _states(decoder: Decoder) -> Callable[[Batch], Tensor]:
 
 
 def _compiled(function: Callable[..., Tensor], *, dynamic: bool) -> Callable[..., Tensor]:
-    """The function, compiled where a C++ compiler is at hand."""
+    """The function, compiled if a C++ compiler is available."""
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     return torch.compile(function, dynamic=dynamic) if compiler else function

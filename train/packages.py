@@ -1,4 +1,4 @@
-"""Refuses to go on where a package of `headrace[train]` is missing; the recipes import it first."""
+"""Exits with an error if a package of `headrace[train]` is missing; the recipes import it first."""
 
 import sys
 from importlib.util import find_spec

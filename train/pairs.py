@@ -1,4 +1,4 @@
-"""Pairs of texts that belong together: task and command, question and SQL, two remarks of one intent."""
+"""Pairs of related texts: task and command, question and SQL, two utterances with one intent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from mixture import Batch
 from numpy.random import Generator
 from tokenizers import Tokenizer
 
-SHELL_SHARE, SQL_SHARE = 0.4, 0.25  # of the batches; the others are remarks
-WORN = 0.12  # of the words of a remark are left out, so that no single one decides
-LONGEST = 64  # tokens of a text in training; what is beyond is left out
+SHELL_SHARE, SQL_SHARE = 0.4, 0.25  # of the batches; the others are utterances
+WORN = 0.12  # of an utterance's words are dropped, so that no single word decides
+LONGEST = 64  # tokens of a text in training; longer texts are truncated
 
 Pair = tuple[str, str, str]
-"""Two texts and their group: texts of one group are not told apart."""
+"""Two texts and their group: texts of one group are not negatives of each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,17 @@ class PairSources:
 
 
 def read_pair_sources(data: Path) -> PairSources:
-    """Raises MissingData naming the first thing that is not there."""
+    """Raises MissingData naming the first missing file."""
     return PairSources(Shell(data), Sql(data), read_intents(data))
 
 
 def sql_pair(question: Question) -> tuple[str, str]:
-    """A question and its statement; the table has no name of its own."""
+    """A question and its statement; the table has a neutral name."""
     return question.text, statement(question, "t")
 
 
 class Pairs:
-    """Draws batches, each of one source, so that the others in it are worth being told apart from."""
+    """Draws batches, each from a single source, which makes the negatives harder."""
 
     def __init__(self, sources: PairSources, tokenizer: Tokenizer) -> None:
         self._sources = sources
@@ -53,8 +53,9 @@ class Pairs:
         self._intents = sorted(self._by_intent)
 
     def batch(self, key: tuple[int, int], texts: int, length: int) -> Batch:
-        """`texts` texts, pairs one after the other, a function of `key`. Of a Batch, `documents` is 1 for
-        tokens and 0 for what fills a row up; `weights[:, 0]` numbers the groups."""
+        """`texts` texts, pairs adjacent, a function of `key`. In the Batch, `documents` is 1 for tokens
+        and 0 for padding; `weights[:, 0]` is the group number.
+        """
         random = np.random.default_rng(key)
         kind = random.random()
         pairs = [self._pair(kind, random) for _ in range(texts // 2)]
@@ -77,14 +78,14 @@ class Pairs:
 
 
 def worn(text: str, random: Generator) -> str:
-    """The text without some of its words; one is left at least."""
+    """The text without some of its words; at least one is left."""
     words = text.split()
     kept = [word for word in words if random.random() >= WORN]
     return " ".join(kept or [pick(words, random)])
 
 
 def padded(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens [texts, longest] and which of them are the text's own."""
+    """Tokens [texts, longest], and a mask without padding."""
     ids = [encoding.ids[:LONGEST] for encoding in tokenizer.encode_batch(list(texts))]
     tokens = torch.zeros(len(ids), max(map(len, ids)), dtype=torch.long)
     documents = torch.zeros_like(tokens)

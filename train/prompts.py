@@ -1,9 +1,9 @@
-"""Prompts of mini's jobs that none of its training had, for `headrace bench speculative --prompts`.
+"""Prompts of mini's tasks that were not in its training data, for `headrace bench speculative --prompts`.
 
     python train/prompts.py --data ../shared/data --out FOLDER [--count 64]
 
-Writes command.jsonl (tasks in wordings that were kept back), sql.jsonl (questions of WikiSQL's test split)
-and edit.jsonl (passages of held-out novels with a word to be changed).
+Writes command.jsonl (tasks in held-out wordings), sql.jsonl (questions of WikiSQL's test split) and
+edit.jsonl (passages of held-out novels with a word to be changed).
 """
 
 import packages  # noqa: F401  isort: skip
@@ -23,7 +23,7 @@ SEED = 20261122
 
 
 def held_out_jobs(sources: Sources, count: int) -> Mapping[str, Iterable[Conversation]]:
-    """`count` conversations of each job, a function of the data."""
+    """`count` conversations of each task, a function of the data."""
     random, edits = np.random.default_rng([SEED, 1]), sources.held_out_edits()
     commands = sources.everyday.held_out() + [
         talk for _, talk in sources.shell.held_out(count, SEED, everyday=True)
@@ -36,7 +36,7 @@ def held_out_jobs(sources: Sources, count: int) -> Mapping[str, Iterable[Convers
 
 
 def main() -> int:
-    """0, or 1 where data are missing."""
+    """0, or 1 if data are missing."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

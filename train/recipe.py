@@ -1,4 +1,4 @@
-"""What the recipes of the chat models share: command line, refusals, the plan, from data to model folder."""
+"""Common parts of the chat models' recipes: command line, checks, schedule, from data to model folder."""
 
 import argparse
 import sys
@@ -23,7 +23,7 @@ class MissingMemory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says; `device` is what was found."""
+    """The command line's options; `device` is the one found."""
 
     data: Path
     work: Path
@@ -77,7 +77,7 @@ def read_options(
 
 
 def chat_plan(options: Options, *, context: int, other_rate: float) -> Plan:
-    """The plan of a chat model: short windows until the decay, then those of its whole context."""
+    """The schedule of a chat model: short windows until the decay, then windows of the full context."""
     return Plan(
         seed=options.seed,
         steps=options.steps,
@@ -96,7 +96,7 @@ def run_recipe(
     prepare: Callable[[Options], tuple[Run, Tokenizer]],
     write: Callable[[Decoder, Tokenizer, Path], None] = write_chat_model,
 ) -> int:
-    """Trains, or with `--export` only loads, and writes the model folder; the exit status."""
+    """Trains, or with `--export` only loads, and writes the model folder; returns the exit status."""
     try:
         options = read()
         run, tokenizer = prepare(options)

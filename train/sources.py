@@ -1,4 +1,4 @@
-"""Everything that the chat models learn from: read, made into a tokenizer, mixed."""
+"""All training data of the chat models: read, tokenized, mixed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,10 @@ from tokenizers import Tokenizer
 
 VOCABULARY = 8192
 
-# Of the windows, and how much each of their tokens counts beside a token of an answer.
+# Share of the windows, and loss weight of a token compared with a token of an answer.
 PROSE_SHARE, PROSE_WEIGHT = 0.10, 0.5
 DOCUMENTS_SHARE, DOCUMENTS_WEIGHT = 0.02, 0.5
-# Of the conversations' tokens.
+# Shares of the conversations' tokens.
 SHELL_SHARE, EVERYDAY_SHARE, SQL_SHARE = 0.38, 0.06, 0.34
 TOOLS_SHARE, EDITS_SHARE, TALK_SHARE, STORIES_SHARE = 0.08, 0.08, 0.02, 0.04
 
@@ -49,14 +49,14 @@ class Sources:
 
 
 def read_sources(data: Path) -> Sources:
-    """Raises MissingData naming the first thing that is not there."""
+    """Raises MissingData naming the first missing file."""
     novels, documents = read_novels(data), read_documents(data)
     edits = Edits(novels.plain + novels.other + documents)
     return Sources(novels, documents, Shell(data), Everyday(), Sql(data), Talk(data), ToolCalls(), edits)
 
 
 def tokenizer_texts(sources: Sources) -> list[str]:
-    """What the vocabulary is made for: the jobs count more than their bytes would."""
+    """The text for training the tokenizer: tasks have more weight than their bytes."""
     random = np.random.default_rng(0)
     drawn = [
         part.draw(random)
@@ -70,7 +70,7 @@ def tokenizer_texts(sources: Sources) -> list[str]:
 
 
 def prepare_tokenizer(sources: Sources, work: Path) -> Tokenizer:
-    """Makes it once, then reads it from the work folder."""
+    """Trains the tokenizer once, then reads it from the work folder."""
     path = work / "tokenizer.json"
     if not path.is_file():
         make_tokenizer(tokenizer_texts(sources), VOCABULARY).save(str(path))
@@ -78,7 +78,7 @@ def prepare_tokenizer(sources: Sources, work: Path) -> Tokenizer:
 
 
 def tokenizer_of_mini(work: Path) -> Tokenizer:
-    """The one that was put into the work folder. Raises MissingData."""
+    """The tokenizer that was copied to the work folder. Raises MissingData."""
     path = work / "tokenizer.json"
     if not path.is_file():
         raise MissingData(f"{path} is missing: put the one of mini's model folder there")
@@ -86,7 +86,7 @@ def tokenizer_of_mini(work: Path) -> Tokenizer:
 
 
 def jobs(sources: Sources) -> tuple[tuple[Part, float], ...]:
-    """The parts whose answers follow from what is asked, with their shares."""
+    """The parts whose answers follow from the request, with their shares."""
     return (
         (sources.shell, SHELL_SHARE),
         (sources.everyday, EVERYDAY_SHARE),
@@ -97,7 +97,7 @@ def jobs(sources: Sources) -> tuple[tuple[Part, float], ...]:
 
 
 def make_mixture(sources: Sources, tokenizer: Tokenizer, work: Path) -> Mixture:
-    """The mixture that `mini` learns from; its encoded text is kept in the work folder."""
+    """The mixture that `mini` is trained on; its encoded text is cached in the work folder."""
     parts = (
         *jobs(sources),
         (sources.talk, TALK_SHARE),

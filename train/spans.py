@@ -1,4 +1,4 @@
-"""What a tagger is to say of a text, and how much of what it said is right."""
+"""Training targets of a tagger, and metrics of its output."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ LONGEST_SPAN = 48  # tokens
 
 
 def wanted_scores(encoded: Labeled, entities: Sequence[Entity], labels: Sequence[str]) -> np.ndarray:
-    """1 where a token of the text begins, ends or is in an entity of a label: [tokens, labels, 3]."""
+    """1 where a token of the text begins, ends or is inside an entity of a label: [tokens, labels, 3]."""
     wanted = np.zeros((len(encoded.characters), len(labels), 3), np.float32)
     for entity in entities:
         tokens = [
@@ -26,7 +26,7 @@ def wanted_scores(encoded: Labeled, entities: Sequence[Entity], labels: Sequence
 
 
 def f1(found: Sequence[Sequence[Entity]], texts: Sequence[Tagged]) -> float:
-    """Of entities that are equal in place and label, over all texts together."""
+    """F1 of entities with equal position and label, over all texts together."""
     right = sum(len(set(mine) & set(text.entities)) for mine, text in zip(found, texts, strict=True))
     said = sum(len(mine) for mine in found)
     there = sum(len(text.entities) for text in texts)

@@ -1,4 +1,4 @@
-"""Text to tokens: trains the byte-level BPE tokenizer and draws training windows from encoded chapters."""
+"""Text to tokens: trains the byte-level BPE tokenizer, and draws training windows from encoded chapters."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,13 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 BEGIN, END = "<s>", "</s>"
 BEGIN_ID, END_ID = 0, 1
 
-# Contractions, words, single digits, punctuation, line ends, other blanks; a word takes the blank before it.
+# Contractions, words, single digits, punctuation, newlines, other white space; a word includes a
+# leading space.
 PIECES = r"'(?:s|t|re|ve|m|ll|d)\b| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*\n+|\s+(?!\S)|\s+"
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, marks: Sequence[str] = ()) -> Tokenizer:
-    """A byte-level BPE tokenizer of exactly `vocabulary` entries; encoding puts `<s>` in front.
+    """A byte-level BPE tokenizer of exactly `vocabulary` entries; encoding prepends `<s>`.
 
     `marks` are special tokens that follow `<s>` and `</s>`.
     """
@@ -43,13 +44,13 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, marks: Sequence[str] 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Chapters end to end, each closed by `</s>`; `starts` are the offsets at which paragraphs begin."""
+    """Concatenated chapters, each terminated by `</s>`; `starts` are the offsets of paragraphs."""
 
     tokens: np.ndarray
     starts: np.ndarray
 
     def windows(self, count: int, length: int, random: np.random.Generator) -> torch.Tensor:
-        """Tokens [count, length]: `<s>`, then text from a random paragraph on, as a prompt would begin."""
+        """Tokens [count, length]: `<s>`, then text from a random paragraph on, like a prompt."""
         usable = self.starts[self.starts < len(self.tokens) - length]
         begins = random.choice(usable, size=count)
         body = self.tokens[begins[:, None] + np.arange(length - 1)]
@@ -60,7 +61,7 @@ class Stream:
 
 def encode(tokenizer: Tokenizer, chapters: list[str]) -> Stream:
     """Encodes chapters in order."""
-    paragraph_end = tokenizer.token_to_id("ĊĊ")  # two line ends, as the byte-level alphabet writes them
+    paragraph_end = tokenizer.token_to_id("ĊĊ")  # two newlines in the byte-level alphabet
     encoded = [
         [*encoding.ids, END_ID] for encoding in tokenizer.encode_batch(chapters, add_special_tokens=False)
     ]
@@ -70,7 +71,7 @@ def encode(tokenizer: Tokenizer, chapters: list[str]) -> Stream:
 
 
 def load_stream(path: Path, tokenizer: Tokenizer, chapters: list[str]) -> Stream:
-    """Encodes once and keeps the result at `path`, which goes with the tokenizer and the chapters."""
+    """Encodes once and caches the result at `path`, for this tokenizer and these chapters."""
     if not path.is_file():
         stream = encode(tokenizer, chapters)
         np.savez(path, tokens=stream.tokens, starts=stream.starts)
@@ -79,7 +80,7 @@ def load_stream(path: Path, tokenizer: Tokenizer, chapters: list[str]) -> Stream
 
 
 def byte_lengths(tokenizer: Tokenizer) -> np.ndarray:
-    """How many bytes of text each token stands for; the byte-level alphabet has one character per byte."""
+    """Number of text bytes of each token; the byte-level alphabet has one character per byte."""
     vocabulary = tokenizer.get_vocab()
     lengths = np.zeros(len(vocabulary), np.int64)
     for token, token_id in vocabulary.items():

@@ -1,4 +1,4 @@
-"""The tagger: an encoder of labels and text together, and how well each token goes with each label."""
+"""The tagger: encodes labels and text together, and scores each token for each label."""
 
 from collections.abc import Sequence
 
@@ -19,16 +19,18 @@ from headrace.tasks.entities import THRESHOLD, Labeled, best_spans, write_labels
 from headrace.tokenization.tokenizer import Tokenizer as HeadraceTokenizer
 
 SHARES = {"wnut": 0.4, "btc": 0.2, "pii": 0.4}
-KEPT_LABELS = 0.85  # each label is asked for with this chance, so that labels are read
-LONGEST = 160  # tokens of a row in training; what is beyond is left out
-SWAPPED = 0.4  # of the entities are replaced by others of their label, so that not only names are learned
+KEPT_LABELS = 0.85  # probability of including each label, so that the model has to read the labels
+LONGEST = 160  # tokens of a row in training; longer rows are truncated
+# of the entities are replaced by others with the same label, so that names alone are not learned
+SWAPPED = 0.4
 POSITIVE_WEIGHT = 3.0
-PREFIX, TEXT = 1, 2  # in Batch.documents
+PREFIX, TEXT = 1, 2  # values of Batch.documents
 
 
 class Tagger(nn.Module):
-    """Scores of tokens for labels: products of their states, each through a matrix of its own (GLiNER:
-    Zaratiana et al. 2023; start, end and inside as in Stepanov and Shtopko 2024)."""
+    """Scores of tokens for labels: products of their states, each multiplied by a learned matrix (GLiNER:
+    Zaratiana et al. 2023; start, end and inside as in Stepanov and Shtopko 2024).
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -39,13 +41,13 @@ class Tagger(nn.Module):
         self.bias = nn.Parameter(torch.full((3,), -3.0))
 
     def initialize(self, generator: torch.Generator) -> None:
-        """As the decoder's; the two matrices too."""
+        """Initialize the decoder and the two matrices."""
         self.decoder.initialize(generator)
         for linear in (self.token, self.label):
             nn.init.normal_(linear.weight, 0.0, self.shape.hidden**-0.5, generator=generator)
 
     def forward(self, tokens: Tensor, documents: Tensor, marks: Tensor) -> Tensor:
-        """Scores [rows, tokens, labels, 3]; `marks` [rows, labels] are places of labels' marks."""
+        """Scores [rows, tokens, labels, 3]; `marks` [rows, labels] are the positions of label markers."""
         with torch.autocast(tokens.device.type, torch.bfloat16):
             states = self.decoder.states(tokens, (documents > 0)[:, None, None, :])
         rows, length, _ = states.shape
@@ -56,7 +58,7 @@ class Tagger(nn.Module):
 
 
 def labeled(tokenizer: HeadraceTokenizer, text: str, labels: Sequence[str]) -> Labeled:
-    """The text behind its labels."""
+    """The labels followed by the text."""
     return write_labels(tokenizer, text, labels, LABEL_MARK, TEXT_MARK)
 
 
@@ -69,8 +71,9 @@ class TagBatches:
         self._mentions = {name: Mentions.of(texts) for name, texts in sources.learned.items()}
 
     def batch(self, key: tuple[int, int], rows: int, length: int) -> Batch:
-        """A function of `key`. Of a Batch, `documents` is 0 for what fills a row up, else PREFIX or TEXT, and
-        `weights` [rows, tokens, labels * 3] what is wanted."""
+        """A function of `key`. In the Batch, `documents` is 0 for padding, else PREFIX or TEXT, and
+        `weights` [rows, tokens, labels * 3] are the targets.
+        """
         random = np.random.default_rng(key)
         drawn: list[tuple[Labeled, np.ndarray]] = []
         for _ in range(rows):
@@ -102,14 +105,14 @@ def _batch(drawn: list[tuple[Labeled, np.ndarray]]) -> Batch:
 
 
 def tag_objective(tagger: Tagger, tokenizer: Tokenizer) -> Objective:
-    """Mean cross entropy of what tokens of the text are to labels that are asked for."""
+    """Mean cross entropy over text tokens and the labels of their row."""
     label_mark = tokenizer.token_to_id(LABEL_MARK)
 
     def loss(batch: Batch) -> Tensor:
         rows, length = batch.tokens.shape
         wanted = batch.weights.view(rows, length, -1, 3)
         is_mark = (batch.tokens == label_mark) & (batch.documents == PREFIX)
-        # The marks first, in their order: places of what is no mark come after them.
+        # Markers first, in order; positions of other tokens follow.
         marks = (~is_mark).to(torch.int8).argsort(dim=1, stable=True)[:, : wanted.shape[2]]
         asked = is_mark.gather(1, marks)
         scores = tagger(batch.tokens, batch.documents, marks)
@@ -125,7 +128,7 @@ def tag_objective(tagger: Tagger, tokenizer: Tokenizer) -> Objective:
 def tag_texts(
     tagger: Tagger, tokenizer: Tokenizer, texts: list[Tagged], device: torch.device
 ) -> list[list[Entity]]:
-    """The entities that it finds, text by text."""
+    """The extracted entities, text by text."""
     found: list[list[Entity]] = []
     own = HeadraceTokenizer(tokenizer, bos_id=BEGIN_ID)
     for text in texts:
@@ -138,7 +141,7 @@ def tag_texts(
 
 
 def entities(chances: np.ndarray, encoded: Labeled, labels: Sequence[str]) -> list[Entity]:
-    """What chances [tokens, labels, 3] of a text's tokens say."""
+    """Entities from the scores [tokens, labels, 3] of a text's tokens."""
     spans = best_spans(chances, THRESHOLD, LONGEST_SPAN)
     places = [(encoded.characters[span.first][0], encoded.characters[span.last][1]) for span in spans]
     return [Entity(*place, labels[span.label]) for place, span in zip(places, spans, strict=True)]

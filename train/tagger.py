@@ -1,16 +1,15 @@
-"""Trains `tagger`, the small encoder inside the package that finds entities and personal data by their
-labels.
+"""Trains `tagger`, the small encoder inside the package that extracts entities and personal data.
 
     python train/tagger.py --data FOLDER --work FOLDER --out FOLDER --start FILE
 
 It starts from the embeddings and first layers of `mini` (`--start`: its model.safetensors) and uses its
-tokenizer: put `tokenizer.json` of mini's folder into the work folder. Needs the packages of
-`headrace[train]`. Same data, seed and steps give the same model on one machine.
+tokenizer: copy `tokenizer.json` from mini's folder to the work folder. Needs the packages of
+`headrace[train]`. The same data, seed and steps give the same model on one machine.
 """
 
 import sys
 
-import packages  # noqa: F401 - before what it looks for
+import packages  # noqa: F401 - checks for packages, so it comes before their imports
 import torch
 from data.entities import TaggedSources, read_tagged
 from decoder import Shape
@@ -27,7 +26,7 @@ SHAPE = Shape(
 )
 STEPS, DECAY_STEPS = 500, 700
 ROWS_PER_STEP = 64
-LENGTH = 64  # of a row, nominally
+LENGTH = 64  # nominal tokens per row
 MEASURED = 150  # held-out texts of each kind
 
 
@@ -67,7 +66,7 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
 def measure(
     tagger: Tagger, tokenizer: Tokenizer, sources: TaggedSources, device: torch.device
 ) -> dict[str, float]:
-    """F1 of some held-out texts of each kind."""
+    """F1 on some held-out texts of each kind."""
     return {
         f"{name} exact": f1(tag_texts(tagger, tokenizer, texts[:MEASURED], device), texts[:MEASURED])
         for name, texts in sources.held_out.items()

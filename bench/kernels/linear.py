@@ -1,7 +1,7 @@
-"""Products by format and row count: bytes per second as a share of read bandwidth, operations per second.
+"""Linear kernels by format and row count: share of read bandwidth, operations per second.
 
-The weights are the seven of one layer of a 1B Llama, over and over in memory that no cache holds. The
-bandwidth is measured again around each line, since a shared machine's changes.
+The weights are the seven of one layer of a 1B Llama, repeated in memory larger than any cache. Bandwidth is
+measured around each line, because a shared machine's bandwidth varies.
 Usage: python bench/kernels/linear.py [--threads 2] [--formats int4] [--rows 1 512]
 """
 
@@ -33,11 +33,11 @@ def aligned(nbytes: int) -> np.ndarray:
 
 
 def copies_of_a_layer(format: str, pool: _native.Pool) -> list[list[Weight]]:
-    """Layers in distinct memory; their numbers repeat, which costs nothing to have and changes no speed."""
+    """Layers in distinct memory; their contents repeat, which saves time and does not affect speed."""
     random = np.random.default_rng(0)
     first: list[Weight] = []
     for n, k in LAYER:
-        if format in GROUPED:  # blocks of any bytes whose scales are small numbers
+        if format in GROUPED:  # blocks of random bytes with small scales
             rows = np.full((n, TYPES[format].row_bytes(k)), 0x11, np.uint8)
         else:
             rows = random.standard_normal((n, k), np.float32)

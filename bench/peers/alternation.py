@@ -1,4 +1,4 @@
-"""Pairs of measurements, ours and a peer's in turn: when there are enough, which count, and their file."""
+"""Alternating pairs of measurements, ours and a peer's: how many, which count, and their file."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Measure = Callable[[], dict[str, float]]
 
 
 class Speed(Struct, frozen=True):
-    """What the machine could do meanwhile: bytes read and int8 operations per second."""
+    """The machine's speed during a measurement: bytes read and int8 operations per second."""
 
     read_per_s: float
     int8_per_s: float
 
 
 class Pair(Struct, frozen=True, kw_only=True):
-    """Figures by name, and the machine's limits before ours, between both and after the peer's."""
+    """Results by name, and the machine's limits before ours, between both and after the peer's."""
 
     cell: str
     ours_version: str
@@ -38,7 +38,7 @@ class Pair(Struct, frozen=True, kw_only=True):
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """A figure of a cell: each side's median, and the spread of the ratios of the pairs."""
+    """One metric of a cell: each side's median, and the spread of the pairs' ratios."""
 
     figure: Figure
     ours: float
@@ -53,7 +53,7 @@ class Result(Struct, frozen=True, kw_only=True):
 def measure_pair(
     cell: Cell, versions: tuple[str, str], ours: Measure, peer: Measure, probe: Callable[[], Limits]
 ) -> Pair:
-    """Both sides once."""
+    """Measure both sides once."""
     before, ours_found, between, peer_found, after = probe(), ours(), probe(), peer(), probe()
     return Pair(
         cell=cell.key,
@@ -67,7 +67,7 @@ def measure_pair(
 
 
 def slow_marks(pairs: Sequence[Pair]) -> list[bool]:
-    """Which pairs of a cell met a machine slower than `SLOW_SHARE` of what it could do in that cell."""
+    """Marks pairs measured while the machine was slower than `SLOW_SHARE` of its speed in that cell."""
     if not pairs:
         return []
     machine = machine_speed(pairs)
@@ -82,8 +82,10 @@ def slow_marks(pairs: Sequence[Pair]) -> list[bool]:
 
 
 def machine_speed(pairs: Sequence[Pair]) -> Speed:
-    """Of everything probed around the pairs of a cell: the best arithmetic, since the peak is never exceeded,
-    but the median of reading, since a shared machine at times reads half as fast again, for seconds."""
+    """Over all probes around the pairs of a cell: the maximum of arithmetic, since the peak is never
+    exceeded, but the median of read bandwidth, since a shared machine sometimes reads half as fast
+    again for seconds.
+    """
     probes = [limits for pair in pairs for limits in pair.limits]
     return Speed(
         read_per_s=statistics.median(limits.read_bytes_per_s for limits in probes),
@@ -92,12 +94,12 @@ def machine_speed(pairs: Sequence[Pair]) -> Speed:
 
 
 def missing(pairs: Sequence[Pair], wanted: int, repeats: int = MAX_REPEATS) -> bool:
-    """Whether another pair is to be measured."""
+    """True if another pair must be measured."""
     return another_is_due(slow_marks(pairs), wanted, repeats)
 
 
 def results(cell: Cell, pairs: Sequence[Pair], wanted: int) -> list[Result]:
-    """Over `wanted` pairs, slow ones only where there are too few others."""
+    """Results over `wanted` pairs; slow pairs are used only if there are too few others."""
     marks = slow_marks(pairs)
     order = sorted(range(len(pairs)), key=lambda index: marks[index])[:wanted]
     kept = [pairs[index] for index in order]
@@ -117,25 +119,25 @@ def results(cell: Cell, pairs: Sequence[Pair], wanted: int) -> list[Result]:
 
 
 class ResultFile:
-    """Pairs as JSON lines, so that a run that was stopped goes on."""
+    """Pairs as JSON lines, so that a stopped run can resume."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         text = path.read_bytes() if path.exists() else b""
-        # A last line without its end is what an interrupted write left.
+        # A last line without a newline is left from an interrupted write.
         complete = text[: text.rfind(b"\n") + 1]
         if complete != text:
             path.write_bytes(complete)
         self._pairs = [msgspec.json.decode(line, type=Pair) for line in complete.splitlines()]
 
     def add(self, pair: Pair) -> None:
-        """Keep it."""
+        """Append a pair."""
         with self._path.open("ab") as file:
             file.write(msgspec.json.encode(pair) + b"\n")
         self._pairs.append(pair)
 
     def of(self, cell: Cell, versions: tuple[str, str], machine: Limits) -> list[Pair]:
-        """Those of the same versions, processor and number of threads."""
+        """Pairs with the same versions, processor and number of threads."""
         return [
             pair
             for pair in self._pairs

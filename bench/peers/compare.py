@@ -1,10 +1,10 @@
-"""Our speed beside other engines' on this machine, measured in alternation.
+"""Our speed compared with other engines on this machine, in alternating runs.
 
     python bench/peers/compare.py FOLDER [--harness ../shared/bench] [--models A,B] [--pairs 5]
 
-Builds the engines below FOLDER with the shared harness (20 GB, about 35 minutes on two cores; what is built
-stays), then measures pairs, ours and the peer's in turn. Every pair is kept in FOLDER, so that a run that was
-stopped goes on. Run it while nothing else runs. The tables go to the terminal and to FOLDER/comparison.md.
+Builds the engines below FOLDER with the shared harness (20 GB, about 35 minutes on two cores; builds are
+kept), then measures pairs, ours and the peer's in turn. Every pair is saved in FOLDER, so that a stopped
+run can resume. Run it on an idle machine. The tables go to the terminal and to FOLDER/comparison.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace.loading.loader import usable_cores
 
 
 class Comparison:
-    """The state of one call of this program."""
+    """State of one run of this program."""
 
     def __init__(
         self, harness: Harness, *, fresh: bool, pairs: int, repeats: int, threads: int, console: Console
@@ -42,10 +42,10 @@ class Comparison:
         self._file = ResultFile(path)
         self._machine = machine_limits(threads, None)
         self._ours_version = our_side.version()
-        self._failures: dict[str, None] = {}  # in order, each once
+        self._failures: dict[str, None] = {}  # ordered, without duplicates
 
     def run(self, wanted: Sequence[Cell]) -> None:
-        """Build what the cells need, then measure them; what fails is noted and left out."""
+        """Build what the cells need, then measure them; failures are recorded and skipped."""
         our_side.compile_modules()
         ready = [cell for cell in wanted if self._built(cell)]
         columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
@@ -87,7 +87,7 @@ class Comparison:
             )
 
     def report(self, wanted: Sequence[Cell]) -> Report:
-        """Of all pairs that were kept, from this call or others."""
+        """A report over all saved pairs, from this run and earlier ones."""
         measured = {cell: self._pairs_of(cell) for cell in wanted}
         return Report(
             machine=self._machine,
@@ -117,12 +117,12 @@ class Comparison:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """0 when every cell was measured, 1 when some were not, 130 when stopped."""
+    """Returns 0 if every cell was measured, 1 if some were not, 130 if interrupted."""
     asked = _parser().parse_args(words)
     if not (asked.harness / "peers.py").is_file():
         print(
             f"there is no bench harness in {asked.harness.absolute()}: it comes with the project's shared"
-            " data, which lies beside the checkout as ../shared; name its folder: HARNESS=../shared/bench",
+            " data, which is next to the checkout as ../shared; name its folder: HARNESS=../shared/bench",
             file=sys.stderr,
         )
         return 1
@@ -151,7 +151,7 @@ def main(words: Sequence[str] | None = None) -> int:
         console.print(f"left out: {failure}", highlight=False, markup=False)
     console.print(f"every figure: {path}", highlight=False)
     if stopped:
-        console.print("stopped: the same command goes on")
+        console.print("stopped: run the same command to resume")
     return 130 if stopped else min(len(report.failures), 1)
 
 
@@ -175,11 +175,11 @@ def _parser() -> argparse.ArgumentParser:
         "--repeats",
         type=_whole,
         default=MAX_REPEATS,
-        help=f"for each pair, how many slow ones are repeated at most ({MAX_REPEATS}); 0 where the machine"
-        " is always busy: slow pairs count then, and are told",
+        help=f"maximum repeats of slow pairs, per pair ({MAX_REPEATS}); 0 for a machine that"
+        " is always busy: slow pairs then count, and are marked",
     )
     parser.add_argument("--threads", type=_count, default=usable_cores())
-    parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
+    parser.add_argument("--fresh", action="store_true", help="discard earlier measurements")
     return parser
 
 
@@ -205,5 +205,6 @@ def _whole(text: str) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` ends all it started, as Ctrl-C
+    # `timeout` stops all child processes, like Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""What is compared with what: engines, the weights of each side, workloads and their figures."""
+"""What is compared: engines, the weights of each side, workloads and metrics."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from msgspec import Struct
 
 
 class Engine(Struct, frozen=True, kw_only=True):
-    """`parts` of the harness's setup must be built for it; its version stands in the name of a file that
-    `version_file` matches, below the folder of the peers."""
+    """`parts` of the harness's setup must be built for it. Its version is in the name of a file that
+    matches `version_file`, below the peers' folder.
+    """
 
     name: str
     parts: tuple[str, ...]
@@ -17,8 +18,9 @@ class Engine(Struct, frozen=True, kw_only=True):
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """A number with its name in both programs' replies, a speed unless told otherwise; the peer's times
-    `peer_unit` is in our unit."""
+    """A metric with its name in both programs' output. It is a speed by default; the peer's value times
+    `peer_unit` is in our unit.
+    """
 
     name: str
     ours: str
@@ -28,12 +30,12 @@ class Figure(Struct, frozen=True, kw_only=True):
     peer_unit: float = 1.0
 
     def ratio(self, ours: float, peer: float) -> float:
-        """Above 1 where ours is the better one."""
+        """Above 1 if ours is better."""
         return ours / peer if self.more_is_better else peer / ours
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """`name` is the harness's; `prompt`, `generate` and `batch` are the same work for ours."""
+    """`name` is the harness's; `prompt`, `generate` and `batch` define the same work for ours."""
 
     name: str
     prompt: int
@@ -43,8 +45,9 @@ class Case(Struct, frozen=True, kw_only=True):
 
 
 class Match(Struct, frozen=True, kw_only=True):
-    """One format of ours beside one of a peer's. `group` is how it is chosen, `label` how it is shown;
-    `model_file` is what ours loads, below `models`, with the model's letter in place of {}."""
+    """One of our formats and the peer's format that it is compared with. `group` selects it, `label` is
+    shown; `model_file` is what ours loads, below `models`, with the model's letter in place of {}.
+    """
 
     engine: Engine
     quant: str
@@ -56,7 +59,7 @@ class Match(Struct, frozen=True, kw_only=True):
 
 
 class Cell(Struct, frozen=True):
-    """What one table entry, or two, comes from: pairs of measurements."""
+    """A comparison that yields one or two table entries from pairs of measurements."""
 
     model: str
     match: Match
@@ -64,7 +67,7 @@ class Cell(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Its name in the file of results."""
+        """Its name in the results file."""
         match = self.match
         return f"{self.model} {match.label} / {match.engine.name} {match.quant} {self.case.name}"
 
@@ -89,7 +92,7 @@ ENGINES = (LLAMA, IK_LLAMA, OPENVINO, ONNX, VLLM)
 
 PREFILL = Figure(name="prefill 512", ours="prefill_tokens_per_s")
 DECODE = Figure(name="decode, batch 1", ours="decode_tokens_per_s")
-DECODE_16 = Figure(name="decode, 16 at once", ours="decode_tokens_per_s", peer="decode_tok_s")
+DECODE_16 = Figure(name="decode, batch 16", ours="decode_tokens_per_s", peer="decode_tok_s")
 COLD = Figure(
     name="cold start", ours="first_token_from_start_s", peer="seconds", unit="s", more_is_better=False
 )
@@ -104,10 +107,10 @@ MEMORY = Figure(
 FIGURES = (PREFILL, DECODE, DECODE_16, COLD, MEMORY)
 CASES = (
     Case(name="prefill512", prompt=512, generate=1, batch=1, figures=(PREFILL,)),
-    # The peers' rate is of the 128 tokens after the first.
+    # The peers' rate is over the 128 tokens after the first.
     Case(name="decode1", prompt=512, generate=129, batch=1, figures=(DECODE, MEMORY)),
     Case(name="batch16", prompt=128, generate=128, batch=16, figures=(DECODE_16,)),
-    # The last, so that both sides' files are in the page cache.
+    # Last, so that both sides' files are in the page cache.
     Case(name="cold", prompt=32, generate=1, batch=1, figures=(COLD,)),
 )
 GROUPS = ("int4", "int8", "gguf")
@@ -156,8 +159,9 @@ MATCHES = (
 def cells(
     models: Collection[str], engines: Collection[str], groups: Collection[str], cases: Collection[str]
 ) -> list[Cell]:
-    """Those that are wanted and can be: the harness builds no server of ik_llama.cpp, which a cold start
-    is measured with."""
+    """The selected cells that are possible: the harness does not build a server of ik_llama.cpp, which
+    cold start measurements need.
+    """
     return [
         Cell(model, match, case)
         for match in MATCHES

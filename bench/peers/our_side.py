@@ -1,4 +1,4 @@
-"""Our measurements: `headrace bench engine`, and which version of the sources they are of."""
+"""Our measurements with `headrace bench engine`, and the version of the sources."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SOURCES = ("src", "native", "CMakeLists.txt")
 
 
 def compile_modules() -> None:
-    """Compile our modules, as an installer does: cold starts would pay for it where Python is told to keep
-    nothing that it compiles."""
+    """Compile our modules, as an installer does, so that cold starts do not include it."""
     compileall.compile_dir(Path(headrace.__file__).parent, quiet=1)
 
 
 def measure(folder: Path, model: str, match: Match, case: Case, threads: int) -> dict[str, float]:
-    """The figures of the case by their names; packed weights are kept in `folder`. Measured once, as the peer
-    is: to try again while the machine is busy would be an advantage. Raises Failed."""
+    """The case's results by name; packed weights are cached in `folder`. Measured once, like the peer:
+    repeats while the machine is busy would be an advantage. Raises Failed.
+    """
     path = folder / "models" / match.model_file.format(model)
     words = ["--weights", match.weights, "--threads", str(threads), "--cache-dir", str(folder / "packed")]
     words += ["--prompt", str(case.prompt), "--generate", str(case.generate), "--batch", str(case.batch)]
@@ -40,7 +40,7 @@ def measure(folder: Path, model: str, match: Match, case: Case, threads: int) ->
 
 
 def version() -> str:
-    """The package's, with the last commit that changed its sources, if this is a checkout."""
+    """The package's version, with the last commit that changed its sources, if this is a checkout."""
     commit = _git("log", "-1", "--format=%h")
     if not commit:
         return headrace.__version__

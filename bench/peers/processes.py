@@ -1,4 +1,4 @@
-"""Programs that start programs, ended with all of them where the caller is interrupted."""
+"""Run programs that start other programs, and stop all of them on interruption."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 def run_whole(
     command: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end and return what it said; on any exception end all it has started.
+    """Run a command and return its output; on any exception stop all processes that it started.
 
-    The command leads a session of its own, since servers and workers that it starts would otherwise go on.
+    The command runs in its own session, since servers and workers that it starts would otherwise continue.
     """
     with subprocess.Popen(
         command,

@@ -1,4 +1,4 @@
-"""The tables of a comparison: ratios for the terminal, and Markdown with every figure."""
+"""The tables of a comparison: ratios for the terminal, and Markdown with all results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Formats of one name differ in bytes: see the harness's README."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """`found` has the results of each cell that has any; `failures` says why others have none."""
+    """`found` has the results of each cell that has any; `failures` explains why others have none."""
 
     machine: Limits
     ours_version: str
@@ -40,11 +40,11 @@ class Report(Struct, frozen=True, kw_only=True):
         return table
 
     def markdown(self) -> str:
-        """Everything."""
+        """The whole report."""
         machine = self.machine
         peers = ", ".join(f"{name} {version}" for name, version in self.peer_versions.items())
         lines = [
-            "# Beside other engines",
+            "# Compared with other engines",
             "",
             f"`make bench-peers`, {datetime.now(UTC).date()}, {machine.threads} threads of {machine.cpu} "
             f"({machine.isa}). headrace {self.ours_version}; {peers}.",

@@ -1,4 +1,4 @@
-"""The shared harness that builds other engines and measures them, each call a process of its own."""
+"""The shared harness that builds and measures other engines, each call in its own process."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from processes import run_whole
 
 _NEEDS = {"gguf": ("models", "llama"), "q6_k": ("gguf",)}
 _NEEDS |= dict.fromkeys(("openvino", "ort", "vllm"), ("models",))
-_LOG_LINES = 5  # of a failed build that are shown
+_LOG_LINES = 5  # lines of a failed build's log to show
 
 
 class Failed(Exception):
-    """A build or a measurement of one engine, with what it said; the others go on."""
+    """A build or measurement of one engine failed, with its output; other engines continue."""
 
 
 class Harness:
-    """`scripts` is the harness, `folder` where it builds. What is built is not built again."""
+    """`scripts` is the harness, `folder` the build folder. Existing builds are reused."""
 
     def __init__(self, scripts: Path, folder: Path) -> None:
         self._scripts, self.folder = scripts, folder
@@ -31,7 +31,7 @@ class Harness:
         self._failed: dict[str, Failed] = {}
 
     def build(self, part: str, show: Callable[[str], None]) -> None:
-        """The part and what it needs. Raises Failed, each time again, where that does not work."""
+        """Build a part and its dependencies. Raises Failed on every call for a part that cannot be built."""
         if part in self._failed:
             raise self._failed[part]
         try:
@@ -67,7 +67,7 @@ class Harness:
         ]
 
     def measure(self, model: str, match: Match, case: Case, threads: int) -> dict[str, float]:
-        """The figures of the case by their names, in our units. Raises Failed."""
+        """The case's results by name, in our units. Raises Failed."""
         words = ["--peer", match.engine.name, "--model", model, "--quant", match.quant, "--case", case.name]
         words += ["--threads", str(threads), "--reps", "1"]
         command = [sys.executable, str(self._scripts / "peers.py"), *words]
@@ -82,12 +82,12 @@ class Harness:
         return {figure.name: found[figure.peer] * figure.peer_unit for figure in case.figures}
 
     def version(self, engine: Engine) -> str:
-        """As its package has it; "unknown" where it is not built."""
+        """The version of its package; "unknown" if it is not built."""
         names = sorted(path.name for path in self.folder.glob(engine.version_file))
         found = re.search(r"-(\d[\w.]*?)(?:\.tar\.gz|\.dist-info)$", names[-1]) if names else None
         return found[1] if found else "unknown"
 
 
 def last_line(text: str) -> str:
-    """Where programs say why they ended."""
-    return (text.strip().splitlines() or ["it said nothing"])[-1]
+    """The last line of output, where programs report why they ended."""
+    return (text.strip().splitlines() or ["no output"])[-1]

@@ -1,4 +1,4 @@
-"""Models whose steps cost nothing, for measuring what lies around them."""
+"""Models whose steps cost nothing, to measure the overhead around them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from headrace.ops.value import Array
 from headrace.program.step import Step
 
 Round = Callable[[], None]
-"""Called after each step; it returns when the next one may begin."""
+"""Called after each step; returns when the next one may begin."""
 
 
 class NullExecutor:
-    """Gives the same logits for every row."""
+    """Returns the same logits for every row."""
 
     def __init__(self, capacity: ExecutorLimits, vocabulary: int, token: int, after_step: Round) -> None:
         self.capacity = capacity
@@ -40,7 +40,7 @@ class NullExecutor:
         self._began = False
 
     def run(self, step: Step) -> Array:
-        if self._began:  # the step before has been handed out
+        if self._began:  # the previous step has been delivered
             self._after_step()
         self._began = True
         return self._logits[: len(step.rows)]
@@ -54,9 +54,9 @@ class _Stream(Struct):
 
 
 class StepEngine:
-    """An engine that is only its events: each step gives every request one token of `text`.
+    """An engine without computation: each step gives every request one token of `text`.
 
-    It waits until `width` requests are there, so that all of them run side by side.
+    It starts when `width` requests have arrived, so that all of them run concurrently.
     """
 
     def __init__(self, text: str, width: int, after_step: Round) -> None:

@@ -1,12 +1,13 @@
-"""Streaming overhead: tokens per second through the HTTP server where a step of the model costs nothing.
+"""Streaming overhead: tokens per second through the HTTP server with a model whose steps cost nothing.
 
     python bench/serving/streaming.py [--streams 256] [--tokens 256] [--rounds 7]
 
-The server is the real one (uvicorn, guard, every middleware) in a process of its own on one core; the client
-has another. `events` is the HTTP surface alone: an engine that is only its events; `engine` adds the real
-engine, with an executor that computes nothing. In `step by step` a step begins when every stream has been
-written the one before: one write per stream and token, which is the dearest. In `free` steps do not wait, and
-what piles up is written together. Rates per core are by processor time of the server, all its threads.
+The server is the real one (uvicorn with all middleware) in its own process on one core; the client has
+another core. `events` measures only the HTTP layer, with an engine that only emits events; `engine` adds
+the real engine, with an executor that computes nothing. With `step by step`, a step begins when every
+stream has written the previous one: one write per stream and token, the most expensive case. With `free`,
+steps do not wait, and queued events are written together. Rates per core are per CPU second of the server,
+over all its threads.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ MESSAGES = [{"role": "user", "content": "Tell me of the sea."}]
 
 
 class Lockstep:
-    """Lets the engine go on when the event loop has written the step before."""
+    """Lets the engine continue when the event loop has written the previous step."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -52,7 +53,7 @@ class Lockstep:
     def __call__(self) -> None:
         assert self.loop is not None
         self._written.clear()
-        self.loop.call_soon_threadsafe(self._after, 3)  # events are delivered, writers wake up, writers write
+        self.loop.call_soon_threadsafe(self._after, 3)  # deliver events, wake writers, write
         self._written.wait()
 
     def _after(self, turns: int) -> None:
@@ -64,7 +65,7 @@ class Lockstep:
 
 
 def make_model(kind: str, streams: int, tokens: int, after_step: Round) -> LoadedModel:
-    """The shipped model's text side with an engine that computes nothing."""
+    """The bundled model's tokenizer and template, with an engine that computes nothing."""
     loaded = load_model("novelette", EngineOptions(max_sequences=1, threads=1))
     loaded.close()
     if kind == "events":
@@ -86,7 +87,7 @@ def make_model(kind: str, streams: int, tokens: int, after_step: Round) -> Loade
 
 
 def serve(asked: argparse.Namespace) -> None:
-    """The server process: prints its port, ends with its input."""
+    """The server process: prints its port, and exits when its stdin closes."""
     os.sched_setaffinity(0, {asked.core})
     lockstep = Lockstep()
     free = asked.pace == "free"
@@ -110,7 +111,7 @@ def serve(asked: argparse.Namespace) -> None:
 
 
 async def one_round(port: int, streams: int, tokens: int) -> tuple[float, list[Exchange]]:
-    """Every stream once: the seconds from the first token anywhere to the last."""
+    """Run every stream once; returns the seconds from the first token of any stream to the last."""
     body = {"messages": MESSAGES, "max_tokens": tokens, "stream": True, "temperature": 0, "ignore_eos": True}
     request = post("/v1/chat/completions", body)
     exchanges = [await begin(port, request, keep_body=False) for _ in range(streams)]
@@ -122,7 +123,7 @@ async def one_round(port: int, streams: int, tokens: int) -> tuple[float, list[E
 
 
 def measure(kind: str, pace: str, asked: argparse.Namespace) -> list[tuple[float, float, float]]:
-    """Per round: tokens per second, tokens per processor second of the server, tokens per write."""
+    """Per round: tokens per second, tokens per CPU second of the server, tokens per write."""
     found: list[tuple[float, float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--serve", kind, "--pace", pace, "--streams", str(asked.streams)]
@@ -139,7 +140,7 @@ def measure(kind: str, pace: str, asked: argparse.Namespace) -> list[tuple[float
                 total = asked.streams * asked.tokens
                 busy_s = after.user + after.system - before.user - before.system
                 writes = sum(exchange.writes for exchange in exchanges)
-                if number:  # the first one warms up
+                if number:  # the first round is a warm-up
                     found.append((total / wall_s, total / busy_s, total / writes))
             child.stdin.close()
     return found

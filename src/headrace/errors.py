@@ -1,13 +1,15 @@
-"""Every error a user can meet: cause, numbers, remedy; with its HTTP status and exit code."""
+"""Every error that users see. Each message states the cause, the numbers and the remedy, and each class has
+an HTTP status and an exit code.
+"""
 
 from __future__ import annotations
 
 
 class HeadraceError(Exception):
-    """Base of every typed error.
+    """Base class of all typed errors.
 
-    `status` is the HTTP status, `code` the machine-readable code and `kind` the error type of the
-    OpenAI surface; `param` names the offending parameter where there is one.
+    `status` is the HTTP status, `code` the machine-readable code and `kind` the error type of the OpenAI
+    API; `param` names the offending parameter, if any.
     """
 
     status: int = 500
@@ -24,20 +26,20 @@ class HeadraceError(Exception):
 
 
 class InvalidRequest(HeadraceError):
-    """A parameter or a body that cannot be honored."""
+    """A parameter or request body is invalid or not supported."""
 
     status = 400
     kind = "invalid_request_error"
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """The prompt (with the tokens asked for) does not fit the context."""
+    """The prompt plus the requested tokens does not fit the context."""
 
     code = "context_length_exceeded"
 
 
 class TemplateError(InvalidRequest):
-    """A chat template failed, ran over its limits, or refused the messages."""
+    """A chat template failed, exceeded its limits, or rejected the messages."""
 
     code = "template_error"
 
@@ -57,7 +59,7 @@ class UsageError(HeadraceError):
 
 
 class ModelNotFound(HeadraceError):
-    """No model of that name here, and none could be fetched."""
+    """No model of that name exists locally, and none could be downloaded."""
 
     status = 404
     code = "model_not_found"
@@ -65,7 +67,7 @@ class ModelNotFound(HeadraceError):
 
 
 class CorruptFile(HeadraceError):
-    """A model or cache file contradicts its own header, or is cut short."""
+    """A model or cache file contradicts its own header or is truncated."""
 
     status = 400
     code = "corrupt_file"
@@ -81,7 +83,7 @@ class UnsupportedModel(HeadraceError):
 
 
 class OutOfMemory(HeadraceError):
-    """The memory plan does not fit what is free; `needed_bytes` is all that it takes, 0 where not known."""
+    """The memory plan exceeds the free memory. `needed_bytes` is the total required, 0 if unknown."""
 
     status = 503
     code = "insufficient_memory"
@@ -92,7 +94,7 @@ class OutOfMemory(HeadraceError):
 
 
 class ModelTooLarge(OutOfMemory):
-    """The model does not fit the memory for models even when it is alone there: to try again is no use."""
+    """The model exceeds the memory for models even with no other model loaded; retrying cannot help."""
 
     status = 400
     code = "model_too_large"
@@ -100,7 +102,7 @@ class ModelTooLarge(OutOfMemory):
 
 
 class Overloaded(HeadraceError):
-    """Not now: `retry_after_s` says when to come back, `reason` (one word) what metrics count it under."""
+    """The server is busy: retry after `retry_after_s`. `reason` (one word) is the label in the metrics."""
 
     status = 503
     code = "overloaded"
@@ -112,13 +114,13 @@ class Overloaded(HeadraceError):
 
 
 class ModelLoading(Overloaded):
-    """The model is on its way into memory."""
+    """The model is being loaded."""
 
     code = "model_loading"
 
 
 class DeadlineExceeded(HeadraceError):
-    """The request's own deadline passed before it finished."""
+    """The request's deadline passed before it finished."""
 
     status = 408
     code = "deadline_exceeded"
@@ -126,25 +128,25 @@ class DeadlineExceeded(HeadraceError):
 
 
 class EngineStopped(HeadraceError):
-    """The engine has shut down or failed; nothing more will be computed."""
+    """The engine has shut down or failed; it accepts no more work."""
 
     status = 503
     code = "engine_stopped"
 
 
 class StoreError(HeadraceError):
-    """The SQLite file cannot be read or written: a full disk, damage, no permission."""
+    """The SQLite file cannot be read or written: disk full, file damaged, or permission denied."""
 
     code = "store_error"
 
 
 class ProgramError(HeadraceError):
-    """A model definition or a pass broke a rule of the program (a defect of ours, not of the input)."""
+    """A model definition or a pass violated a rule of the program (a bug in Headrace, not in the input)."""
 
     code = "program_error"
 
 
 class NumericalError(HeadraceError):
-    """The model's numbers are not finite (NaN or infinite logits); other rows of the step are unharmed."""
+    """The model produced NaN or infinite logits. Other sequences in the batch are not affected."""
 
     code = "numerical_error"

@@ -76,7 +76,7 @@ def test_differing_budgets_are_refused(server: Running) -> None:
 def test_a_model_that_does_not_reason_refuses_a_budget(
     serve: Callable[..., Running], extra: dict[str, Any]
 ) -> None:
-    with pytest.raises(openai.BadRequestError, match="has no marks for reasoning") as caught:
+    with pytest.raises(openai.BadRequestError, match="has no markers for reasoning") as caught:
         ask(serve(), extra)
     assert caught.value.param == next(iter(extra)) and caught.value.code == "unsupported_parameter"
     with pytest.raises(openai.BadRequestError, match="continue_final_message"):

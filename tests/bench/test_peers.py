@@ -1,4 +1,4 @@
-"""Comparisons with other engines: which cells there are, which pairs count, what tables say. All made up."""
+"""Comparisons with other engines: cells, which pairs count, tables. All measurements are fake."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def pair(
     )
 
 
-def test_every_model_and_case_meets_every_match() -> None:
+def test_cells_combine_models_cases_and_matches() -> None:
     found = cells(MODELS, **NAMES)
     assert len({cell.key for cell in found}) == len(found)
     assert {cell.match.group for cell in found} == set(GROUPS)
@@ -70,7 +70,7 @@ def test_every_model_and_case_meets_every_match() -> None:
     assert {match.weights for match in same} == {"keep"}
 
 
-def test_sides_take_turns_between_probes() -> None:
+def test_sides_alternate_between_probes() -> None:
     order: list[str] = []
 
     def side(name: str) -> Callable[[], dict[str, float]]:
@@ -89,21 +89,21 @@ def test_sides_take_turns_between_probes() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_pair_is_slow_wherever_the_machine_was(place: int) -> None:
+def test_a_pair_is_slow_at_any_probe(place: int) -> None:
     probes = [LIMITS, LIMITS, LIMITS]
     probes[place] = HALF
     assert slow_marks([pair(1, 1), pair(1, 1, *probes)]) == [False, True]
-    # A better peak seen later shows that the first was slow as well.
+    # A better peak measured later shows that the first was slow as well.
     assert slow_marks([pair(1, 1, HALF, HALF, HALF), pair(1, 1)]) == [True, False]
 
 
-def test_a_moment_of_fast_reading_marks_no_other_pair() -> None:
+def test_one_fast_read_probe_marks_no_other_pair() -> None:
     fast, weak = (replace(LIMITS, read_bytes_per_s=speed) for speed in (60e9, 30e9))
     assert slow_marks([pair(1, 1), pair(1, 1, LIMITS, fast, LIMITS)]) == [False, False]
     assert slow_marks([pair(1, 1), pair(1, 1, LIMITS, LIMITS, weak)]) == [False, True]
 
 
-def test_slow_pairs_are_repeated_but_not_for_ever() -> None:
+def test_slow_pairs_are_repeated_a_limited_number_of_times() -> None:
     quick, slow = pair(1, 1), pair(1, 1, HALF, LIMITS, LIMITS)
     assert missing([], 1)
     assert not missing([quick], 1)
@@ -175,7 +175,7 @@ def fake_harness(folder: Path, setup: str, reply: str = "") -> Harness:
     return Harness(scripts, folder / "peers")
 
 
-def test_what_is_built_is_not_built_again(tmp_path: Path) -> None:
+def test_existing_builds_are_reused(tmp_path: Path) -> None:
     harness = fake_harness(tmp_path, 'echo "$1" >> "$PEERS_DIR/calls"')
     for _ in range(2):
         harness.build("gguf", lambda text: None)
@@ -183,7 +183,7 @@ def test_what_is_built_is_not_built_again(tmp_path: Path) -> None:
     assert (harness.folder / "calls").read_text().split() == ["models", "llama", "gguf"]
 
 
-def test_a_part_that_fails_is_named_once_built_never(tmp_path: Path) -> None:
+def test_a_failed_part_is_reported_and_not_rebuilt(tmp_path: Path) -> None:
     setup = 'echo "$1" >> "$PEERS_DIR/calls"; echo no compiler >&2; [ "$1" = models ]'
     harness = fake_harness(tmp_path, setup)
     for _ in range(2):
@@ -257,7 +257,7 @@ def test_a_run_measures_what_is_missing(
         ["--cases", ""],
     ],
 )
-def test_wrong_words_are_refused(
+def test_invalid_arguments_are_rejected(
     tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit:
@@ -266,7 +266,7 @@ def test_wrong_words_are_refused(
     assert words[0] in capsys.readouterr().err
 
 
-def test_without_the_harness_it_says_where_that_is(
+def test_error_without_the_harness_says_where_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert compare.main([str(tmp_path), "--harness", str(tmp_path / "none")]) == 1
@@ -295,7 +295,7 @@ def test_an_interrupt_ends_what_a_measurement_started(tmp_path: Path) -> None:
 
 
 def ends(process: int) -> bool:
-    """Whether a process, which nobody may have waited for yet, is over within ten seconds."""
+    """True if a process ends within ten seconds, even if it has not been reaped."""
     for _ in range(1000):
         try:
             state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
@@ -307,7 +307,7 @@ def ends(process: int) -> bool:
     return False
 
 
-def test_what_a_program_says_and_how_it_ended() -> None:
+def test_output_and_exit_code_of_a_program() -> None:
     done = run_whole(
         ["sh", "-c", 'echo out; echo "$WORD" >&2; exit 3'], {"WORD": "err", "PATH": os.environ["PATH"]}
     )

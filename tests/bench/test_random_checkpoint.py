@@ -1,4 +1,4 @@
-"""Random weights stand in for those of any config: the tensors are those of the real checkpoints."""
+"""Random checkpoints for any config have the same tensors as real checkpoints."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headrace.weights.checkpoint import open_checkpoint
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_tensors_are_those_of_the_real_checkpoint(name: str) -> None:
+def test_tensors_match_the_real_checkpoint(name: str) -> None:
     with open_checkpoint(FOLDER / name) as real:
         made_up = RandomCheckpoint(read_config_file(FOLDER / name / "config.json"))
         shapes = {tensor: info.shape for tensor, info in made_up.tensors.items()}
         assert shapes == {tensor: real.info(tensor).shape for tensor in shapes}
 
 
-def test_rows_read_apart_are_those_of_the_whole() -> None:
+def test_row_reads_equal_the_whole_tensor() -> None:
     config = read_config_file(FOLDER / "llama3" / "config.json")
     one, other = RandomCheckpoint(config), RandomCheckpoint(config)
     name = next(name for name, info in one.tensors.items() if len(info.shape) == 2)
@@ -34,7 +34,7 @@ def test_rows_read_apart_are_those_of_the_whole() -> None:
     assert 0.015 < one.float32(name).std() < 0.025
 
 
-def test_a_field_that_is_wrong_is_named(tmp_path) -> None:
+def test_an_invalid_field_is_named(tmp_path) -> None:
     config = read_config_file(FOLDER / "llama3" / "config.json")
     with pytest.raises(HeadraceError, match="num_hidden_layers"):
         RandomCheckpoint({**config, "num_hidden_layers": "many"})

@@ -1,4 +1,4 @@
-"""Figures of known timelines, to the last digit."""
+"""Metrics of known timelines, exactly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_latencies_of_one_timeline() -> None:
     assert outcome(0.0, 1.0).tpot_s is None
 
 
-def test_rates_are_over_the_time_from_the_first_due_to_the_last_end() -> None:
+def test_rates_count_from_the_first_due_to_the_last_end() -> None:
     outcomes = [outcome(0.0, 1.0, 2.0), outcome(1.0, 2.0, 2.5, 3.0, 3.75), failed(0.5, 1.0, "http 429")]
     found = figures(POINT, outcomes, Goals())
     assert (found.requests, found.succeeded, found.refused, found.failed) == (3, 2, 1, 0)
@@ -48,7 +48,7 @@ def test_rates_are_over_the_time_from_the_first_due_to_the_last_end() -> None:
     assert found.itl_s.count == 4
 
 
-def test_the_most_under_way() -> None:
+def test_peak_in_flight() -> None:
     first, second, third = (
         outcome(0.0, 1.75),
         outcome(1.0, 2.75),
@@ -67,10 +67,10 @@ def test_the_most_under_way() -> None:
         (Goals(tpot_s=0.5), 1),
         (Goals(ttft_s=1.0, tpot_s=1.0, e2e_s=2.0), 2),
         (Goals(e2e_s=0.1), 0),
-        (Goals(ttft_s=0.6, tpot_s=0.5), 0),  # each meets one of them
+        (Goals(ttft_s=0.6, tpot_s=0.5), 0),  # each meets one of the goals
     ],
 )
-def test_goodput_counts_what_meets_every_goal_of_all_that_were_sent(goals: Goals, good: int) -> None:
+def test_goodput_counts_requests_that_meet_every_goal(goals: Goals, good: int) -> None:
     outcomes = [
         outcome(0.0, 1.0, 1.5),
         outcome(0.0, 0.5, 1.5),
@@ -82,7 +82,7 @@ def test_goodput_counts_what_meets_every_goal_of_all_that_were_sent(goals: Goals
     assert found.goodput_per_s == good / 4.0
 
 
-def test_one_token_meets_any_goal_per_token() -> None:
+def test_one_token_meets_any_tpot_goal() -> None:
     assert Goals(tpot_s=0.001).met_by(outcome(0.0, 1.0))
 
 
@@ -106,7 +106,7 @@ def test_percentiles_are_numpys() -> None:
     assert distribution([]) is None
 
 
-def test_poisson_times_are_those_of_the_seed_and_the_rate() -> None:
+def test_poisson_times_depend_on_seed_and_rate() -> None:
     times = poisson_times(5.0, 10_000, seed=3)
     assert times == poisson_times(5.0, 10_000, seed=3)
     assert times != poisson_times(5.0, 10_000, seed=4)

@@ -1,4 +1,4 @@
-"""What is read from the bytes of a server's reply."""
+"""What is parsed from the bytes of a server's response."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refusal(status: int, body: bytes) -> bytes:
 
 
 class Wire:
-    """An exchange that is fed by hand, with a clock that stands until it is told."""
+    """An exchange with hand-fed data and a fake clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 10.0
@@ -69,14 +69,14 @@ def test_only_output_counts_as_a_token_and_usage_counts_tokens(wire: Wire, event
     assert found.tpot_s == 1.0 / 8
 
 
-def test_an_event_in_pieces_counts_when_it_is_whole(wire: Wire) -> None:
+def test_a_split_event_counts_when_it_is_complete(wire: Wire) -> None:
     reply = TEXT + b"\r\n\r\n" + TEXT + b"\n\n" + DONE + b"\n\n"
     wire.feed(11.0, HEAD)
     for index in range(len(reply)):
         wire.feed(20.0 + index, chunk(reply[index : index + 1]))
     wire.feed(999.0, chunk(b""))
     found = outcome_of(wire.exchange, 10.0, 10.0)
-    first = 20.0 + len(TEXT) + 2  # the \r of the last \r\n already ends nothing
+    first = 20.0 + len(TEXT) + 2  # the \r of the last \r\n does not end the event
     assert found.output_s == (first + 1, first + 1 + len(TEXT) + 2)
     assert (found.output_tokens, found.tokens_reported) == (2, False)
 
@@ -84,7 +84,7 @@ def test_an_event_in_pieces_counts_when_it_is_whole(wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("reply", "kind", "message"),
     [
-        (b"", "cut off", "before an answer"),
+        (b"", "cut off", "before the answer"),
         (HEAD + chunk(TEXT + b"\n\n"), "cut off", "within the answer"),
         (HEAD + chunk(END + b"\n\n" + DONE + b"\n\n") + chunk(b""), "empty", "no output"),
         (HEAD + chunk(b"data: {oops}\n\n") + chunk(b""), "malformed", "oops"),
@@ -97,10 +97,10 @@ def test_an_event_in_pieces_counts_when_it_is_whole(wire: Wire) -> None:
         (refusal(429, b'{"error":{"message":"too many"}}'), "http 429", "too many"),
         (refusal(422, b'{"detail":"short"}'), "http 422", "short"),
         (refusal(502, b"<h1>Bad gateway</h1>"), "http 502", "Bad gateway"),
-        (b"SSH-2.0-server\r\n", "cut off", "before an answer"),
+        (b"SSH-2.0-server\r\n", "cut off", "before the answer"),
     ],
 )
-def test_what_goes_wrong_has_a_kind_and_a_message(wire: Wire, reply: bytes, kind: str, message: str) -> None:
+def test_errors_have_a_kind_and_a_message(wire: Wire, reply: bytes, kind: str, message: str) -> None:
     if reply:
         wire.feed(11.0, reply)
     wire.exchange.connection_lost(None)
@@ -111,7 +111,7 @@ def test_what_goes_wrong_has_a_kind_and_a_message(wire: Wire, reply: bytes, kind
     assert found.fault.refused == (kind == "http 429")
 
 
-def test_a_server_that_hangs_up_after_done_has_answered(wire: Wire) -> None:
+def test_closing_the_connection_after_done_is_success(wire: Wire) -> None:
     wire.feed(11.0, HEAD + chunk(TEXT + b"\n\n" + DONE + b"\n\n"))
     wire.exchange.connection_lost(None)
     assert outcome_of(wire.exchange, 10.0, 10.0).fault is None

@@ -1,4 +1,4 @@
-"""Load on real servers of this process: forms of load, what fails and how, notes, and the reports."""
+"""Load on real servers in this process: load patterns, errors, notes, and reports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from headrace.loading.options import EngineOptions
 
 @pytest.fixture(scope="module")
 def real() -> Iterator[Running]:
-    """The model that ships, behind the whole server."""
+    """The bundled model behind the complete server."""
     model = load_model("novelette", EngineOptions(max_sequences=16, token_budget=256))
     try:
         with running_server(model) as running:
@@ -76,7 +76,7 @@ def measure(wanted: BenchConfig, progress: Callable[[str, int, int], None] = qui
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
-def test_prompts_and_answers_have_the_lengths_asked_for(real: Running, endpoint: str) -> None:
+def test_prompts_and_answers_have_the_requested_lengths(real: Running, endpoint: str) -> None:
     seed = ["chat", "completions"].index(endpoint)
     wanted = order(real.url, 1, 3, endpoint=endpoint, workload=lengths("40:70", "2:9"), seed=seed)
     report = measure(wanted)
@@ -95,14 +95,14 @@ def test_prompts_and_answers_have_the_lengths_asked_for(real: Running, endpoint:
     assert [one.prompt_tokens for one in first] == [one.prompt_tokens for one in second]
 
 
-def test_a_prefix_cache_that_knows_the_prompts_is_told_of(real: Running) -> None:
+def test_cached_prompts_are_noted(real: Running) -> None:
     wanted = order(real.url, workload=lengths("70", "2"), seed=100)
     assert measure(wanted).notes == ()
     (note,) = measure(wanted).notes
     assert "--seed" in note
 
 
-def test_traces_share_the_beginnings_that_they_shared(real: Running) -> None:
+def test_traces_reproduce_shared_prefixes(real: Running) -> None:
     blocks = [TraceRequest(0.01 * index, 400, 3, (index // 4,)) for index in range(8)]
     wanted = order(real.url, workload=TraceWorkload(Path("trace.jsonl"), tuple(blocks)), warmup=0, seed=200)
     report = measure(replace(wanted, points=(Point("speed", 2.0),)))
@@ -111,12 +111,12 @@ def test_traces_share_the_beginnings_that_they_shared(real: Running) -> None:
     dues = [one.due_s for one in report.outcomes[0]]
     assert [due - dues[0] for due in dues] == pytest.approx([0.005 * index for index in range(8)])
     assert found.cached_tokens is not None
-    # What arrived while the first of its kind was read is not cached.
+    # Requests that arrived while the first with the prefix was computed are not cached.
     assert found.cached_tokens / found.prompt_tokens > 0.2
 
 
 def held_load(server: Running, point: Point, seen: int) -> list[Outcome]:
-    """Six requests on an engine that stands still until `seen` of them have come."""
+    """Six requests to a blocked engine, which continues when `seen` of them have arrived."""
     engine = server.model.engine
     target = parse_target(server.url, "completions")
     body = {"prompt": "a", "max_tokens": 3, "stream": True}
@@ -134,19 +134,19 @@ def held_load(server: Running, point: Point, seen: int) -> list[Outcome]:
     return asyncio.run(run())
 
 
-def most_at_once(outcomes: list[Outcome]) -> int:
+def peak_concurrency(outcomes: list[Outcome]) -> int:
     return max(sum(two.sent_s <= one.sent_s < two.ended_s for two in outcomes) for one in outcomes)
 
 
-def test_an_open_loop_does_not_wait_for_a_server_that_stands_still(fake: Running) -> None:
+def test_an_open_loop_does_not_wait_for_a_blocked_server(fake: Running) -> None:
     outcomes = held_load(fake, Point("rate", 500.0), seen=6)
-    assert most_at_once(outcomes) == 6
+    assert peak_concurrency(outcomes) == 6
     assert all(one.fault is None and one.due_s <= one.sent_s < one.output_s[0] for one in outcomes)
 
 
-def test_a_closed_loop_has_its_users_and_no_more(fake: Running) -> None:
+def test_a_closed_loop_has_fixed_concurrency(fake: Running) -> None:
     outcomes = held_load(fake, Point("concurrency", 2.0), seen=2)
-    assert most_at_once(outcomes) == 2
+    assert peak_concurrency(outcomes) == 2
     assert all(one.fault is None for one in outcomes)
 
 
@@ -157,7 +157,7 @@ def test_a_closed_loop_has_its_users_and_no_more(fake: Running) -> None:
         ("failure", EngineStopped("the engine has failed: start it again"), "stream error", 0),
     ],
 )
-def test_what_a_server_refuses_and_breaks_off_is_counted(
+def test_rejected_and_aborted_requests_are_counted(
     fake: Running, attribute: str, error: Exception, kind: str, refused: int
 ) -> None:
     def break_it(label: str, done: int, total: int) -> None:
@@ -170,7 +170,7 @@ def test_what_a_server_refuses_and_breaks_off_is_counted(
     assert found.good_share == 0.5
 
 
-def test_a_request_without_end_is_given_up_and_cancelled(fake: Running) -> None:
+def test_a_request_that_times_out_is_cancelled(fake: Running) -> None:
     engine = fake.model.engine
     target = parse_target(fake.url, "completions")
     request = target.request("/v1/completions", {"prompt": "a", "max_tokens": 3, "stream": True})
@@ -182,7 +182,7 @@ def test_a_request_without_end_is_given_up_and_cancelled(fake: Running) -> None:
     assert engine.cancelled_event.wait(20)
 
 
-def test_a_server_that_is_gone_fails_each_request() -> None:
+def test_without_a_server_each_request_fails() -> None:
     with stub({}) as url:
         target = parse_target(url, "chat")
     sendings = [ArrivalProcess(target.request("/v1/chat/completions", {}))] * 3
@@ -190,10 +190,10 @@ def test_a_server_that_is_gone_fails_each_request() -> None:
     assert [one.fault.kind for one in found if one.fault] == ["connection"] * 3
 
 
-def test_the_servers_own_words_and_a_remedy_when_the_first_request_is_refused(fake: Running) -> None:
+def test_a_rejected_first_request_shows_the_servers_error_and_a_remedy(fake: Running) -> None:
     with pytest.raises(ServerError, match=r"404: .*'nope'.*--model") as caught:
         measure(order(fake.url, model="nope"))
-    assert fake.model.name in caught.value.message  # what it serves
+    assert fake.model.name in caught.value.message  # a model that it serves
     with pytest.raises(ServerError, match=r"400: .*ignore_eros"):
         measure(order(fake.url, body={"ignore_eros": True}))
     with pytest.raises(ServerError, match=r"400: .*the limit is 4,096"):
@@ -202,7 +202,7 @@ def test_the_servers_own_words_and_a_remedy_when_the_first_request_is_refused(fa
         measure(order(fake.url + "/v2"))
 
 
-def test_a_server_that_is_not_there_says_how_to_start_one() -> None:
+def test_error_without_a_server_says_how_to_start_one() -> None:
     with stub({}) as url:
         pass
     with pytest.raises(ServerError, match=r"no server answers at http://127.*headrace serve"):
@@ -218,13 +218,15 @@ def test_the_key_is_sent_and_never_reported() -> None:
         report = measure(replace(order(server.url), target=target))
     assert report.figures[0].succeeded == 8
     assert "sesame" not in json.dumps(document(report)) + html(report)
-    with pytest.raises(UsageError, match="no HTTP header"):
+    with pytest.raises(UsageError, match="an HTTP header cannot contain"):
         parse_target("http://127.0.0.1", "chat", "two\r\nlines")
 
 
 @contextmanager
 def stub(replies: dict[str, Any]) -> Iterator[str]:
-    """A server that answers each path with one JSON document, or with what a function makes of the body."""
+    """A server that replies to each path with one JSON document, or with the result of a function of the
+    body.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -256,7 +258,7 @@ def stub(replies: dict[str, Any]) -> Iterator[str]:
 STREAM = b'data: {"choices":[{"text":"Hi"}]}\n\ndata: {"choices":[{"text":" you"}]}\n\ndata: [DONE]\n\n'
 
 
-def test_without_tokenize_and_usage_the_report_says_what_was_assumed() -> None:
+def test_assumptions_without_tokenize_and_usage_are_reported() -> None:
     with stub({"/v1/models": {"data": [{"id": "other"}]}, "/v1/completions": STREAM}) as url:
         report = measure(order(url))
     assert report.model == "other"
@@ -277,9 +279,9 @@ def test_an_answer_that_does_not_stream_is_an_error() -> None:
         measure(order(url))
 
 
-def test_words_are_counted_by_the_tokenize_of_llama_cpp() -> None:
+def test_words_are_counted_with_llama_cpps_tokenize() -> None:
     def tokenize(body: dict[str, Any]) -> object:
-        # One token per letter and space, and one for the beginning; `prompt` is none of its fields.
+        # One token per letter and space, and a BOS token; `prompt` is not one of its fields.
         return {"tokens": list(range(1 + len(body["content"])))} if "content" in body else {"tokens": []}
 
     with stub({"/tokenize": tokenize}) as url:
@@ -289,7 +291,7 @@ def test_words_are_counted_by_the_tokenize_of_llama_cpp() -> None:
     assert all(cost == 1 + len(word) for word, cost in zip(found.words, found.costs, strict=True))
 
 
-def test_a_page_needs_nothing_else_and_escapes_what_servers_say(fake: Running) -> None:
+def test_the_html_page_is_self_contained_and_escapes_server_text(fake: Running) -> None:
     report = replace(
         measure(order(fake.url, 1, 2)), model="<script>alert(1)</script>", server="<u>", notes=("<i>",)
     )
@@ -301,7 +303,7 @@ def test_a_page_needs_nothing_else_and_escapes_what_servers_say(fake: Running) -
     assert html(replace(report, figures=report.figures[:1], outcomes=report.outcomes[:1])).count("<svg") == 3
 
 
-def test_the_document_has_every_figure(fake: Running) -> None:
+def test_the_json_report_has_every_metric(fake: Running) -> None:
     found = json.loads(json.dumps(document(measure(order(fake.url, 2)))))
     (point,) = found["points"]
     assert (point["form"], point["level"], point["succeeded"]) == ("concurrency", 2.0, 8)
@@ -310,7 +312,7 @@ def test_the_document_has_every_figure(fake: Running) -> None:
     assert found["machine"]["cores"] >= 1
 
 
-def test_prompts_that_are_asked_again_are_told_of(fake: Running, tmp_path: Path) -> None:
+def test_repeated_prompts_are_noted(fake: Running, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "Tell me of the sea."}\n' * 3, encoding="utf-8")
     report = measure(order(fake.url, workload=read_prompts(path, "completions", 5), ignore_eos=False))
@@ -327,7 +329,7 @@ def test_prompts_that_are_asked_again_are_told_of(fake: Running, tmp_path: Path)
         ("https://[::1]:8443/openai", "/openai"),
     ],
 )
-def test_a_path_is_kept_and_none_means_v1(url: str, root: str) -> None:
+def test_a_url_path_is_kept_and_defaults_to_v1(url: str, root: str) -> None:
     target: Target = parse_target(url, "chat")
     assert target.root == root
     assert (target.address.tls is not None) == url.startswith("https")
@@ -337,7 +339,7 @@ def test_a_path_is_kept_and_none_means_v1(url: str, root: str) -> None:
 @pytest.mark.parametrize(
     "url", ["127.0.0.1:8080", "ftp://x", "http://", "http://x:99999", "http://x?a=1", ""]
 )
-def test_what_is_no_url_is_refused(url: str) -> None:
+def test_invalid_urls_are_rejected(url: str) -> None:
     with pytest.raises(UsageError, match=r"http://127\.0\.0\.1:8080"):
         parse_target(url, "chat")
 
@@ -352,6 +354,6 @@ def test_what_is_no_url_is_refused(url: str) -> None:
         ({"goals": Goals(e2e_s=float("nan"))}, "--e2e-ms"),
     ],
 )
-def test_an_order_that_cannot_be_names_the_flag(change: dict[str, Any], named: str) -> None:
+def test_an_invalid_config_names_the_flag(change: dict[str, Any], named: str) -> None:
     with pytest.raises(UsageError, match=named):
         order("http://127.0.0.1", **change)

@@ -1,4 +1,4 @@
-"""What is asked: lengths, made-up texts, files of prompts, traces."""
+"""Workloads: lengths, synthetic text, prompt files, traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 
 def tokens(prompt: object) -> int:
-    """As the lexicon's server counts them."""
+    """Token count as the server of the lexicon counts."""
     assert isinstance(prompt, str)
     first, *words = prompt.split(" ")
     assert first == FIRST
@@ -31,7 +31,7 @@ def tokens(prompt: object) -> int:
     ("text", "low", "high", "mean"),
     [("512", 512, 512, 512), ("10:20", 10, 20, 15), ("100~10", 50, 150, 100), ("1~50", 1, 300, 20)],
 )
-def test_lengths_are_drawn_as_they_are_written(text: str, low: int, high: int, mean: float) -> None:
+def test_lengths_follow_their_specification(text: str, low: int, high: int, mean: float) -> None:
     lengths = parse_lengths(text, "prompt_tokens")
     rng = np.random.default_rng(0)
     drawn = [lengths.draw(rng) for _ in range(2000)]
@@ -41,12 +41,12 @@ def test_lengths_are_drawn_as_they_are_written(text: str, low: int, high: int, m
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "5:4", "1:2:3", "x", "1.5", "9999999", "5~"])
-def test_what_are_no_lengths_names_its_flag(text: str) -> None:
+def test_invalid_lengths_name_the_flag(text: str) -> None:
     with pytest.raises(UsageError, match="--output-tokens"):
         parse_lengths(text, "output_tokens")
 
 
-def test_made_up_prompts_have_the_length_that_was_drawn() -> None:
+def test_synthetic_prompts_have_the_drawn_length() -> None:
     workload = SyntheticWorkload(
         parse_lengths("20:200", "prompt_tokens"), parse_lengths("5:9", "output_tokens")
     )
@@ -54,7 +54,7 @@ def test_made_up_prompts_have_the_length_that_was_drawn() -> None:
     assert first == workload.asks(LEXICON, 50, seed=1, point=0)
     assert all(tokens(ask.prompt) == ask.wanted_tokens for ask in first)
     assert len({ask.wanted_tokens for ask in first}) > 20
-    # Another point: other words, the same lengths.
+    # Another point: different words, the same lengths.
     second = workload.asks(LEXICON, 50, seed=1, point=1)
     assert [ask.wanted_tokens for ask in first] == [ask.wanted_tokens for ask in second]
     assert [ask.output_tokens for ask in first] == [ask.output_tokens for ask in second]
@@ -87,7 +87,7 @@ def test_a_trace_of_mooncakes(tmp_path: Path, compressed: bool) -> None:
     assert read_trace(path) == [TraceRequest(0.0, 513, 6, (0, 1)), TraceRequest(1.25, 600, 7, (0, 2))]
 
 
-def test_equal_blocks_are_equal_words() -> None:
+def test_equal_blocks_give_equal_words() -> None:
     requests = (
         TraceRequest(0.0, 700, 5, (8, 9)),
         TraceRequest(1.0, 1100, 5, (8, 7, 9)),
@@ -104,7 +104,7 @@ def test_equal_blocks_are_equal_words() -> None:
         return next((index for index, (a, b) in enumerate(pairs) if a != b), 0)
 
     block = len(LEXICON.words_of(512 - 4, np.random.default_rng([0, 3, 0, 8])))
-    assert block <= shared(0, 1) - 1 < block + 20  # then chance
+    assert block <= shared(0, 1) - 1 < block + 20  # beyond the block, only by chance
     assert shared(0, 2) < 20
 
 
@@ -121,7 +121,7 @@ def test_equal_blocks_are_equal_words() -> None:
         ('{"timestamp": 1, "input_length": 4, "output_length": 1, "hash_ids": [1, 2]}', "2 hash ids"),
     ],
 )
-def test_what_is_no_trace_names_the_line_and_the_formats(tmp_path: Path, content: str, named: str) -> None:
+def test_an_invalid_trace_names_the_line_and_the_formats(tmp_path: Path, content: str, named: str) -> None:
     path = tmp_path / "trace"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(UsageError, match=r"--trace .*trace") as caught:
@@ -131,7 +131,7 @@ def test_what_is_no_trace_names_the_line_and_the_formats(tmp_path: Path, content
         read_trace(tmp_path / "absent.xz")
 
 
-def test_the_real_traces_are_read_whole(shared_data: Path) -> None:
+def test_the_real_traces_are_read_completely(shared_data: Path) -> None:
     azure = read_trace(shared_data / "traces/azure2023/AzureLLMInferenceTrace_conv.csv")
     mooncake = read_trace(shared_data / "traces/mooncake/synthetic_trace.jsonl.xz")
     assert (len(azure), len(mooncake)) == (19_366, 3_993)
@@ -171,7 +171,7 @@ def test_prompts_of_a_file(tmp_path: Path) -> None:
         ('{"messages": [{"role": "user", "content": "a"}]}', "--endpoint chat"),
     ],
 )
-def test_what_is_no_file_of_prompts_names_the_line(tmp_path: Path, content: str, named: str) -> None:
+def test_an_invalid_prompt_file_names_the_line(tmp_path: Path, content: str, named: str) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(UsageError) as caught:

@@ -36,7 +36,7 @@ def test_a_cell_for_each_drafter_temperature_and_batch(tmp_path: Path) -> None:
         assert cell.plain_tokens_per_s.min > 0
 
 
-def test_nothing_to_measure_is_refused(tmp_path: Path) -> None:
+def test_an_empty_measurement_is_rejected(tmp_path: Path) -> None:
     order = SpeculativeBenchConfig(
         model=None, prompts={"text": ["a"]}, temperatures=[0.0], batches=[1], generate=4, pairs=0
     )

@@ -1,4 +1,4 @@
-"""The bench of steps: what it prints, what it counts, what it refuses. No figure is asserted."""
+"""`bench engine` and `bench profile`: output, counts, errors. No measured value is asserted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIGURES = RunResult(
 )  # fmt: skip
 
 
-def test_json_has_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_metric(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "engine", "--config", str(CONFIG), "--weights", "int8", "--prompt", "20"]
     with pytest.raises(SystemExit) as exit:
         main([*words, "--generate", "5", "--batch", "2", "--runs", "1", "--threads", "1", "--json"])
@@ -58,8 +58,8 @@ def test_profile_names_every_instruction() -> None:
         assert all(part.least_s for part in products)
 
 
-def meet_speeds(monkeypatch: pytest.MonkeyPatch, *speeds: float) -> Iterator[float]:
-    """Runs are made up, and each probe of the machine finds the next of `speeds`."""
+def fake_speeds(monkeypatch: pytest.MonkeyPatch, *speeds: float) -> Iterator[float]:
+    """Use fake runs; each probe of the machine returns the next of `speeds`."""
     left = iter(speeds)
     monkeypatch.setattr(
         bench, "machine_limits", lambda threads, cache: replace(LIMITS, int8_per_s=1e9 * next(left))
@@ -69,16 +69,17 @@ def meet_speeds(monkeypatch: pytest.MonkeyPatch, *speeds: float) -> Iterator[flo
 
 
 def test_slow_runs_are_marked_and_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    # One limit before the first run, then one after each: the second run meets a machine at half its speed.
-    meet_speeds(monkeypatch, 1.0, 1.0, 0.5, 1.0, 1.0, 1.0)
+    # One probe before the first run, then one after each: during the second run the machine has half
+    # its speed.
+    fake_speeds(monkeypatch, 1.0, 1.0, 0.5, 1.0, 1.0, 1.0)
     report = bench_step(WORKLOAD, EngineOptions(), runs=3)
-    # The run before the slow probe and the one after it both touch it.
+    # The slow probe is adjacent to the runs before and after it.
     assert (report.runs, report.slow_runs) == (3, 2)
     assert report.decode_share_of_bandwidth.min == report.decode_share_of_bandwidth.max
 
 
-def test_slow_runs_count_where_none_may_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    speeds = meet_speeds(monkeypatch, 1.0, 1.0, 0.5, 1.0)
+def test_slow_runs_count_without_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = fake_speeds(monkeypatch, 1.0, 1.0, 0.5, 1.0)
     report = bench_step(WORKLOAD, EngineOptions(), runs=3, repeats=0)
     assert (report.runs, report.slow_runs, next(speeds, None)) == (3, 2, None)
 
@@ -93,6 +94,6 @@ def test_slow_runs_count_where_none_may_be_repeated(monkeypatch: pytest.MonkeyPa
         (lambda: bench_step(replace(WORKLOAD, prompt=10**6), EngineOptions(), runs=1), "--prompt"),
     ],
 )
-def test_what_cannot_be_measured_is_named(change: Callable[[], object], named: str) -> None:
+def test_invalid_options_are_named(change: Callable[[], object], named: str) -> None:
     with pytest.raises(UsageError, match=named):
         change()

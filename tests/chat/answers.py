@@ -1,4 +1,4 @@
-"""Answers as models write them, and what a parser makes of them."""
+"""Helpers: model output in pieces, and what a parser makes of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.chat.tools import Tool, ToolUse
 
 @dataclass
 class Read:
-    """What the events of an answer say together."""
+    """The concatenated events of an answer."""
 
     content: str = ""
     reasoning: str = ""
@@ -52,7 +52,7 @@ def parsed(result: Read) -> list[tuple[str, Any]]:
 
 
 def schema_of(value: Any) -> dict[str, Any]:
-    """A schema that says of which types a value is."""
+    """A schema with the types of a value."""
     if isinstance(value, dict):
         return {"type": "object", "properties": {key: schema_of(entry) for key, entry in value.items()}}
     if isinstance(value, list):
@@ -62,7 +62,7 @@ def schema_of(value: Any) -> dict[str, Any]:
 
 
 def tools_for(calls: Sequence[tuple[str, dict[str, Any]]]) -> tuple[Tool, ...]:
-    """A tool for every name that is called, with the properties of all its calls."""
+    """A tool for every called name, with the properties of all its calls."""
     merged: dict[str, dict[str, Any]] = {}
     for name, arguments in calls:
         merged.setdefault(name, {}).update(arguments)

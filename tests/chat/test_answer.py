@@ -1,4 +1,4 @@
-"""Answers of any text mean the same however they are cut; templates tell their family."""
+"""Parsing does not depend on how text is split; templates determine the tool call format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SNIPPETS = ["f", "(a='x')", '{"name": "f", "arguments": {"a": "x"}}', *'[]{}" \n
 @pytest.mark.parametrize("name", FAMILIES)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), cut=st.booleans())
-def test_any_text_means_the_same_however_it_is_cut(name: str, data: st.DataObject, cut: bool) -> None:
+def test_parsing_does_not_depend_on_how_text_is_split(name: str, data: st.DataObject, cut: bool) -> None:
     syntax = output_syntax("<think></think>", name)
     parts = st.sampled_from([*syntax.marks, *SNIPPETS]) | st.text(max_size=3)
     text = "".join(data.draw(st.lists(parts, max_size=10)))
@@ -35,7 +35,7 @@ def test_any_text_means_the_same_however_it_is_cut(name: str, data: st.DataObjec
     assert read(syntax, use, [text[:at], text[at:]], cut=cut) == whole
 
 
-def test_plain_text_is_never_changed_but_at_its_ends() -> None:
+def test_plain_text_changes_only_at_its_ends() -> None:
     text = "a <b> [c] {d} | e"
     for name in FAMILIES:
         assert read(output_syntax("", name), ToolUse(callable=(TOOL,)), text).content == text
@@ -57,7 +57,7 @@ def test_plain_text_is_never_changed_but_at_its_ends() -> None:
         ("microsoft-Phi-3.5-mini-instruct", None),
     ],
 )
-def test_a_template_tells_its_family(shared_data: Path, name: str, family: str | None) -> None:
+def test_a_template_determines_its_family(shared_data: Path, name: str, family: str | None) -> None:
     source = (shared_data / "chat_templates" / "jinja" / f"{name}.jinja").read_text()
     found = tool_format_of(source)
     assert (found.name if found else None) == family
@@ -70,7 +70,7 @@ def test_a_template_without_tools_refuses_them(shared_data: Path) -> None:
     assert caught.value.param == "tools"
 
 
-def test_ids_of_other_servers_fit_mistrals_template(shared_data: Path) -> None:
+def test_ids_are_converted_for_mistrals_template(shared_data: Path) -> None:
     name = "mistralai-Mistral-Nemo-Instruct-2407.jinja"
     source = (shared_data / "chat_templates" / "jinja" / name).read_text()
     called = Message("assistant", None, tool_calls=(ToolCall("call_0123456789", "f", "{}"),))

@@ -47,7 +47,7 @@ def test_the_variant_for_tools() -> None:
     assert (render(metadata), render(metadata, tools=[tool])) == ("plain", "tools")
 
 
-def test_a_template_that_is_no_string() -> None:
+def test_a_template_that_is_not_a_string() -> None:
     metadata = METADATA | {"tokenizer.chat_template": 5}
     with pytest.raises(CorruptFile, match=r"tokenizer\.chat_template is 5, a string expected"):
         gguf_template(metadata, gguf_tokenizer(metadata))

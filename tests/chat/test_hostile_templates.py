@@ -1,4 +1,6 @@
-"""Templates that try to run away or to break out end with TemplateError, in the same process and thread."""
+"""Hostile templates (endless, huge, or escaping the sandbox) raise TemplateError, in the same process and
+thread.
+"""
 
 # ruff: noqa: E501 - a template reads best on one line
 
@@ -174,7 +176,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_ends_with_a_template_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time limit is lowered here to keep the suite short; the next test has the real one."""
+    """The time limit is lowered to keep the suite fast; the next test uses the real one."""
     monkeypatch.setattr(budget_module, "CPU_LIMIT_S", 0.1)
     threads = threading.active_count()
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -192,13 +194,13 @@ def test_the_real_limit_ends_an_endless_loop() -> None:
     assert time.thread_time() - started_s < CPU_LIMIT_S + 0.5
 
 
-def test_a_namespace_prints_nothing_of_its_values() -> None:
+def test_printing_a_namespace_shows_no_values() -> None:
     source = "{% set ns = namespace(a='secret') %}{% set ns.b = [ns, ns] %}{{ ns }}{{ ns.b | length }}"
     assert ChatTemplate(source).render(MESSAGES) == "<Namespace>2"
 
 
 def test_the_time_limit_counts_work_not_waiting() -> None:
-    """A budget with a clock of the test's own: over the limit it ends at the next look."""
+    """A budget with a fake clock: over the limit, it raises at the next check."""
     now_s = 0.0
     budget = Budget(clock=lambda: now_s)
     for _ in range(100):

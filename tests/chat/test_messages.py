@@ -1,4 +1,4 @@
-"""Messages from the OpenAI shape, and what templates get to see."""
+"""Messages in OpenAI's format, and what templates receive."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_conversation_with_tools() -> None:
     assert last == {"role": "tool", "content": "5", "name": "f", "tool_call_id": "1"}
 
 
-def test_plain_messages_have_no_more_than_they_say() -> None:
+def test_plain_messages_have_no_extra_fields() -> None:
     assert template_messages([Message("user", "x")]) == [{"role": "user", "content": "x"}]
 
 
@@ -83,7 +83,7 @@ CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{
         ),
     ],
 )
-def test_what_cannot_be_honored_is_named(message: object, param: str) -> None:
+def test_unsupported_fields_are_named(message: object, param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         messages_from_openai([{"role": "user", "content": "x"}, message])
     assert caught.value.param == param

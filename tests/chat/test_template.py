@@ -1,4 +1,4 @@
-"""Templates of real models, and what this package adds to plain Jinja."""
+"""Templates of real models, and the additions to plain Jinja."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TOOLS = [
     }
 ]
 OWN_REASONS = {
-    # What each of the real templates needs beyond a plain conversation, or says itself.
+    # What each of the real templates needs besides a plain conversation, or its own error.
     "CohereForAI-c4ai-command-r-plus-tool_use.jinja": "NoneType",
     "MiroThinker.jinja": "cannot assign attribute on non-namespace object",
     "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use.jinja": "NoneType",
@@ -51,7 +51,7 @@ def render(source: str, messages: list[Message] | None = None, **arguments: Any)
 
 
 def test_expected_renderings(shared_data: Path) -> None:
-    """33 templates with the text that Jinja makes of them (or the reason why it refuses)."""
+    """33 templates with Jinja's output (or the reason why it refuses)."""
     file = json.loads((shared_data / "chat_templates" / "llamacpp_expected_outputs.json").read_text())
     messages = messages_from_openai(file["conversation"])
     assert len(file["cases"]) == 33
@@ -94,7 +94,7 @@ def test_real_templates_render_a_plain_conversation(real_templates: dict[str, Ch
 
 
 def plain_jinja() -> ImmutableSandboxedEnvironment:
-    """The environment that checkpoints' templates are written for, without any of our checks."""
+    """The environment that checkpoints' templates are written for, without our checks."""
     plain = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
 
     def to_json(value: object, **options: Any) -> str:
@@ -109,7 +109,7 @@ def plain_jinja() -> ImmutableSandboxedEnvironment:
 
 
 def test_real_templates_equal_plain_jinja(real_templates: dict[str, ChatTemplate]) -> None:
-    """The checks change nothing: the text is that of plain Jinja, also with tools, calls and reasoning."""
+    """The checks change nothing: the text equals plain Jinja's, also with tools, calls and reasoning."""
     plain = plain_jinja()
     call = ToolCall("call00001", "weather", '{"town": "Köln", "days": 2}')
     with_tools = [
@@ -136,7 +136,7 @@ def test_real_templates_equal_plain_jinja(real_templates: dict[str, ChatTemplate
     assert compared > 90
 
 
-def test_a_template_refuses_with_its_own_words() -> None:
+def test_raise_exception_is_a_template_error() -> None:
     with pytest.raises(TemplateError, match=r"only users may speak.*line 2 of the template") as caught:
         render("{% for m in messages %}\n{{ raise_exception('only users may speak') }}{% endfor %}")
     assert (caught.value.status, caught.value.code) == (400, "template_error")
@@ -243,7 +243,7 @@ def test_developer_becomes_system_where_the_template_does_not_know_it() -> None:
 
 
 def test_a_long_conversation_stays_within_the_limits() -> None:
-    """A thousand messages of 400 characters, collected into a list one by one."""
+    """A thousand messages of 400 characters, appended to a list one by one."""
     messages = [Message("user" if i % 2 == 0 else "assistant", f"{i} " + "word " * 80) for i in range(1000)]
     source = (
         "{% set ns = namespace(a=[]) %}{% for m in messages %}{% set ns.a = ns.a + [m] %}{% endfor %}"
@@ -253,8 +253,8 @@ def test_a_long_conversation_stays_within_the_limits() -> None:
     assert render(source, messages).count("\n") == 1000
 
 
-def test_output_built_piece_by_piece_stays_within_the_limits() -> None:
-    """All the texts made on the way have 450 MB together, never more than a few of them at a time."""
+def test_incrementally_built_output_stays_within_the_limits() -> None:
+    """The intermediate texts total 450 MB, with only a few of them in use at any time."""
     messages = [Message("user", "word " * 180) for _ in range(1000)]
     source = (
         "{% set ns = namespace(o='') %}{% for m in messages %}{% set ns.o = ns.o ~ m.content %}{% endfor %}"
@@ -263,7 +263,7 @@ def test_output_built_piece_by_piece_stays_within_the_limits() -> None:
     assert render(source, messages) == "word " * 180_000
 
 
-def test_a_long_text_counts_once_however_often_it_passes() -> None:
+def test_a_long_text_counts_once() -> None:
     source = "{% for i in range(2000) %}{% set x = messages[0].content | trim %}{% endfor %}ok"
     assert render(source, [Message("user", "w" * 900_000)]) == "ok"
 
@@ -318,7 +318,7 @@ class TestLoading:
         with pytest.raises(CorruptFile, match="chat_template"):
             load_template(tmp_path)
 
-    def test_bytes_that_are_no_text(self, tmp_path: Path) -> None:
+    def test_invalid_utf_8(self, tmp_path: Path) -> None:
         (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
         with pytest.raises(CorruptFile, match="UTF-8"):
             load_template(tmp_path)

@@ -1,4 +1,4 @@
-"""Every family: what its template prints for a call is read back as that call, wherever the text is cut."""
+"""Every family: a call printed by its template is parsed as that call, however the text is split."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def envelopes(made: list[Call]) -> str:
     return json.dumps([{"name": name, "arguments": arguments} for name, arguments in made])
 
 
-# Families of which no template prints calls in the shared data.
+# Families without a template in the shared data that prints calls.
 WRITTEN: dict[str, Callable[[list[Call]], str]] = {
     "granite": lambda made: "<|tool_call|>" + envelopes(made),
     "functiongemma": lambda made: "".join(
@@ -66,7 +66,7 @@ WRITTEN: dict[str, Callable[[list[Call]], str]] = {
     "llama4_pythonic": pythonic,
     "lfm2": lambda made: f"<|tool_call_start|>{pythonic(made)}<|tool_call_end|>",
 }
-# Real templates: those of one call per answer are marked so.
+# Real templates; those with one call per answer are marked.
 PRINTED = {
     "Qwen-Qwen2.5-7B-Instruct": "hermes",
     "Qwen-Qwen3-0.6B": "hermes",
@@ -108,8 +108,8 @@ def strings_of(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def sayable(name: str, made: list[Call]) -> bool:
-    """Whether the format can say these values at all: without escapes, not every string."""
+def expressible(name: str, made: list[Call]) -> bool:
+    """True if the format can express these values: without escapes, not every string."""
     if name not in NO_ESCAPES:
         return True
     marks = [mark for mark in (*FAMILIES[name].marks, "</parameter>") if len(mark) > 1]
@@ -137,8 +137,8 @@ fuzz = settings(max_examples=15, deadline=None, suppress_health_check=[HealthChe
 @pytest.mark.parametrize("name", WRITTEN)
 @fuzz
 @given(made=st.lists(calls, min_size=1, max_size=3, unique_by=lambda call: call[0]), cuts=cuts)
-def test_a_written_call_is_read_back(name: str, made: list[Call], cuts: list[int]) -> None:
-    if sayable(name, made):
+def test_a_written_call_is_parsed(name: str, made: list[Call], cuts: list[int]) -> None:
+    if expressible(name, made):
         check(name, WRITTEN[name](made), made, cuts)
 
 
@@ -156,7 +156,7 @@ def printed(template: ChatTemplate, family: str, made: list[Call]) -> str:
     turns = [ask, Message("assistant", "", tool_calls=tuple(told))]
     before = template.render([ask], tools=tools, add_generation_prompt=False)
     after = template.render(turns, tools=tools, add_generation_prompt=False)
-    # Only the calls: what templates write of the turn's start and end is theirs.
+    # Only the calls, without what templates write at the start and end of the turn.
     start = next(
         (at for at, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), len(before)
     )
@@ -175,11 +175,11 @@ def printed(template: ChatTemplate, family: str, made: list[Call]) -> str:
 @pytest.mark.parametrize("template", PRINTED)
 @fuzz
 @given(made=st.lists(calls, min_size=1, max_size=2, unique_by=lambda call: call[0]), cuts=cuts)
-def test_a_printed_call_is_read_back(
+def test_a_printed_call_is_parsed(
     templates: dict[str, ChatTemplate], template: str, made: list[Call], cuts: list[int]
 ) -> None:
     family = PRINTED[template]
-    if not sayable(family, made):
+    if not expressible(family, made):
         return
     made = made[:1] if family in ONE_CALL else made
     check(family, printed(templates[template], family, made), made, cuts)

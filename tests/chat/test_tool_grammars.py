@@ -1,4 +1,6 @@
-"""The grammar of each family takes what its parser reads, and nothing that breaks a tool's schema."""
+"""The grammar of each family accepts what its parser reads, and rejects calls that violate a tool's
+schema.
+"""
 
 from __future__ import annotations
 
@@ -114,12 +116,12 @@ def no_special(mark: str) -> int | None:
     return None
 
 
-def test_every_family_is_here() -> None:
+def test_every_family_is_covered() -> None:
     assert set(SPELLED) == set(FAMILIES)
 
 
 @pytest.mark.parametrize("name", SPELLED)
-def test_a_demanded_call(byte_tokenizer: Any, name: str) -> None:
+def test_a_required_call(byte_tokenizer: Any, name: str) -> None:
     syntax = output_syntax("", name)
     use = ToolUse(TOOLS, TOOLS, mode="required")
     grammar = output_grammar(syntax, use, no_special, starts_in_reasoning=False)
@@ -145,7 +147,7 @@ def test_free_text_with_strict_calls(byte_tokenizer: Any, name: str) -> None:
     assert not takes(byte_tokenizer, grammar, before + SPELLED[name](BAD))
 
 
-def test_reasoning_before_a_demanded_call(byte_tokenizer: Any) -> None:
+def test_reasoning_before_a_required_call(byte_tokenizer: Any) -> None:
     syntax = output_syntax("<think></think><tool_call>")
     use = ToolUse(TOOLS, TOOLS, mode="required")
     call = SPELLED["hermes"](GOOD)
@@ -160,7 +162,7 @@ def test_reasoning_before_a_demanded_call(byte_tokenizer: Any) -> None:
             assert parsed(read(syntax, use, answer, starts_in_reasoning=starts_in_reasoning)) == GOOD
 
 
-def test_one_call_where_no_parallel_ones_are_wanted(byte_tokenizer: Any) -> None:
+def test_one_call_without_parallel_tool_calls(byte_tokenizer: Any) -> None:
     for name in ("hermes", "mistral", "deepseek_v3", "llama3"):
         use = ToolUse(TOOLS, TOOLS, mode="required", parallel=False)
         grammar = output_grammar(output_syntax("", name), use, no_special, starts_in_reasoning=False)

@@ -1,4 +1,4 @@
-"""The command as a process of its own, away from the user's settings and caches."""
+"""Run commands in a separate process, isolated from the user's settings and caches."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from headrace.cli.main import main
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
-    """Programs that the tests start heed SIGINT, also where these tests do not: a shell has what it runs in
-    the background ignore it, and that is inherited."""
+    """Restore SIGINT for child processes: a shell makes its background processes ignore it, and this is
+    inherited.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -29,7 +30,7 @@ def interruptible() -> Iterator[None]:
 def inside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Outcome]:
-    """Run `headrace ARGUMENTS` in this process, with nothing on stdin: quicker than `headrace`."""
+    """Run `headrace ARGUMENTS` in this process with empty stdin; faster than `headrace`."""
     for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -48,7 +49,7 @@ def inside(
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """A clean home, and nothing of HEADRACE_*."""
+    """A clean home directory, and no HEADRACE_* variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HEADRACE_", "XDG_"))}
     return kept | {"HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
 

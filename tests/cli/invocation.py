@@ -1,4 +1,4 @@
-"""What the tests of the command line share: a command's outcome, and the type of what runs one."""
+"""Shared by tests of the command line: a command's outcome, and the type of functions that run one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Headrace = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     stdout: str

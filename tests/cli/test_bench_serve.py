@@ -1,4 +1,4 @@
-"""`headrace bench serve` as a command: its files, its tables, and what it refuses."""
+"""`headrace bench serve` as a command: files, tables, errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Bench = Callable[[str, str], Outcome]
 
 @pytest.fixture
 def bench(inside: Callable[..., Outcome]) -> Bench:
-    """`headrace bench serve URL FLAGS`, where no flag has a space."""
+    """`headrace bench serve URL FLAGS`; flags must not contain spaces."""
     return lambda url, flags: inside("bench", "serve", url, *flags.split())
 
 
@@ -39,7 +39,7 @@ def test_tables_json_and_page(bench: Bench, server: Running, tmp_path: Path) -> 
     assert "<svg" in (tmp_path / "out.html").read_text()
 
 
-def test_json_on_stdout_is_all_of_it(bench: Bench, server: Running) -> None:
+def test_json_to_stdout_is_the_only_output(bench: Bench, server: Running) -> None:
     done = bench(server.url, "--rate 200 --requests 5 --output-tokens 2 --endpoint completions --json -")
     (point,) = json.loads(done.stdout)["points"]
     assert (point["form"], point["level"], point["succeeded"]) == ("rate", 200.0, 5)
@@ -59,14 +59,14 @@ def test_a_trace_is_replayed(bench: Bench, server: Running, tmp_path: Path) -> N
     assert found["notes"] == ["--longest left out 1 requests of the trace's 3"]
 
 
-def test_a_picture(bench: Bench, server: Running, tmp_path: Path) -> None:
+def test_a_plot(bench: Bench, server: Running, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the picture is drawn by matplotlib, of the extra `bench`")
     done = bench(server.url, "--concurrency 1,2 --requests 4 --output-tokens 3 --png out.png")
     assert done.code == 0
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_without_matplotlib_names_the_extra(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plot_without_matplotlib_names_the_extra(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     done = bench("http://127.0.0.1:9", "--png out.png")
     assert done.code == 2
@@ -108,7 +108,7 @@ def test_when_nothing_succeeds_the_command_fails(bench: Bench, server: Running) 
         ("--html no/such/folder/out.html", "--html"),
     ],
 )
-def test_what_cannot_be_is_refused_before_any_load(bench: Bench, flags: str, named: str) -> None:
+def test_invalid_flags_are_rejected_before_any_load(bench: Bench, flags: str, named: str) -> None:
     done = bench("http://127.0.0.1:9", flags)
     assert (done.code, done.stdout) == (2, "")
     assert named in done.stderr

@@ -1,4 +1,4 @@
-"""`headrace bench speculative` as a command: its table, its JSON, its picture."""
+"""`headrace bench speculative` as a command: table, JSON, plot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from invocation import Outcome
 
 
-def test_the_command_prints_and_draws(inside: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_the_command_prints_and_plots(inside: Callable[..., Outcome], tmp_path: Path) -> None:
     prompts = tmp_path / "own.txt"
     prompts.write_text("The sea was calm.\n\nThe sea was rough.\n")
     flags = ["bench", "speculative", "--prompts", str(prompts), "--tokens", "8", "--pairs", "1", "--raw"]
@@ -20,7 +20,7 @@ def test_the_command_prints_and_draws(inside: Callable[..., Outcome], tmp_path: 
     assert (cell["job"], cell["drafter"], cell["batch"]) == ("own", "lookup", 1)
 
 
-def test_each_file_of_prompts_is_a_job(inside: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_each_prompt_file_is_a_task(inside: Callable[..., Outcome], tmp_path: Path) -> None:
     lines, objects = tmp_path / "lines.txt", tmp_path / "objects.jsonl"
     lines.write_text("The sea was calm.\n")
     objects.write_text(json.dumps({"prompt": "The sea\nwas rough."}) + "\n")

@@ -1,4 +1,4 @@
-"""The command line as its users meet it: bytes on stdout, messages on stderr, exit codes."""
+"""The command line from outside: bytes on stdout, messages on stderr, exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_version_and_help_are_fast_to_load(environment: dict[str, str]) -> None:
         "heavy = {'numpy', 'fastapi', 'tokenizers', 'rich', 'prompt_toolkit', 'huggingface_hub'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
-    for flag, expected in (("--version", "headrace 0."), ("--help", "Show what a model is")):
+    for flag, expected in (("--version", "headrace 0."), ("--help", "Show a model's properties")):
         result = subprocess.run(
             [sys.executable, "-c", code, flag], capture_output=True, text=True, env=environment, check=False
         )
@@ -40,7 +40,7 @@ def test_version_and_help_are_fast_to_load(environment: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_teaches_with_an_example(command: str, inside: Callable[..., Outcome]) -> None:
+def test_every_help_text_has_an_example(command: str, inside: Callable[..., Outcome]) -> None:
     result = inside(command, "--help")
     assert result.code == 0
     assert re.search(r"Examples?:\n\s+headrace " + command, result.stdout)
@@ -95,19 +95,19 @@ def test_failure_is_exit_1_and_one_line(
     assert message in line
 
 
-def test_a_variable_that_is_unknown_is_exit_2(headrace: Headrace) -> None:
+def test_an_unknown_variable_is_exit_2(headrace: Headrace) -> None:
     result = headrace("doctor", HEADRACE_THREDS="2")
     assert result.returncode == 2
     assert b"did you mean 'HEADRACE_THREADS'?" in result.stderr
 
 
-def test_kernels_that_this_machine_lacks_are_exit_2(headrace: Headrace) -> None:
+def test_an_unsupported_isa_is_exit_2(headrace: Headrace) -> None:
     result = headrace("run", "--raw", "x", HEADRACE_ISA="abacus")
     assert result.returncode == 2
     assert result.stderr.startswith(b"error: HEADRACE_ISA=abacus is not usable")
 
 
-def test_the_documented_text_byte_for_byte(headrace: Headrace, shared_data: Path) -> None:
+def test_the_documented_output_byte_for_byte(headrace: Headrace, shared_data: Path) -> None:
     folder = shared_data / "stories260K"
     result = headrace("run", str(folder / "hf"), "", "--raw", "--temperature", "0", "--max-tokens", "200")
     assert result.returncode == 0, result.stderr
@@ -160,7 +160,7 @@ def test_reports_as_json(headrace: Headrace, inside: Callable[..., Outcome]) -> 
     assert {"kernels", "threads", "read bandwidth", "free memory", "cache"} <= {f["name"] for f in findings}
 
 
-def test_quantize_writes_and_replaces_only_when_told(inside: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_quantize_replaces_only_with_force(inside: Callable[..., Outcome], tmp_path: Path) -> None:
     folder, out = convertible_model(tmp_path), tmp_path / "tiny.gguf"
     (folder / "README.md").write_text("---\nlicense: cc0-1.0\n---\n")
     written = json.loads(inside("quantize", str(folder), str(out), "--weights", "q8_0", "--json").stdout)
@@ -169,7 +169,7 @@ def test_quantize_writes_and_replaces_only_when_told(inside: Callable[..., Outco
     refused = inside("quantize", str(folder), str(out), "--weights", "q4_0")
     assert refused.code == 2 and "--force" in refused.stderr
     table = inside("quantize", str(folder), str(out), "--weights", "q4_k", "--force").stdout
-    assert re.search(r"attention +Q8_0 +8 ", table)  # rows of 32 are no whole blocks of q4_k
+    assert re.search(r"attention +Q8_0 +8 ", table)  # rows of 32 are not whole blocks of q4_k
     wrong = inside("quantize", str(folder), str(tmp_path / "x.gguf"), "--weights", "int4")
     assert wrong.code == 2 and "q4_k" in wrong.stderr
 
@@ -180,13 +180,13 @@ def test_bench_limits(inside: Callable[..., Outcome]) -> None:
     assert inside("bench", "everything").code == 2
 
 
-def test_tables_for_people(inside: Callable[..., Outcome]) -> None:
+def test_plain_text_tables(inside: Callable[..., Outcome]) -> None:
     assert inside("list").stdout.splitlines()[0].split() == ["NAME", "FROM", "SIZE", "REVISION", "ABOUT"]
     assert re.search(r"total +[\d.]+ MB", inside("show").stdout)
     assert re.search(r"kernels +\w+ \(usable: ", inside("doctor").stdout)
 
 
-def test_a_closed_pipe_is_no_error(environment: dict[str, str]) -> None:
+def test_a_closed_pipe_is_not_an_error(environment: dict[str, str]) -> None:
     command = f"{sys.executable} -m headrace run --raw --max-tokens 60 'The sea' | head -c 1"
     result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, env=environment, check=False
@@ -223,7 +223,7 @@ def start(environment: dict[str, str], *arguments: str, **options: object) -> su
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_serve_says_where_it_is_and_stops_on_signals(
+def test_serve_prints_its_address_and_stops_on_signals(
     environment: dict[str, str], number: signal.Signals, code: int
 ) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -261,7 +261,7 @@ def test_no_server_is_wrong_usage(inside: Callable[..., Outcome], arguments: tup
     assert "no server of headrace answers" in result.stderr
 
 
-def test_a_port_that_is_taken_is_wrong_usage(inside: Callable[..., Outcome]) -> None:
+def test_a_port_in_use_is_wrong_usage(inside: Callable[..., Outcome]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         result = inside("serve", "--port", str(taken.getsockname()[1]))
     assert result.code == 2
@@ -284,7 +284,7 @@ PROMPT = b"\x1b[?2004h"
 
 
 class Terminal:
-    """A process on a pseudo-terminal, and what it has written so far."""
+    """A process on a pseudo-terminal, and its output so far."""
 
     def __init__(self, environment: dict[str, str], *arguments: str) -> None:
         self.master, slave = pty.openpty()
@@ -303,12 +303,12 @@ class Terminal:
                     self._seen += part
                     self._changed.notify_all()
                 if b"\x1b[6n" in part:
-                    os.write(self.master, b"\x1b[1;1R")  # the cursor's place, which prompt_toolkit asks for
+                    os.write(self.master, b"\x1b[1;1R")  # the cursor position, which prompt_toolkit requests
         except OSError:
             pass  # the process has ended
 
     def expect(self, text: bytes) -> None:
-        """Wait until `text` has been written, and forget all up to it."""
+        """Wait until `text` has been written, and discard all output up to it."""
         with self._changed:
             assert self._changed.wait_for(lambda: text in self._seen, 60), (text, self._seen)
             self._seen = self._seen.partition(text)[2]
@@ -317,7 +317,7 @@ class Terminal:
         os.write(self.master, data)
 
     def say(self, line: bytes, answer: bytes) -> None:
-        """Type a line at the prompt (before it, what is typed may be lost), then wait for `answer`."""
+        """Type a line at the prompt (earlier input may be lost), then wait for `answer`."""
         self.expect(PROMPT)
         self.send(line)
         self.expect(answer)
@@ -355,7 +355,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(environment: dict[str, str]
         "reference",
         "--max-tokens",
         "400",
-        "--seed",  # another one may say nothing but empty lines
+        "--seed",  # another seed may give only empty lines
         "1",
         "--no-stats",
     )

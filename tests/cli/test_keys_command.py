@@ -1,4 +1,4 @@
-"""`headrace keys`: made once, listed without the key, revoked."""
+"""`headrace keys`: created once, listed without the key, revoked."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def write(folder: Path, text: str) -> Path:
     return folder
 
 
-def test_flags_win_over_variables_over_the_near_file_over_the_far_one(tmp_path: Path) -> None:
+def test_precedence_of_flags_variables_and_files(tmp_path: Path) -> None:
     near = write(tmp_path / "near", "port = 3\nthreads = 3\nmax_sequences = 3\n")
     far = write(tmp_path / "far", "port = 4\nthreads = 4\nmax_sequences = 4\ntoken_budget = 4\n")
     settings = load_settings(
@@ -63,7 +63,7 @@ def test_every_setting_parses_from_text_as_from_toml(tmp_path: Path) -> None:
         ({"HEADRACE_DRAIN_S": "nan"}, "a number of seconds"),
     ],
 )
-def test_what_is_wrong_in_the_environment_is_named(environ: dict[str, str], message: str) -> None:
+def test_invalid_variables_are_named(environ: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         load_settings(environ=environ, folders=[])
     assert message in caught.value.message
@@ -80,7 +80,7 @@ def test_what_is_wrong_in_the_environment_is_named(environ: dict[str, str], mess
         ("[port]\nx = 1", "which is not an integer"),
     ],
 )
-def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_file_entries_are_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         load_settings(environ={}, folders=[write(tmp_path, text)])
     assert message in caught.value.message

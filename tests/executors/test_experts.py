@@ -1,4 +1,4 @@
-"""Mixtures of experts on the native executor: against NumPy in every format; bits whatever the company."""
+"""Mixtures of experts on the native executor: equal to NumPy in every format; same bits in any batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CAPACITY = ExecutorLimits(max_tokens=ROWS, max_rows=ROWS, page_count=1, page_tok
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Sizes of a mixture and how it routes."""
+    """Sizes of a mixture and its routing."""
 
     experts: int = 8
     top_k: int = 2
@@ -92,7 +92,7 @@ def random_weights(program: Program) -> dict[str, Array]:
 
 
 def packed(weights: dict[str, Array], weight_format: str) -> tuple[dict[str, PackedWeight], dict[str, Array]]:
-    """The experts in a format, what feeds the router in float32; and what the packed ones stand for."""
+    """The experts in a format, the router's inputs in float32; and the dequantized experts."""
     matrices: dict[str, PackedWeight] = {}
     meant = dict(weights)
     for name, weight in weights.items():
@@ -136,7 +136,7 @@ def test_equals_numpy_on_the_same_weights(case: str, weight_format: str) -> None
     matrices, weights = packed(random_weights(program), weight_format)
     expected = ReferenceExecutor(program, weights, CAPACITY).run(step_of(range(ROWS)))
     got = executor(program, matrices, weights, 2).run(step_of(range(ROWS)))
-    # Two products in a row, and an activation between them that may double an error.
+    # Two linears in a row, and an activation between them that may double an error.
     assert (
         np.square(got - expected).mean() ** 0.5
         <= 4 * formats.tolerance(weight_format) * np.square(expected).mean() ** 0.5
@@ -145,7 +145,7 @@ def test_equals_numpy_on_the_same_weights(case: str, weight_format: str) -> None
 
 @pytest.mark.parametrize("weight_format", FORMATS)
 @pytest.mark.parametrize("case", ["strips shared by experts", "odd sizes and biases", "groups"])
-def test_neither_company_nor_threads_change_a_bit(case: str, weight_format: str) -> None:
+def test_neither_batch_nor_threads_change_a_bit(case: str, weight_format: str) -> None:
     program = program_of(CASES[case])
     matrices, weights = packed(random_weights(program), weight_format)
     alone = executor(program, matrices, weights, 1)
@@ -177,7 +177,7 @@ def test_the_scratch_is_in_the_memory_plan() -> None:
     assert scratch_bytes(program, {"f32"}, ROWS) == linear_bytes + moe_bytes
 
 
-def test_inputs_are_kept_in_the_forms_that_weights_want() -> None:
+def test_scratch_holds_inputs_in_the_formats_that_weights_need() -> None:
     def nbytes(*formats: str) -> int:
         return _native.linear_scratch_bytes(512, 2048, formats)
 
@@ -187,7 +187,7 @@ def test_inputs_are_kept_in_the_forms_that_weights_want() -> None:
         nbytes("int5")
 
 
-def test_gates_that_no_route_made_are_refused() -> None:
+def test_gates_without_a_route_are_rejected() -> None:
     def define(m: Builder) -> Value:
         x = embed(m.tokens, m.weight("x", ROWS, 8))
         gates = linear(x, m.weight("router", 2, 8), None)

@@ -1,4 +1,4 @@
-"""Every instruction set that this machine has passes the native executor's tests."""
+"""The native executor's tests pass with every instruction set of this machine."""
 
 from __future__ import annotations
 

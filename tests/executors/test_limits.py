@@ -1,4 +1,4 @@
-"""Limits of the machine: measured once, kept, and measured again where the file is not as written."""
+"""Machine limits: measured once, cached, and measured again if the file is invalid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_measured_once_and_kept(tmp_path: Path) -> None:
         assert machine_limits(1, tmp_path / "cache").int8_per_s > 1e6
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+def test_an_unwritable_cache_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert machine_limits(1, tmp_path / "file").threads == 1
     assert machine_limits(1, None).threads == 1

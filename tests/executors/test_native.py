@@ -37,7 +37,7 @@ MODEL_TOLERANCE = {"f32": 1e-5, "f16": 1e-5, "bf16": 0.05, "int8": 0.1, "int4": 
 
 
 def pack_all(golden: Golden, weight_format: str) -> tuple[dict[str, PackedWeight], Golden]:
-    """Every matrix packed, and the golden with its matrices replaced by what the packed ones stand for."""
+    """Every matrix packed, and the golden with its matrices replaced by the dequantized ones."""
     matrices: dict[str, PackedWeight] = {}
     weights: dict[str, Array] = dict(golden.weights)
     for name, weight in golden.weights.items():
@@ -86,8 +86,9 @@ def test_chunks_change_no_bit(name: str) -> None:
 
 
 def model_error(golden: Golden, got: Array, expected: Array) -> float:
-    """The largest difference, as a share of the largest expected magnitude. Of a mixture of experts that of
-    the middle row: where rounding changes the choice of an expert, a row is another one."""
+    """The largest difference relative to the largest expected magnitude. For a mixture of experts, that
+    of the median row: a row changes completely if rounding changes the choice of an expert.
+    """
     differences = np.abs(got - expected).max(axis=1) / np.abs(expected).max()
     mixture = any(instruction.name == "moe" for instruction in golden.program.instructions)
     return float(np.median(differences) if mixture else differences.max())
@@ -154,7 +155,7 @@ def test_every_instruction_equals_its_definition(name: str) -> None:
     reference.run(step, trace=keep)
     for place, instruction in enumerate(golden.program.instructions):
         if not instruction.outputs or instruction.name == "rope":
-            continue  # an effect, or only ever part of a fused instruction that ends in an effect
+            continue  # an effect, or part of a fused instruction that ends in an effect
         output = instruction.outputs[0]
         upto = needed_for(output, golden.program.instructions[: place + 1])
         caches = tuple(part.inputs[1] for part in upto if part.name == "attend")
@@ -164,7 +165,7 @@ def test_every_instruction_equals_its_definition(name: str) -> None:
 
 
 def needed_for(output: Value, instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
-    """Those that lead to the output: a write to a cache belongs to the attend that reads it."""
+    """The instructions that the output depends on; a write to a cache belongs to the attend that reads it."""
     kept: list[Instruction] = []
     wanted: set[Value | None] = {output}
     for instruction in reversed(instructions):
@@ -175,6 +176,6 @@ def needed_for(output: Value, instructions: tuple[Instruction, ...]) -> tuple[In
 
 
 def mixed_step(golden: Golden) -> Step:
-    """Three sequences' prompts of different lengths in one step; every row gives its output."""
+    """Prompts of three sequences with different lengths in one step; every row has logits."""
     parts: list[Ints] = [golden.prompt[:17], golden.prompt[:1], golden.prompt[5:]]
     return make_step(*(Chunk(part, 0, scattered_pages(b)) for b, part in enumerate(parts)))

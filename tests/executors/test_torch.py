@@ -126,7 +126,7 @@ def test_a_missing_device_is_refused(torch: object) -> None:
         TorchExecutor(golden.program, golden.weights, CAPACITY, device="abacus")
 
 
-def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_torch_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)  # makes `import torch` fail
     golden = load_golden("llama2")
     with pytest.raises(UsageError, match=r"pip install headrace\[torch\]"):
@@ -134,7 +134,7 @@ def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.Monkey
 
 
 def _ragged_step(prompt: Array) -> Step:
-    """A decode row of a sequence with 19 tokens, a whole prompt, and the first token of a third one."""
+    """A decode row of a sequence with 19 tokens, a whole prompt, and the first token of a third sequence."""
     chunks = (prompt[19:20], 19), (prompt, 0), (prompt[:1], 0)
     return make_step(
         *(Chunk(tokens, cached, scattered_pages(i)) for i, (tokens, cached) in enumerate(chunks))

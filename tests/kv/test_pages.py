@@ -22,7 +22,7 @@ def test_allocate_gives_each_page_once():
     assert [pages.references(page) for page in range(5)] == [1] * 5
 
 
-def test_allocate_takes_nothing_where_too_few_are_free():
+def test_allocate_changes_nothing_if_too_few_are_free():
     pages = Pages(3)
     assert pages.allocate(4) is None
     assert pages.free == 3
@@ -48,6 +48,6 @@ def test_double_free_is_refused():
     assert pages.free == 2
 
 
-def test_a_free_page_is_not_retained():
+def test_retaining_a_free_page_is_rejected():
     with pytest.raises(ProgramError, match="page 0 is free"):
         Pages(1).retain(0)

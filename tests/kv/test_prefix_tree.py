@@ -12,14 +12,14 @@ P = 4
 
 
 class Cache:
-    """A tree over `count` pages, and what a sequence does with it."""
+    """A tree over `count` pages, and the operations of a sequence on it."""
 
     def __init__(self, count: int = 16) -> None:
         self.pages = Pages(count)
         self.tree = PrefixTree(self.pages, page_tokens=P)
 
     def hold(self, tokens: list[int], salt: str = "a") -> list[int]:
-        """Match, compute and insert all full pages; they stay held."""
+        """Match, compute and insert all full pages; they stay referenced."""
         match = self.tree.match(salt, tokens)
         last = len(tokens) // P
         held = match.pages + (self.pages.allocate(last - len(match.pages)) or [])
@@ -27,13 +27,13 @@ class Cache:
         return held
 
     def store(self, tokens: list[int], salt: str = "a") -> list[int]:
-        """The same, and given back: the pages are idle."""
+        """The same, then release: the pages are idle."""
         held = self.hold(tokens, salt)
         self.tree.release(held)
         return held
 
     def look(self, tokens: list[int], salt: str = "a") -> tuple[int, str | None]:
-        """Tokens found and the miss reason, holding nothing."""
+        """Matched tokens and the miss reason; releases the pages."""
         match = self.tree.match(salt, tokens)
         self.tree.release(match.pages)
         assert match.tokens_matched == len(match.pages) * P
@@ -69,7 +69,7 @@ def test_salts_never_share():
     assert not set(mine) & set(theirs)
 
 
-def test_a_duplicate_is_swapped_for_the_page_in_the_tree():
+def test_a_duplicate_is_replaced_by_the_page_in_the_tree():
     cache = Cache()
     first = cache.hold(text(8))
     second = cache.pages.allocate(2) or []
@@ -92,7 +92,7 @@ def test_a_duplicate_of_an_idle_page_takes_it_out_of_eviction():
     assert cache.tree.evict(1) == 0
 
 
-def test_insert_goes_on_where_it_stopped():
+def test_insert_continues_where_it_stopped():
     cache = Cache()
     held = cache.pages.allocate(3) or []
     cache.tree.insert("a", text(4), held, 0, 1)
@@ -164,7 +164,7 @@ def test_the_least_recently_used_leaf_goes_first():
     assert cache.look([*other, 0]) == (4, "evicted")
 
 
-def test_held_pages_are_not_evicted():
+def test_referenced_pages_are_not_evicted():
     cache = Cache()
     held = cache.hold(text(8))
     cache.store([*text(8), *text(8, start=50)])
@@ -174,7 +174,7 @@ def test_held_pages_are_not_evicted():
     assert cache.tree.evict(100) == 0
 
 
-def test_release_without_keeping_empties_the_tree_but_for_what_others_need():
+def test_release_without_keep_leaves_only_pages_in_use():
     cache = Cache()
     held = cache.hold(text(8))
     longer = cache.hold([*text(8), *text(4, start=50)])
@@ -185,7 +185,7 @@ def test_release_without_keeping_empties_the_tree_but_for_what_others_need():
     assert cache.pages.free == 16
 
 
-def test_release_without_keeping_leaves_pages_that_lead_to_kept_ones():
+def test_release_without_keep_leaves_ancestors_of_kept_pages():
     cache = Cache()
     held = cache.hold(text(8))
     cache.tree.release(cache.hold([*text(8), *text(4, start=50)]))

@@ -1,4 +1,6 @@
-"""Every encoder, on every executor, against what `transformers` computed; pooling; the files that say how."""
+"""Every encoder on every executor against the output of `transformers`; pooling, and the files that
+configure it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ NAMES = sorted(path.parent.name for path in ENCODERS.glob("*/config.json"))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Truth:
-    """What `transformers` computed: states [24, hidden] of a prompt whose second half is a second text."""
+    """Output of `transformers`: states [24, hidden] of a prompt whose second half is a second text."""
 
     prompt: Ints
     types: Ints
@@ -75,7 +77,7 @@ def whole_step(truth: Truth):
 
 @pytest.mark.parametrize("kind", ["numpy", "native", "torch"])
 @pytest.mark.parametrize("name", NAMES)
-def test_states_are_those_of_transformers(name: str, kind: str) -> None:
+def test_states_equal_transformers(name: str, kind: str) -> None:
     truth = truth_of(name)
     states = executor_of(kind, name).run(whole_step(truth))
     assert relative_error(states, truth.states) <= 1e-4
@@ -88,12 +90,12 @@ def test_every_encoder_only_type_has_a_golden() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_wrong_weight_is_noticed(name: str) -> None:
+def test_a_wrong_weight_changes_the_output(name: str) -> None:
     truth, (program, parts) = truth_of(name), recorded(name, "none")
     weights = {weight: parts.float32(weight) for weight in program.weights}
     for weight in weights:
         if weight.endswith("key.bias"):
-            continue  # without a rotation it changes all scores of a row alike, and so nothing
+            continue  # without rotation it changes all scores of a row equally, which has no effect
         changed = weights | {weight: np.ascontiguousarray(weights[weight][..., ::-1])}
         states = ReferenceExecutor(program, changed, CAPACITY).run(whole_step(truth))
         assert relative_error(states, truth.states) > 1e-3, weight
@@ -115,7 +117,7 @@ def test_pooling(pooling: PoolingKind, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_text_has_the_same_bits_alone_and_in_company(name: str) -> None:
+def test_a_text_has_the_same_bits_alone_and_in_a_batch(name: str) -> None:
     truth = truth_of(name)
     alone = make_step(Chunk(truth.prompt[:19], 0, scattered_pages(1)))
     rows = np.array([18], np.int32)
@@ -128,7 +130,7 @@ def test_a_text_has_the_same_bits_alone_and_in_company(name: str) -> None:
     assert np.array_equal(vectors[1], expected[0])
 
 
-def test_what_cannot_encode_says_who_can() -> None:
+def test_unsupported_encoder_error_lists_encoder_types() -> None:
     with pytest.raises(UnsupportedModel, match=r"'gpt2' is not supported as an encoder .* bert"):
         find_model({"model_type": "gpt2"}, pooling="mean")
 
@@ -181,7 +183,7 @@ def test_pooling_files(
         ),
     ],
 )
-def test_pooling_files_that_ask_for_more(
+def test_unsupported_pooling_files_are_rejected(
     tmp_path: Path, config: object, types: tuple[str, ...], message: str
 ) -> None:
     write_pooling(tmp_path, config=config, types=types)

@@ -1,4 +1,4 @@
-"""Every model definition, on the NumPy executor, against what `transformers` computed."""
+"""Every model definition on the NumPy executor against the output of `transformers`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.executors.reference import ReferenceExecutor
 from headrace.models.registry import known_model_types
 from headrace.weights.checkpoint import open_checkpoint
 
-ENCODERS_ONLY = {"bert", "modernbert"}  # theirs are in test_encoders.py
+ENCODERS_ONLY = {"bert", "modernbert"}  # tested in test_encoders.py
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -43,7 +43,7 @@ def test_every_model_has_a_golden() -> None:
 
 # Not GPT-2: without a rotation, a bias of the keys changes all scores of a row alike, and so nothing.
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "gpt2"])
-def test_a_wrong_weight_is_noticed(name: str) -> None:
+def test_a_wrong_weight_changes_the_output(name: str) -> None:
     golden = load_golden(name)
     for weight in golden.weights:
         changed = golden.weights | {weight: np.ascontiguousarray(golden.weights[weight][..., ::-1])}

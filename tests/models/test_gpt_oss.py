@@ -1,4 +1,4 @@
-"""gpt-oss as it is published: experts as MXFP4, stored the other way round than as floats."""
+"""gpt-oss as published: MXFP4 experts, stored transposed compared with float ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(folder: Path, tensors: dict[str, np.ndarray], **fields: object) -> Non
 
 
 def weights_of(folder: Path) -> dict[str, Array]:
-    """All weights of the program, also read row by row where rows are floats."""
+    """All weights of the program; float rows are also read row by row."""
     with open_checkpoint(folder) as checkpoint:
         program = record(find_model(checkpoint.config).define)
         source = ProgramWeights(checkpoint, program)
@@ -45,7 +45,7 @@ def weights_of(folder: Path) -> dict[str, Array]:
     return {name.replace(".T", ""): weight for name, weight in weights.items()}
 
 
-def test_experts_as_mxfp4_are_those_as_floats(tmp_path: Path) -> None:
+def test_mxfp4_experts_equal_float_experts(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     plain = load_file(GOLDEN / "model.safetensors")
     packed = dict(plain)

@@ -1,4 +1,4 @@
-"""Configs with one wrong value: a program or a typed error, in every architecture."""
+"""Configs with one wrong value give a program or a typed error, in every architecture."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def changed(config: dict[str, Any], place: tuple[str, ...], value: Any) -> dict[
 
 
 def test_one_wrong_value() -> None:
-    """Every place once per architecture; a program of a large config is not larger, so this ends quickly."""
+    """Every field once per architecture; a large config does not make a program larger, so this is fast."""
     seen: set[tuple[str, tuple[str, ...]]] = set()
     refused = 0
     for name in NAMES:

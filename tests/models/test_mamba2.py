@@ -1,4 +1,4 @@
-"""Configs of Mamba 2, and a model with both recurrent states and keys and values on every executor."""
+"""Mamba 2 configs, and a hybrid model with recurrent states and attention on every executor."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def config(tmp_path: Path, text: str = TEXT) -> Config:
     return read_object(tmp_path / "config.json", 1 << 20)
 
 
-def test_infinity_is_read_as_python_and_as_transformers_write_it(tmp_path: Path) -> None:
+def test_infinity_is_read_in_both_spellings(tmp_path: Path) -> None:
     assert "Infinity" in TEXT
     spelled = TEXT.replace("Infinity", '{"__float__": "Infinity"}')
     for text in (TEXT, spelled):
@@ -50,7 +50,7 @@ def test_infinity_is_read_as_python_and_as_transformers_write_it(tmp_path: Path)
             config(tmp_path, wrong)
 
 
-def test_configs_that_cannot_work(tmp_path: Path) -> None:
+def test_invalid_configs_are_rejected(tmp_path: Path) -> None:
     good = config(tmp_path)
     assert mamba2.read_config({**good, "max_position_embeddings": 77}).context == 77
     for change in ({"head_dim": 15}, {"n_groups": 3}):

@@ -1,4 +1,6 @@
-"""The models inside the package: complete, small, described, as in `transformers`, able to do their jobs."""
+"""The bundled models: complete, small, documented, equal to `transformers`, and good enough at their
+tasks.
+"""
 
 from __future__ import annotations
 
@@ -45,18 +47,18 @@ COMMON_WORDS = re.compile(
 TABLE = "Table players (name, team, home city, points)"
 
 
-def test_all_together_are_small() -> None:
+def test_total_size_is_small() -> None:
     assert {BUNDLED_DEFAULT, "nano", "novelette"} <= set(GENERATES)
     assert sum(path.stat().st_size for path in BUNDLED_FOLDER.rglob("*")) < MAX_BYTES
     assert sum(path.stat().st_size for path in (BUNDLED_FOLDER / "novelette").iterdir()) < 4_000_000
 
 
 @pytest.mark.parametrize("name", GENERATES)
-def test_it_is_complete(name: str) -> None:
+def test_a_model_folder_is_complete(name: str) -> None:
     assert {path.name for path in (BUNDLED_FOLDER / name).iterdir()} == FILES
 
 
-def test_the_encoders_are_there() -> None:
+def test_the_encoders_are_bundled() -> None:
     assert set(MODELS) - set(GENERATES) == ENCODERS
 
 
@@ -74,7 +76,7 @@ def test_the_card_states_the_facts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_tokenizer_returns_any_text(name: str) -> None:
+def test_the_tokenizer_round_trips_any_text(name: str) -> None:
     tokenizer = Tokenizer.from_file(str(BUNDLED_FOLDER / name / "tokenizer.json"))
     text = 'He said: "Well—42?"\n\n\tĳ 漢字 🙂  end '
     encoding = tokenizer.encode(text)
@@ -84,7 +86,7 @@ def test_the_tokenizer_returns_any_text(name: str) -> None:
 
 @pytest.mark.parametrize("name", [BUNDLED_DEFAULT, "novelette"])
 def test_it_writes_words(name: str) -> None:
-    """A guard against shipping an untrained or damaged file: greedy text is made of words it was taught."""
+    """A guard against an untrained or damaged file: greedy text consists of words from training."""
     folder = BUNDLED_FOLDER / name
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     text = tokenizer.decode(_greedy(folder, tokenizer.encode(OPENING).ids))
@@ -106,7 +108,7 @@ def test_transformers_computes_the_same_tokens(name: str) -> None:
     assert tokens[0, len(ids) :].tolist() == _greedy(folder, ids)
 
 
-def test_the_default_model_does_its_jobs() -> None:
+def test_the_default_model_solves_its_tasks() -> None:
     with LLM(cache_dir=None) as llm:
         command = llm.chat([{"role": "user", "content": "extract a gzipped tar archive"}]).text
         asked = f"{TABLE}\nWhat is the home city of the Lions?"
@@ -118,7 +120,7 @@ def test_the_default_model_does_its_jobs() -> None:
         assert database.execute(statement).fetchall() == [("London",)]
 
 
-def test_what_belongs_together_is_near() -> None:
+def test_related_texts_have_close_vectors() -> None:
     tasks = ["extract a gzipped tar archive", "list all docker containers", "How many players are there?"]
     answers = ["tar --extract --gzip --file a.tar.gz", "docker ps --all", "SELECT COUNT(name) FROM players"]
     with LLM("embed", cache_dir=None) as llm:
@@ -159,7 +161,7 @@ def test_transformers_gives_the_same_vectors() -> None:
         ({"draft_model": "none", "speculation": "off"}, None),
     ],
 )
-def test_a_draft_model_comes_where_it_is_asked_for(options: dict[str, Any], draft: str | None) -> None:
+def test_when_the_bundled_draft_model_is_used(options: dict[str, Any], draft: str | None) -> None:
     with prepare(None, EngineOptions(**options)) as prepared:
         assert (prepared.draft.name if prepared.draft is not None else None) == draft
 
@@ -180,7 +182,7 @@ def test_the_default_model_runs_in_int8(name: str | None, weights: Any, format: 
         assert {wanted.format for wanted in prepared.wanted} == {format}
 
 
-def test_it_is_known_by_any_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundled_model_is_recognized_by_any_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(BUNDLED_FOLDER)
     with prepare("./mini", EngineOptions()) as prepared:
         assert {wanted.format for wanted in prepared.wanted} == {"int8"}

@@ -1,4 +1,4 @@
-"""The check for spills of the leaf kernels: that it finds what it is for, and nothing else."""
+"""The check for spills in leaf kernels finds spills, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "check_spills.py"
-# The asm leaves no vector register to the sum.
+# The asm leaves no vector register for the sum.
 ALL_REGISTERS = ", ".join(f'"xmm{number}"' for number in range(32))
 SOURCE = f"""
 typedef int V __attribute__((vector_size(64)));
@@ -35,7 +35,7 @@ void tile_group(const V* w, long groups, V* out) {{
   }}
 }}
 """
-# Two loops, one in the other; a sum is stored in `{outer}` and loaded in `{inner}`.
+# Two nested loops; a sum is stored in `{outer}` and loaded in `{inner}`.
 LISTING = """
 0000000000000000 <void headrace::(anonymous namespace)::{name}<2>(unsigned char const*)>:
    0:	push   %rbp
@@ -58,7 +58,7 @@ def check() -> ModuleType:
     spec = importlib.util.spec_from_file_location("check_spills", SCRIPT)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["check_spills"] = module  # where dataclasses look for it
+    sys.modules["check_spills"] = module  # where dataclasses look it up
     spec.loader.exec_module(module)
     return module
 
@@ -73,10 +73,10 @@ def check() -> ModuleType:
         ("vmovaps 0x80(%rsp),%zmm1", False),  # never a register
         ("vmovaps 0x40(%rsi),%zmm1", False),
         ("mov    0x40(%rsp),%rax", False),
-        ("vmovaps 0x40(%rbp),%zmm1", False),  # rbp is no frame here
+        ("vmovaps 0x40(%rbp),%zmm1", False),  # rbp is not a frame pointer here
     ],
 )
-def test_what_a_spill_is(check: ModuleType, inner: str, found: bool) -> None:
+def test_which_instructions_are_spills(check: ModuleType, inner: str, found: bool) -> None:
     text = LISTING.format(name="tile_int8", outer=NOTHING, inner=inner)
     [leaf] = check.read_leaves(text, {"tile_int8"}, "avx512")
     assert leaf.name == "void tile_int8<2>(unsigned char const*)" and leaf.loops == 1
@@ -124,12 +124,12 @@ def test_compiled_kernels(tmp_path: Path, spills: int) -> None:
     assert ("tile_int8" in run.stdout and "(%rsp),%zmm" in run.stdout) == bool(spills), run.stdout
     built.write_bytes(built.read_bytes().replace(b"GCC: (", b"any: ("))
     run = subprocess.run([sys.executable, str(SCRIPT), str(built)], capture_output=True, text=True)
-    assert (run.returncode, "no failure here" in run.stdout) == (0, bool(spills))
+    assert (run.returncode, "not a failure" in run.stdout) == (0, bool(spills))
 
 
-def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
+def test_missing_prerequisites_are_reported(tmp_path: Path) -> None:
     script = tmp_path / "scripts" / "check_spills.py"
     script.parent.mkdir()
     script.write_bytes(SCRIPT.read_bytes())
     run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
-    assert (run.returncode, "no build for x86-64" in run.stdout) == (0, True)
+    assert (run.returncode, "no x86-64 build found" in run.stdout) == (0, True)

@@ -1,4 +1,4 @@
-"""Routing by hand-made examples: the definition that all executors are held to."""
+"""Routing on hand-made examples: the definition for all executors."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def test_softmax_with_and_without_normalizing() -> None:
     assert gates(logits, top_k=1, scale=2.5) == pytest.approx([0, 2.5, 0, 0])
 
 
-def test_the_first_of_equals_is_chosen() -> None:
+def test_ties_go_to_the_lowest_index() -> None:
     assert gates([1, 2, 2, 2]) == pytest.approx([0, 0.5, 0.5, 0])
     assert gates([0, 0, 0, 0], top_k=3) == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
 
 
-def test_the_bias_of_a_sigmoid_chooses_but_does_not_count() -> None:
+def test_the_sigmoid_bias_affects_the_choice_but_not_the_gates() -> None:
     logits = [0.0, 0.0, np.log(3), -20.0]  # sigmoids 0.5, 0.5, 0.75, 0
     made = gates(logits, kind="sigmoid", bias=[0, -0.1, 0, 0.8], normalize=0)
     assert made == pytest.approx([0, 0, 0.75, 2e-9], rel=0.1)
@@ -37,7 +37,7 @@ def test_the_bias_of_a_sigmoid_chooses_but_does_not_count() -> None:
 
 
 def test_experts_are_chosen_in_the_best_groups_only() -> None:
-    # The largest is alone in its group; the sums of the two best say 1 and 2.
+    # The largest is alone in its group; the sums of the two best select groups 1 and 2.
     made = gates(
         [9, -9, -9, 2, 3, -9, 2, 2, -9], kind="sigmoid", top_k=3, groups=3, top_groups=2, normalize=0
     )

@@ -64,7 +64,7 @@ def test_what_fuses_into_a_linear() -> None:
     assert parts[-1] == ["rms_norm", "linear"]
 
 
-def test_a_value_that_others_read_is_not_swallowed() -> None:
+def test_a_value_with_other_readers_is_not_fused_away() -> None:
     def define(m: Builder) -> Value:
         table = m.weight("table", 10, 8)
         x = embed(m.tokens, table)
@@ -76,7 +76,7 @@ def test_a_value_that_others_read_is_not_swallowed() -> None:
     assert names == ["embed", "rms_norm", "fused_linear", "add", "add", "gather", "fused_linear"]
 
 
-def test_a_router_does_not_join_the_shared_expert_beside_it() -> None:
+def test_a_router_is_not_fused_with_the_shared_expert() -> None:
     def define(m: Builder) -> Value:
         x = embed(m.tokens, m.weight("x", 10, 8))
         logits = linear(x, m.weight("router", 4, 8), None)
@@ -177,7 +177,7 @@ def test_signatures_refuse_wrong_shapes(bad: tuple[int | str, ...]) -> None:
 
 
 @given(tokens=st.integers(1, 600), rows=st.integers(1, 40), fused=st.booleans())
-def test_buffers_alive_together_never_overlap(tokens: int, rows: int, fused: bool) -> None:
+def test_live_buffers_never_overlap(tokens: int, rows: int, fused: bool) -> None:
     program = program_of("qwen3")
     program = fuse(program) if fused else program
     plan = plan_arena(program, max_tokens=tokens, max_rows=rows)

@@ -1,4 +1,4 @@
-"""Each stage of the chain against its paper's or llama.cpp's formula, and draws against its distribution."""
+"""Each processor against the formula of its paper or of llama.cpp, and draws against their distribution."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_mirostat_holds_its_surprise() -> None:
             assert tau - 0.4 < np.mean(surprises[100:]) < tau + 1.6
 
 
-def test_penalties_look_no_further_than_repeat_last_n() -> None:
+def test_penalties_consider_only_repeat_last_n_tokens() -> None:
     logits = np.ones(5, np.float32)
     params = SamplingParams(repetition_penalty=2.0, presence_penalty=0.25, repeat_last_n=2)
     out = penalties.adjust(logits, params, prompt_ids=[0, 1], output_ids=[2])
@@ -113,7 +113,7 @@ def test_dry_by_hand() -> None:
     assert penalties.dry_penalties([4, 1, 2, 3, 9, 4, 1, 2], params) == {3: 1.0}
     assert penalties.dry_penalties([1, 2, 3, 9, 2], params) == {}  # one token is too short
     assert penalties.dry_penalties([1, penalties.BREAK, 3, 9, 1, penalties.BREAK], params) == {}
-    assert penalties.dry_penalties([7] * 5, params) == {7: 2.0}  # it has followed four of itself
+    assert penalties.dry_penalties([7] * 5, params) == {7: 2.0}  # it has followed itself four times
     endless = penalties.dry_penalties([7] * 2000, SamplingParams(dry_multiplier=1.0))
     assert endless == {7: penalties.MAX_DRY_PENALTY}
 
@@ -147,7 +147,9 @@ CHAINS: dict[str, dict[str, object]] = {
 
 
 def expected(logits: np.ndarray, params: SamplingParams, history: list[int]) -> np.ndarray:
-    """Probabilities by the definition's sets and plain float64 softmax, over both sides of the coin."""
+    """Probabilities from the definition's sets and a plain float64 softmax, over both outcomes of the
+    coin.
+    """
     x = penalties.adjust(logits, params, (), history, history)
     total = np.zeros(len(x))
     for coin, weight in ((0.0, params.xtc_probability), (1.0, 1.0 - params.xtc_probability)):

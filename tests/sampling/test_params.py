@@ -1,4 +1,4 @@
-"""SamplingParams refuses what cannot be honored and names the parameter."""
+"""SamplingParams rejects invalid values and names the parameter."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_value_outside_its_limits_is_refused_by_name(name: str, value: object)
 
 
 @pytest.mark.parametrize(("name", "value"), ACCEPTED)
-def test_a_value_at_its_limit_is_taken(name: str, value: object) -> None:
+def test_a_value_at_its_limit_is_accepted(name: str, value: object) -> None:
     assert getattr(SamplingParams(**{name: value}), name) == value  # type: ignore[arg-type]
 
 
@@ -99,7 +99,7 @@ def test_replacing_a_value_checks_it_too() -> None:
         replace(SamplingParams(), temperature=-5.0)
 
 
-def test_min_tokens_may_not_pass_max_tokens() -> None:
+def test_min_tokens_may_not_exceed_max_tokens() -> None:
     assert SamplingParams(min_tokens=4, max_tokens=4).min_tokens == 4
     with pytest.raises(InvalidRequest, match=r"min_tokens \(5\) is larger than max_tokens \(4\)") as raised:
         SamplingParams(min_tokens=5, max_tokens=4)

@@ -125,7 +125,7 @@ def test_draws_follow_the_softmax(temperature: float) -> None:
 
 
 def test_removing_other_tokens_does_not_change_a_tokens_noise() -> None:
-    """If the winner survives truncation, it wins again: what makes drafts agree with their model."""
+    """If the winner survives truncation, it wins again; this makes drafts agree with their model."""
     rng = np.random.default_rng(1)
     logits = rng.standard_normal(500).astype(np.float32)
     key = pinned.token_key(1, 0, 0)

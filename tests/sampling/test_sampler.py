@@ -1,4 +1,4 @@
-"""The native sampler gives what the definition gives, whatever the batch, the order and the threads."""
+"""The native sampler equals the definition, for any batch, order and number of threads."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def params_strategy(vocabulary: int) -> st.SearchStrategy[SamplingParams]:
 
 
 def mirostat_strategy(params: SamplingParams) -> st.SearchStrategy[SamplingParams]:
-    """The same with mirostat in the place of truncation, half of the time."""
+    """The same with mirostat instead of truncation, half of the time."""
     given = st.fixed_dictionaries(
         {
             "temperature": st.sampled_from([1e-310, 1e-3, 0.7, 1.0, 100.0]),
@@ -92,7 +92,7 @@ def cases(draw: st.DrawFn) -> tuple[int, int, list[tuple[str, SamplingParams]]]:
 
 
 def broken(ids: list[int], breakers: list[str]) -> list[int]:
-    """What DRY looks at, where each id is spelled as its number: by the whole text."""
+    """The input of DRY if each id is spelled as its number, computed from the whole text."""
     out, text = [], ""
     for token in ids:
         before, text = len(text), text + str(token)
@@ -210,7 +210,7 @@ def test_draws_follow_the_softmax_across_positions_and_rows() -> None:
         assert abs((a == b).mean() - share) < 5 * math.sqrt(share / a.size)
 
 
-def test_bad_rows_leave_the_others_unharmed() -> None:
+def test_bad_rows_do_not_affect_the_others() -> None:
     vocabulary = 1000
     logits = np.random.default_rng(7).standard_normal((6, vocabulary)).astype(np.float32)
     states = [SamplerState(MIX[3], 1, i, [], []) for i in range(6)]
@@ -270,7 +270,7 @@ def test_wrong_shapes_and_types_are_refused() -> None:
         Sampler(2**20, POOLS[1])
 
 
-def test_a_dead_end_says_so() -> None:
+def test_no_token_left_is_a_typed_error() -> None:
     state = SamplerState(SamplingParams(min_tokens=1, stop_token_ids=(3,)), 0, 0, [], [])
     only_three = np.array([8], np.uint32)
     sampled = Sampler(32, POOLS[1]).sample(np.zeros((1, 32), np.float32), [state], [only_three])

@@ -1,4 +1,4 @@
-"""Budgets of reasoning, token by token: what is counted, when the end is forced, where marks may stand."""
+"""Reasoning budgets, token by token: what is counted, when the end is forced, where markers may occur."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def limit(max_tokens: int | None, **more: object) -> ReasoningBudget:
 
 
 def forced_at(thinking: ReasoningState, tokens: list[int]) -> list[int]:
-    """How many tokens had been taken each time that something was forced; what is forced is taken too."""
+    """Number of tokens before each forced token; forced tokens are appended too."""
     places = []
     for count, token in enumerate(tokens):
         while thinking.forced is not None:
@@ -43,7 +43,7 @@ def test_the_end_comes_after_exactly_so_many_tokens(budget: int) -> None:
 
 
 @pytest.mark.parametrize("end", [[301], [302], list(b"</think>"), [303, *b"nk>"]])
-def test_reasoning_that_ends_by_itself_is_left_alone(end: list[int]) -> None:
+def test_reasoning_that_ends_by_itself_is_not_changed(end: list[int]) -> None:
     tokens = [97] * 5 + end + [97] * 30
     assert (
         forced_at(ReasoningState(limit(len(end) + 5, starts_in_reasoning=True), BYTES.__getitem__), tokens)
@@ -51,12 +51,12 @@ def test_reasoning_that_ends_by_itself_is_left_alone(end: list[int]) -> None:
     )
 
 
-def test_text_is_no_reasoning() -> None:
+def test_text_is_not_reasoning() -> None:
     assert forced_at(ReasoningState(limit(0), BYTES.__getitem__), [97, 300, 97, 97]) == []
     assert forced_at(ReasoningState(limit(0), BYTES.__getitem__), [*b"<thing>", 300, 97]) == []
 
 
-def test_a_mark_of_several_tokens_is_forced_whole() -> None:
+def test_a_marker_of_several_tokens_is_forced_completely() -> None:
     thinking = ReasoningState(
         limit(2, starts_in_reasoning=True, closing=tuple(b"</think>")), BYTES.__getitem__
     )
@@ -68,7 +68,7 @@ def test_a_mark_of_several_tokens_is_forced_whole() -> None:
     assert thinking.forced is None
 
 
-def test_reasoning_that_comes_again_is_counted_together() -> None:
+def test_repeated_reasoning_is_counted_together() -> None:
     again = limit(5, start=b"<think>", reopens=True)
     tokens = [97, 300, 97, 97, 97, 301, 97, 97, 300, 97, 97, 97, 97, 300, 97]
     # Three tokens, then two; the third time none is left.
@@ -90,7 +90,9 @@ def test_never_more_than_the_budget_whatever_is_generated() -> None:
 
 
 def drawn(thinking: ReasoningState, token: int, *, stops: bool = False) -> list[int]:
-    """What is taken when a token is drawn: it or what stands in its place, and what is forced after it."""
+    """The tokens appended when a token is drawn: the token or its replacement, and the forced ones after
+    it.
+    """
     taken = [thinking.instead_of(token, stops=stops)]
     thinking.take(taken[0])
     while thinking.forced is not None:
@@ -99,7 +101,7 @@ def drawn(thinking: ReasoningState, token: int, *, stops: bool = False) -> list[
     return taken
 
 
-def test_an_early_end_is_put_off() -> None:
+def test_an_early_end_is_replaced() -> None:
     wait = tuple(b"Wait")
     least = limit(None, starts_in_reasoning=True, min_tokens=6, continuation=wait)
     thinking = ReasoningState(least, BYTES.__getitem__)
@@ -110,7 +112,7 @@ def test_an_early_end_is_put_off() -> None:
     assert drawn(thinking, 301) == [301] and drawn(thinking, 1, stops=True) == [1]
     spelled = ReasoningState(least, BYTES.__getitem__)
     said = b"".join(BYTES[token] for letter in b"a</think>b" for token in drawn(spelled, letter))
-    assert said == b"a</think>b"  # the mark's last letter comes when there are six tokens
+    assert said == b"a</think>b"  # the marker's last letter comes after six tokens
     early = ReasoningState(
         limit(None, starts_in_reasoning=True, min_tokens=9, continuation=wait), BYTES.__getitem__
     )
@@ -118,7 +120,7 @@ def test_an_early_end_is_put_off() -> None:
     assert said == b"a</thinkWaitb"
 
 
-def test_before_and_after_the_reasoning_nothing_is_put_off() -> None:
+def test_nothing_is_replaced_outside_the_reasoning() -> None:
     least = limit(9, min_tokens=9, continuation=(87,))
     thinking = ReasoningState(least, BYTES.__getitem__)
     assert drawn(thinking, 1, stops=True) == [1]
@@ -129,7 +131,9 @@ def test_before_and_after_the_reasoning_nothing_is_put_off() -> None:
 
 
 def reasoning_tokens(tokens: list[int], *, starts_in_reasoning: bool) -> int:
-    """Counted from the whole text: tokens after the one that completes the start and before the end."""
+    """Counted from the whole text: tokens after the one that completes the start marker and before the
+    end.
+    """
     text, starts = b"", []
     for token in tokens:
         starts.append(len(text))

@@ -1,4 +1,4 @@
-"""The SQLite file: opened on use, brought to the current schema, safe between threads."""
+"""The SQLite file: opened on use, migrated to the current schema, safe between threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.storage.database import Database
 from headrace.storage.schema import MIGRATIONS
 
 
-def test_the_file_is_made_by_the_first_use_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_the_file_is_created_on_first_use_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "store.sqlite3"
     database = Database(path)
     assert not database.exists and not path.parent.exists()
@@ -23,7 +23,7 @@ def test_the_file_is_made_by_the_first_use_and_is_its_owners_alone(tmp_path: Pat
     database.close()
 
 
-def test_migrations_run_once_and_what_is_there_stays(tmp_path: Path) -> None:
+def test_migrations_run_once_and_keep_data(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite3"
     for _ in range(2):
         database = Database(path)
@@ -43,7 +43,7 @@ def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         Database(path).query("SELECT 1")
 
 
-def test_what_is_no_database_is_a_typed_error(tmp_path: Path) -> None:
+def test_an_invalid_file_is_a_typed_error(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite3"
     path.write_bytes(b"not a database" * 100)
     with pytest.raises(StoreError, match="not a database"):

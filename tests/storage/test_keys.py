@@ -1,4 +1,4 @@
-"""Keys in the store: hashed, revoked for good, never open again."""
+"""API keys: hashed, revoked permanently; a store that had a key stays protected."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_name_is_used_once_until_it_is_revoked() -> None:
     assert keys.add("a", KeyLimits())
 
 
-def test_looking_makes_no_file(tmp_path: Path) -> None:
+def test_reading_creates_no_file(tmp_path: Path) -> None:
     keys = Keys(Database(tmp_path / "none.sqlite3"))
     assert keys.all() == [] and not keys.ever() and keys.version() == 0
     assert list(tmp_path.iterdir()) == []

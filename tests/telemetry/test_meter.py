@@ -1,4 +1,4 @@
-"""What engine events say about latencies and use, and how a scraper sees it."""
+"""Metrics from engine events, and their exposition."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def samples(meter: ModelMetrics, accept: str = "") -> dict[str, float]:
     return found
 
 
-def test_the_times_of_a_request_are_those_of_the_definitions() -> None:
+def test_the_latencies_of_a_request_follow_the_definitions() -> None:
     meter = ran()
     for histogram, count, total in (
         (meter.first_token, 1, 2.0),
@@ -109,7 +109,7 @@ def test_every_metric_under_both_names() -> None:
     assert {name: found.get(name) for name in expected} == expected
 
 
-def test_open_metrics_for_those_who_ask() -> None:
+def test_open_metrics_by_accept_header() -> None:
     body, kind = expose(ran(), [report(ran())], accept="application/openmetrics-text")
     assert kind.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
@@ -123,7 +123,7 @@ def test_open_metrics_for_those_who_ask() -> None:
         ([RequestFailed(DeadlineExceeded("late"))], "error"),
     ],
 )
-def test_every_request_is_counted_once_by_its_end(last: list[EngineEvent], name: str) -> None:
+def test_every_request_is_counted_once_by_finish_reason(last: list[EngineEvent], name: str) -> None:
     meter = ModelMetrics()
     RequestMetrics(meter, 0.0).take(last, 1.0)
     assert dict(meter.ended) == {name: 1}

@@ -1,4 +1,4 @@
-"""Made-up training data and tiny shapes, so that every recipe runs in seconds."""
+"""Generated training data and tiny shapes, so that every recipe runs in seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 TRAIN = Path(__file__).resolve().parents[2] / "train"
-# The first is a page of everyday use, the next two name each other, the last is left out: no page names it.
+# The first is of everyday use, the next two reference each other, the last is left out: no page
+# references it.
 PAGES = ("tar", "other", "third", "unknown")
 VERBS = ("List", "Remove", "Create", "Show", "Open", "Copy")
 NOUNS = ("file", "user", "branch", "package", "image", "port")
@@ -22,7 +23,7 @@ NOUNS = ("file", "user", "branch", "package", "image", "port")
 
 @pytest.fixture
 def recipes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Makes the recipes importable; what a test imports goes with it."""
+    """Makes the recipes importable, and unloads them after the test."""
     for package in ("torch", "safetensors", "matplotlib"):
         pytest.importorskip(package, reason="the recipes need the packages of headrace[train]")
     before = set(sys.modules)
@@ -35,7 +36,7 @@ def recipes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def made_up_data(tmp_path: Path) -> Path:
-    """A data folder with everything that the recipes read, a few kilobytes of it."""
+    """A data folder with small amounts of everything that the recipes read, a few kilobytes."""
     data = tmp_path / "data"
     for folder in ("text", "sql/text2sql", "intents/clinc150", "ner/wnut17", "ner/btc", "pii"):
         (data / folder).mkdir(parents=True)

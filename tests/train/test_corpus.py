@@ -1,4 +1,4 @@
-"""The training text of the shipped model: cut into chapters, cleaned, refused where it is missing."""
+"""The training text of the bundled model: split into chapters, cleaned; missing data is an error."""
 
 from __future__ import annotations
 

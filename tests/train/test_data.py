@@ -1,4 +1,4 @@
-"""The parts of the mixture: what they read, how they say it, and that what is held out stays out."""
+"""The parts of the mixture: what they read and generate, and that held-out data stay held out."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ TRAIN = Path(__file__).resolve().parents[2] / "train"
         (r"echo \{\{x\}\}", "echo {{x}}"),
     ],
 )
-def test_commands_lose_the_marks_of_their_page(page: str, clean: str) -> None:
+def test_commands_lose_the_markup_of_their_page(page: str, clean: str) -> None:
     assert importlib.import_module("data.shell").clean_command(page) == clean
 
 
-def test_tasks_lose_the_marks_of_their_page() -> None:
+def test_tasks_lose_the_markup_of_their_page() -> None:
     clean = importlib.import_module("data.shell").clean_task
     assert clean("e[x]tract a g[z]ipped `tar` archive") == "Extract a gzipped tar archive"
 
 
-def test_held_out_words_are_no_words_of_training() -> None:
+def test_held_out_wordings_do_not_occur_in_training() -> None:
     rephrase = importlib.import_module("data.rephrase")
     usual, held_out = rephrase.USUAL, rephrase.HELD_OUT
     assert not set(usual.frames + usual.named_frames) & set(held_out.frames + held_out.named_frames)
@@ -50,7 +50,7 @@ def test_held_out_words_are_no_words_of_training() -> None:
         assert not set(others) & {word, *usual.synonyms.get(word, ())}, word
 
 
-def test_a_held_out_task_is_never_in_the_words_of_its_page(made_up_data: Path) -> None:
+def test_a_held_out_task_never_has_the_wording_of_its_page(made_up_data: Path) -> None:
     shell = importlib.import_module("data.shell").Shell(made_up_data)
     usual = importlib.import_module("data.rephrase").USUAL
     for example, conversation in shell.held_out(100, 1):
@@ -71,7 +71,7 @@ def test_names_of_files_are_put_into_task_and_command_alike(made_up_data: Path) 
     assert all(command.partition(" | ")[0].rpartition(" ")[2] in task for task, command in filled)
 
 
-def test_everyday_tasks_say_what_their_commands_say() -> None:
+def test_everyday_tasks_match_their_commands() -> None:
     everyday = importlib.import_module("data.everyday").Everyday()
     random = np.random.default_rng(0)
     kept_back = [talk.messages[0]["content"] for talk in everyday.held_out()]
@@ -88,7 +88,7 @@ def test_everyday_tasks_say_what_their_commands_say() -> None:
     ]
 
 
-def test_sql_is_written_with_names_quoted_where_they_must_be_and_read_again() -> None:
+def test_sql_quotes_names_only_if_required_and_round_trips() -> None:
     sql, figures = importlib.import_module("data.sql"), importlib.import_module("figures")
     conditions = (("home/team", "=", "O'Brien AND co"), ("points", ">", "12.5"))
     question = sql.Question("?", ("home/team", "points", "order"), "COUNT", "order", conditions)
@@ -144,7 +144,7 @@ def test_command_names() -> None:
     assert [name(line) for line in ("sudo apt update", "A=1 B=x make all", "ls")] == ["apt", "make", "ls"]
 
 
-def test_a_dialogue_is_written_as_headrace_writes_it(made_up_data: Path) -> None:
+def test_a_dialogue_is_rendered_as_by_headrace(made_up_data: Path) -> None:
     dialogue = importlib.import_module("dialogue")
     tools = importlib.import_module("data.tool_calls").ToolCalls()
     source = dialogue.TEMPLATE_PATH.read_text()
@@ -161,7 +161,7 @@ def test_a_dialogue_is_written_as_headrace_writes_it(made_up_data: Path) -> None
         assert writer.text(talk) == theirs
 
 
-def test_the_assistants_turns_are_learned_with_their_ends() -> None:
+def test_the_assistants_turns_are_trained_on_with_their_ends() -> None:
     dialogue = importlib.import_module("dialogue")
     tokenizer = dialogue.make_tokenizer(["some text " * 9], 300)
     writer = dialogue.Writer(tokenizer)
@@ -171,13 +171,13 @@ def test_the_assistants_turns_are_learned_with_their_ends() -> None:
     tokens = writer.tokens(talk)
     learned = tokenizer.decode(tokens.ids[tokens.learned].tolist(), skip_special_tokens=False)
     assert learned == "<tool_call>b</tool_call></s>c</s>"
-    # The marks of a call stay in what is decoded, those of the turns go.
+    # The markers of a call stay in decoded text, those of turns are removed.
     assert tokenizer.decode(tokens.ids.tolist()) == "a<tool_call>b</tool_call>ac"
     prompt = writer.prompt_ids(dialogue.up_to_turn(talk, 0))
     assert tokenizer.decode(prompt, skip_special_tokens=False) == "<s><|user|>a</s><|assistant|>"
 
 
-def test_texts_of_one_window_do_not_see_each_other() -> None:
+def test_texts_of_one_window_do_not_attend_to_each_other() -> None:
     torch = importlib.import_module("torch")
     sees = importlib.import_module("loop").sees(torch.tensor([[0, 0, 1, 1]]))[0, 0]
     assert sees.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
@@ -195,7 +195,7 @@ def test_a_missing_package_is_named() -> None:
 
 
 def _spelled(message: dict[str, object]) -> dict[str, object]:
-    """As a client would send it: a call has an id and its arguments are JSON text."""
+    """As a client would send it: a call has an id, and its arguments are JSON text."""
     if message["role"] == "tool":
         return message | {"tool_call_id": "1"}
     calls = message.get("tool_calls")

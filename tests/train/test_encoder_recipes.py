@@ -1,4 +1,4 @@
-"""The recipes of the encoders, tiny, on made-up data; pairs, spans, figures; the files they write."""
+"""The recipes of the encoders with tiny shapes and data: pairs, spans, metrics, and the files they write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("recipes")
 
 @pytest.fixture
 def trained(made_up_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with `embed` and `tagger`, of a few steps and the tokenizer of the same data."""
+    """A folder with `embed` and `tagger`, trained for a few steps, with a tokenizer from the same data."""
     sources = importlib.import_module("sources")
     monkeypatch.setattr(sources, "VOCABULARY", 400)
     monkeypatch.setattr(sources, "_DRAWN_FOR_TOKENIZER", 50)
@@ -78,8 +78,9 @@ def test_headrace_finds_what_the_recipe_finds(
     with torch.no_grad():
         encoded = tag.labeled(tag.HeadraceTokenizer(tokenizer, bos_id=0), texts[0].text, texts[0].labels)
         states = tagger.decoder.states(torch.tensor([encoded.ids]), torch.ones(1, 1, 1, len(encoded.ids)) > 0)
-        tagger.bias += 3.0  # after so few steps it finds nothing otherwise
-    monkeypatch.setattr(torch, "autocast", lambda *given: nullcontext())  # bfloat16 would choose others
+        tagger.bias += 3.0  # after so few steps it would find nothing otherwise
+    # bfloat16 would give different results
+    monkeypatch.setattr(torch, "autocast", lambda *given: nullcontext())
     theirs = tag.tag_texts(tagger, tokenizer, texts, torch.device("cpu"))
     _lift_bias(trained / "tagger/head.safetensors")
     with LLM(trained / "tagger", executor="reference", cache_dir=None) as llm:
@@ -99,7 +100,7 @@ def _lift_bias(path: Path) -> None:
     save_file(tensors | {"bias": tensors["bias"] + np.float32(3)}, path)
 
 
-def test_cards_have_the_figures(trained: Path, made_up_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cards_have_the_metrics(trained: Path, made_up_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn", reason="the baselines need headrace[train]")
     evaluate = importlib.import_module("evaluate_encoders")
     for name in ("embed", "tagger"):
@@ -112,7 +113,7 @@ def test_cards_have_the_figures(trained: Path, made_up_data: Path, monkeypatch: 
     assert config["is_causal"] is False and config["architectures"] == ["LlamaModel"]
 
 
-def test_equal_answers_are_not_told_apart(made_up_data: Path, tmp_path: Path) -> None:
+def test_equal_answers_are_not_negatives(made_up_data: Path, tmp_path: Path) -> None:
     import torch
 
     contrast = importlib.import_module("contrast")
@@ -149,7 +150,7 @@ def test_batches_hold_pairs_of_one_source(made_up_data: Path, tmp_path: Path) ->
         assert (batch.weights[0::2] == batch.weights[1::2]).all()
 
 
-def test_wanted_scores_give_the_entities_back() -> None:
+def test_target_scores_decode_to_the_entities() -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     spans, entities = importlib.import_module("spans"), importlib.import_module("data.entities")
@@ -173,7 +174,7 @@ def test_wanted_scores_give_the_entities_back() -> None:
     assert tag.entities(scores, encoded, labels) == wanted
 
 
-def test_entities_take_each_others_places() -> None:
+def test_entities_are_swapped() -> None:
     entities = importlib.import_module("data.entities")
     labels = ("person", "place")
     marks = (entities.Entity(0, 7, "person"), entities.Entity(12, 16, "place"))
@@ -188,7 +189,7 @@ def test_entities_take_each_others_places() -> None:
     assert mentions.swapped(text, 0.0, random) == text
 
 
-def test_a_worn_remark_has_words_left() -> None:
+def test_dropping_words_leaves_at_least_one() -> None:
     pairs = importlib.import_module("pairs")
     random = np.random.default_rng(1)
     made = {pairs.worn("what is the time", random) for _ in range(200)}
@@ -197,7 +198,7 @@ def test_a_worn_remark_has_words_left() -> None:
     assert {pairs.worn("hi", random) for _ in range(50)} == {"hi"}
 
 
-def test_f1_and_what_has_been_seen(made_up_data: Path) -> None:
+def test_f1_and_the_lookup_baseline(made_up_data: Path) -> None:
     pytest.importorskip("sklearn", reason="the baselines need headrace[train]")
     spans, baselines = importlib.import_module("spans"), importlib.import_module("baselines")
     sources = importlib.import_module("data.entities").read_tagged(made_up_data)

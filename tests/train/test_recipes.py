@@ -1,4 +1,4 @@
-"""Every recipe end to end, tiny, on made-up data: training, resuming, export, distillation, the card."""
+"""Every recipe end to end with tiny shapes and data: training, resuming, export, distillation, model card."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_mini_then_nano_then_their_cards(
     assert "accepted of 4 drafted tokens per step |" in (nano / "README.md").read_text()
 
 
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(
+def test_a_resumed_run_equals_an_uninterrupted_one(
     made_up_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _shrink(monkeypatch)
@@ -57,7 +57,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     assert resumed == whole != half
 
 
-def test_prompts_of_the_jobs_are_files_that_the_bench_reads(
+def test_prompt_files_are_readable_by_the_bench(
     made_up_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = importlib.import_module("prompts")
@@ -70,7 +70,7 @@ def test_prompts_of_the_jobs_are_files_that_the_bench_reads(
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_batches_that_other_processes_draw_are_the_same() -> None:
+def test_batches_from_other_processes_are_the_same() -> None:
     torch = importlib.import_module("torch")
     batch = importlib.import_module("mixture").Batch
 
@@ -84,7 +84,7 @@ def test_batches_that_other_processes_draw_are_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gone", "said"),
+    ("gone", "message"),
     [
         ("text/tldr_pages_en.tar.xz", "tldr_pages_en.tar.xz is missing: pass --data"),
         ("sql/text2sql/wikisql.json.bz2", "wikisql.json.bz2 is missing: pass --data"),
@@ -93,7 +93,7 @@ def test_batches_that_other_processes_draw_are_the_same() -> None:
 )
 def test_missing_data_is_named(
     gone: str,
-    said: str,
+    message: str,
     made_up_data: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -101,10 +101,10 @@ def test_missing_data_is_named(
 ) -> None:
     (made_up_data / gone).unlink()
     assert _run(monkeypatch, "mini", made_up_data, tmp_path / "work", tmp_path / "out") == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_too_little_memory_is_refused(
+def test_too_little_memory_is_an_error(
     made_up_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(importlib.import_module("recipe"), "LEAST_MEMORY_GIB", 1e6)
@@ -121,7 +121,7 @@ def test_another_seed_needs_another_folder(
     assert "holds a run of seed 1" in capsys.readouterr().err
 
 
-def test_transformers_loads_the_folder_and_says_the_same(
+def test_transformers_loads_the_folder_and_gives_the_same_tokens(
     made_up_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transformers = pytest.importorskip("transformers", reason="needs headrace[train]")

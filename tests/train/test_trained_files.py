@@ -1,4 +1,4 @@
-"""The files of the shipped models are those that `transformers` reads, with the same greedy tokens."""
+"""`transformers` reads the bundled models' files, and gives the same greedy tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TEXTS = (
     "extract a gzipped tar archive",
     "Table a (b, c)\nHow many b?",
 )
-# Of logits, where bfloat16 arithmetic may choose the other of two tokens that are as likely.
+# In logits; below this, bfloat16 arithmetic may choose the other of two nearly tied tokens.
 TIE = 0.02
 
 
@@ -23,7 +23,7 @@ GENERATES = [
 
 @pytest.mark.parametrize("name", GENERATES)
 @pytest.mark.parametrize(("executor", "gap"), [("reference", 0.0), ("native", TIE)])
-def test_transformers_says_the_same(name: str, executor: str, gap: float) -> None:
+def test_transformers_gives_the_same_tokens(name: str, executor: str, gap: float) -> None:
     transformers = pytest.importorskip("transformers", reason="needs headrace[train]")
     torch = pytest.importorskip("torch", reason="needs headrace[train]")
     folder = list_bundled()[name]

@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def here(folder: Path) -> Iterator[LoadedModel]:
-    """The model in this process, to compare with."""
+    """The model in this process, for comparison."""
     model = load_model(str(folder), OPTIONS)
     yield model
     model.close()
@@ -33,7 +33,7 @@ def here(folder: Path) -> Iterator[LoadedModel]:
 
 @pytest.fixture
 def start(folder: Path) -> Iterator[Callable[[], LoadedModel]]:
-    """Start the model in workers of their own, which end with the test."""
+    """Start the model in separate workers, which are stopped at the end of the test."""
     models: list[LoadedModel] = []
 
     def load() -> LoadedModel:

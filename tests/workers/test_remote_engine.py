@@ -1,4 +1,4 @@
-"""An engine in a worker process: the same answers as here, whatever happens to the process."""
+"""An engine in a worker process gives the same results as in this process, whatever happens to the worker."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def kill(model: LoadedModel, number: signal.Signals = signal.SIGKILL) -> None:
     os.kill(engine_of(model).worker_pid, number)
 
 
-def until(said: Callable[[], bool]) -> None:
-    """Wait for a state that nobody reports."""
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a state that has no notification."""
     deadline_s = time.monotonic() + 60
-    while not said():
+    while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.005)
 
 
-def test_a_worker_gives_the_bits_of_an_engine_here(remote: LoadedModel, here: LoadedModel) -> None:
+def test_a_worker_gives_the_bits_of_a_local_engine(remote: LoadedModel, here: LoadedModel) -> None:
     requests = [request(seed) for seed in range(8)]
     there = [Running(remote.engine, one) for one in requests]
     for mine, its in zip(requests, there, strict=True):
@@ -62,7 +62,7 @@ def test_a_worker_gives_the_bits_of_an_engine_here(remote: LoadedModel, here: Lo
     assert status.available_pages == status.page_count
 
 
-def test_votes_and_budgets_cross(remote: LoadedModel, here: LoadedModel) -> None:
+def test_votes_and_budgets_reach_the_worker(remote: LoadedModel, here: LoadedModel) -> None:
     params = SamplingParams(seed=5, max_tokens=30, n=6, stop=("0", "1", "%"))
     for scaling in (
         Scaling(vote=Vote("regex", "(.)$")),
@@ -78,7 +78,7 @@ def test_votes_and_budgets_cross(remote: LoadedModel, here: LoadedModel) -> None
         remote.engine.submit(replace(request(), scaling=function), lambda events: None)
 
 
-def test_refusals_are_those_of_an_engine_here(remote: LoadedModel, here: LoadedModel) -> None:
+def test_validation_errors_equal_those_of_a_local_engine(remote: LoadedModel, here: LoadedModel) -> None:
     wrong = [
         EngineRequest(prompt=()),
         EngineRequest(prompt=(10**6,)),
@@ -120,11 +120,11 @@ def test_a_full_queue_is_overloaded(remote: LoadedModel) -> None:
     until(lambda: remote.engine.status().waiting == 0)
 
 
-def test_unanswered_requests_run_again_to_the_same_bytes(remote: LoadedModel, here: LoadedModel) -> None:
+def test_unanswered_requests_are_replayed_to_the_same_bytes(remote: LoadedModel, here: LoadedModel) -> None:
     kill(remote, signal.SIGSTOP)
     requests = [request(seed) for seed in range(6)]
     there = [Running(remote.engine, one) for one in requests]
-    free = Running(remote.engine, request(None))  # draws a seed of its own, once
+    free = Running(remote.engine, request(None))  # draws its own seed, once
     late = Running(remote.engine, request(deadline_s=1e-6))
     left = Running(remote.engine, request())
     left.ticket.cancel()
@@ -139,7 +139,7 @@ def test_unanswered_requests_run_again_to_the_same_bytes(remote: LoadedModel, he
     assert (status.restarts, status.state) == (1, "running")
 
 
-def test_a_held_request_goes_on_where_it_was(remote: LoadedModel, here: LoadedModel) -> None:
+def test_a_paused_request_resumes_where_it_was(remote: LoadedModel, here: LoadedModel) -> None:
     long = replace(request(), params=replace(request().params, max_tokens=400))
     running = Running(remote.engine, long)
     running.next()
@@ -152,7 +152,7 @@ def test_a_held_request_goes_on_where_it_was(remote: LoadedModel, here: LoadedMo
     assert running.finish().bits == Running(here.engine, long).finish().bits
 
 
-def test_a_worker_that_makes_no_step_is_ended(
+def test_a_worker_that_makes_no_step_is_killed(
     remote: LoadedModel, here: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_engine, "LOOK_S", 0.1)
@@ -177,11 +177,11 @@ def failure(outcome: Outcome) -> HeadraceError:
     return event.error
 
 
-def test_answered_requests_fail_at_once_and_the_engine_goes_on(remote: LoadedModel) -> None:
-    long = replace(request(), params=replace(request().params, n=128, max_tokens=40))  # four at a time
+def test_answered_requests_fail_immediately_and_the_engine_recovers(remote: LoadedModel) -> None:
+    long = replace(request(), params=replace(request().params, n=128, max_tokens=40))  # four run concurrently
     running = Running(remote.engine, long)
     running.next()
-    kill(remote, signal.SIGSTOP)  # more events may be on their way
+    kill(remote, signal.SIGSTOP)  # no more events are in transit
     kill(remote)
     assert isinstance(failure(running.finish()), EngineStopped)
     assert Running(remote.engine, request()).finish().done
@@ -197,7 +197,7 @@ def test_cancel_while_a_worker_starts(remote: LoadedModel) -> None:
 
 
 class Patient(Running):
-    """One that waits in the queue through all the deaths."""
+    """A request that waits in the queue while workers die."""
 
     def next(self) -> None:
         for event in self._events.get(timeout=600):
@@ -208,7 +208,9 @@ class Patient(Running):
 def test_killed_at_random_points_under_streams(
     remote: LoadedModel, here: LoadedModel, kills: int, streams: int
 ) -> None:
-    """Each request has one terminal event; those that failed had begun; the others have the right bytes."""
+    """Each request has one terminal event; failed ones had produced events; the others have the right
+    bytes.
+    """
     expected = {seed: Running(here.engine, request(seed, 40)).finish().bits for seed in range(16)}
     outcomes: list[tuple[int, Outcome]] = []
     over = threading.Event()
@@ -263,10 +265,8 @@ def test_a_crash_loop_fails_with_its_cause(remote: LoadedModel, monkeypatch: pyt
         remote.engine.submit(request(), lambda events: None)
 
 
-def test_a_request_that_is_there_at_every_death_fails(
-    remote: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the request that kills its worker: it must not kill every worker there will be."""
+def test_a_request_present_at_every_crash_fails(remote: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a request may be the cause of the crashes: it must not kill every future worker."""
     monkeypatch.setattr(remote_engine, "FIRST_PAUSE_S", 0.001)
     kill(remote, signal.SIGSTOP)
     running = Running(remote.engine, request())
@@ -303,9 +303,9 @@ def test_close_ends_the_process_and_fails_what_runs(start: Callable[[], LoadedMo
 PARENT = """
 import sys, time
 from headrace.loading.options import EngineOptions
-from headrace.workers.worker_loader import WorkerLaunch
+from headrace.workers.worker_loader import WorkerLoader
 from headrace.workers.model_spec import ModelSpec
-launch = WorkerLaunch(ModelSpec(name="tiny", model=sys.argv[1], options=EngineOptions(threads=1)))
+launch = WorkerLoader(ModelSpec(name="tiny", model=sys.argv[1], options=EngineOptions(threads=1)))
 launch.plan(None)
 model = launch.load(lambda done, total: None)
 print(model.engine.worker_pid, flush=True)
@@ -325,7 +325,7 @@ def test_no_orphans_when_the_server_is_killed(folder: Path) -> None:
 
 
 def _gone(pid: int) -> bool:
-    """Ended, if perhaps not yet waited for by whoever took it over."""
+    """True if it has ended, even if its new parent has not reaped it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:

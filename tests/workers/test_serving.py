@@ -1,4 +1,4 @@
-"""`headrace serve` as a program: its workers die, its settings change, its disk is full, and it goes on."""
+"""`headrace serve` as a program: it survives dying workers, changed settings and a full disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BODY = {"prompt": "abc", "max_tokens": 20, "seed": 3, "temperature": 1.0}
 
 @dataclass
 class Served:
-    """A running server, in a folder of its own with its headrace.toml."""
+    """A running server, in its own folder with a headrace.toml."""
 
     process: subprocess.Popen[str]
     folder: Path
@@ -51,14 +51,14 @@ class Served:
     def configure(self, text: str) -> None:
         (self.folder / "headrace.toml").write_text(text)
 
-    def reload(self, said: str = "have been read again") -> None:
+    def reload(self, said: str = "settings reloaded") -> None:
         before = self.log.read_text().count(said)
         self.process.send_signal(signal.SIGHUP)
         until(lambda: self.log.read_text().count(said) > before)
 
 
 def until(said: Callable[[], bool]) -> None:
-    """Wait for a state that nobody reports."""
+    """Wait for a state that has no notification."""
     deadline_s = time.monotonic() + 60
     while not said():
         assert time.monotonic() < deadline_s
@@ -76,7 +76,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    """Start servers; each must end with 0 and leave no process behind."""
+    """Start servers; each must exit with 0 and leave no process behind."""
     started: list[Served] = []
 
     def start(*arguments: str, **environment: str) -> Served:
@@ -132,8 +132,10 @@ def rest(lines: queue.SimpleQueue[str | None]) -> list[str]:
     return found
 
 
-def test_a_killed_worker_costs_only_what_had_begun(serve: Callable[..., Served], models: Path) -> None:
-    """F1: an error event in streams that had begun; the rest is replayed; PID and socket stay."""
+def test_a_killed_worker_fails_only_requests_that_had_begun(
+    serve: Callable[..., Served], models: Path
+) -> None:
+    """F1: an error event in streams that had begun; the others are replayed; PID and socket stay."""
     served = serve(str(models / "llama3"))
     http = served.http()
     expected = http.post("/v1/completions", json=BODY).json()["choices"][0]["text"]
@@ -174,7 +176,9 @@ def in_use(http: httpx.Client) -> int:
 
 
 def test_a_second_sigterm_ends_streams_with_an_error(serve: Callable[..., Served], models: Path) -> None:
-    """F2: what is under way ends with an event by the deadline, exit 0, no orphans (the fixture looks)."""
+    """F2: in-flight requests end with an event by the deadline, exit 0, no orphans (checked by the
+    fixture).
+    """
     served = serve(str(models / "llama3"), "--drain-s", "60")
     http = served.http()
     [worker] = served.workers()
@@ -225,7 +229,7 @@ def test_two_models_in_one_budget(serve: Callable[..., Served], models: Path) ->
     assert metric(http, "headrace_model_state", model="qwen3", state="unloaded") == 1
 
 
-def test_settings_are_read_again_without_an_end_to_a_stream(
+def test_reload_does_not_interrupt_a_stream(
     serve: Callable[..., Served], models: Path, tmp_path: Path
 ) -> None:
     toml = f'[models.first]\npath = "{models}/llama3"\naliases = ["one"]\n'
@@ -240,7 +244,7 @@ def test_settings_are_read_again_without_an_end_to_a_stream(
     assert lines.get(timeout=60)
     os.kill(worker, signal.SIGSTOP)
     served.configure("[models.first\n")
-    served.reload("the settings stay as they were")
+    served.reload("settings are unchanged")
     served.configure(toml + "[models.second]\ncontexts = 3\n")
     served.reload("unknown 'contexts'")
     assert [card["id"] for card in http.get("/v1/models").json()["data"]] == ["first"]
@@ -252,14 +256,14 @@ def test_settings_are_read_again_without_an_end_to_a_stream(
     assert [card["id"] for card in http.get("/v1/models").json()["data"]] == ["second", "first"]
     http.post("/v1/models/second/load").raise_for_status()
     assert http.get("/v1/models/second").json()["context_length"] == 32
-    os.kill(worker, signal.SIGCONT)  # its model has been replaced, its stream goes on
+    os.kill(worker, signal.SIGCONT)  # its model has been replaced, its stream continues
     assert rest(lines)[-1] == "data: [DONE]"
     thread.join(60)
     until(lambda: worker not in served.workers())
-    served.configure("")  # the test's end stops the server as everyone else
+    served.configure("")  # stop this server like the others at the end of the test
 
 
-def test_a_full_disk_costs_log_lines_and_the_cache_only(
+def test_a_full_disk_affects_only_log_lines_and_the_cache(
     serve: Callable[..., Served], models: Path, tmp_path: Path
 ) -> None:
     """F3: every write to the cache and every use of the store fails as on a full disk."""

@@ -1,4 +1,4 @@
-"""Which models a server gets: from the command line, from `[models]`, or the shipped one."""
+"""The models of a server: from the command line, from `[models]`, or the bundled one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def specs(folder: Path, text: str, *models: str) -> list[ModelSpec]:
     return read_specs(models, settings, folders=[folder])
 
 
-def test_the_shipped_model_where_nothing_is_said(tmp_path: Path) -> None:
+def test_the_bundled_model_is_the_default(tmp_path: Path) -> None:
     [spec] = read_specs([], Settings(), folders=[tmp_path])
     assert (spec.name, spec.model, spec.keep_alive_s) == ("mini", "mini", -1)
 
@@ -64,7 +64,7 @@ def test_a_models_own_settings_win(tmp_path: Path) -> None:
         ('[models.a]\nkeep_alive = "long"', "a number of seconds, or never"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_tables_are_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         specs(tmp_path, text)
     assert message in caught.value.message

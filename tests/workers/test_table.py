@@ -1,4 +1,4 @@
-"""The models of a server: loading on first use, idleness, one memory budget, changes while it runs."""
+"""The models of a server: loading on first use, idle unloading, one memory budget, reconfiguration."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FakeModel:
 
 @dataclass
 class Machine:
-    """What launches need; `gate` holds loads up, `failures` end them."""
+    """Resources of launches; `gate` blocks loads, `failures` make them fail."""
 
     loads: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
@@ -120,7 +120,7 @@ def states(table: ModelManager) -> dict[str, str]:
     return {entry.name: entry.state for entry in table.entries}
 
 
-def test_a_model_loads_once_for_all_who_wait() -> None:
+def test_a_model_loads_once_for_concurrent_requests() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
         assert states(table) == dict.fromkeys(SIZES, "unloaded")
         entry = table.find("middle")
@@ -130,14 +130,14 @@ def test_a_model_loads_once_for_all_who_wait() -> None:
         assert entry.uses == 5
         for _, release in paused:
             release()
-            release()  # once is enough
+            release()  # releasing once is enough
         assert entry.uses == 0
         assert states(table)["middle"] == "loaded"
 
     run(test)
 
 
-def test_names_aliases_and_strangers() -> None:
+def test_names_aliases_and_unknown_models() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
         assert table.find(None) is table.find("gpt-4o") is table.default
         for name in ("", "../etc/passwd", "large"):
@@ -150,7 +150,7 @@ def test_names_aliases_and_strangers() -> None:
     run(test, spec("small", aliases=("gpt-4o",)), spec("middle"))
 
 
-def test_a_long_load_is_503_and_goes_on() -> None:
+def test_a_long_load_is_503_and_continues() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
         machine.gate = asyncio.Event()
         entry = table.default
@@ -165,7 +165,7 @@ def test_a_long_load_is_503_and_goes_on() -> None:
     run(test, load_wait_s=0.01)
 
 
-def test_what_prevents_a_load_is_said_and_tried_again() -> None:
+def test_a_load_error_is_reported_and_retried() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
         machine.failures["small"] = CorruptFile("cut short")
         with pytest.raises(CorruptFile):
@@ -179,7 +179,7 @@ def test_what_prevents_a_load_is_said_and_tried_again() -> None:
     run(test)
 
 
-def test_idle_models_make_room_least_recently_used_first() -> None:
+def test_idle_models_are_evicted_least_recently_used_first() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
         for name in ("small", "middle", "small"):
             _, release = await table.acquire(table.find(name))
@@ -207,9 +207,9 @@ def test_a_model_in_use_is_never_unloaded() -> None:
     run(test)
 
 
-def test_what_never_fits_says_so() -> None:
+def test_a_model_that_never_fits_is_reported() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
-        _, release = await table.acquire(table.find("small"))  # which has nothing to do with it
+        _, release = await table.acquire(table.find("small"))  # an unrelated user
         with pytest.raises(ModelTooLarge, match=r"needs 80, .* it does not fit this server") as caught:
             await table.acquire(table.find("large"))
         assert caught.value.status == 400
@@ -218,10 +218,10 @@ def test_what_never_fits_says_so() -> None:
     run(test, memory_bytes=60)
 
 
-def test_two_loads_at_once_share_the_budget() -> None:
+def test_concurrent_loads_share_the_budget() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
         results = await asyncio.gather(
-            table.acquire(table.find("middle")), table.pause(table.find("large")), return_exceptions=True
+            table.acquire(table.find("middle")), table.acquire(table.find("large")), return_exceptions=True
         )
         assert [isinstance(result, Overloaded) for result in results].count(True) == 1
 
@@ -270,7 +270,7 @@ def test_unload_waits_for_the_last_use() -> None:
     run(test)
 
 
-def test_a_failed_engine_can_be_loaded_anew() -> None:
+def test_a_failed_engine_can_be_loaded_again() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
         model, release = await table.acquire(table.default)
         release()

@@ -1,4 +1,4 @@
-"""What crosses the pipe: every message comes back as it was, and nothing else is let in."""
+"""The protocol: every message round-trips, and anything else is rejected."""
 
 from __future__ import annotations
 
@@ -131,23 +131,23 @@ FROM_WORKER: list[FromWorker] = [
 ]
 
 
-def test_orders_come_back_as_they_were() -> None:
+def test_messages_to_workers_round_trip() -> None:
     for message in TO_WORKER:
         assert read_to_worker(frame(message)[HEADER_BYTES:]) == message
     assert {type(message) for message in TO_WORKER} == set(get_args(ToWorker))
 
 
-def test_what_workers_say_comes_back_as_it_was() -> None:
+def test_messages_from_workers_round_trip() -> None:
     for message in FROM_WORKER:
         assert read_from_worker(frame(message)[HEADER_BYTES:]) == message
-    said = {type(message) for message in FROM_WORKER}
-    assert set(get_args(FromWorker)) - said == {
+    kinds = {type(message) for message in FROM_WORKER}
+    assert set(get_args(FromWorker)) - kinds == {
         ModelRejected,
         StepEvents,
     }  # whose errors and events are compared below
 
 
-def test_every_kind_of_event_comes_back_as_it_was() -> None:
+def test_every_kind_of_event_round_trips() -> None:
     step = read_from_worker(step_frame(STATUS, [(5, EVENTS[:2]), (7, EVENTS[2:])])[HEADER_BYTES:])
     assert isinstance(step, StepEvents)
     assert step.status == STATUS
@@ -168,7 +168,7 @@ def test_every_kind_of_event_comes_back_as_it_was() -> None:
         OutOfMemory("full", needed_bytes=5),
     ],
 )
-def test_errors_reply_the_same_on_the_other_side(error: HeadraceError) -> None:
+def test_errors_give_the_same_reply_on_the_other_side(error: HeadraceError) -> None:
     refused = read_from_worker(frame(ModelRejected(error))[HEADER_BYTES:])
     assert isinstance(refused, ModelRejected)
     step = read_from_worker(step_frame(STATUS, [(1, [RequestFailed(error)])])[HEADER_BYTES:])
@@ -182,7 +182,7 @@ def test_errors_reply_the_same_on_the_other_side(error: HeadraceError) -> None:
         assert (back.status, back.kind, back.exit_code) == (error.status, error.kind, error.exit_code)
 
 
-def test_an_error_of_a_class_that_this_side_does_not_know_replies_the_same() -> None:
+def test_an_error_of_an_unknown_class_gives_the_same_reply() -> None:
     class Strange(InvalidRequest):
         status = 418
         code = "teapot"
@@ -218,18 +218,18 @@ def test_wrong_types_are_named() -> None:
     with pytest.raises(BadFrame, match="int"):
         read_to_worker(frame(Cancel("x"))[HEADER_BYTES:])  # type: ignore[arg-type]
     with pytest.raises(BadFrame, match="Invalid value"):
-        read_to_worker(frame(LoadProgress(1, 2))[HEADER_BYTES:])  # the other direction's
+        read_to_worker(frame(LoadProgress(1, 2))[HEADER_BYTES:])  # a message of the other direction
     with pytest.raises(BadFrame):
         read_events([(99, b"\x80")])  # type: ignore[list-item]
 
 
-def test_what_is_too_large_is_not_sent() -> None:
+def test_a_too_large_message_is_not_sent() -> None:
     with pytest.raises(BadFrame, match="at most"):
         frame(PlanModel("x" * (FRAME_LIMIT_BYTES + 1), OPTIONS))
 
 
 def test_every_field_of_a_request_is_covered() -> None:
-    """A new field of a request must differ from its default above, so that its crossing is tested."""
+    """A new field of a request must differ from its default above, so that its transfer is tested."""
     plain = EngineRequest(prompt=(1,))
     for field in fields(EngineRequest):
         assert getattr(REQUEST, field.name) != getattr(plain, field.name), field.name
@@ -250,7 +250,7 @@ class Ends:
         self.other.close()
 
 
-def test_frames_arrive_in_order_however_they_are_cut() -> None:
+def test_frames_arrive_in_order_however_they_are_split() -> None:
     with Ends() as ends:
         data = frame(Cancel(1)) + frame(LoadModel()) + frame(Cancel(2))
         for byte in data:
@@ -278,7 +278,7 @@ def test_a_length_beyond_the_limit_is_refused_before_it_is_read() -> None:
             ends.pipe.read()
 
 
-def test_writing_to_nobody_does_no_harm() -> None:
+def test_writing_to_a_closed_pipe_is_ignored() -> None:
     with Ends() as ends:
         ends.other.close()
         for _ in range(100):
@@ -286,7 +286,7 @@ def test_writing_to_nobody_does_no_harm() -> None:
         assert ends.pipe.read() is None
 
 
-def test_no_function_crosses() -> None:
+def test_functions_are_rejected() -> None:
     order = Submit(1, EngineRequest(prompt=(1,), scaling=Scaling(vote=Vote("last_number"))), False)
     body = frame(order)[HEADER_BYTES:]
     assert read_to_worker(body) == order

@@ -1,1 +1,1 @@
-"""What the chat models learn from: one file per part of the mixture."""
+"""Training data of the chat models: one file per part of the mixture."""

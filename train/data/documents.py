@@ -11,7 +11,7 @@ SHORTEST = 400  # characters
 
 
 def read_documents(data: Path) -> list[str]:
-    """Each document without its front matter, long lines of symbols and images. Raises MissingData."""
+    """Each document without front matter, long lines of symbols, and images. Raises MissingData."""
     files = read_archive(data / ARCHIVE)
     texts = (_clean(text) for name, text in sorted(files.items()) if name.endswith(ENDINGS))
     return [text for text in texts if len(text) >= SHORTEST]

@@ -1,4 +1,4 @@
-"""A text to repeat with one word changed: to copy is what names and values in SQL and calls need too."""
+"""Repeat a text with one word changed; trains copying, which names and values in SQL and calls need too."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _WORD = re.compile(r"\b[A-Za-z]{4,12}\b")
 
 
 class Edits:
-    """Draws pieces of texts; most have a word to be replaced wherever it stands."""
+    """Draws passages; in most, one word must be replaced wherever it occurs."""
 
     name = "edits"
 
@@ -38,7 +38,7 @@ class Edits:
         return ask(pick(_ASKS, random).format(old=old, new=new, text=text), answer)
 
     def _piece(self, random: Generator) -> str:
-        """Whole lines, which in a novel are paragraphs, with a word in them."""
+        """Whole lines (paragraphs, in a novel) that contain words."""
         while True:
             lines = pick(self._texts, random).split("\n")
             at = int(random.integers(len(lines)))
@@ -53,6 +53,6 @@ class Edits:
 
     @staticmethod
     def _word(text: str, random: Generator) -> str:
-        """Of two words the one that stands there more often."""
+        """Of two words the one that occurs more often in the text."""
         found = _WORD.findall(text)
         return max((pick(found, random), pick(found, random)), key=found.count)

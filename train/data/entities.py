@@ -1,4 +1,4 @@
-"""Texts with their entities, from WNUT17, the Broad Twitter Corpus and Presidio's synthetic sentences."""
+"""Texts with entities, from WNUT17, the Broad Twitter Corpus and Presidio's synthetic sentences."""
 
 import json
 import lzma
@@ -12,10 +12,10 @@ from numpy.random import Generator
 from data.words import pick
 
 WNUT, BTC, PII = "ner/wnut17", "ner/btc", "pii/generated_large.json.xz"
-HELD_OUT_OF = 3  # one template of so many is not learned from
+HELD_OUT_OF = 3  # one template in this many is held out
 
-# What the corpora call things, and what a person would. They disagree about what an entity is, so labels that
-# they share have names of their own.
+# Natural names for the corpora's labels. The corpora define entities differently, so labels that they
+# share get different names.
 WNUT_LABELS = {
     "person": "person",
     "location": "location",
@@ -64,7 +64,7 @@ class Tagged:
 
 @dataclass(frozen=True, slots=True)
 class TaggedSources:
-    """Texts to learn from, by corpus, and texts to measure on."""
+    """Training texts by corpus, and evaluation texts."""
 
     learned: dict[str, list[Tagged]]
     held_out: dict[str, list[Tagged]]
@@ -72,13 +72,13 @@ class TaggedSources:
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """What a corpus names by each label, to be put in the place of each other (Dai and Adel 2020)."""
+    """Entities of a corpus by label, used to replace each other (Dai and Adel 2020)."""
 
     by_label: dict[str, list[str]]
 
     @staticmethod
     def of(texts: Sequence[Tagged]) -> "Mentions":
-        """Those of the texts, each as often as it is there."""
+        """Collect the entities of the texts, with repetitions."""
         found: dict[str, list[str]] = {}
         for text in texts:
             for entity in text.entities:
@@ -86,7 +86,7 @@ class Mentions:
         return Mentions(found)
 
     def swapped(self, text: Tagged, share: float, random: Generator) -> Tagged:
-        """The text with about that share of its entities replaced; they must be in order and apart."""
+        """The text with about this share of its entities replaced; they must be ordered and disjoint."""
         made, entities, at = "", list[Entity](), 0
         for entity in text.entities:
             made += text.text[at : entity.start]
@@ -99,7 +99,7 @@ class Mentions:
 
 
 def read_tagged(data: Path) -> TaggedSources:
-    """Raises MissingData naming the first file that is not there."""
+    """Raises MissingData naming the first missing file."""
     tweets = [read_conll(data / BTC / f"{part}.conll.xz", BTC_LABELS) for part in "abefgh"]
     pii = _read_pii(data / PII)
     learned = {
@@ -115,7 +115,7 @@ def read_tagged(data: Path) -> TaggedSources:
 
 
 def read_conll(path: Path, names: dict[str, str]) -> list[Tagged]:
-    """Sentences of a file of words with B-, I- and O marks; words are joined by blanks."""
+    """Sentences from a file with B-, I- and O tags; words are joined by spaces."""
     found: list[Tagged] = []
     for block in _read(path).split("\n\n"):
         rows = [line.split("\t") for line in block.splitlines() if "\t" in line]

@@ -1,8 +1,8 @@
-"""Everyday task → shell command: `everyday.txt`, written for this recipe.
+"""Everyday task -> shell command: `everyday.txt`, written for this recipe.
 
-Each of its lines is a command, `::`, and wordings of its task between bars; the last of three or more is kept
-for measuring. A word in braces is a name or a number, the same in task and command; where a wording has no
-place for it the command shows what belongs there, as the tldr pages do.
+Each line is a command, `::`, and wordings of its task between bars; the last of three or more wordings is
+held out for evaluation. A word in braces is a name or a number, the same in task and command; if a wording
+has no place for it, the command shows a placeholder, as in the tldr pages.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from data.words import EXTENSIONS, FOLDERS, PACKAGES, STEMS, pick, words
 FILE = Path(__file__).with_name("everyday.txt")
 FEWEST_TO_HOLD_OUT = 3
 
-# Wordings that begin so are questions or names of things: they stand as they are.
+# Wordings that begin like this are questions or noun phrases, and are not rephrased.
 _NO_VERBS = frozenset(
     words("base64 case checksum diff files help how is long md5 number numeric what when where which who")
 )
@@ -30,7 +30,7 @@ _TEXTS = words("error warning TODO hello timeout admin version password color fa
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """What is shown where no value is given, and how a value is drawn."""
+    """The placeholder if no value is given, and how a value is drawn."""
 
     shown: str
     draw: Callable[[Generator], object]
@@ -85,7 +85,7 @@ class Everyday:
         self._tasks = [_task(line) for line in FILE.read_text().splitlines()]
 
     def draw(self, random: Generator) -> Conversation:
-        """A task in one of the wordings to learn from, said in some manner."""
+        """A task in one of its training wordings, rephrased."""
         task = self._tasks[random.integers(len(self._tasks))]
         wording = pick(task.wordings, random)
         if wording.partition(" ")[0] not in _NO_VERBS:
@@ -95,7 +95,7 @@ class Everyday:
         return _filled(task.command, wording, random)
 
     def held_out(self) -> list[Conversation]:
-        """Every task that has one in its wording for measuring."""
+        """Every task that has a held-out wording, in that wording."""
         random = np.random.default_rng(0)
         return [_filled(task.command, task.held_out, random) for task in self._tasks if task.held_out]
 

@@ -1,4 +1,4 @@
-"""Remarks and what their speakers want, from CLINC150 (small)."""
+"""User utterances and their intents, from CLINC150 (small)."""
 
 import json
 import lzma
@@ -9,11 +9,11 @@ from corpus import MissingData
 FILE = "intents/clinc150/data_small.json.xz"
 
 Remark = tuple[str, str]
-"""What is said, and the intent."""
+"""The utterance, and its intent."""
 
 
 def read_intents(data: Path) -> dict[str, list[Remark]]:
-    """The splits `train`, `val` and `test`, all of known intents. Raises MissingData."""
+    """The splits `train`, `val` and `test`, in-scope intents only. Raises MissingData."""
     path = data / FILE
     if not path.is_file():
         raise MissingData(f"{path} is missing: pass --data the folder that holds {FILE}")

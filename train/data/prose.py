@@ -1,4 +1,4 @@
-"""English prose: whole novels as running text, and the same as conversations that continue a story."""
+"""English prose: whole novels as running text, and as conversations that continue a story."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +10,10 @@ from numpy.random import Generator
 
 from data.words import pick
 
-# Held out whole. The first is what the story model `novelette` is measured on too.
+# Held out completely. The first is also the evaluation text of the story model `novelette`.
 HELD_OUT = ("Burnett_Princess_1905.txt", "Doyle_Lost_1912.txt", "Wcollins_Basil_1852.txt")
 
-PLAIN_SHARE = 0.35  # of the conversations: the plainer novels are a twentieth of the text
+PLAIN_SHARE = 0.35  # of the conversations; plainer novels are a twentieth of the text
 _ASKS = (
     "Continue the story: {}",
     "Continue this story:\n{}",
@@ -28,7 +28,7 @@ _LONGEST_ANSWER = 900
 
 @dataclass(frozen=True, slots=True)
 class Novels:
-    """Chapters to train on, the plain novels apart, and the held-out novels by file name."""
+    """Training chapters, with the plain novels separate, and the held-out novels by file name."""
 
     plain: list[str]
     other: list[str]
@@ -52,7 +52,7 @@ def read_novels(data: Path) -> Novels:
 
 
 class Stories:
-    """Draws a passage and asks for what follows it."""
+    """Draws a passage, with its continuation as the answer."""
 
     name = "stories"
 

@@ -1,4 +1,4 @@
-"""Says the same task in other words: imperatives, questions, synonyms, dropped articles."""
+"""Rephrases a task: imperatives, questions, synonyms, dropped articles."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from data.words import pick
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """Ways to say a task: `frames` hold `{}` for the task; `synonyms` map a word to others for it."""
+    """Ways to phrase a task: `frames` contain `{}` for the task; `synonyms` map a word to alternatives."""
 
     frames: tuple[str, ...]
     named_frames: tuple[str, ...]
@@ -19,7 +19,7 @@ class Manner:
 
 PLAIN = "{}"
 
-# To learn from.
+# For training.
 USUAL = Manner(
     frames=(
         "how do I {}?",
@@ -96,7 +96,7 @@ USUAL = Manner(
     },
 )
 
-# To measure with: nothing of it is learned from.
+# For evaluation: nothing of it occurs in training.
 HELD_OUT = Manner(
     frames=(
         "help me {}",
@@ -149,9 +149,9 @@ _ASIDE = re.compile(r" ?\([^()]*\)")
 
 
 def rephrase(task: str, tool: str, manner: Manner, random: Generator, *, plain_share: float = 0.3) -> str:
-    """`task`, a description that begins with a verb, in another form; it names `tool` unless that is empty.
+    """`task`, a description that begins with a verb, rephrased; it names `tool` unless that is empty.
 
-    `plain_share` of the results keep the task's own form, with its words changed or not.
+    `plain_share` of the results keep the sentence form, with or without changed words.
     """
     if random.random() < 0.5:
         task = _ASIDE.sub("", task) or task

@@ -1,4 +1,4 @@
-"""Task → shell command, from the tldr pages."""
+"""Task -> shell command, from the tldr pages."""
 
 import re
 from collections import Counter, defaultdict
@@ -15,8 +15,9 @@ from data.words import EXTENSIONS, FOLDERS, PACKAGES, STEMS, pick, words
 
 ARCHIVE = "text/tldr_pages_en.tar.xz"
 
-# Of the archive's 30,000 examples a small model learns few well, so it is given those of commands that people
-# meet: on these platforms, used on the page of another command too. More often what is used every day.
+# A small model learns few of the archive's 30,000 examples well, so it gets those of common commands:
+# pages of these platforms that are also used on another command's page. Commands of daily use are
+# drawn more often.
 PLATFORMS = ("common", "linux")
 EVERYDAY_WEIGHT = 2.0
 EVERYDAY = words(
@@ -38,7 +39,7 @@ FILLED_SHARE = 0.3
 
 _EXAMPLE = re.compile(r"^- (.+?):?\n\n`(.+)`$", re.MULTILINE)
 _WORD = re.compile(r"[\w.+-]+")
-# What a task calls a thing, where it stands in the command, what else it may be named.
+# The noun phrase in a task, how it occurs in the command, and what it may be replaced with.
 _FILLS = (
     (r"file", r"path/to/(?:input_)?file(\.\w+)?(?![\w/.])", STEMS),
     (r"(?:\w+ )?(?:image|archive|script)", r"path/to/\w+(\.\w+)(?![\w/.])", STEMS),
@@ -49,7 +50,7 @@ _FILLS = (
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One example of a page. `ambiguous`: other commands do what is said in the same words."""
+    """One example of a page. `ambiguous`: other commands have the same task text."""
 
     tool: str
     task: str
@@ -69,7 +70,7 @@ class Shell:
         self._cumulative = np.cumsum(weights / weights.sum())
 
     def draw(self, random: Generator) -> Conversation:
-        """An example in usual words, with file names in it where it has room for them."""
+        """An example in training wording, with file names filled in if possible."""
         at = int(np.searchsorted(self._cumulative, random.random()))
         example = self.examples[min(at, len(self.examples) - 1)]
         task, command = example.task, example.command
@@ -81,7 +82,7 @@ class Shell:
     def held_out(
         self, count: int, seed: int, *, everyday: bool = False
     ) -> list[tuple[Example, Conversation]]:
-        """Examples of all pages alike, in words never learned from; the ambiguous ones name their tool."""
+        """Examples from all pages equally, in held-out wordings; ambiguous ones name their tool."""
         random = np.random.default_rng([seed, 1])
         chosen = [e for e in self.examples if not everyday or e.weight >= EVERYDAY_WEIGHT]
         picks = random.permutation(len(chosen))[:count]
@@ -89,14 +90,14 @@ class Shell:
 
 
 def held_out_question(example: Example, manner: Manner, random: Generator) -> Conversation:
-    """The example in the words of `manner`, never in the page's own form."""
+    """The example in the wording of `manner`, never as on the page."""
     tool = example.tool if example.ambiguous else ""
     return ask(rephrase(example.task, tool, manner, random, plain_share=0.0), example.command)
 
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """A page of the archive: `family` is the command's first word, which its sub-commands share."""
+    """A page of the archive: `family` is the command's first word, shared by its subcommands."""
 
     tool: str
     family: str
@@ -116,21 +117,21 @@ def _read_pages(path: Path) -> list[Example]:
 
 
 def _page(name: str, text: str) -> _Page:
-    """The page, without examples when it is of another platform."""
+    """The page, without examples if it is of another platform."""
     *_, platform, file = name.split("/")
     tool = text.partition("\n")[0].removeprefix("#").strip()
     weight = EVERYDAY_WEIGHT if file.removesuffix(".md").partition("-")[0] in EVERYDAY else 1.0
     examples = [
         (clean_task(task), clean_command(command))
         for task, command in _EXAMPLE.findall(text)
-        # Keys pressed inside a program, and pointers to other pages, are no commands.
+        # Keystrokes inside a program, and references to other pages, are not commands.
         if not task.startswith("[Interactive]") and not command.startswith(("tldr ", "<"))
     ]
     return _Page(tool, tool.partition(" ")[0], weight, examples if platform in PLATFORMS else [])
 
 
 def _known(pages: list[_Page]) -> list[_Page]:
-    """The pages of commands that are used every day or by the page of another command."""
+    """The pages of commands that are of daily use or occur on another command's page."""
     users: defaultdict[str, set[str]] = defaultdict(set)
     for page in pages:
         for _, command in page.examples:
@@ -140,16 +141,16 @@ def _known(pages: list[_Page]) -> list[_Page]:
 
 
 def clean_task(task: str) -> str:
-    """Without the marks of the page: `E[x]tract` is Extract, code and links are plain words."""
+    """Without the page's markup: `E[x]tract` becomes Extract, code and links become plain words."""
     task = re.sub(r"\[(\w{1,3})\]", r"\1", task.replace("`", ""))
     task = re.sub(r"<(https?://[^>]*)>", r"\1", task)
     return task[:1].upper() + task[1:]
 
 
 def clean_command(command: str) -> str:
-    """Without placeholders' braces; of an option's spellings the long one, which says what it does, of other
-    alternatives the first: `{{[-C|--directory]}} {{path/to/file.tar[.gz|.xz]}}` is
-    `--directory path/to/file.tar.gz`.
+    """Without the braces of placeholders. Of an option's spellings, keep the long one, which says what it
+    does; of other alternatives, the first: `{{[-C|--directory]}} {{path/to/file.tar[.gz|.xz]}}`
+    becomes `--directory path/to/file.tar.gz`.
     """
 
     def plain(match: re.Match[str]) -> str:
@@ -167,7 +168,7 @@ def clean_command(command: str) -> str:
 
 
 def _fill(task: str, command: str, random: Generator) -> tuple[str, str]:
-    """The task with a name of a file, folder or package in place of "a file", if it has one such place."""
+    """The task with "a file" (folder, package) replaced by a name, if it has exactly one such place."""
     for noun, place, names in _FILLS:
         said = re.search(rf"\b(?:a|an|the)(?: specific| given| specified)? ({noun})\b(?! or| and)", task)
         places = list(re.finditer(place, command))

@@ -1,7 +1,7 @@
-"""Question and table → SQL, from WikiSQL.
+"""Question and table -> SQL, from WikiSQL.
 
-The source names of a table only the columns that one of its questions uses. So that choosing is not trivial,
-each table is given some columns of other tables too, always the same ones.
+The source lists only those columns of a table that a question uses. To make the choice of columns
+nontrivial, each table also gets some columns of other tables, always the same ones.
 """
 
 import bz2
@@ -75,7 +75,7 @@ class Sql:
         self.tests = {split: questions[split] for split in ("dev", "test")}
 
     def draw(self, random: Generator) -> Conversation:
-        """A question with its table's columns in random order and some manner of writing them."""
+        """A question with its table's columns in random order and in one of the notations."""
         question = pick(self.examples, random)
         kind = random.random()
         if kind < SPACED_SHARE:
@@ -85,27 +85,28 @@ class Sql:
         return conversation(question, random)
 
     def held_out(self, count: int, seed: int, *, split: str = "dev") -> list[tuple[Question, Conversation]]:
-        """Questions about tables that no question of the training split asks about."""
+        """Questions about tables that do not occur in the training split."""
         random = np.random.default_rng([seed, 2])
         picks = random.permutation(len(self.tests[split]))[:count]
         return [(self.tests[split][at], conversation(self.tests[split][at], random)) for at in picks]
 
 
 def conversation(question: Question, random: Generator, write: Callable[[str], str] = str) -> Conversation:
-    """The question under a made-up table name; `write` turns a column's name into how it is written."""
+    """The question with a random table name; `write` formats a column's name."""
     table = pick(_TABLE_NAMES, random)
     columns = [write(question.columns[at]) for at in random.permutation(len(question.columns))]
     return ask(prompt(table, columns, question.text), statement(question, table, write))
 
 
 def prompt(table: str, columns: list[str], question: str) -> str:
-    """What the user says: `Table players (name, home team)` and on the next line the question."""
+    """The user message: `Table players (name, home team)`, and on the next line the question."""
     return f"Table {table} ({', '.join(columns)})\n{question}"
 
 
 def statement(question: Question, table: str, write: Callable[[str], str] = str) -> str:
-    """The SQL; numbers stand bare, texts in single quotes. Names are quoted only where SQL wants it: as they
-    stand in the prompt they are the same tokens, and so easily copied."""
+    """The SQL; numbers are bare, texts in single quotes. Names are quoted only if SQL requires it, so
+    that they are the same tokens as in the prompt and easy to copy.
+    """
     selected = named(write(question.selected))
     if question.aggregate:
         selected = f"{question.aggregate}({selected})"
@@ -118,12 +119,12 @@ def statement(question: Question, table: str, write: Callable[[str], str] = str)
 
 
 def named(name: str) -> str:
-    """A name as SQL wants it."""
+    """A name, quoted if SQL requires it."""
     return name if _BARE.fullmatch(name) and name not in _KEYWORDS else f'"{name}"'
 
 
 def grammar(table: str, columns: Sequence[str]) -> str:
-    """The statements that `statement` can write about this table, as a Lark grammar."""
+    """A Lark grammar of the statements that `statement` can write about this table."""
     names = " | ".join(json.dumps(named(column)) for column in columns)
     return f"""
         start: "SELECT " (column | aggregate) " FROM {json.dumps(named(table))[1:-1]}" (" WHERE " conditions)?
@@ -162,7 +163,7 @@ def _read_questions(path: Path) -> dict[str, list[Question]]:
 
 
 def _question(sql: str, sentence: dict[str, Any], columns: tuple[str, ...]) -> Question | None:
-    """None where the entry is damaged: no selected column, or a value that the question does not hold."""
+    """None if the entry is damaged: no selected column, or a value that does not occur in the question."""
     selected = _SELECT.match(sql)
     if selected is None:
         return None
@@ -176,13 +177,13 @@ def _question(sql: str, sentence: dict[str, Any], columns: tuple[str, ...]) -> Q
         found.append((at, _column(column), operator, text[at : at + len(value)]))
     if len(found) != sql.count(" AND ") + (" WHERE " in sql):
         return None
-    # In the order of the question, which is how they are read off it.
+    # In the order of the question, which makes copying easier.
     conditions = tuple((column, operator, value) for _, column, operator, value in sorted(found))
     return Question(text, columns, selected[1] or "", _column(selected[2]), conditions)
 
 
 def _column(field: str) -> str:
-    """Lower case; what is between letters and digits becomes an underscore: most names need no quotes."""
+    """Lower case; separators between letters and digits become underscores, so most names need no quotes."""
     return re.sub(r"[\W_]+", "_", field.lower()).strip("_") or "no"
 
 

@@ -1,4 +1,4 @@
-"""Small talk, and saying no to what a small model cannot know."""
+"""Small talk, and declining questions that a small model cannot answer."""
 
 import json
 import lzma
@@ -28,7 +28,8 @@ _THANKS = ("You're welcome!", "Glad to help.", "You're welcome. Is there anythin
 _WELL = ("I'm fine, thank you. What would you like to do?", "All is well. How can I help?")
 _MACHINE = ("I am a computer program, a small language model.", "I am a language model, not a person.")
 
-# Intents of the data with answers of their own; the yes and no of other talks mean nothing alone.
+# Intents of the data with specific answers. The yes and no of other dialogues have no meaning out of
+# context.
 _ANSWERS = {
     "greeting": _HELLO,
     "goodbye": _BYE,
@@ -93,7 +94,7 @@ class Talk:
         ]
 
     def draw(self, random: Generator) -> Conversation:
-        """A greeting or a question about itself, a question of fact, or one of the data's remarks."""
+        """A greeting or a question about the assistant, a factual question, or a remark from the data."""
         kind = random.random()
         if kind < OWN_SHARE:
             remarks, answers = pick(_OWN, random)

@@ -1,4 +1,4 @@
-"""Generated dialogues in which the assistant calls tools, and some in which it has none that fits."""
+"""Generated dialogues in which the assistant calls tools, and some in which no tool fits."""
 
 import json
 from dataclasses import dataclass
@@ -39,12 +39,12 @@ _STATUS = one_of("ok", "done", "success")
 
 
 class ToolCalls:
-    """Draws a dialogue; about a third are about tools that no other dialogue has."""
+    """Draws a dialogue; about a third use tools that occur in no other dialogue."""
 
     name = "tools"
 
     def draw(self, random: Generator) -> Conversation:
-        """Tools, a request, mostly a call with its result, and an answer."""
+        """Tools, a request, usually a call with its result, and an answer."""
         kinds = [_kind(random) for _ in range(1 + random.integers(MAX_OTHERS + 1))]
         kinds = list({kind.description: kind for kind in kinds}.values())
         tools = [_Tool(kind, random) for kind in kinds]
@@ -68,7 +68,7 @@ class ToolCalls:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What the user says, the call, what the tool says, what the assistant says."""
+    """The user's message, the call, the tool's result, the assistant's answer."""
 
     request: str
     call: dict[str, Any]
@@ -77,7 +77,7 @@ class _Turn:
 
 
 class _Tool:
-    """A kind of tool with the names that this dialogue gives it."""
+    """A kind of tool, with its names in this dialogue."""
 
     def __init__(self, kind: Kind, random: Generator) -> None:
         self.kind = kind
@@ -97,7 +97,7 @@ class _Tool:
         }
 
     def turn(self, random: Generator) -> _Turn:
-        """A request with what follows from it."""
+        """A request and everything after it."""
         values = [slot.pool(random) for slot in self.kind.slots]
         result = {key: pool(random) for key, pool in self.kind.result.items()}
         arguments = dict(zip(self.parameters, values, strict=True))
@@ -109,7 +109,7 @@ class _Tool:
         )
 
     def refused(self, random: Generator) -> list[dict[str, Any]]:
-        """Request and regret."""
+        """A request and a refusal."""
         return [
             {"role": "user", "content": self.turn(random).request},
             {"role": "assistant", "content": pick(_UNFIT, random)},
@@ -136,7 +136,7 @@ def _kind(random: Generator) -> Kind:
 
 
 def _invented(random: Generator) -> Kind:
-    """`verb_noun` with one parameter or two: what they are called matters less than that names are copied."""
+    """`verb_noun` with one or two parameters: the names are random, so that the model learns to copy them."""
     verb, noun = pick(_VERBS, random), pick(_NOUNS, random)
     name = pick((f"{verb}_{noun}", f"{noun}_{verb}", f"{verb}{noun.title()}", f"{noun}.{verb}"), random)
     label = pick(_LABELS, random)
@@ -163,7 +163,7 @@ def _invented(random: Generator) -> Kind:
 
 
 def _word(random: Generator) -> str:
-    """A made-up word, a topic or a name with a number."""
+    """A random word, a topic, or a name with a number."""
     kind = random.integers(3)
     if kind == 0:
         return "".join(

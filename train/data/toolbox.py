@@ -1,4 +1,4 @@
-"""The tools of the generated dialogues: their names, what they take and return, how people ask for them."""
+"""The tools of the generated dialogues: names, parameters, results, and phrasings of requests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ Pool = Callable[[Generator], Any]
 
 
 def one_of(*choices: Any) -> Pool:
-    """A pool of these."""
+    """A pool of these values."""
     return lambda random: pick(choices, random)
 
 
 def whole(low: int, high: int) -> Pool:
-    """A pool of whole numbers, both ends included."""
+    """A pool of integers, both ends included."""
     return lambda random: int(random.integers(low, high + 1))
 
 
@@ -29,7 +29,7 @@ def amount(low: float, high: float) -> Pool:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A parameter: names it may go by, its JSON type, where values come from."""
+    """A parameter: possible names, its JSON type, its values."""
 
     names: tuple[str, ...]
     kind: str
@@ -39,7 +39,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of tool. Texts hold `{0}`, `{1}` for slots and names for what `result` draws."""
+    """A kind of tool. Texts contain `{0}`, `{1}` for slots, and names for values drawn by `result`."""
 
     names: tuple[str, ...]
     description: str

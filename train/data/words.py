@@ -9,16 +9,16 @@ Item = TypeVar("Item")
 
 
 def words(text: str, separator: str | None = None) -> tuple[str, ...]:
-    """The words of `text` between blanks, or the parts of it between `separator`."""
+    """The words of `text`, split at white space or at `separator`."""
     return tuple(" ".join(part.split()) for part in text.split(separator))
 
 
 def pick(choices: Sequence[Item], random: Generator) -> Item:
-    """One of them, all equally likely."""
+    """One of them, with equal probability."""
     return choices[random.integers(len(choices))]
 
 
-# What files, folders and packages in made-up examples are called.
+# Names of files, folders and packages in generated examples.
 STEMS = words(
     """
     notes report data backup photo letter budget draft song index results archive config main test log

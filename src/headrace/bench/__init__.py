@@ -1,1 +1,1 @@
-"""Speed as a share of what the machine can do: of a step, of its parts, of a server."""
+"""Benchmarks: a step and its parts relative to the machine's limits, speculation, and a server under load."""

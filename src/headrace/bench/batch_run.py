@@ -1,4 +1,4 @@
-"""Requests that run together, and when the tokens of each came."""
+"""Run requests concurrently and record when the tokens of each arrive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.engine.request import Delta, EngineEvent, EngineRequest, RequestFa
 
 
 class Arrival(Struct, frozen=True):
-    """New tokens of the request with that `index`; the time is of the monotonic clock."""
+    """New tokens of request `index`; the time is of the monotonic clock."""
 
     index: int
     at_s: float
@@ -21,7 +21,7 @@ class Arrival(Struct, frozen=True):
 
 
 def run_together(engine: EngineClient, requests: Sequence[EngineRequest]) -> Iterator[Arrival]:
-    """Submit all and give out what comes until all have ended. Raises the error of one that fails."""
+    """Submit all requests and yield arrivals until all have ended. Raises the error of a failed request."""
     arrived: queue.SimpleQueue[tuple[int, float, list[EngineEvent]]] = queue.SimpleQueue()
     for index, request in enumerate(requests):
 

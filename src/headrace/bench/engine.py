@@ -1,4 +1,4 @@
-"""`headrace bench engine`: prefill and decode speed of a model, beside what the machine could do."""
+"""`headrace bench engine`: a model's prefill and decode speed, relative to the machine's limits."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from headrace.loading.loader import usable_cores
 from headrace.loading.options import EngineOptions
 from headrace.loading.roofline import Roofline, roofline
 
-SLOW_SHARE = 0.9  # of the best limit seen: below it the machine was busy with something else
-MAX_REPEATS = 2  # for each run that was asked for
+SLOW_SHARE = 0.9  # of the best limit measured; below this, other programs were using the machine
+MAX_REPEATS = 2  # per requested run
 
 Progress = Callable[[str], None]
 
 
 class StepReport(Struct, frozen=True, kw_only=True):
-    """What was measured. Shares are of the limits measured just before and after each run.
+    """The results. Shares are relative to the limits measured directly before and after each run.
 
-    `slow_runs` were marked, and repeated as long as repeats were left: meanwhile the machine was slower than
-    `SLOW_SHARE` of its best.
-    `prefill_share_of_peak` is of the peak of `arithmetic`; the products alone count as work.
+    `slow_runs` were taken while the machine was slower than `SLOW_SHARE` of its best; they were repeated as
+    long as repeats were left.
+    `prefill_share_of_peak` is relative to the peak of `arithmetic`; only matrix products count as work.
     """
 
     workload: Workload
@@ -51,7 +51,7 @@ class StepReport(Struct, frozen=True, kw_only=True):
 
 class _Run(Struct, frozen=True):
     figures: RunResult
-    limits: Limits  # the worse of those before and after
+    limits: Limits  # the worse of the limits before and after the run
     slow: bool
 
 
@@ -63,10 +63,10 @@ def bench_step(
     repeats: int = MAX_REPEATS,
     progress: Progress = lambda text: None,
 ) -> StepReport:
-    """Measure `runs` runs, each in a process of its own, after one that fills the cache of packed weights.
-    For each of them up to `repeats` slow ones are measured again.
+    """Measure `runs` runs, each in its own process, after one that fills the packed-weight cache.
 
-    Raises what loading raises, and UsageError where `runs` or `repeats` is no such number.
+    Slow runs are measured again, up to `repeats` times per requested run. Raises the errors of loading, and
+    UsageError if `runs` or `repeats` is out of range.
     """
     if runs < 1:
         raise UsageError(f"--runs is {runs}, it must be at least 1", param="runs")
@@ -97,19 +97,18 @@ def bench_step(
 
 
 def fitted(workload: Workload, options: EngineOptions) -> EngineOptions:
-    """The options with as much context and as many sequences as the workload takes."""
+    """The options with enough context and sequences for the workload."""
     return replace(
         options,
         context=options.context or workload.prompt + workload.generate,
         max_sequences=workload.batch,
         token_budget=max(options.token_budget, workload.batch),
-        speculation="off",  # a step is measured, not a guess
+        speculation="off",  # measure decode without drafts
     )
 
 
 def another_is_due(slow: Sequence[bool], wanted: int, repeats: int) -> bool:
-    """After measurements of which some were `slow`: those are repeated, up to `repeats` for each that is
-    wanted."""
+    """True if another measurement is needed: slow ones are repeated, up to `repeats` per wanted one."""
     return len(slow) - sum(slow) < wanted and len(slow) < wanted * (1 + repeats)
 
 
@@ -127,7 +126,7 @@ def _measured_runs(
         best = _better(best, after)
         worse = _worse(before, after)
         done.append(_Run(figures, worse, slow=False))
-        # A better limit seen later shows that earlier runs were slow as well.
+        # A better limit measured later shows that earlier runs were slow as well.
         done = [replace(run, slow=_is_slow(run.limits, best)) for run in done]
         before = after
     return done
@@ -138,7 +137,7 @@ def _run(workload: Workload, options: EngineOptions) -> RunResult:
     command = [sys.executable, "-m", "headrace.bench.single_run", order.to_json()]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0 or not done.stdout:
-        raise HeadraceError(f"a run ended with exit code {done.returncode}; what it said stands above")
+        raise HeadraceError(f"a run ended with exit code {done.returncode}; its output is above")
     found = json.loads(done.stdout)
     if "error" in found:
         error = UsageError if found["exit_code"] == UsageError.exit_code else HeadraceError
@@ -174,18 +173,18 @@ def _decode_share(run: _Run, limit: Roofline) -> float:
 
 
 def _bandwidth_share(run: _Run, plan: MemoryPlan, workload: Workload) -> float:
-    """Weights are read once per step, whatever the batch; keys and values are not counted."""
+    """Counts weights, which are read once per step for any batch size, but not keys and values."""
     steps_per_s = run.figures.decode_tokens_per_s / workload.batch
     return steps_per_s * plan.weight_bytes_per_token / run.limits.read_bytes_per_s
 
 
 def default_cache(options: EngineOptions, workload: Workload, temporary: Path) -> EngineOptions:
-    """Weights that are made up are packed into a folder that is deleted afterwards."""
+    """Pack random weights into a temporary folder."""
     return options if workload.config is None else replace(options, cache_dir=temporary)
 
 
 def shares(report: StepReport) -> Sequence[tuple[str, Summary]]:
-    """The shares with the names that JSON has for them."""
+    """The shares, with their names in JSON."""
     peak = "int8" if report.arithmetic == "int8" else report.arithmetic
     return (
         (f"prefill_share_of_{peak}_peak", report.prefill_share_of_peak),

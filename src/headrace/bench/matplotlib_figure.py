@@ -1,4 +1,4 @@
-"""Figures of matplotlib, which is an extra."""
+"""Figures with matplotlib, an optional dependency."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.errors import UsageError
 
 
 def check_matplotlib(otherwise: str = "") -> None:
-    """Raises UsageError where it is not installed; `otherwise` is another remedy."""
+    """Raise UsageError if it is not installed; `otherwise` is an alternative remedy for the message."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError(f"--png needs matplotlib: pip install 'headrace[bench]'{otherwise}", param="png")
 

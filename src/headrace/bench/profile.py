@@ -1,4 +1,4 @@
-"""`headrace bench profile`: the time of each instruction of a step, beside the least it could take."""
+"""`headrace bench profile`: the time of each instruction of a step, and the minimum the machine allows."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ OTHER = "(rotations)"
 
 
 class ProfilePart(Struct, frozen=True, kw_only=True):
-    """All instructions of one kind in a step. `least_s` is what the machine's limits allow, None where the
-    work is too small to be counted; `bound` says which limit that is: "bandwidth", or a peak."""
+    """All instructions of one kind in a step. `least_s` is the minimum time by the machine's limits, None
+    if the work is too small to count; `bound` is the limit that determines it: "bandwidth", or a peak.
+    """
 
     name: str
     count: int
@@ -39,7 +40,7 @@ class ProfilePart(Struct, frozen=True, kw_only=True):
 
 
 class StepProfile(Struct, frozen=True, kw_only=True):
-    """One kind of step: the whole of it (`step_s`, run as always) and its parts (run one by one)."""
+    """One kind of step: total time (`step_s`, normal execution) and its parts (timed one by one)."""
 
     title: str
     step_s: float
@@ -47,7 +48,7 @@ class StepProfile(Struct, frozen=True, kw_only=True):
 
 
 class _Work(Struct, frozen=True):
-    """What an instruction has to do at least."""
+    """The minimum work of an instruction."""
 
     nbytes: float = 0.0
     operations: float = 0.0
@@ -57,9 +58,9 @@ class _Work(Struct, frozen=True):
 def bench_profile(
     workload: Workload, options: EngineOptions, *, repeats: int, progress: Progress = lambda text: None
 ) -> tuple[Limits, list[StepProfile]]:
-    """Profiles of a step that reads one prompt, as far as one step goes, and of one that generates.
+    """Profiles of a prefill step (the last chunk of one prompt) and of a decode step.
 
-    Raises what loading raises, and UsageError for an executor that has no instructions to time.
+    Raises the errors of loading, and UsageError for an executor without timed instructions.
     """
     if options.executor != "native":
         raise UsageError(f"--executor {options.executor} cannot be profiled: use native", param="executor")
@@ -90,8 +91,9 @@ def bench_profile(
 
 
 def _fill(executor: NativeExecutor, workload: Workload, chunk: int) -> None:
-    """Compute all prompts: memory that was never written is one page of zeros, which is read from the
-    caches."""
+    """Compute all prompts first: memory that was never written maps to a single zero page, which would be
+    read from the CPU caches.
+    """
     pages = executor.capacity.page_tokens
     per_sequence = pages_for(workload.prompt + 1, pages)
     for sequence in range(workload.batch):
@@ -127,7 +129,7 @@ def _profile(
     executor.run(step)
     whole: list[float] = []
     rows: list[list[float]] = []
-    for _ in range(repeats):  # in alternation, so that both see the machine in the same state
+    for _ in range(repeats):  # alternate, so that both see the machine in the same state
         begin_s = time.perf_counter()
         executor.run(step)
         whole.append(time.perf_counter() - begin_s)
@@ -154,7 +156,7 @@ def _profile(
 
 
 class _Counter:
-    """The bytes and operations that instructions need."""
+    """Counts the bytes and operations that instructions need."""
 
     def __init__(self, program: Program, wanted: tuple[WeightSpec, ...], kv_type: KvType) -> None:
         self._shares: Mapping[str, float] = shares_per_token(program)
@@ -163,7 +165,7 @@ class _Counter:
         self._kv_format = "bf16" if kv_type == "bf16" else "f32"
 
     def label(self, instruction: Instruction) -> str:
-        """The instruction with the sizes of its matrices."""
+        """The instruction's name with the sizes of its matrices."""
         weights = self._weights(instruction)
         if not weights:
             return instruction.name
@@ -174,7 +176,7 @@ class _Counter:
         )
 
     def least(self, instruction: Instruction, step: Step, limits: Limits) -> tuple[float | None, str]:
-        """Seconds, and the limit that sets them."""
+        """Minimum time in seconds, and the limit that determines it."""
         count = self._attention if instruction.name == "attend" else self._products
         work = count(instruction, step)
         if not work.nbytes:

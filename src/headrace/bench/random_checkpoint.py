@@ -1,4 +1,4 @@
-"""A checkpoint of random weights for any config: how fast a model would run, before it is downloaded."""
+"""A checkpoint with random weights for any config, to measure a model's speed without downloading it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from headrace.weights.config_json import Config
 from headrace.weights.tensor_file import TensorInfo
 
 _NOISE_NUMBERS = 1 << 20
-_DEVIATION = 0.02  # as most initializers use
+_DEVIATION = 0.02  # the usual initializer standard deviation
 _DTYPE, _BYTES = "BF16", 2
 
 
 class RandomCheckpoint:
-    """A `Source` of every tensor that the config's model wants, in bfloat16: norms near 1, all else noise.
+    """A `CheckpointReader` with random bfloat16 tensors for a config's model: norms near 1, the rest
+    noise.
 
-    The same config gives the same weights. Raises as the config's model does where a field is wrong.
+    The same config gives the same weights. Raises the model's errors for invalid config fields.
     """
 
     def __init__(self, config: Config) -> None:
@@ -48,13 +49,13 @@ class RandomCheckpoint:
         self._noise: NDArray[np.uint16] = (draws.view(np.uint32) >> 16).astype(np.uint16)
 
     def info(self, name: str) -> TensorInfo:
-        """The tensor of that name."""
+        """Shape and type of a tensor."""
         if name not in self.tensors:
             raise CorruptFile(f"the config's model has no tensor {name!r}")
         return self.tensors[name]
 
     def input_order(self, name: str) -> NDArray[np.int32] | None:
-        """None: the columns of every matrix are in their own order."""
+        """None: columns are in natural order."""
         return None
 
     def row_dtype(self, name: str) -> str:
@@ -76,7 +77,7 @@ class RandomCheckpoint:
         self._fill(name, start_row * width, numbers)
 
     def _fill(self, name: str, start: int, out: NDArray[np.uint16]) -> None:
-        """Numbers `start`.. of the tensor: the noise over and over, from a place that the name decides."""
+        """Numbers `start`.. of the tensor: repeated noise, with an offset that depends on the name."""
         first = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little") + start
         done = 0
         while done < len(out):
@@ -86,7 +87,7 @@ class RandomCheckpoint:
             done += count
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
     def __enter__(self) -> Self:
         return self
@@ -98,7 +99,7 @@ class RandomCheckpoint:
 
 
 def stored_shapes(program: Program) -> dict[str, tuple[int, ...]]:
-    """The tensors that a checkpoint of this program holds, wholes instead of the parts that it reads."""
+    """The tensors in a checkpoint of this program: whole tensors, not the slices that the program uses."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, value in program.weights.items():
         shape = tuple(int(size) for size in value.shape)
@@ -114,7 +115,7 @@ def stored_shapes(program: Program) -> dict[str, tuple[int, ...]]:
 
 
 def read_config_file(path: Path) -> dict[str, object]:
-    """A config.json; UsageError where it is none."""
+    """Read a config.json; UsageError if it is invalid."""
     try:
         config = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -125,5 +126,5 @@ def read_config_file(path: Path) -> dict[str, object]:
 
 
 def no_tokenizer() -> Tokenizer:
-    """For a model without a vocabulary: every token is no text."""
+    """Tokenizer for a model without vocabulary: every token is an empty text."""
     return Tokenizer(tokenizers.Tokenizer(models.WordLevel({"?": 0}, unk_token="?")))

@@ -1,6 +1,6 @@
-"""One run in a process of its own, so that loading and memory are those of a fresh start.
+"""One benchmark run in its own process, so that load time and memory are those of a fresh start.
 
-    python -m headrace.bench.single_run JSON
+python -m headrace.bench.single_run JSON
 
 JSON is a `RunConfig`; the reply is a line of JSON on stdout: `RunResult`, or an `error`.
 """
@@ -25,18 +25,18 @@ from headrace.loading.loader import start
 from headrace.loading.options import EngineOptions
 from headrace.sampling.params import SamplingParams
 
-_FIRST_PROMPT = 32  # tokens of the prompt whose first token is timed from the start of the process
+_FIRST_PROMPT = 32  # prompt tokens of the request that measures time from process start to first token
 
 
 class RunConfig(Struct, frozen=True, kw_only=True):
-    """`started_s` is of the monotonic clock, just before the process was started."""
+    """`started_s` is the monotonic clock just before the process was started."""
 
     workload: Workload
     options: EngineOptions
     started_s: float
 
     def to_json(self) -> str:
-        """One line."""
+        """As one line of JSON."""
         return msgspec.json.encode(self, enc_hook=_text_of_path).decode()
 
 
@@ -53,7 +53,7 @@ def _path_of_text(kind: type, text: object) -> Path:
 
 
 class RunResult(Struct, frozen=True, kw_only=True):
-    """Speeds are of all sequences together; `decode` while all of them generate, 0 for single tokens."""
+    """Speeds are totals over all sequences; `decode` is while all generate, and 0 for single tokens."""
 
     prefill_tokens_per_s: float
     decode_tokens_per_s: float
@@ -65,7 +65,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
 
 
 def main() -> None:
-    """Read the order, run it, print the figures."""
+    """Read the configuration, run it, print the result."""
     order = msgspec.json.decode(sys.argv[1], type=RunConfig, dec_hook=_path_of_text)
     try:
         print(json.dumps(to_builtins(measure(order))))
@@ -97,8 +97,7 @@ def measure(order: RunConfig) -> RunResult:
 
 
 def _peak_rss_bytes() -> int:
-    """Of this program alone: getrusage counts what the process was before it became this one, as large as
-    the one that started it."""
+    """Of this program only: getrusage includes the process before exec, which is as large as its parent."""
     status = Path("/proc/self/status")
     if status.is_file():
         for line in status.read_text().splitlines():
@@ -110,7 +109,7 @@ def _peak_rss_bytes() -> int:
 def _speeds(workload: Workload, times_s: list[list[float]]) -> dict[str, float]:
     firsts = [times[0] for times in times_s]
     began_s, ended_s = max(firsts), min(times[-1] for times in times_s)
-    if ended_s <= began_s:  # some had ended before others began: then all that was generated, in all its time
+    if ended_s <= began_s:  # some ended before others began: use all generated tokens over the whole time
         began_s, ended_s = min(firsts), max(times[-1] for times in times_s)
     window_s = ended_s - began_s
     counted = sum(sum(began_s < time_s <= ended_s for time_s in times) for times in times_s)
@@ -124,8 +123,9 @@ def _speeds(workload: Workload, times_s: list[list[float]]) -> dict[str, float]:
 
 
 def _times_s(model: LoadedModel, prompts: list[tuple[int, ...]], generate: int) -> list[list[float]]:
-    """When the tokens of each prompt came, in seconds after submission: the prompts run together, greedily,
-    and nothing is taken from the prefix cache."""
+    """Arrival times of each prompt's tokens, in seconds after submission. The prompts run concurrently,
+    with greedy sampling and without the prefix cache.
+    """
     params = SamplingParams(temperature=0, max_tokens=generate, ignore_eos=True)
     requests = [EngineRequest(prompt=prompt, params=params, cache=False) for prompt in prompts]
     times_s: list[list[float]] = [[] for _ in prompts]

@@ -1,4 +1,4 @@
-"""`headrace bench speculative`: what drafts bring, by drafter, temperature and sequences at the same time."""
+"""`headrace bench speculative`: speed-up by draft method, temperature and number of concurrent sequences."""
 
 from __future__ import annotations
 
@@ -58,14 +58,16 @@ JOBS: Mapping[str, Sequence[str]] = {
         )
     ],
 }
-"""What is asked where no prompts are given."""
+"""Default prompts by task."""
 
 Progress = Callable[[str], None]
 
 
 class SpeculativeBenchConfig(Struct, frozen=True, kw_only=True):
-    """What is measured: every drafter at every temperature with every number of sequences at once, in `pairs`
-    of a plain run and one with drafts. `prompts` are by job; `generate` is the most tokens for each."""
+    """What to measure: every draft method at every temperature and batch size, in `pairs` of a run
+    without and a run with drafts. `prompts` are by task; `generate` is the maximum number of tokens
+    per prompt.
+    """
 
     model: str | None
     prompts: Mapping[str, Sequence[str]]
@@ -77,9 +79,11 @@ class SpeculativeBenchConfig(Struct, frozen=True, kw_only=True):
 
 
 class SpeculativeBenchResult(Struct, frozen=True, kw_only=True):
-    """One cell. `speed_up` is the ratio of tokens a second to the plain run beside it, `job_speed_up` that of
-    all pairs together: few answers that gain much count for more there than many that lose little.
-    `tokens_per_step` are those of one sequence; `accepted` is the share of drafted tokens that were right."""
+    """One cell. `speed_up` is the ratio of tokens per second to the adjacent plain run; `job_speed_up` is
+    that of all pairs together, in which a few answers with large gains can outweigh many with small
+    losses.
+    `tokens_per_step` is per sequence; `accepted` is the share of draft tokens that were accepted.
+    """
 
     job: str
     drafter: str
@@ -112,7 +116,7 @@ class _Run(Struct, frozen=True):
 def bench_speculate(
     order: SpeculativeBenchConfig, options: EngineOptions, *, progress: Progress = lambda text: None
 ) -> Iterator[SpeculativeBenchResult]:
-    """Measure cell after cell. Raises what loading raises; HeadraceError where drafts change a token."""
+    """Measure all cells. Raises the errors of loading, and HeadraceError if drafts change a token."""
     if min(order.pairs, order.generate, *order.batches) < 1:
         raise UsageError("--pairs, --tokens and --batch must be at least 1", param="pairs")
     options = replace(options, max_sequences=max(options.max_sequences, *order.batches))
@@ -122,7 +126,7 @@ def bench_speculate(
             ids = [_encode(plain, prompt, raw=order.raw) for prompt in prompts]
             for temperature in order.temperatures:
                 for batch in order.batches:
-                    progress(f"{job}, temperature {temperature:g}, {batch} at once")
+                    progress(f"{job}, temperature {temperature:g}, {batch} concurrent")
                     yield from _cells(order, plain, drafting, job, ids, temperature, batch)
 
 
@@ -130,7 +134,7 @@ def bench_speculate(
 def _engines(
     order: SpeculativeBenchConfig, options: EngineOptions
 ) -> Generator[tuple[LoadedModel, Mapping[str, LoadedModel]]]:
-    """The plain engine and one for each drafter."""
+    """The plain engine, and one per draft method."""
     alone = replace(options, draft_model=None, draft_layers=None)
     shapes = {"lookup": alone}
     if options.named_draft is not None:
@@ -155,7 +159,8 @@ def _cells(
     batch: int,
 ) -> Iterator[SpeculativeBenchResult]:
     found: dict[str, list[tuple[_Run, _Run]]] = {name: [] for name in drafting}
-    for pair in range(-1, order.pairs):  # the first warms up: costs and rates are not known yet
+    # the first pair is a warm-up: costs and acceptance rates are not known yet
+    for pair in range(-1, order.pairs):
         requests = [
             EngineRequest(
                 prompt=ids[(pair * batch + index) % len(ids)],
@@ -166,7 +171,7 @@ def _cells(
             for index in range(batch)
         ]
         for name, model in drafting.items():
-            if pair % 2:  # who runs second finds the caches of the other
+            if pair % 2:  # the second run of a pair benefits from warm caches
                 other, one = _run(model, requests), _run(plain, requests)
             else:
                 one, other = _run(plain, requests), _run(model, requests)
@@ -186,7 +191,7 @@ def _cells(
             plain_tokens_per_s=spread([run.generated / run.seconds for run, _ in pairs]),
             speed_up=spread([one.seconds / other.seconds for one, other in pairs]),
             job_speed_up=sum(run.seconds for run, _ in pairs) / sum(run.seconds for run in with_drafts),
-            # As many steps as its longest answer has tokens are those without drafts.
+            # Without drafts, the number of steps equals the tokens of the longest answer.
             tokens_per_step=sum(run.longest for run in with_drafts) / sum(run.steps for run in with_drafts),
             drafted_per_token=drafted / generated,
             accepted=sum(run.accepted for run in with_drafts) / drafted if drafted else 0.0,
@@ -201,7 +206,7 @@ def _encode(model: LoadedModel, prompt: str, *, raw: bool) -> tuple[int, ...]:
 
 
 def _run(model: LoadedModel, requests: Sequence[EngineRequest]) -> _Run:
-    """Run them together; the time is from the last first token on, so that prefill does not count."""
+    """Run the requests concurrently; time starts at the last first token, which excludes prefill."""
     before = model.engine.status()
     tokens: list[list[int]] = [[] for _ in requests]
     began_s, now_s = 0.0, 0.0

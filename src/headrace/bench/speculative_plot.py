@@ -1,4 +1,4 @@
-"""The speed-ups of `headrace bench speculative` as a picture."""
+"""Plot of the speed-ups measured by `headrace bench speculative`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ _COLOURS = ("#2563eb", "#ea7317", "#12805c")
 
 
 def plot_speed_ups(figures: Sequence[SpeculativeBenchResult], path: Path) -> None:
-    """Bars by job and sequences at once, with the least and the most of single runs, a panel for each
-    temperature; UsageError without matplotlib."""
+    """Bars by task and batch size, with the minimum and maximum of single runs; one subplot per
+    temperature. Raises UsageError without matplotlib.
+    """
     temperatures = sorted({figure.temperature for figure in figures})
     drafters = list(dict.fromkeys(figure.drafter for figure in figures))
     groups = list(dict.fromkeys((figure.job, figure.batch) for figure in figures))
@@ -33,8 +34,10 @@ def plot_speed_ups(figures: Sequence[SpeculativeBenchResult], path: Path) -> Non
             bars = axes.bar(at, tall, width * 0.92, yerr=(low, high), color=color, label=drafter, capsize=2)
             axes.bar_label(bars, [f"{value:.2f}" for value in tall], padding=2, fontsize=8)
         axes.axhline(1.0, color="#475569", linewidth=1, linestyle="--")
-        axes.set_xticks(range(len(groups)), [f"{job}\n{batch} at once" for job, batch in groups], fontsize=8)
-        axes.set_ylabel("tokens/s beside plain decoding")
+        axes.set_xticks(
+            range(len(groups)), [f"{job}\n{batch} concurrent" for job, batch in groups], fontsize=8
+        )
+        axes.set_ylabel("tokens/s relative to plain decoding")
         axes.set_title(f"temperature {temperature:g}", loc="left", fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(y=0.15)

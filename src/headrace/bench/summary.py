@@ -1,4 +1,4 @@
-"""A figure measured several times: its median with the least and the most."""
+"""Repeated measurements: median, minimum and maximum."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class Summary(Struct, frozen=True):
-    """In the unit of what was measured."""
+    """In the unit of the measured values."""
 
     median: float
     min: float
@@ -17,5 +17,5 @@ class Summary(Struct, frozen=True):
 
 
 def spread(values: Sequence[float]) -> Summary:
-    """Of one or more values."""
+    """Summary of one or more values."""
     return Summary(statistics.median(values), min(values), max(values))

@@ -1,4 +1,4 @@
-"""What a step benchmark runs: prompts of random tokens, so many at once, and so many tokens after each."""
+"""Workload of a step benchmark: random prompts, batch size, and tokens to generate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.loading.options import EngineOptions
 
 
 class Workload(Struct, frozen=True, kw_only=True):
-    """`model` is a name as everywhere, or else `config` a config.json whose weights are made up."""
+    """`model` is a name as elsewhere; alternatively `config` is a config.json, run with random weights."""
 
     model: str | None
     config: Path | None
@@ -33,16 +33,16 @@ class Workload(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What is measured, to be shown."""
-        return str(self.config) if self.config is not None else self.model or "the shipped model"
+        """Display name of the model."""
+        return str(self.config) if self.config is not None else self.model or "the bundled model"
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, to be written down."""
+        """All fields, for the report."""
         return asdict(self) | {"config": None if self.config is None else str(self.config)}
 
 
 def prepare_workload(workload: Workload, options: EngineOptions) -> PlannedModel:
-    """The model, planned; raises as loading does, and UsageError where its context is too short."""
+    """The planned model. Raises the errors of loading, and UsageError if its context is too short."""
     try:
         if workload.config is None:
             return prepare(workload.model, options)
@@ -58,7 +58,7 @@ def prepare_workload(workload: Workload, options: EngineOptions) -> PlannedModel
 
 
 def random_prompts(workload: Workload, vocabulary: int) -> list[tuple[int, ...]]:
-    """`batch` prompts that share nothing."""
+    """`batch` prompts without shared prefixes."""
     rng = np.random.default_rng(1)
     drawn = rng.integers(0, vocabulary, (workload.batch, workload.prompt))
     return [tuple(row) for row in drawn.tolist()]

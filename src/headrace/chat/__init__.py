@@ -1,1 +1,1 @@
-"""Messages to the prompt text of a model: templates in a sandbox with limits."""
+"""Chat messages to prompt text by sandboxed templates, and model output to text, reasoning and tool calls."""

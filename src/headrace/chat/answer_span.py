@@ -1,4 +1,4 @@
-"""Where in a model's text its answer stands, for those who do not read it as a conversation."""
+"""Locate the answer in a model's raw text, without a full output parser."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from msgspec import Struct
 
 
 class AnswerSpan(Struct, frozen=True):
-    """The answer comes after the last `after`, within `wrap` where that is written.
+    """The answer follows the last `after`, inside `wrap` if the text contains it.
 
-    Without `after` all is answer, unless reasoning had begun: the prompt `starts_in_reasoning` it or the
-    text starts with `start`.
+    Without `after` the whole text is the answer, unless reasoning has begun: either the prompt
+    `starts_in_reasoning`, or the text starts with `start`.
     """
 
     after: str
@@ -18,7 +18,7 @@ class AnswerSpan(Struct, frozen=True):
     wrap: tuple[str, ...] = ()
 
     def find(self, text: str) -> str | None:
-        """The answer in `text`; None where the reasoning has not ended."""
+        """The answer in `text`; None if the reasoning has not ended."""
         _, mark, answer = text.rpartition(self.after)
         if not mark and (self.starts_in_reasoning or (self.start and text.lstrip().startswith(self.start))):
             return None

@@ -1,4 +1,4 @@
-"""Messages of a conversation: from the OpenAI shape, to the dictionaries that templates read."""
+"""Chat messages: from the OpenAI format to the dictionaries that templates read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning",
 
 
 class ToolCall(Struct, frozen=True):
-    """A call that the assistant made; `arguments` is the JSON text as the model wrote it."""
+    """A tool call of the assistant; `arguments` is the JSON text as the model wrote it."""
 
     id: str
     name: str
@@ -23,7 +23,7 @@ class ToolCall(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True):
-    """One turn of a conversation. `content` is None only where an assistant called tools and said nothing."""
+    """One message of a conversation. `content` is None only for an assistant that just calls tools."""
 
     role: str
     content: str | None
@@ -34,10 +34,11 @@ class Message(Struct, frozen=True):
 
 
 def messages_from_openai(items: Sequence[object]) -> list[Message]:
-    """Check and convert `messages` of a chat request.
+    """Validate and convert `messages` of a chat request.
 
-    Text parts of a content list are joined by line ends. Raises InvalidRequest whose `param` names the
-    field, also for fields that would have no effect (null and empty ones are let pass: clients echo them).
+    Text parts of a content list are joined by newlines. Raises InvalidRequest whose `param` names the
+    field, also for fields that would have no effect (null and empty ones are accepted, because clients echo
+    them).
     """
     if not items:
         raise InvalidRequest("messages is empty: give at least one message", param="messages")
@@ -45,11 +46,11 @@ def messages_from_openai(items: Sequence[object]) -> list[Message]:
 
 
 def template_messages(messages: Sequence[Message], *, knows_developer: bool = True) -> list[dict[str, Any]]:
-    """The dictionaries that templates are written for.
+    """The dictionaries that templates expect.
 
-    Arguments of tool calls are objects where they are JSON objects. Reasoning stands under each of the
-    names that templates use. A template that does not know the role `developer` sees `system`, which that
-    role has replaced.
+    Arguments of tool calls are parsed if they are JSON objects. Reasoning is given under each name that
+    templates use. A template that does not know the role `developer` gets `system`, which `developer`
+    replaced.
     """
     return [_template_message(message, knows_developer) for message in messages]
 
@@ -97,7 +98,7 @@ def _message(item: object, where: str) -> Message:
     tool_calls = _tool_calls(fields.get("tool_calls"), f"{where}.tool_calls")
     if tool_calls and role != "assistant":
         raise InvalidRequest(
-            f"{where}.tool_calls stands in a message of role {role}, only assistants call tools",
+            f"{where}.tool_calls is in a message of role {role}: only assistants call tools",
             param=f"{where}.tool_calls",
         )
     content = _content(fields.get("content"), f"{where}.content")

@@ -1,4 +1,4 @@
-"""An answer as it arrives: taken apart into text, reasoning and calls."""
+"""Streaming parser of model output: splits it into text, reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from headrace.errors import InvalidRequest
 
 
 class OutputSyntax(Struct, frozen=True):
-    """How a model writes answers. With harmony the family says it all, otherwise `reasoning` comes first."""
+    """How a model formats its output: `family` alone describes harmony; else `reasoning` comes first."""
 
     family: Family | None
     reasoning: ReasoningMarkers | None
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Every mark that may be a special token."""
+        """All markers that may be special tokens."""
         return (
             *(self.family.marks if self.family else ()),
             *(self.reasoning.marks if self.reasoning else ()),
@@ -43,12 +43,12 @@ class OutputSyntax(Struct, frozen=True):
 
     @property
     def thinking(self) -> ReasoningMarkers | None:
-        """What stands around reasoning, in harmony too; None for a model that does not reason."""
+        """The markers around reasoning, also for harmony; None for a model without reasoning."""
         return ReasoningMarkers(*ANALYSIS) if isinstance(self.family, Harmony) else self.reasoning
 
 
 def output_syntax(template_source: str, family: str | None = None) -> OutputSyntax:
-    """The syntax that a chat template teaches; `family` names another for calls."""
+    """The syntax that a chat template uses; `family` overrides the tool call format."""
     if family is not None and family not in FAMILIES:
         raise InvalidRequest(
             f"there is no tool format {family!r:.60}: choose one of {', '.join(FAMILIES)}",
@@ -59,10 +59,10 @@ def output_syntax(template_source: str, family: str | None = None) -> OutputSynt
 
 
 class OutputParser:
-    """Takes one answer apart. What the events say together does not depend on how the text was cut.
+    """Parses one choice's output. The concatenated events do not depend on how the text was split.
 
-    A call counts only where it is complete and of a tool that may be called; what looks like one and is none
-    comes back as text, marks and all. Where a call had begun to be shown, CallFailed goes before that text.
+    A tool call counts only if it is complete and names a callable tool; anything else is returned as text,
+    including markers. If part of a call was already emitted, CallFailed precedes that text.
     """
 
     def __init__(
@@ -79,17 +79,17 @@ class OutputParser:
 
     @property
     def thinking(self) -> bool:
-        """Whether what comes next belongs to the reasoning."""
+        """True if the next text belongs to the reasoning."""
         return self._output.thinking
 
     def feed(self, text: str) -> list[AnswerEvent]:
-        """More text; what it makes certain."""
+        """Parse more text; returns the events that are now certain."""
         self._reader.feed(text)
         next(self._steps, None)
         return self._output.take()
 
     def finish(self, *, cut: bool) -> list[AnswerEvent]:
-        """The text is at its end. `cut` says that it was cut short: then a call under way stays as it is."""
+        """End of text. `cut`: generation was cut off, so an incomplete call is kept as it is."""
         self._output.cut = cut
         self._reader.ended = True
         next(self._steps, None)
@@ -98,7 +98,7 @@ class OutputParser:
 
 
 class ParsedOutput:
-    """What the events of one choice have said so far. Calls that failed are none of it."""
+    """Accumulates the events of one choice, without failed calls."""
 
     def __init__(self) -> None:
         self._content: list[str] = []
@@ -107,7 +107,7 @@ class ParsedOutput:
         self._complete: set[int] = set()
 
     def take(self, events: Sequence[AnswerEvent]) -> None:
-        """More events."""
+        """Add events."""
         for event in events:
             match event:
                 case Text(text):
@@ -135,11 +135,11 @@ class ParsedOutput:
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The calls; the last one may be cut short."""
+        """The tool calls; the last one may be incomplete."""
         return tuple(ToolCall(start.id, start.name, "".join(parts)) for start, parts in self._calls.values())
 
     def reason(self, reason: str) -> str:
-        """Why the choice ended: for its calls, where it ended by itself and made some."""
+        """The finish reason: "tool_calls" instead of "stop" if there are calls."""
         return "tool_calls" if reason == "stop" and self._complete else reason
 
 
@@ -165,8 +165,9 @@ def _answer(
 def output_grammar(
     syntax: OutputSyntax, use: ToolUse, special_id: SpecialId, *, starts_in_reasoning: bool
 ) -> str | None:
-    """A grammar for answers in which `use` is kept; None where calls are free (no tool is strict and none has
-    to be called). Raises InvalidRequest where strict tools cannot be kept."""
+    """A grammar for output that satisfies `use`; None if calls are unconstrained (no strict tool, and no
+    call is required). Raises InvalidRequest if strict tools cannot be enforced.
+    """
     family = syntax.family
     assert family is not None
     lark = Lark(special_id, syntax.marks)

@@ -1,4 +1,4 @@
-"""A conversation made ready for a model: its prompt, and how the answer to it is to be read."""
+"""A chat request prepared for a model: the prompt, and how to parse and constrain the output."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from headrace.sampling.reasoning_budget import ReasoningBudget
 from headrace.tokenization.tokenizer import Tokenizer
 
 STRICT_UNAVAILABLE = (
-    "tools: strict has no effect with tool_choice auto, this model's calls begin without a mark"
+    "tools: strict has no effect with tool_choice auto, this model's calls begin without a marker"
 )
-"""What a caller is told where `strict_unavailable`."""
+"""The warning for clients when `strict_unavailable`."""
 
 CONTINUATION = "Wait"
-"""What a model that would end its reasoning too early reads instead, as in s1."""
+"""Text inserted when a model would end its reasoning too early, as in s1."""
 
 _syntax_of = lru_cache(32)(output_syntax)
 
 
 class ChatPrompt(Struct, frozen=True):
-    """What is asked of a model.
+    """A rendered prompt and the syntax of the answer.
 
-    `starts_in_reasoning`: the prompt ends within the reasoning. `use`: the tools on offer.
+    `starts_in_reasoning`: the prompt ends within the reasoning. `use`: the available tools.
     """
 
     text: str
@@ -48,15 +48,15 @@ class ChatPrompt(Struct, frozen=True):
 
     @property
     def plain(self) -> bool:
-        """Whether the answer is text and nothing else."""
+        """True if the output is plain text."""
         return self.is_continuation or (self.use is None and self.syntax.thinking is None)
 
     def parser(self) -> OutputParser:
-        """A parser for one answer; there is one for each choice."""
+        """A parser for one choice; each choice needs its own."""
         return OutputParser(self.syntax, self.use, starts_in_reasoning=self.starts_in_reasoning)
 
     def visible_token_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
-        """Special tokens that the parser must see in the text."""
+        """Special tokens that must appear in the text for the parser."""
         if self.plain:
             return frozenset()
         return frozenset(
@@ -64,10 +64,10 @@ class ChatPrompt(Struct, frozen=True):
         )
 
     def constraint(self, tokenizer: Tokenizer, wanted: Constraint | None = None) -> Constraint | None:
-        """What the answer must match: calls alone where one is demanded, calls of strict tools their schemas,
-        or else, after reasoning that the prompt opened, what is `wanted`. None where it is free.
+        """The constraint on the output: only calls if one is required; the schemas of strict tools in
+        calls; otherwise `wanted`, after reasoning that the prompt started. None if unconstrained.
 
-        Raises InvalidRequest naming what in a schema cannot be kept, and where both are asked for.
+        Raises InvalidRequest if a schema cannot be enforced, or if both tools and `wanted` need a grammar.
         """
         grammar = None
         if self.use is not None:
@@ -81,8 +81,8 @@ class ChatPrompt(Struct, frozen=True):
             return None if grammar is None else Constraint("lark", grammar, param="tools")
         if grammar is not None:
             raise InvalidRequest(
-                f"{wanted.param or wanted.kind} excludes strict tools and a tool_choice that demands a call: "
-                "an answer follows one grammar, leave one of them out",
+                f"{wanted.param or wanted.kind} excludes strict tools and a tool_choice that requires a "
+                "call: an answer follows one grammar, leave one of them out",
                 param=wanted.param,
             )
         reasoning = self.syntax.reasoning
@@ -94,7 +94,7 @@ class ChatPrompt(Struct, frozen=True):
 
     @property
     def answer_span(self) -> AnswerSpan | None:
-        """Where the answer stands in what the model writes; None: all of it is."""
+        """Location of the answer in the output; None if all of it is the answer."""
         if self.plain or self.syntax.thinking is None:
             return None
         if isinstance(self.syntax.family, Harmony):
@@ -111,14 +111,14 @@ class ChatPrompt(Struct, frozen=True):
         min_tokens: int = 0,
         continuation: str = CONTINUATION,
     ) -> ReasoningBudget:
-        """Bounds on the tokens of reasoning; what ends it is the model's own mark and nothing else, and where
-        the model would end it before `min_tokens`, `continuation` stands in place of the mark.
+        """Limits on reasoning tokens. Reasoning is ended by the model's own end marker; if the model
+        would end it before `min_tokens`, `continuation` replaces the marker.
 
-        Raises InvalidRequest that names `param` where the model does not reason between marks.
+        Raises InvalidRequest naming `param` if the model has no reasoning markers.
         """
         marks = self.syntax.thinking
         if marks is None or self.is_continuation:
-            cause = "this model's chat template has no marks for reasoning"
+            cause = "this model's chat template has no markers for reasoning"
             if self.is_continuation:
                 cause = "with continue_final_message there is no reasoning"
             raise InvalidRequest(f"{param}: {cause}: leave it out", param=param, code="unsupported_parameter")
@@ -149,7 +149,7 @@ class ChatPrompt(Struct, frozen=True):
 
     @property
     def strict_unavailable(self) -> bool:
-        """Whether a tool is strict, and calls cannot be told from text before they are complete."""
+        """True if a tool is strict, but a call cannot be distinguished from text before it is complete."""
         use, family = self.use, self.syntax.family
         bare = isinstance(family, ToolFormat) and family.bare
         return use is not None and bare and use.mode == "auto" and any(tool.strict for tool in use.callable)
@@ -165,9 +165,9 @@ def prepare(
     continue_final_message: bool = False,
     variables: Mapping[str, Any] | None = None,
 ) -> ChatPrompt:
-    """Render messages and tools; raises InvalidRequest for tools that the template would not show.
+    """Render messages and tools. Raises InvalidRequest for tools that the template would ignore.
 
-    `family` names the syntax of calls where the template does not tell it.
+    `family` names the tool call format if the template does not determine it.
     """
     syntax = _syntax_of(template.tool_source if use else template.source, family)
     if use is not None:
@@ -186,7 +186,7 @@ def prepare(
 
 
 def _check_tools(template: ChatTemplate, syntax: OutputSyntax) -> None:
-    # A template that first sets its own `tools` from another variable reads it all the same.
+    # A template that first assigns its own `tools` from another variable does read it.
     if "tools" not in template.reads and "set tools =" not in template.tool_source:
         raise InvalidRequest(
             "this model's chat template does not know tools: leave tools out, or use a model that was "
@@ -196,7 +196,7 @@ def _check_tools(template: ChatTemplate, syntax: OutputSyntax) -> None:
         )
     if syntax.family is None:
         raise InvalidRequest(
-            "this model's chat template shows tools, but not in which syntax they are called: name it with "
+            "this model's chat template shows tools, but not the syntax of calls: name it with "
             f"the setting tool_format, one of {', '.join(FAMILIES)}",
             param="tools",
             code="tools_unsupported",
@@ -204,7 +204,7 @@ def _check_tools(template: ChatTemplate, syntax: OutputSyntax) -> None:
 
 
 def _with_short_ids(message: Message) -> Message:
-    """Ids of other servers in the only form that Mistral's templates take; equal ones stay equal."""
+    """Replace tool call ids by the format that Mistral's templates accept; equal ids stay equal."""
     calls = tuple(replace(call, id=_short(call.id)) for call in message.tool_calls)
     answers = None if message.tool_call_id is None else _short(message.tool_call_id)
     return replace(message, tool_calls=calls, tool_call_id=answers)

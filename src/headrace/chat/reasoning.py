@@ -1,4 +1,4 @@
-"""How models write their reasoning: the marks around it, by what a chat template says."""
+"""Reasoning markers of models, detected from their chat templates."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from headrace.chat.tool_formats.reader import Reader, Steps
 
 
 class ReasoningMarkers(Struct, frozen=True):
-    """Reasoning stands between `start` and `end` before the answer; `wrap` stands around the answer itself.
+    """Reasoning is between `start` and `end`, before the answer; `wrap` surrounds the answer itself.
 
-    A template may write `start` at the end of the prompt; then the answer begins within the reasoning.
+    A template may write `start` at the end of the prompt; then the output begins within the reasoning.
     """
 
     start: str
@@ -23,11 +23,11 @@ class ReasoningMarkers(Struct, frozen=True):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Every mark that may be a special token."""
+        """All markers that may be special tokens."""
         return (self.start, self.end, *self.wrap)
 
     def opened_by(self, prompt: str) -> bool:
-        """Whether the prompt ends within the reasoning."""
+        """True if the prompt ends within the reasoning."""
         return prompt.rstrip().endswith(self.start)
 
     def read(
@@ -38,19 +38,19 @@ class ReasoningMarkers(Struct, frozen=True):
         *,
         starts_in_reasoning: bool,
     ) -> Steps[None]:
-        """Take an answer with the reasoning before it; `answer` takes what follows."""
+        """Parse reasoning followed by an answer; `answer` parses the rest."""
         yield from reader.space()
         if starts_in_reasoning or (yield from reader.literal(self.start)):
             output.thinking = True
             yield from reader.space()
-            yield from reader.literal(self.start)  # some models say it again
+            yield from reader.literal(self.start)  # some models repeat the marker
             yield from reader.until((self.end,), output.reasoning)
             output.thinking = False
             output.section()
         yield from answer(reader, output)
 
     def grammar(self, lark: Lark, answer: str, *, starts_in_reasoning: bool) -> str:
-        """An expression for an answer with free reasoning before it."""
+        """A grammar expression for `answer` with unconstrained reasoning before it."""
         thought = f"{lark.up_to(self.end)} /[ \\n]{{0,8}}/"
         return (
             f"{thought} {answer}" if starts_in_reasoning else f"({lark.text(self.start)} {thought})? {answer}"
@@ -68,7 +68,7 @@ _KNOWN = (
 
 
 def reasoning_of(template_source: str) -> ReasoningMarkers | None:
-    """The marks that a template knows; None where it knows none."""
+    """The markers that a template contains; None if it has none."""
     for marks in _KNOWN:
         needed = (marks.end, *marks.wrap[:1])
         if all(mark in template_source for mark in needed):

@@ -1,4 +1,4 @@
-"""Tools that a request offers to the model, and which of them it must or may call."""
+"""Tools of a request, and the tool choice."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Tool(Struct, frozen=True):
     strict: bool = False
 
     def for_template(self) -> dict[str, Any]:
-        """The dictionary that templates are written for."""
+        """The dictionary that templates expect."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
     @property
     def properties(self) -> Mapping[str, Any]:
-        """Schemas of the arguments by name, each with the definitions that it may refer to."""
+        """Schemas of the arguments by name, each with the definitions that it may reference."""
         shared = {key: self.parameters[key] for key in ("$defs", "definitions") if key in self.parameters}
         entries = _mapping(self.parameters.get("properties"))
         if not shared:
@@ -42,13 +42,13 @@ class Tool(Struct, frozen=True):
 
     @property
     def required(self) -> frozenset[str]:
-        """Names of the arguments that must be given."""
+        """Names of the required arguments."""
         names = self.parameters.get("required")
         return frozenset(cast("list[str]", names)) if isinstance(names, list) else frozenset()
 
 
 class ToolUse(Struct, frozen=True):
-    """The tools of a request. The template shows `offered`; only `callable` ones may be called."""
+    """The tools of a request. The template shows `offered`; the model may call only `callable`."""
 
     offered: tuple[Tool, ...] = ()
     callable: tuple[Tool, ...] = ()
@@ -57,9 +57,9 @@ class ToolUse(Struct, frozen=True):
 
 
 def tool_use_from_openai(tools: object, choice: object = None, parallel: object = None) -> ToolUse | None:
-    """Check `tools`, `tool_choice` and `parallel_tool_calls` of a chat request; None: nothing is offered.
+    """Validate `tools`, `tool_choice` and `parallel_tool_calls`; None if there are no tools.
 
-    With tool_choice "none" the model is not shown the tools at all. Raises InvalidRequest naming the field.
+    With tool_choice "none" the model does not see the tools. Raises InvalidRequest naming the field.
     """
     if parallel is not None and not isinstance(parallel, bool):
         raise InvalidRequest("parallel_tool_calls is neither true nor false", param="parallel_tool_calls")
@@ -85,13 +85,15 @@ def _tools(tools: object) -> tuple[Tool, ...]:
 
 
 def distinct_tools(tools: Sequence[Tool]) -> tuple[Tool, ...]:
-    """Tools with a name for each; raises InvalidRequest where two share one, or there are too many."""
+    """The tools; raises InvalidRequest for duplicate names or too many tools."""
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(f"tools has {len(tools)} entries, at most {MAX_TOOLS} are taken", param="tools")
     names = [tool.name for tool in tools]
     for index, name in enumerate(names):
         if name in names[:index]:
-            raise InvalidRequest(f"tools[{index}] has the name {name!r} of another: rename it", param="tools")
+            raise InvalidRequest(
+                f"tools[{index}] has the same name {name!r} as another tool: rename it", param="tools"
+            )
     return tuple(tools)
 
 
@@ -109,7 +111,7 @@ def _tool(item: object, where: str) -> Tool:
 
 
 def function_tool(fields: Mapping[str, Any], where: str, schema_key: str = "parameters") -> Tool:
-    """The tool that `fields` at `where` describe, its schema under `schema_key`."""
+    """The tool that `fields` at `where` describe, with its schema under `schema_key`."""
     name, description = fields.get("name"), fields.get("description") or ""
     parameters, strict = fields.get(schema_key) or _NO_ARGUMENTS, fields.get("strict") or False
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -128,7 +130,7 @@ def function_tool(fields: Mapping[str, Any], where: str, schema_key: str = "para
 
 
 def _choice(choice: object, names: list[str]) -> tuple[list[str] | None, Mode]:
-    """Names that may be called (None: all), and whether one must be."""
+    """Names of the callable tools (None: all), and whether a call is required."""
     if choice in (None, "auto"):
         return None, "auto"
     if choice == "required":
@@ -138,7 +140,7 @@ def _choice(choice: object, names: list[str]) -> tuple[list[str] | None, Mode]:
         return [_known_name(fields.get("function"), names, "tool_choice.function")], "required"
     if fields.get("type") != "allowed_tools":
         raise InvalidRequest(
-            "tool_choice is none of 'none', 'auto', 'required', a function, allowed_tools",
+            "tool_choice is not one of 'none', 'auto', 'required', a function, allowed_tools",
             param="tool_choice",
         )
     allowed = _object(fields.get("allowed_tools", fields), "tool_choice.allowed_tools")

@@ -1,1 +1,1 @@
-"""The command line: one file per command, loaded when it is used."""
+"""The command line: one file per command, imported on use."""

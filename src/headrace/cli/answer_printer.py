@@ -16,9 +16,9 @@ from headrace.loading.loader import usable_cores
 
 
 def events(model: LoadedModel, request: EngineRequest) -> Generator[EngineEvent]:
-    """The events of `request` as they come; raises its failure. Leaving early cancels it.
+    """The events of `request` as they arrive; raises its failure. Closing the generator cancels it.
 
-    Raises what the engine refuses at the door.
+    Raises the engine's validation errors.
     """
     arrived: queue.SimpleQueue[list[EngineEvent]] = queue.SimpleQueue()
     ticket = model.engine.submit(request, arrived.put)
@@ -36,7 +36,7 @@ def events(model: LoadedModel, request: EngineRequest) -> Generator[EngineEvent]
 
 
 class Statistics(Struct, frozen=True):
-    """Speed of one answer. `bandwidth_share` is that of this machine's read bandwidth, 0 to 1."""
+    """Speed of one answer. `bandwidth_share` is the used share of this machine's read bandwidth, 0 to 1."""
 
     first_token_s: float
     tokens_per_s: float | None
@@ -47,7 +47,7 @@ class Statistics(Struct, frozen=True):
     completion_tokens: int
 
     def line(self) -> str:
-        """For people."""
+        """The line to print."""
         parts = [f"first token after {self.first_token_s * 1000:.0f} ms"]
         if self.tokens_per_s is not None and self.bandwidth_share is not None:
             limit = size(self.bandwidth_bytes_per_s)
@@ -61,12 +61,12 @@ class Statistics(Struct, frozen=True):
 
 @functools.cache
 def read_bandwidth(threads: int | None) -> float:
-    """Bytes per second that this machine reads from memory with that many threads; measured once."""
+    """This machine's read bandwidth with `threads` threads, in bytes per second; measured once and cached."""
     return _native.read_bandwidth(_native.Pool(threads or usable_cores()))
 
 
 def statistics(model: LoadedModel, done: RequestFinished, threads: int | None) -> Statistics:
-    """The answer's speed, set beside the machine's read bandwidth."""
+    """The answer's speed, compared with the machine's read bandwidth."""
     usage, timing = done.usage, done.timing
     decode_s = timing.total_s - timing.first_token_s
     rate = (usage.completion_tokens - 1) / decode_s if usage.completion_tokens > 1 and decode_s > 0 else None

@@ -1,4 +1,4 @@
-"""`headrace doctor`: what this machine offers, and what stands in the way."""
+"""`headrace doctor`: checks of this machine and installation."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from headrace.loading.loader import usable_cores
 from headrace.weights.hub.bundled import BUNDLED_DEFAULT, list_bundled
 from headrace.weights.hub.resolver import list_local
 
-HELP = """Check this machine: kernels, threads, memory and its speed, caches, models; problems with remedies.
+HELP = """Check this machine: kernels, threads, memory and its speed, caches, models.
 
-Reaches no network unless --online. Exit code 1 when something is broken.
+Problems are shown with remedies. Uses no network unless --online is given. Exit code 1 if something is
+broken.
 
 \b
 Example:
@@ -39,7 +40,7 @@ LOW_SPACE_BYTES = 2_000_000_000
 
 
 class Finding(Struct, frozen=True):
-    """One line of the report. `problem` says what is wrong and what to do; `broken` fails the command."""
+    """One line of the report. `problem` is the cause and the remedy; `broken` makes the command fail."""
 
     name: str
     value: str
@@ -54,7 +55,7 @@ def command(
     *,
     settings: Settings,
 ) -> None:
-    """Look and report."""
+    """Check and report."""
     checks: list[Callable[[], list[Finding]]] = [
         _versions,
         lambda: _kernels(settings),
@@ -126,7 +127,7 @@ def _cache(settings: Settings) -> list[Finding]:
     free = place.f_bavail * place.f_frsize
     value = f"{folder}, {used} used, {size(free)} free"
     if not os.access(existing, os.W_OK):
-        problem = "not writable, so weights are packed anew at each start: set --cache-dir"
+        problem = "not writable, so weights are packed again at each start: set --cache-dir"
         return [Finding("cache", value, problem)]
     if free < LOW_SPACE_BYTES:
         return [Finding("cache", value, "little space is left for packed weights: free some")]
@@ -138,7 +139,7 @@ def _models() -> list[Finding]:
     here = Finding("models", ", ".join(names) or "none")
     if BUNDLED_DEFAULT in list_bundled():
         return [here]
-    problem = f"the model {BUNDLED_DEFAULT} that ships with headrace is gone: install headrace again"
+    problem = f"the model {BUNDLED_DEFAULT} that ships with headrace is missing: reinstall headrace"
     return [Finding(here.name, here.value, problem, broken=True)]
 
 
@@ -149,5 +150,5 @@ def _hub() -> list[Finding]:
         HfApi().list_models(limit=1)
     except (OSError, HeadraceError) as error:
         problem = f"{type(error).__name__}: check the connection, or set HF_ENDPOINT to a mirror"
-        return [Finding("hub", "out of reach", problem)]
+        return [Finding("hub", "unreachable", problem)]
     return [Finding("hub", "reachable")]

@@ -1,4 +1,4 @@
-"""Fetching a hub model before it is loaded, with progress on a terminal."""
+"""Download a hub model before loading it, with progress on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def fetch(name: str, settings: Settings) -> None:
-    """Fetch a hub model that is not here yet, with a progress bar."""
+    """Download a hub model that is not on this machine yet, with a progress bar."""
     if settings.offline or HUB_NAME.fullmatch(name) is None or name.endswith(FILES):
         return
     try:

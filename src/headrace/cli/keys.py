@@ -15,10 +15,10 @@ from headrace.errors import UsageError
 from headrace.storage.database import Database
 from headrace.storage.keys import KeyLimits, Keys
 
-HELP = """Make, list and revoke the API keys of `headrace serve`. A running server knows within a second.
+HELP = """Create, list and revoke keys of `headrace serve`. A running server applies changes within a second.
 
-A key is shown once, when it is made: only a hash of it is kept. As soon as there is a key, every request
-needs one. The limits are those of the new key; without them those of the server's settings hold.
+A key is shown once, when it is created: only a hash of it is stored. As soon as a key exists, every request
+needs one. The limit flags apply to the new key; the defaults are the server's settings.
 
 \b
 Examples:
@@ -30,7 +30,7 @@ Examples:
 
 
 class Action(StrEnum):
-    """What to do."""
+    """Subcommands."""
 
     ADD = "add"
     LIST = "list"
@@ -39,13 +39,13 @@ class Action(StrEnum):
 
 @takes_settings("requests_per_minute", "tokens_per_minute", "concurrency", "store")
 def command(
-    action: Annotated[Action, typer.Argument(help="What to do.")],
+    action: Annotated[Action, typer.Argument(help="Subcommand.")],
     name: Annotated[str | None, typer.Argument(help="Name of the key, for add and rm.")] = None,
     json: JsonFlag = False,
     *,
     settings: Settings,
 ) -> None:
-    """Do it; see HELP."""
+    """Run the subcommand; see HELP."""
     database = Database(settings.store_file)
     try:
         keys = Keys(database)
@@ -60,7 +60,7 @@ def command(
             print_json({"name": name, "key": key}) if json else print(key)
         else:
             keys.revoke(name)
-            print_json({"name": name, "revoked": True}) if json else print(f"{name} is revoked")
+            print_json({"name": name, "revoked": True}) if json else print(f"revoked {name}")
     finally:
         database.close()
 
@@ -91,4 +91,4 @@ def _list(keys: Keys, json: bool) -> None:
         )
         for key in found
     ]
-    print_table(rows, header=("NAME", "MADE", "REQUESTS/MIN", "TOKENS/MIN", "AT A TIME"))
+    print_table(rows, header=("NAME", "CREATED", "REQUESTS/MIN", "TOKENS/MIN", "CONCURRENT"))

@@ -10,9 +10,9 @@ from headrace.weights.hub.resolver import list_local
 
 ABOUT_WIDTH = 90
 
-HELP = """List the models on this machine: shipped ones, and those in the hub's cache.
+HELP = """List the models on this machine: bundled models, and those in the hub's cache.
 
-`headrace show NAME --card` prints a model's card: what it is for, how good it is, what it learned from.
+`headrace show NAME --card` prints a model's card: purpose, quality, training data.
 
 \b
 Example:

@@ -1,4 +1,4 @@
-"""From a model's name on the command line to a loaded model, with progress on a terminal."""
+"""Load the model named on the command line, with progress on a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from headrace.weights.hub.resolver import FILES
 
 
 def names_a_model(word: str) -> bool:
-    """Whether a lone argument is MODEL: a folder here, x.gguf, x.bin, OWNER/NAME, a shipped name, ./x, /x."""
+    """True if a lone argument is MODEL: a local folder, x.gguf, x.bin, OWNER/NAME, a bundled name, ./x,
+    /x.
+    """
     if not word or any(space in word for space in " \n\t"):
         return False
     if word in list_bundled() or HUB_NAME.fullmatch(word) or word.startswith(("./", "../", "/", "~/")):
@@ -27,7 +29,7 @@ def names_a_model(word: str) -> bool:
 
 @contextmanager
 def loaded(name: str | None, settings: Settings) -> Generator[LoadedModel]:
-    """A model that runs until the block ends."""
+    """A model that is loaded until the block ends."""
     if name is not None:
         fetch(name, settings)
     with progress_bar("packing weights") as progress:

@@ -1,4 +1,4 @@
-"""The `headrace` command: finds the command's file, maps errors to stderr lines and exit codes."""
+"""The `headrace` command: loads the command's file, maps errors to stderr lines and exit codes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from headrace.errors import HeadraceError
 
 COMMANDS = {
     "run": "Stream an answer to a prompt, or chat in the terminal.",
-    "serve": "Serve models over HTTP, as OpenAI's API does.",
+    "serve": "Serve models over HTTP with an OpenAI-compatible API.",
     "ps": "List the models of a running server.",
     "stop": "Unload a model of a running server.",
-    "keys": "Make, list and revoke the API keys of the server.",
+    "keys": "Create, list and revoke API keys of the server.",
     "list": "List the models on this machine.",
-    "show": "Show what a model is, the memory it takes and how fast it can be.",
-    "quantize": "Write a model in another type of weights, as GGUF or safetensors.",
-    "rm": "Delete a model of the hub from this machine.",
-    "pull": "Fetch a model from the hub.",
-    "bench": "Measure this machine, and how near a model comes to what it can do.",
+    "show": "Show a model's properties, memory use and speed limits.",
+    "quantize": "Convert a model to another weight type, as GGUF or safetensors.",
+    "rm": "Delete a hub model from this machine.",
+    "pull": "Download a model from the hub.",
+    "bench": "Benchmark this machine, a model on it, or a server.",
     "doctor": "Check this machine: kernels, memory, speed limits, caches.",
 }
 HELP = """Run language models fast on this machine.
@@ -39,7 +39,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.
 def build(arguments: Sequence[str]) -> typer.Typer:
     """The command line with the one command that `arguments` name; the others are only listed.
 
-    Commands import what they need at the top of their files, so `--help` and `--version` stay fast.
+    Commands import their dependencies at the top of their files; loading one keeps `--help` and `--version`
+    fast.
     """
     app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback(invoke_without_command=True)(_root)
@@ -53,7 +54,7 @@ def _add(app: typer.Typer, package: str, commands: Mapping[str, str], words: Seq
             app.command(name, help=summary)(_unloaded)
             continue
         module = importlib.import_module(f"{package}.{name}")
-        if hasattr(module, "COMMANDS"):  # a folder of commands
+        if hasattr(module, "COMMANDS"):  # a folder of subcommands
             group = typer.Typer(help=module.HELP, rich_markup_mode=None, no_args_is_help=True)
             _add(group, module.__name__, module.COMMANDS, words[1:])
             app.add_typer(group, name=name, short_help=summary)
@@ -79,7 +80,7 @@ def _root(
 
 
 def _unloaded() -> None:
-    raise AssertionError("only the command that is named is ever called")
+    raise AssertionError("only the named command is ever called")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -92,14 +93,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         if isinstance(stop.__context__, BrokenPipeError):
             _discard_output()
-            code = 0  # whoever read our output has left (`| head`): not a failure, which typer makes of it
+            # the reader of our output has exited (`| head`): typer reports this as a failure, but it is
+            # none
+            code = 0
     except HeadraceError as error:
         print(f"error: {error.message}", file=sys.stderr)
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
     except OSError as error:
-        # Such as a full disk under stdout.
+        # For example, a full disk under stdout.
         print(f"error: {error}", file=sys.stderr)
         _discard_output()
         code = 1
@@ -107,5 +110,5 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _discard_output() -> None:
-    """Nothing more can be written to stdout, and Python would try again on its way out."""
+    """Discard pending stdout: it cannot be written, and Python would retry at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,7 +7,7 @@ from headrace.cli.server_call import call_server
 from headrace.cli.terminal import JsonFlag, print_json, print_table, size
 from headrace.config.settings import Settings
 
-HELP = """List the models of the server that runs at --host and --port: which are loaded, and what they take.
+HELP = """List the models of the server at --host and --port, their state and memory use.
 
 \b
 Examples:

@@ -1,4 +1,4 @@
-"""`headrace pull`: fetch a hub model."""
+"""`headrace pull`: download a hub model."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from headrace.config.settings import Settings
 from headrace.errors import UsageError
 from headrace.weights.hub.resolver import pull
 
-HELP = """Fetch a model from the hub, or what has changed of it.
+HELP = """Download a model from the hub, or the files that have changed.
 
-Only config, tokenizer and safetensors files are fetched; nothing that could run.
+Only config, tokenizer and safetensors files are downloaded; no executable code.
 
 \b
 Example:
@@ -30,7 +30,7 @@ def command(
     *,
     settings: Settings,
 ) -> None:
-    """Fetch it."""
+    """Download it."""
     if settings.offline:
         raise UsageError("offline is set, and pulling needs the network: drop --offline or HEADRACE_OFFLINE")
     with progress_bar(model) as progress:

@@ -1,4 +1,4 @@
-"""`headrace quantize`: a model as a new file or folder, in another type of weights."""
+"""`headrace quantize`: convert a model to another weight type, as a new file or folder."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from headrace.weights.hub.resolver import resolve
 from headrace.weights.safetensors import export as safetensors_export
 from headrace.weights.tensor_output import ClassReport
 
-HELP = f"""Write a model in another type of weights: a GGUF file where OUT ends in .gguf, else a folder.
+HELP = f"""Convert a model to another weight type. Writes a GGUF file if OUT ends in .gguf, else a folder.
 
 GGUF: {", ".join(gguf_export.FILE_TYPES)}. Rows that do not fit a type become q8_0 or f16, as the table at the
-end says. Folder (safetensors): {", ".join(safetensors_export.TYPES)};
-integers as compressed-tensors stores them. Tokenizer, chat template and config come along.
+end shows. Folder (safetensors): {", ".join(safetensors_export.TYPES)};
+integer types in the format of compressed-tensors. Tokenizer, chat template and config are copied.
 
 \b
 Examples:
@@ -37,15 +37,15 @@ Examples:
 
 @takes_settings("threads", "offline")
 def command(
-    source: Annotated[str, typer.Argument(metavar="IN", help="Folder, x.gguf, OWNER/NAME or shipped model.")],
+    source: Annotated[str, typer.Argument(metavar="IN", help="Folder, x.gguf, OWNER/NAME or bundled model.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="x.gguf, or a folder.")],
-    weights: Annotated[str, typer.Option(help="Type to write.", metavar="TYPE")],
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT where it exists.")] = False,
+    weights: Annotated[str, typer.Option(help="Weight type.", metavar="TYPE")],
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
     json: JsonFlag = False,
     *,
     settings: Settings,
 ) -> None:
-    """Write it."""
+    """Convert; see HELP."""
     out = out.expanduser().absolute()
     is_gguf = out.suffix == ".gguf"
     known = tuple(gguf_export.FILE_TYPES) if is_gguf else safetensors_export.TYPES
@@ -53,7 +53,7 @@ def command(
         kind = "a GGUF file" if is_gguf else "a folder"
         raise UsageError(f"--weights {weights} cannot be written to {kind}: use {', '.join(known)}")
     if out.exists() and not force:
-        raise UsageError(f"{out} is there already: choose another name, or replace it with --force")
+        raise UsageError(f"{out} already exists: choose another name, or replace it with --force")
     fetch(source, settings)
     path = resolve(source, offline=settings.offline)
     with open_checkpoint(path) as checkpoint, progress_bar(f"writing {out.name}") as progress:
@@ -69,7 +69,7 @@ def command(
         print_json({"out": str(out), "classes": [asdict(line) for line in lines]})
     else:
         _print(lines)
-        note(f"{out} is written")
+        note(f"wrote {out}")
 
 
 def _print(lines: list[ClassReport]) -> None:

@@ -9,9 +9,9 @@ import typer
 from headrace.cli.terminal import JsonFlag, print_json, size
 from headrace.weights.hub.resolver import remove
 
-HELP = """Delete a model of the hub from this machine, all its revisions.
+HELP = """Delete a hub model from this machine, all its revisions.
 
-Only the hub's cache is touched; folders of yours are yours to delete.
+Only the hub's cache is changed; your own folders are not.
 
 \b
 Example:
@@ -28,4 +28,4 @@ def command(
     if json:
         print_json({"name": model, "freed_bytes": freed})
     else:
-        print(f"deleted {model}, {size(freed)} are free again")
+        print(f"deleted {model}, {size(freed)} freed")

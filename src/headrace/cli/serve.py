@@ -13,13 +13,14 @@ from headrace.cli.flags import MODEL_SETTINGS, SERVER_SETTINGS, takes_settings_a
 from headrace.config.settings import Settings
 from headrace.workers.spawn import spawn
 
-HELP = """Serve models over HTTP, as OpenAI's API does: chat completions, completions, models, health, ready,
-metrics, and their description at /docs. While the first model loads, requests get 503 with Retry-After; the
-others, and those of [models] in headrace.toml, load when they are first used, within --memory. Each runs in a
-process of its own, and where that dies another one takes its place.
+HELP = """Serve models over HTTP with an OpenAI-compatible API; /docs describes all endpoints.
 
-Stops on Ctrl-C or SIGTERM: what is under way gets --drain-s seconds to finish, a second signal ends it.
-SIGHUP reads the settings again, without an end to any reply.
+While the first model loads, requests get 503 with Retry-After. Other models, including those of [models] in
+headrace.toml, load on first use, within --memory. Each model runs in its own process and is restarted if it
+crashes.
+
+Stops on Ctrl-C or SIGTERM: in-flight requests get --drain-s seconds to finish; a second signal exits
+immediately. SIGHUP reloads settings without interrupting requests.
 
 \b
 Examples:
@@ -32,14 +33,14 @@ Examples:
 
 @takes_settings_again(*SERVER_SETTINGS, *MODEL_SETTINGS)
 def command(
-    models: Annotated[list[str] | None, typer.Argument(help="Folders, OWNER/NAME or shipped models.")] = None,
+    models: Annotated[list[str] | None, typer.Argument(help="Folders, OWNER/NAME or bundled models.")] = None,
     *,
     read_settings: Callable[[], Settings],
 ) -> None:
-    """Serve them; see HELP."""
+    """Serve; see HELP."""
     settings = read_settings()
-    first = spawn()  # it starts while this process imports what a server needs
-    gc.disable()  # what is imported stays: to look through it again and again is a fifth of the start
+    first = spawn()  # it starts while this process imports the server
+    gc.disable()  # imported objects stay: collecting them repeatedly takes a fifth of the startup time
     serving = importlib.import_module("headrace.cli.serve_settings")
     gc.freeze()
     gc.enable()

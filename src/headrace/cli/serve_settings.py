@@ -1,4 +1,4 @@
-"""What `headrace serve` runs once its settings are read: socket, models, greeting, settings read again."""
+"""Runs `headrace serve` once settings are read: socket, models, startup message, reload."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from headrace.workers.worker_loader import WorkerLoader
 
 LOG = logging.getLogger("headrace.cli")
 
-# What a running server cannot change.
+# Settings that a running server cannot change.
 FIXED_SETTINGS = ("host", "port", "store", "log_requests")
 
 
 def run(
     names: Sequence[str], settings: Settings, read_settings: Callable[[], Settings], first: Spawned
 ) -> None:
-    """Serve until a signal; `first` is a worker that has been started for the first model."""
+    """Serve until a signal; `first` is a worker process started for the first model."""
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     lookahead_tokens = [WorkerProcess(first)]
 
@@ -71,7 +71,7 @@ def run(
 
 
 class _Bar:
-    """A progress bar from the first bytes to the last: fetching a model has a bar of its own before."""
+    """A progress bar from the first to the last byte; downloading a model has a separate bar."""
 
     def __init__(self, shown: ExitStack) -> None:
         self._shown = shown
@@ -94,7 +94,7 @@ def _policy(settings: Settings, free_bytes: int) -> Policy:
 
 
 def _on_demand(settings: Settings, name: str) -> ModelSpec | None:
-    """A model that nobody configured, where that is wanted: one that is here, by its name, never a path."""
+    """A spec for a model without an entry, if enabled: a model on this machine, by name, never by path."""
     known = settings.on_demand and any(model.name == name for model in list_local())
     return spec_of(name, settings) if known else None
 
@@ -102,19 +102,19 @@ def _on_demand(settings: Settings, name: str) -> ModelSpec | None:
 def _reload(
     service: Service, names: Sequence[str], read_settings: Callable[[], Settings], free_bytes: int
 ) -> None:
-    """Take over what the settings say now; where they are wrong, everything stays."""
+    """Apply the current settings; if they are invalid, nothing changes."""
     try:
         settings = read_settings()
         specs = read_specs(names, settings)
     except HeadraceError as error:
-        LOG.error("the settings stay as they were: %s", error.message)
+        LOG.error("settings are unchanged: %s", error.message)
         return
     for name in FIXED_SETTINGS:
         if getattr(settings, name) != getattr(service.settings, name):
-            LOG.warning("%s has changed, which takes effect at the next start", name)
+            LOG.warning("%s has changed; this takes effect after a restart", name)
     service.settings = settings
     service.models.update(specs, _policy(settings, free_bytes))
-    LOG.warning("the settings have been read again")
+    LOG.warning("settings reloaded")
 
 
 def _greet(model: LoadedModel | None, settings: Settings, host: str, port: int) -> None:

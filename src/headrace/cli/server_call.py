@@ -1,4 +1,4 @@
-"""Calls to a running server, for commands that ask it something."""
+"""Calls to a running server."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ ANSWER_S = 30.0
 
 
 class ServerRefusal(HeadraceError):
-    """The server answered with an error."""
+    """The server replied with an error."""
 
 
 def call_server(settings: Settings, method: str, path: str) -> Any:
-    """The JSON that the server at the settings' host and port answers with, asked with their first key.
+    """The JSON reply of the server at the settings' host and port, called with their first API key.
 
-    Raises UsageError where there is no server, ServerRefusal with what it said where it refused.
+    Raises UsageError if there is no server, ServerRefusal with the server's error message.
     """
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     headers = {"authorization": f"Bearer {settings.api_key[0]}"} if settings.api_key else {}
@@ -31,7 +31,7 @@ def call_server(settings: Settings, method: str, path: str) -> Any:
     except (OSError, HTTPException, ValueError) as error:
         raise UsageError(
             f"no server of headrace answers at {host}:{settings.port} ({error}): start one with "
-            "`headrace serve`, or say where it is with --host and --port"
+            "`headrace serve`, or give its address with --host and --port"
         ) from None
     finally:
         connection.close()

@@ -1,4 +1,4 @@
-"""`headrace show`: what a model is, the memory it will take, and how fast it can be on this machine."""
+"""`headrace show`: a model's properties, memory use, and speed limit on this machine."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from headrace.loading.options import engine_options
 from headrace.weights.hub.bundled import BUNDLED_DEFAULT
 from headrace.weights.hub.resolver import resolve
 
-HELP = """Show what a model is: architecture, parameters, types, context, template, license.
+HELP = """Show a model's architecture, parameters, weight types, context, template and license.
 
-And what it takes with these settings, before anything is loaded: memory, and the tokens per second that this
-machine's measured limits allow.
+Also shows, without loading the model, its memory use with these settings and the tokens per second that this
+machine's measured limits permit.
 
 \b
 Examples:
@@ -34,14 +34,14 @@ Examples:
 
 @takes_settings(*MODEL_SETTINGS)
 def command(
-    model: Annotated[str | None, typer.Argument(help="Folder, x.gguf, OWNER/NAME or shipped model.")] = None,
+    model: Annotated[str | None, typer.Argument(help="Folder, x.gguf, OWNER/NAME or bundled model.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure the machine's limits again.")] = False,
     whole_card: Annotated[bool, typer.Option("--card", help="Print the model's card instead.")] = False,
     json: JsonFlag = False,
     *,
     settings: Settings,
 ) -> None:
-    """Show it."""
+    """Show it; see HELP."""
     if model is not None:
         fetch(model, settings)
     if whole_card:
@@ -68,7 +68,7 @@ def _print_card(model: str | None, settings: Settings) -> None:
     path = resolve(BUNDLED_DEFAULT if model is None else model, offline=settings.offline)
     text = card(path)
     if text is None:
-        raise UsageError(f"{path} has no README.md: this model comes without a card")
+        raise UsageError(f"{path} has no README.md: this model has no card")
     print(text)
 
 
@@ -80,12 +80,14 @@ def _as_json(facts: ModelFacts) -> dict[str, Any]:
 
 def _about(facts: ModelFacts) -> list[tuple[str, str]]:
     active = (
-        f", {facts.active_parameters:,} for each token" if facts.active_parameters != facts.parameters else ""
+        f", {facts.active_parameters:,} active per token"
+        if facts.active_parameters != facts.parameters
+        else ""
     )
     template = "no" if not facts.chat_template else "yes, with tools" if facts.reads_tools else "yes"
     return [
         ("name", facts.name),
-        ("about", about(facts.path) or "it has no card that says it"),
+        ("about", about(facts.path) or "no description"),
         ("architecture", facts.architecture),
         ("parameters", f"{facts.parameters:,}{active}"),
         ("layers", f"{facts.layers:,} of {facts.hidden:,}, {facts.heads:,} heads over {facts.kv_heads:,}"),

@@ -1,4 +1,4 @@
-"""`headrace stop`: take a model out of the memory of a running server."""
+"""`headrace stop`: unload a model of a running server."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from headrace.cli.server_call import call_server
 from headrace.cli.terminal import JsonFlag, print_json
 from headrace.config.settings import Settings
 
-HELP = """Unload a model of the server that runs at --host and --port, as soon as no request uses it. The next
-request for it loads it again.
+HELP = """Unload a model of the server at --host and --port as soon as no request uses it. The next
+request loads it again.
 
 \b
 Example:

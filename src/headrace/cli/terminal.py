@@ -1,4 +1,4 @@
-"""What commands print: progress bars, tables, JSON, sizes."""
+"""Terminal output of commands: progress bars, tables, JSON, sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
 
 def size(nbytes: float) -> str:
-    """A number of bytes to read: `1.5 GB` (powers of ten)."""
+    """Format a number of bytes: `1.5 GB` (powers of ten)."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(nbytes) < 1000:
             return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
@@ -23,12 +23,12 @@ def size(nbytes: float) -> str:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document to stdout."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = ()) -> None:
-    """Columns side by side, wide enough for their longest entry."""
+    """Print aligned columns."""
     lines = [list(header), *map(list, rows)] if header else list(map(list, rows))
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))] if lines else []
     for line in lines:
@@ -36,13 +36,13 @@ def print_table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = ()) ->
 
 
 def note(message: str) -> None:
-    """A line for the person, not for the pipe."""
+    """Print a message to stderr, which does not go into a pipe."""
     print(message, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def progress_bar(label: str) -> Generator[Callable[[int, int], None]]:
-    """A function of (bytes done, bytes in all) that draws a bar on a terminal and nothing elsewhere."""
+    """A function of (bytes done, total bytes) that draws a bar on a terminal and does nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -61,7 +61,7 @@ def progress_bar(label: str) -> Generator[Callable[[int, int], None]]:
 
 @contextmanager
 def status() -> Generator[Callable[[str], None]]:
-    """A function that shows what is being done on a terminal, and nothing elsewhere."""
+    """A function that shows the current phase on a terminal and does nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda text: None
         return

@@ -1,1 +1,1 @@
-"""Executors of a program: reference (NumPy), native (C++), torch (an extra)."""
+"""Executors of a program: reference (NumPy), native (C++), torch (optional extra)."""

@@ -1,4 +1,4 @@
-"""What every executor offers to the engine."""
+"""Interface between the engine and all executors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from headrace.sampling.sampler import Sampler, SamplerState
 
 
 class ExecutorLimits(Struct, frozen=True, kw_only=True):
-    """The largest step, the KV memory (`page_count` pages of `page_tokens` slots in every layer), and room
-    for the recurrent states of `state_slots` sequences: 0 where the program has none."""
+    """Limits that an executor is built for: the largest step; the KV memory, `page_count` pages of
+    `page_tokens` slots in every layer; and recurrent states for `state_slots` sequences (0 if the
+    program has none).
+    """
 
     max_tokens: int
     max_rows: int
@@ -25,7 +27,7 @@ class ExecutorLimits(Struct, frozen=True, kw_only=True):
 
 
 class Executor(Protocol):
-    """Runs a program. Its KV caches and states persist from step to step."""
+    """Runs a program. Its KV caches and recurrent states persist between steps."""
 
     capacity: ExecutorLimits
 
@@ -35,9 +37,11 @@ class Executor(Protocol):
 
 
 class DraftPlan(Struct, frozen=True):
-    """Texts that grow with what is drawn, one for each sequence (None: not this one's). Where one ends with
-    tokens that stood in it before, depths[b * MATCH_KINDS + its match_kind] of those that followed are
-    checked by the next step, which has at most `room` tokens."""
+    """Token histories for prompt-lookup drafting in native code, one per sequence (None: no drafting); they
+    grow with the sampled tokens. If the last tokens of a history occurred earlier in it, the next step
+    verifies the first depths[b * MATCH_KINDS + match_kind] tokens that followed them there. A step has
+    at most `room` tokens.
+    """
 
     texts: Sequence[SuffixAutomaton | None] = ()
     depths: Sequence[int] = ()
@@ -49,7 +53,7 @@ NO_DRAFTS = DraftPlan()
 
 @runtime_checkable
 class MultiStepExecutor(Executor, Protocol):
-    """An executor that also draws, and so can run several steps in one call."""
+    """An executor that also samples, so that it can run several steps in one call."""
 
     def run_multi_step(
         self,
@@ -63,9 +67,13 @@ class MultiStepExecutor(Executor, Protocol):
         guesses: DraftPlan = NO_DRAFTS,
         signal: Signal | None = None,
     ) -> MultiStepResult:
-        """A step with one row of logits for each sequence, and up to `steps - 1` more with the tokens drawn
-        and guessed, until all have ended, `signal` stops it, so many `seconds` (0: any) have gone by or a
-        sequence has no room for another of the `lookahead_tokens` tokens (steps - 1) that its tables have
-        pages for beyond those of the step. Tokens are negative numbers of Sampler.error where logits gave
-        none; they are appended to the rows."""
+        """Run a step with one row of logits per sequence, then up to `steps - 1` more.
+
+        The further steps contain the sampled and drafted tokens. Stops early when all sequences have ended,
+        when `signal` is set, after `seconds` (0: no limit), or when a sequence has used up its
+        `lookahead_tokens` (None: steps - 1), the tokens for which its block tables have pages beyond those
+        of the first step.
+
+        Sampled tokens are appended to `rows`; a negative token is an error number (Sampler.error).
+        """
         ...

@@ -1,7 +1,7 @@
-"""A fused program as the list of instructions that native/executor walks.
+"""Lower a fused program to the instruction list that native/executor executes.
 
-The table of ops in native/ops.inl says how each is encoded. An op whose inputs and attributes are those of
-its line in the table needs no code here; the others have a method.
+The table of ops in native/ops.inl defines the encoding of each. An op whose inputs and attributes match its
+line in the table needs no code here; the others have a method.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.ops.value import Array, Attr, Value
 from headrace.program.program import Instruction, Program
 
 EMBEDDINGS = {"tokens": "embed", "token_types": "embed_token_types", "positions": "embed_positions"}
-NONE = -1  # an absent input or constant
+NONE = -1  # marks an absent input or constant
 
 Lowered = tuple[str, list[int], list[int], list[int], list[int], list[int], list[float]]
 
@@ -39,10 +39,10 @@ class Lowering:
         for name, value in program.weights.items():
             if len(value.shape) != 2:
                 data = vectors[name]
-                # A convolution's [channels, 1, taps] is read tap by tap.
+                # A convolution's weight [channels, 1, taps] is read tap by tap.
                 self._add_constant(value, data.T if data.ndim == 3 else data)
         for value, data in program.constants.items():
-            if data.dtype == np.float32:  # orders of columns travel with their instruction
+            if data.dtype == np.float32:  # column orders are stored in their instruction
                 self._add_constant(value, data.astype(np.float32, copy=False))
         for instruction in program.instructions:
             self._lower(instruction)
@@ -214,7 +214,7 @@ class Lowering:
 
 
 def _split(parts: tuple[Instruction, ...]) -> tuple[list[Instruction], list[Instruction]]:
-    """The query's chain ends at the first rope; the rest is the key's chain and the write."""
+    """Split into the query's chain, up to the first rope, and the rest: the key's chain and the write."""
     end = next(index for index, part in enumerate(parts) if part.name == "rope") + 1
     return list(parts[:end]), list(parts[end:])
 

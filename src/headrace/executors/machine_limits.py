@@ -1,4 +1,4 @@
-"""What this machine can do at best: read bandwidth and arithmetic peaks, measured once and kept in a file."""
+"""Peak rates of this machine (read bandwidth, arithmetic), measured once and cached in a file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from msgspec.structs import asdict
 
 from headrace import _native
 
-_VERSION = 5  # of the file; raise it when what is measured changes
+_VERSION = 5  # version of the file; increment when the measured quantities change
 _CPU_FACTS = Path("/proc/cpuinfo")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Bytes and operations (a multiplication and an addition are two) per second of `threads` threads.
-    `matrix_...` are of matrix units: 0 where there are none."""
+    """Bytes and operations per second of `threads` threads; a multiply-add is two operations.
+    `matrix_...` fields are for matrix units; 0 if there are none.
+    """
 
     cpu: str
     isa: str
@@ -34,18 +35,20 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     @property
     def best_bf16_per_s(self) -> float:
-        """On whichever units are faster."""
+        """The faster of vector and matrix units."""
         return max(self.bf16_per_s, self.matrix_bf16_per_s)
 
     @property
     def best_int8_per_s(self) -> float:
-        """On whichever units are faster."""
+        """The faster of vector and matrix units."""
         return max(self.int8_per_s, self.matrix_int8_per_s)
 
 
 def machine_limits(threads: int, cache: Path | None, *, measure: bool = False) -> Limits:
-    """The limits with that many threads: from the folder `cache`, where they have been measured on this
-    processor before, unless `measure`; else measured now (half a second) and kept there, if anywhere."""
+    """The limits for `threads` threads. They are read from the folder `cache` if they were measured on this
+    processor before and `measure` is False; otherwise they are measured (half a second) and saved there,
+    if `cache` is given.
+    """
     identity = {"version": _VERSION, "cpu": cpu_name(), "isa": _native.isa(), "threads": threads}
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     path = None if cache is None else cache / f"limits-{digest}.json"
@@ -59,7 +62,7 @@ def machine_limits(threads: int, cache: Path | None, *, measure: bool = False) -
 
 
 def cpu_name() -> str:
-    """The processor's name, as the operating system knows it."""
+    """The processor's name as reported by the operating system."""
     if _CPU_FACTS.is_file():
         for line in _CPU_FACTS.read_text().splitlines():
             key, _, value = line.partition(":")
@@ -69,7 +72,7 @@ def cpu_name() -> str:
 
 
 def _read(path: Path) -> Limits | None:
-    """A file that is not as it was written is measured anew."""
+    """None for an invalid file, which is then measured again."""
     try:
         return Limits(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
@@ -100,4 +103,4 @@ def _keep(limits: Limits, path: Path) -> None:
         temporary.write_text(json.dumps(asdict(limits), indent=2))
         temporary.replace(path)
     except OSError:
-        pass  # a folder that cannot be written to costs another measurement; `headrace doctor` names it
+        pass  # an unwritable folder only costs another measurement; `headrace doctor` reports it

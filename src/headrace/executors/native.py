@@ -1,4 +1,4 @@
-"""The native executor: C++ walks the lowered program in one call per step."""
+"""The native executor: C++ runs the lowered program, one call per step."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from headrace.weights.packing.packed_weights import PackedWeight
 KvType = Literal["f32", "bf16"]
 KV_BYTES: dict[KvType, int] = {"f32": 4, "bf16": 2}
 
-# The first texts lie at the beginning of every layer's keys and values. In huge pages a single token would
-# touch two of them a layer: 100 MB to be zeroed with 24 layers.
+# Short texts use only the beginning of every layer's keys and values. With huge pages a single token
+# would touch two of them per layer: 100 MB to be zeroed with 24 layers.
 _SHORT_TEXTS_BYTES = 256 << 10
 
 
 class NativeExecutor:
-    """Runs a program on the thread pool with the GIL released for the whole step.
+    """Runs a program on the thread pool, with the GIL released for the whole step.
 
     `matrices` are packed weights and `vectors` float32 arrays (norms, biases), by checkpoint name.
-    `poison` fills dead buffers with NaN (tests). `program` is the fused one that it runs.
+    `poison` fills dead buffers with NaN (tests). `program` is the fused program that it runs.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class NativeExecutor:
         guesses: DraftPlan = NO_DRAFTS,
         signal: _native.Signal | None = None,
     ) -> _native.MultiStepResult:
-        """As RunsSeveral says."""
+        """See MultiStepExecutor."""
         return self._executor.run_multi_step(
             self._output,
             sampler.native,
@@ -99,7 +99,7 @@ class NativeExecutor:
         )
 
     def run_timed(self, step: Step) -> tuple[float, list[float]]:
-        """A step, instruction by instruction: seconds of preparing rotations, then of each of `program`."""
+        """Run a step; returns the seconds spent on RoPE tables, and the seconds of each instruction."""
         rotations_s, *seconds = self._run(step, timed=True)
         return rotations_s, seconds
 
@@ -121,18 +121,18 @@ def _arrays(step: Step) -> tuple[Ints, ...]:
 
 
 def kv_bytes_per_page(program: Program, kv_type: KvType, page_tokens: int) -> int:
-    """Bytes of keys and values that one page takes over all layers."""
+    """Bytes of keys and values per page, summed over all layers."""
     widths = sum(int(width) for cache in program.caches for width in cache.shape[1:])
     return widths * page_tokens * KV_BYTES[kv_type]
 
 
 def state_bytes(program: Program, sequences: int) -> int:
-    """Bytes of the recurrent states of so many sequences."""
+    """Bytes of the recurrent states of `sequences` sequences."""
     return program.state_width * 4 * sequences
 
 
 def scratch_bytes(program: Program, formats: Collection[str], max_tokens: int) -> int:
-    """Bytes that the products need beside the arena, for inputs made ready for weights in `formats`."""
+    """Bytes that linears need in addition to the arena, to convert inputs for weights in `formats`."""
     names = sorted(formats)
     widest = max(int(v.shape[1]) for v in program.weights.values() if len(v.shape) == 2)
     mixtures = (

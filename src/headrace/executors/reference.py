@@ -1,4 +1,4 @@
-"""The NumPy executor: walks the unfused program in float32. It is the oracle, not a fast path."""
+"""The NumPy executor: runs the unfused program in float32. It is the reference implementation and is slow."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headrace.program.step import INPUT_SHAPES, Step
 
 
 class ReferenceExecutor:
-    """Runs a program on NumPy arrays; `weights` are float32 by checkpoint name.
+    """Runs a program on NumPy arrays; `weights` are float32 arrays by checkpoint name.
 
-    `trace` receives (instruction, outputs) after each instruction: two executors that differ are compared
-    at the first instruction whose outputs differ.
+    `trace` is called with (instruction, outputs) after each instruction. To compare two executors, find the
+    first instruction whose outputs differ.
     """
 
     def __init__(self, program: Program, weights: Mapping[str, Array], capacity: ExecutorLimits) -> None:

@@ -1,6 +1,6 @@
-"""The torch executor: the calls of torch_ops over the unfused program, on `cpu` or `cuda`.
+"""The torch executor: runs the unfused program with torch_ops, on `cpu` or `cuda`.
 
-Tier two: it computes in torch's order of summation, so the determinism contract does not cover it.
+Not covered by the determinism contract: torch's order of summation differs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ DataType = Literal["float32", "bfloat16"]
 
 
 class TorchExecutor:
-    """Runs a program on torch tensors; `weights` are float32 by checkpoint name.
+    """Runs a program on torch tensors; `weights` are float32 arrays by checkpoint name.
 
-    Weights, activations and KV are held in `data_type` on `device` (None: `cuda` where there is one, else
-    `cpu`); norms and rotations are computed in float32. UsageError where torch or the device is missing.
+    Weights, activations and KV cache have `data_type` and are on `device` (None: `cuda` if available, else
+    `cpu`); norms and RoPE are computed in float32. Raises UsageError if torch or the device is missing.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class TorchExecutor:
         if unknown:
             raise ProgramError(f"the torch executor has no call for {', '.join(unknown)}")
         dtype = getattr(self._torch, data_type)
-        # A copy: the arrays may be read-only views of a mapped file.
+        # Copy, because the arrays may be read-only views of a mapped file.
         self._fixed: dict[Value, Any] = {
             value: self._torch.tensor(weights[name], dtype=dtype, device=self._device)
             for name, value in program.weights.items()
@@ -61,7 +61,7 @@ class TorchExecutor:
             self._fixed[state] = self._torch.zeros(capacity.state_slots, state.shape[1], device=self._device)
 
     def run(self, step: Step, trace: Callable[[Instruction, tuple[Array, ...]], None] | None = None) -> Array:
-        """Logits [R, V], float32. `trace` sees every instruction with its outputs, as ReferenceExecutor's."""
+        """Logits [R, V], float32. `trace` is called for every instruction, as in ReferenceExecutor."""
         inputs: dict[str, Any] = {
             name: self._to_device(getattr(step, name))
             for name in ("tokens", "token_types", "positions", "slots", "block_tables", "rows")

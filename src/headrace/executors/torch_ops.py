@@ -1,4 +1,4 @@
-"""Every op as a torch call, by its name; with the same meaning as its definition in ops/."""
+"""Every op as a torch function, by name. The definitions are in ops/."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from headrace.ops.value import Ints
 
-# PyTorch is optional, so its types are unknown where it is not installed.
+# PyTorch is optional, so its types are unknown if it is not installed.
 Torch = Any
 Tensor = Any
 
@@ -92,7 +92,7 @@ def _attend(
         pages = block_tables[b, : -(-length // page_tokens)]
         slots = (pages[:, None] * page_tokens + offsets).flatten()[:length]
         v = cache.v if cache.v.shape[1] else cache.k
-        # [heads, rows, head_dim], as torch's attention wants them
+        # [heads, rows, head_dim], the layout of torch's attention
         queries, keys, values = (
             part.unflatten(1, (-1, head_dim)).transpose(0, 1) for part in (q[rows], cache.k[slots], v[slots])
         )
@@ -103,7 +103,7 @@ def _attend(
 
 
 def _seen(torch: Torch, count: int, length: int, window: int, ahead: int, device: Any) -> Tensor:
-    """Which of `length` keys each of the last `count` positions attends to, [count, length]."""
+    """Mask [count, length]: which of `length` keys each of the last `count` positions attends to."""
     position = torch.arange(length - count, length, device=device)[:, None]
     key = torch.arange(length, device=device)
     seen = key <= position + ahead
@@ -128,7 +128,7 @@ def _mix(
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
     scores = scores.masked_fill(~seen, -np.inf)
-    if sinks is not None:  # the key without a value comes last and falls off after the softmax
+    if sinks is not None:  # the sink, a key without a value, comes last and is dropped after the softmax
         scores = torch.cat([scores, sinks.float()[:, None, None].expand(-1, scores.shape[1], 1)], dim=-1)
     return torch.softmax(scores, dim=-1)[..., : k.shape[1]].to(v.dtype) @ v
 
@@ -239,7 +239,7 @@ def _route(
 
 
 def _best(torch: Torch, values: Tensor, count: int) -> Tensor:
-    """True for the `count` largest of each row, the first of equals first."""
+    """True for the `count` largest values of each row; ties go to the lowest index."""
     order = values.argsort(dim=-1, descending=True, stable=True)[:, :count]
     return torch.zeros_like(values, dtype=torch.bool).scatter(1, order, True)
 

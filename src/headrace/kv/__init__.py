@@ -1,1 +1,1 @@
-"""Pages of the KV cache and the prefix tree over them: integers only, no arrays of numbers."""
+"""Pages of the KV cache and the prefix tree over them. Integers only; the KV data lives elsewhere."""

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from headrace.errors import ProgramError
 
 PAGE_TOKENS = 16
-"""Tokens per page: the unit in which KV memory is given out and shared."""
+"""Tokens per page: the unit in which KV memory is allocated and shared."""
 
 
 def pages_for(tokens: int, page_tokens: int = PAGE_TOKENS) -> int:
-    """How many pages hold `tokens` tokens."""
+    """Number of pages for `tokens` tokens."""
     return -(-tokens // page_tokens)
 
 
 class Pages:
-    """`count` pages, numbered from 0. A page is free exactly when nobody holds a reference to it.
+    """`count` pages, numbered from 0. A page is free if and only if its reference count is 0.
 
     All operations are O(1) per page. Misuse (releasing or retaining a free page) raises `ProgramError`.
     """
@@ -30,15 +30,15 @@ class Pages:
 
     @property
     def free(self) -> int:
-        """Pages that nobody holds."""
+        """Number of pages without references."""
         return len(self._free)
 
     def references(self, page: int) -> int:
-        """How many hold this page."""
+        """Reference count of a page."""
         return self._references[page]
 
     def allocate(self, n: int) -> list[int] | None:
-        """`n` free pages, each with one reference, or None (and nothing taken) where fewer are free."""
+        """Allocate `n` pages with one reference each; None, with no change, if fewer are free."""
         if n > len(self._free):
             return None
         taken = [self._free.pop() for _ in range(n)]
@@ -47,13 +47,13 @@ class Pages:
         return taken
 
     def retain(self, page: int) -> None:
-        """One more reference to a held page."""
+        """Add a reference to an allocated page."""
         if not self._references[page]:
             raise ProgramError(f"page {page} is free: only a held page can be retained")
         self._references[page] += 1
 
     def release(self, pages: Iterable[int]) -> None:
-        """One reference less to each page; the last one frees it."""
+        """Drop one reference to each page; a page without references becomes free."""
         for page in pages:
             if not self._references[page]:
                 raise ProgramError(f"page {page} is released twice: it has no references left")

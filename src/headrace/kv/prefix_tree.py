@@ -1,4 +1,4 @@
-"""The prefix cache: a radix tree over full pages, one root per salt, least recently used leaves go first."""
+"""The prefix cache: a radix tree over full pages, one root per salt, with LRU eviction of leaves."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ MissReason = Literal[
     "recurrent_state",
     "scored",
 ]
-"""Why no more of a prompt came from the cache. None: every full page before the last token did. Otherwise the
-first that holds, about the first page that was missing:
+"""Why no more of a prompt came from the cache. None: every full page before the last token did. Otherwise
+the first of these that applies to the first missing page:
 
-- disabled: the request asked for no cache (decided by the scheduler).
+- disabled: the request disabled the cache (decided by the scheduler).
 - scored: the request wants the prompt's log-probabilities (decided by the scheduler).
-- recurrent_state: the model keeps a state of the whole text before a token, and none is saved (decided by the
+- recurrent_state: the model keeps a state over all tokens so far, and no state is saved (decided by the
   scheduler, docs/decisions/0011).
-- in_flight: a running sequence of the same salt is computing that very prefix now (decided by the scheduler).
-- evicted: the page was cached under this salt and had to make room (known for a bounded number of pages).
-- cold: under this salt no cached text begins with the prompt's first page.
-- diverged: the prompt shares at least one page with cached text, which goes on differently.
-- partial_page: only full pages are shared. Either the cached text that the prompt follows ends inside the
-  missing page, or the prompt itself has no full page before its last token.
+- in_flight: a running sequence of the same salt is computing the same prefix now (decided by the
+  scheduler).
+- evicted: the page was cached under this salt and was evicted (known for a bounded number of pages).
+- cold: no text cached under this salt begins with the prompt's first page.
+- diverged: the prompt shares at least one page with a cached text that continues differently.
+- partial_page: only full pages are shared. Either the matching cached text ends inside the missing page, or
+  the prompt has no further full page before its last token.
 """
 
 GHOSTS_PER_PAGE = 4
-"""How many evicted pages are remembered, per page of the cache, to tell "evicted" from "cold"."""
+"""Number of evicted pages remembered, per page of the cache, to distinguish "evicted" from "cold"."""
 
 
 class Match(Struct, frozen=True):
-    """The longest cached prefix: its pages, retained for the caller, and why it is not longer."""
+    """The longest cached prefix: its pages, retained for the caller, and the reason why it is not longer."""
 
     pages: list[int]
     tokens_matched: int
@@ -49,7 +50,7 @@ class Match(Struct, frozen=True):
 
 
 class _Node(Struct, eq=False):
-    """One cached page. `chain` identifies the tokens from the root up to and including this page."""
+    """One cached page. `chain` identifies the tokens from the root through this page."""
 
     salt: Hashable
     tokens: tuple[int, ...]
@@ -60,17 +61,17 @@ class _Node(Struct, eq=False):
 
 
 class PrefixTree:
-    """Finds, keeps and evicts pages by the tokens that lead up to them; salts never share.
+    """Finds, keeps and evicts pages by the tokens that precede and fill them. Salts never share pages.
 
-    A node is one page: with runs of pages per edge every partial match and every evicted page would split or
-    trim a run, for no lookup saved. The tree holds one reference to each of its pages. A page that nobody
-    else holds is idle: it can be evicted.
+    A node is one page. With several pages per edge, every partial match and every evicted page would split
+    or trim an edge, with no fewer lookups. The tree holds one reference to each of its pages. A page with
+    no other reference is idle and can be evicted.
 
-    Two rules make eviction O(1) per page. Whoever holds a cached page holds all pages before it (`insert`
-    swaps duplicates, see there), and `release` lets go of the last page first. So a page always becomes idle
-    after its children, and the oldest idle page is a leaf.
+    Two rules make eviction O(1) per page. A sequence that references a cached page references all pages
+    before it (`insert` replaces duplicates), and `release` drops the last page first. So a page always
+    becomes idle after its children, and the oldest idle page is a leaf.
 
-    Memory is bounded by the number of pages: nodes and roots one each, ghosts `GHOSTS_PER_PAGE`.
+    Memory is bounded by the number of pages: one node and one root each, and `GHOSTS_PER_PAGE` ghosts.
     """
 
     __slots__ = ("_ghosts", "_idle", "_nodes", "_page_tokens", "_pages", "_roots")
@@ -79,7 +80,7 @@ class PrefixTree:
         self._pages = pages
         self._page_tokens = page_tokens
         self._roots: dict[Hashable, _Node] = {}
-        self._nodes: dict[int, _Node] = {}  # by page
+        self._nodes: dict[int, _Node] = {}  # page -> node
         self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._ghosts: OrderedDict[tuple[Hashable, int], None] = OrderedDict()
 
@@ -90,13 +91,13 @@ class PrefixTree:
 
     @property
     def evictable(self) -> int:
-        """Pages in the tree that nobody else holds."""
+        """Pages in the tree with no other reference."""
         return len(self._idle)
 
     def match(self, salt: Hashable, tokens: Sequence[int]) -> Match:
-        """The longest cached run of full pages that begins `tokens`, leaving at least the last token.
+        """The longest cached run of full pages at the start of `tokens`, without the last token.
 
-        The pages are retained for the caller, who gives them back with `release`.
+        The pages are retained for the caller, which returns them with `release`.
         """
         size = self._page_tokens
         limit = (len(tokens) - 1) // size
@@ -113,12 +114,12 @@ class PrefixTree:
         return Match(found, len(found) * size, self._miss_reason(salt, tokens, node, len(found), limit))
 
     def insert(self, salt: Hashable, tokens: Sequence[int], pages: list[int], first: int, last: int) -> None:
-        """Put the completely computed `pages[first:last]` into the tree.
+        """Add the fully computed `pages[first:last]` to the tree.
 
-        `pages` are a sequence's pages in order, `tokens` what they hold; `pages[:first]` must already be the
-        tree's (matched, or inserted before). Where the tree has a page for the same tokens, the caller's
-        duplicate is released and `pages` changed in place to the tree's page, retained for the caller: their
-        contents are the same bits by the determinism contract.
+        `pages` are a sequence's pages in order, `tokens` their tokens; `pages[:first]` must already be in
+        the tree (matched, or inserted before). If the tree already has a page for the same tokens, the
+        caller's duplicate is released and replaced in `pages` by the tree's page, retained for the caller:
+        the contents are bit-identical by the determinism contract.
         """
         size = self._page_tokens
         node = self._nodes.get(pages[first - 1]) if first else self._roots.get(salt)
@@ -143,9 +144,9 @@ class PrefixTree:
             node = child
 
     def release(self, pages: Sequence[int], *, keep: bool = True) -> None:
-        """Give back a sequence's pages, cached or not; cached ones stay, as most recently used.
+        """Return a sequence's pages, cached or not. Cached pages stay in the tree as most recently used.
 
-        With `keep` False pages that nothing else needs leave the tree at once.
+        With `keep` False, pages without other references leave the tree immediately.
         """
         for page in reversed(pages):
             self._pages.release((page,))
@@ -156,7 +157,7 @@ class PrefixTree:
                     self._remove(node)
 
     def evict(self, n: int) -> int:
-        """Free up to `n` idle pages, least recently used first; how many were freed."""
+        """Evict up to `n` idle pages, least recently used first; returns how many were freed."""
         freed = min(n, len(self._idle))
         for _ in range(freed):
             node = self._nodes[next(iter(self._idle))]
@@ -173,7 +174,7 @@ class PrefixTree:
         self._idle.pop(page, None)
 
     def _remove(self, node: _Node) -> None:
-        """Take an idle leaf out of the tree and free its page."""
+        """Remove an idle leaf from the tree and free its page."""
         parent = node.parent
         assert parent is not None and not node.children
         del parent.children[node.tokens], self._nodes[node.page], self._idle[node.page]

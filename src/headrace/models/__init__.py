@@ -1,1 +1,1 @@
-"""One file per `model_type` of a checkpoint: its config and its definition over ops."""
+"""One file per `model_type`: reading its config, and its definition in terms of ops."""

@@ -1,4 +1,4 @@
-"""BERT: an encoder with learned positions, layer norms after attention and MLP, token types for pairs."""
+"""BERT: an encoder with learned positions, norms after attention and MLP, and token types for text pairs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def attention(m: Builder, c: DecoderConfig, layer: int, x: Value, at: str) -> Va
 
 
 def encode(m: Builder, c: DecoderConfig) -> Value:
-    """States [T, hidden] of all tokens."""
+    """Hidden states [T, hidden] of all tokens."""
     at = "bert.embeddings"
     x = blocks.embed_tokens(m, c, f"{at}.word_embeddings")
     x = add(x, embed(m.positions, m.weight(f"{at}.position_embeddings.weight", c.context, c.hidden)))

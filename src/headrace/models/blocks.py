@@ -1,4 +1,4 @@
-"""Blocks that decoder definitions share: the two ends, norms, projections, attention, a plain MLP."""
+"""Building blocks of decoder definitions: embedding and logits, norms, projections, attention, plain MLP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.ops.value import Value
 
 
 def embed_tokens(m: Builder, c: DecoderConfig, name: str = "model.embed_tokens") -> Value:
-    """The step's tokens as rows [T, hidden]."""
+    """Embeddings [T, hidden] of the step's tokens."""
     x = embed(m.tokens, m.weight(f"{name}.weight", c.vocabulary, c.hidden))
     return x if c.embedding_scale == 1 else scale(x, by=c.embedding_scale)
 
@@ -30,7 +30,7 @@ def embed_tokens(m: Builder, c: DecoderConfig, name: str = "model.embed_tokens")
 def logits(
     m: Builder, c: DecoderConfig, x: Value, name: str = "lm_head", tied: str = "model.embed_tokens"
 ) -> Value:
-    """Logits [R, V] of normed rows by the output matrix `name`, or by the token table where that is tied."""
+    """Logits [R, V] from normed rows: output matrix `name`, or the tied token embedding."""
     y = project(m, x, tied if c.tied else name, c.vocabulary)
     if c.logits_scale != 1:
         y = scale(y, by=c.logits_scale)
@@ -40,20 +40,20 @@ def logits(
 def project(
     m: Builder, x: Value, name: str, size: int, *, bias: bool = False, part: TensorSlice | None = None
 ) -> Value:
-    """`size` outputs of the linear layer `name`, of which they may be a part."""
+    """Linear layer `name` with `size` outputs; `part` selects rows of a fused weight."""
     w = m.weight(f"{name}.weight", size, int(x.shape[1]), part=part)
     return linear(x, w, m.weight(f"{name}.bias", size, part=part) if bias else None)
 
 
 def norm(m: Builder, c: DecoderConfig, x: Value, name: str, size: int = 0, *, plus: float = 0.0) -> Value:
-    """RMS norm over groups of `size` entries (0: the whole row); `plus` is added to its stored weight."""
+    """RMS norm over groups of `size` entries (0: the whole row); `plus` is added to the stored weight."""
     size = size or int(x.shape[1])
     part = TensorSlice(of=size, plus=plus) if plus else None
     return rms_norm(x, m.weight(f"{name}.weight", size, part=part), eps=c.eps)
 
 
 def layer_norm(m: Builder, c: DecoderConfig, x: Value, name: str) -> Value:
-    """Layer norm over the whole row, with a bias where the config has biases of norms."""
+    """Layer norm over the whole row, with a bias if the config has norm biases."""
     size = int(x.shape[1])
     w = m.weight(f"{name}.weight", size)
     bias = m.weight(f"{name}.bias", size) if c.norm_bias else None
@@ -63,9 +63,9 @@ def layer_norm(m: Builder, c: DecoderConfig, x: Value, name: str) -> Value:
 def attention(
     m: Builder, c: DecoderConfig, layer: int, q: Value, k: Value, v: Value, *, sinks: Value | None = None
 ) -> Value:
-    """Rotate q and k where the layer does, write the cache, attend: [T, heads * head_dim].
+    """Rotate q and k if the layer uses RoPE, write the KV cache, attend: [T, heads * head_dim].
 
-    The layers of an encoder, which needs no keys of earlier steps, share one cache.
+    All layers of an encoder share one cache, since later steps never read its keys.
     """
     rotation = c.ropes[layer]
     if rotation is not None:
@@ -92,14 +92,14 @@ def attention(
 
 
 def mlp(m: Builder, c: DecoderConfig, x: Value, up: str, down: str, *, transposed: bool = False) -> Value:
-    """Up, activation, down, without a gate; `transposed` where the matrices are stored so."""
+    """Up projection, activation, down projection. `transposed`: matrices are stored as [inputs, outputs]."""
     parts = [TensorSlice(of=n, transposed=True) if transposed else None for n in (c.intermediate, c.hidden)]
     x = act(project(m, x, up, c.intermediate, bias=c.mlp_bias, part=parts[0]), kind=c.act)
     return project(m, x, down, c.hidden, bias=c.mlp_bias, part=parts[1])
 
 
 def softmax_experts(m: Builder, c: DecoderConfig, x: Value, at: str, names: tuple[str, str, str]) -> Value:
-    """A mixture of experts with a softmax router; `names` are an expert's gate, up and down projections."""
+    """Mixture of experts with a softmax router; `names` are an expert's gate, up and down projections."""
     e = c.experts
     assert e is not None
     gates = route(
@@ -118,7 +118,7 @@ def softmax_experts(m: Builder, c: DecoderConfig, x: Value, at: str, names: tupl
 def experts(
     m: Builder, c: DecoderConfig, x: Value, gates: Value, at: str, names: tuple[str, str, str]
 ) -> Value:
-    """What the experts that the gates [T, E] choose make of x; one tensor per expert and projection."""
+    """Output of the experts chosen by `gates` [T, E]; the checkpoint has one tensor per expert and matrix."""
     assert c.experts is not None
     count, size = c.experts.count, c.experts.intermediate
     gate, up, down = (

@@ -1,4 +1,4 @@
-"""The facts that decoder-only transformers share, read from config.json."""
+"""Config fields shared by decoder-only transformers, read from config.json."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _ACTS = {"silu": "silu", "gelu": "gelu"} | dict.fromkeys(
 
 
 class Experts(Struct, frozen=True, kw_only=True):
-    """A mixture of `count` MLPs of `intermediate` entries, of which each token uses `top_k`, with shares that
-    sum to 1 where they are `normalize`d, times `scale`. `layers[i]` says whether layer i is one, or plain.
-    Experts are chosen from the `top_groups` best of `groups` groups; `shared` more are used by every token.
-    `transposed`: their matrices are stored as [inputs, outputs]."""
+    """Mixture of `count` MLPs with `intermediate` entries each. Each token uses `top_k` of them; the gates
+    sum to 1 if `normalize`, and are multiplied by `scale`. `layers[i]` is True if layer i is a mixture.
+    Experts are chosen from the `top_groups` best of `groups` groups; every token also uses the `shared`
+    experts. `transposed`: expert matrices are stored as [inputs, outputs].
+    """
 
     count: int
     top_k: int
@@ -36,7 +37,9 @@ class Experts(Struct, frozen=True, kw_only=True):
 class Latent(Struct, frozen=True, kw_only=True):
     """Multi-head latent attention: keys and values of all heads come from one row of `kv_rank` entries,
     queries from one of `query_rank` (0: from the hidden row itself). Of a head's query and key, `plain`
-    entries do not rotate and `rotary` do, as neighbors where they are `paired`; its value has `value`."""
+    entries are not rotated and `rotary` are; `paired` means that rotated pairs are neighbors. A head's
+    value has `value` entries.
+    """
 
     query_rank: int
     kv_rank: int
@@ -47,11 +50,12 @@ class Latent(Struct, frozen=True, kw_only=True):
 
 
 class DecoderConfig(Struct, frozen=True, kw_only=True, eq=False):
-    """Sizes in entries. Of layer i, `ropes[i]` is the rotation of queries and keys (None: none), `windows[i]`
-    the sliding window in tokens (0: full attention). A softcap of 0 is none. `parallel`: attention and MLP
-    read the same rows. `transposed`: matrices are stored as [inputs, outputs]. `bidirectional`: an encoder,
-    whose tokens see what comes after them as far as what comes before; it may have `token_types` for pairs
-    of texts."""
+    """Sizes in entries. For layer i, `ropes[i]` is the rotation of queries and keys (None: none) and
+    `windows[i]` the sliding window in tokens (0: full attention). A softcap of 0 means none.
+    `parallel`: attention and MLP read the same normed rows. `transposed`: matrices are stored as [inputs,
+    outputs]. `bidirectional`: an encoder, whose tokens attend to later tokens as far as to earlier ones; it
+    may have `token_types` for text pairs.
+    """
 
     hidden: int
     layers: int
@@ -84,7 +88,7 @@ class DecoderConfig(Struct, frozen=True, kw_only=True, eq=False):
     token_types: int = 0
 
     def ahead(self, layer: int) -> int:
-        """How many later keys a token sees in a layer."""
+        """Number of later keys that a token attends to in a layer."""
         if not self.bidirectional:
             return 0
         return self.windows[layer] - 1 if self.windows[layer] else self.context
@@ -93,10 +97,10 @@ class DecoderConfig(Struct, frozen=True, kw_only=True, eq=False):
 def read_decoder(
     config: Config, *, window: int = 0, tied: bool = False, rotary_share: float = 1.0
 ) -> DecoderConfig:
-    """The common fields; a model file adds what is its own.
+    """Read the common fields; a model file adds its own.
 
-    `window` and a rotation of the first `rotary_share` of each head apply to every layer; `tied` is what
-    the absence of `tie_word_embeddings` means.
+    `window` applies to every layer, and RoPE rotates the first `rotary_share` of each head. `tied` is the
+    default of `tie_word_embeddings`.
     """
     hidden, heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
     kv_heads = integer(config, "num_key_value_heads", heads)
@@ -127,7 +131,7 @@ def read_decoder(
 
 
 def read_act(config: Config, field: str, default: str = "silu") -> str:
-    """The activation that a field names, by the name of ops/act.py."""
+    """Read an activation field; returns its name in ops/act.py."""
     act = text(config, field, default)
     if act not in _ACTS:
         raise UnsupportedModel(f"config.json: {field} '{act}' is not supported; known: {', '.join(_ACTS)}")
@@ -135,7 +139,7 @@ def read_act(config: Config, field: str, default: str = "silu") -> str:
 
 
 def read_windows(config: Config, layers: int, window: int, slides: Callable[[int], bool]) -> tuple[int, ...]:
-    """Sliding windows by layer: `layer_types` where they are listed, else where `slides(layer)`."""
+    """Sliding window per layer: from `layer_types`, or `window` where `slides(layer)` is true."""
     types = texts(config, "layer_types")
     if types is None:
         return tuple(window if slides(layer) else 0 for layer in range(layers))
@@ -147,7 +151,7 @@ def read_windows(config: Config, layers: int, window: int, slides: Callable[[int
 def read_experts(
     config: Config, count_field: str, intermediate: int, layers: tuple[bool, ...], *, normalize: bool
 ) -> Experts:
-    """The mixture of experts whose number a field names."""
+    """Read the mixture of experts whose expert count is in field `count_field`."""
     count = integer(config, count_field, maximum=4096)
     top_k = integer(config, "num_experts_per_tok")
     if top_k > count:

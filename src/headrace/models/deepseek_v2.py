@@ -1,4 +1,4 @@
-"""DeepSeek V2 (Lite): the attention of V3, experts chosen by softmax."""
+"""DeepSeek V2 (Lite): V3's attention, experts chosen by softmax."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """DeepSeek V3 and R1: multi-head latent attention, experts chosen by sigmoid in groups, shared experts.
 
-Attention is computed in its absorbed form (DeepSeek-V2, 2024, section 2.1.2): the cache holds one latent row
-and one rotated key for all heads, and what would expand them is applied to queries and outputs instead.
+Attention is computed in its absorbed form (DeepSeek-V2, 2024, section 2.1.2): the cache holds one latent
+row and one rotated key for all heads, and the up-projections are applied to queries and outputs instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, integer, number, text
 
-_LATENT_EPS = 1e-6  # of the norms of latent rows, whatever rms_norm_eps is
+_LATENT_EPS = 1e-6  # epsilon of the latent norms, independent of rms_norm_eps
 
 
 def read_config(config: Config) -> DecoderConfig:
@@ -46,7 +46,7 @@ def read_config(config: Config) -> DecoderConfig:
 
 
 def read_latent_decoder(config: Config) -> DecoderConfig:
-    """What DeepSeek V2 and V3 share: the attention, and the mixture but for how it chooses."""
+    """Config that DeepSeek V2 and V3 share: all but the choice of experts."""
     latent = Latent(
         query_rank=integer(config, "q_lora_rank", 0, minimum=0),
         kv_rank=integer(config, "kv_lora_rank"),
@@ -116,7 +116,7 @@ def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
 
 
 def _queries(m: Builder, c: DecoderConfig, a: Latent, x: Value, at: str) -> tuple[Value, Value]:
-    """The plain entries of all heads, and the rotary ones; a head has first the former, then the latter."""
+    """Non-rotary and rotary query entries of all heads; the checkpoint stores them in this order per head."""
     name, stride = f"{at}.q_proj", a.plain + a.rotary
     if a.query_rank:
         x = project(m, x, f"{at}.q_a_proj", a.query_rank, bias=c.qkv_bias)
@@ -131,7 +131,7 @@ def _queries(m: Builder, c: DecoderConfig, a: Latent, x: Value, at: str) -> tupl
 
 
 def _latent_and_key(m: Builder, c: DecoderConfig, a: Latent, x: Value, at: str) -> tuple[Value, Value]:
-    """The normed latent row, and the rotary entries of the key that all heads share."""
+    """The normed latent row, and the rotary key entries shared by all heads."""
     name, of = f"{at}.kv_a_proj_with_mqa", a.kv_rank + a.rotary
     rotary = TensorSlice(of=of, first=a.kv_rank, block=a.rotary, stride=a.rotary, even_first=a.paired)
     latent = project(m, x, name, a.kv_rank, bias=c.qkv_bias, part=TensorSlice(of=of))
@@ -140,8 +140,10 @@ def _latent_and_key(m: Builder, c: DecoderConfig, a: Latent, x: Value, at: str) 
 
 
 def _absorbed(m: Builder, c: DecoderConfig, a: Latent, at: str) -> tuple[Value, Value]:
-    """Of each head, the matrix from plain query entries to the latent row, and from it to a value. Stored
-    are, of each head, the rows that make plain key entries of the latent row, then those that make values."""
+    """Per head, the matrix from non-rotary query entries to the latent row, and the one from the latent row
+    to a value. The checkpoint stores, per head, the rows that map the latent row to non-rotary key
+    entries, then those that map it to values.
+    """
     name, stored = f"{at}.kv_b_proj.weight", a.plain + a.value
     of_keys = TensorSlice(of=c.heads * a.kv_rank, transposed=True, matrices=c.heads, inputs=stored)
     of_values = TensorSlice(of=c.heads * stored, first=a.plain, block=a.value, stride=stored)
@@ -156,7 +158,7 @@ def mlp(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
 
 
 def mixed_mlp(m: Builder, c: DecoderConfig, layer: int, x: Value, *, kind: str) -> Value:
-    """The MLP of a layer, plain or a mixture; `kind` is how its experts are chosen (ops/route.py)."""
+    """The MLP of a layer, dense or mixture of experts; `kind` is the routing function (ops/route.py)."""
     e, at = c.experts, f"model.layers.{layer}.mlp"
     assert e is not None
     if not e.layers[layer]:

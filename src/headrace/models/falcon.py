@@ -1,4 +1,4 @@
-"""Falcon as in 7b: attention and MLP side by side after one layer norm, one key head for all queries."""
+"""Falcon 7B: attention and MLP in parallel after one layer norm, one key head for all queries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read_config(config: Config) -> DecoderConfig:
 
 
 def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
-    """The rows of all queries, then of the key, then of the value."""
+    """The fused matrix holds the rows of all queries, then of the key, then of the value."""
     at, queries = f"transformer.h.{layer}.self_attention", c.heads * c.head_dim
     q, k, v = (
         project(

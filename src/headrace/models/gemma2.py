@@ -1,5 +1,6 @@
-"""Gemma 2: norms on both sides of attention and MLP, soft-capped scores and logits, windows on every other
-layer. Norm weights are stored less one."""
+"""Gemma 2: norms before and after attention and MLP, soft-capped scores and logits, sliding windows on
+every other layer. Norm weights are stored minus one.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from headrace.weights.config_json import Config, boolean, integer, number
 
 
 def read_config(config: Config) -> DecoderConfig:
-    # Older files leave out what is the same in every released model.
+    # Older files omit the values that all released models share.
     config = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, **config}
     return read_gemma(config, window_interval=2)
 
 
 def read_gemma(config: Config, *, window_interval: int) -> DecoderConfig:
-    """Gemma 2 and 3; without `layer_types` all layers but every `window_interval`-th have a window."""
+    """Config of Gemma 2 and 3. Without `layer_types`, every `window_interval`-th layer has no window."""
     if boolean(config, "use_bidirectional_attention", False):
         raise UnsupportedModel(
             "config.json: use_bidirectional_attention is not supported; a decoder has none"

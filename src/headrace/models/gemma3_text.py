@@ -1,4 +1,4 @@
-"""Gemma 3, text: Gemma 2 with head norms instead of soft-caps, and slower rotation on the full layers."""
+"""Gemma 3, text only: Gemma 2 with head norms instead of soft caps, and two RoPE bases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_config(config: Config) -> DecoderConfig:
 
 
 def _ropes(config: Config) -> tuple[Config, Config]:
-    """The settings of full and of windowed layers, from either spelling."""
+    """Rotary settings of full-attention and sliding-window layers, from either config spelling."""
     nested = find(config, "rope_parameters")
     if nested is not None:
         return _settings(config, "full_attention", 1e6), _settings(config, "sliding_attention", 1e4)

@@ -1,4 +1,4 @@
-"""GPT-2: learned positions instead of rotation, matrices stored as [inputs, outputs], q, k and v in one."""
+"""GPT-2: learned positions instead of RoPE, matrices stored as [inputs, outputs], fused q, k and v."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read_config(config: Config) -> DecoderConfig:
         qkv_bias=True,
         output_bias=True,
         mlp_bias=True,
-        # only the configs of GGUF files, which hold [outputs, inputs], say so
+        # Only configs made from GGUF files, which hold [outputs, inputs], set this field.
         transposed=boolean(config, "transposed_weights", True),
     )
 

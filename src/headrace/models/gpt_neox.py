@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia: attention and MLP side by side, partly rotated heads, one matrix for q, k and v."""
+"""GPT-NeoX and Pythia: attention and MLP in parallel, partial RoPE, one matrix for q, k and v."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_config(config: Config) -> DecoderConfig:
 
 
 def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
-    """Of each head, the fused matrix holds the rows of q, then of k, then of v."""
+    """Per head, the fused matrix holds the rows of q, then of k, then of v."""
     at, size = f"gpt_neox.layers.{layer}.attention", c.heads * c.head_dim
     q, k, v = (
         project(

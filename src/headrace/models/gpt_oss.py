@@ -1,4 +1,4 @@
-"""gpt-oss: attention sinks, windows on every other layer, a mixture of clamped experts; biases everywhere."""
+"""gpt-oss: attention sinks, windows on every other layer, experts with clamped SwiGLU, biases everywhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, find, integer, number, text
 
-_SWIGLU = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}  # what `swiglu_clamped` of ops/moe.py does
+_SWIGLU = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}  # constants of `swiglu_clamped` in ops/moe.py
 
 
 def read_config(config: Config) -> DecoderConfig:
@@ -56,7 +56,7 @@ def mlp(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
         normalize=1,
         scale=1.0,
     )
-    # Rows of gate and up take turns.
+    # Gate and up rows are interleaved.
     both = TensorSlice(of=2 * e.count * e.intermediate, block=1, stride=2, matrices=e.count)
     down = TensorSlice(of=e.count * c.hidden, matrices=e.count)
     name, turned, weights, biases = f"{at}.experts", e.transposed, list[Value](), list[Value]()

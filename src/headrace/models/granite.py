@@ -1,4 +1,4 @@
-"""Granite 3: Llama with four multipliers, of embeddings, attention scores, residuals and logits."""
+"""Granite 3: Llama with four multipliers: embeddings, attention scores, residuals, logits."""
 
 from __future__ import annotations
 

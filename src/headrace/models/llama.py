@@ -1,4 +1,4 @@
-"""Llama 2, 3, 3.x: the plain decoder that its relatives vary."""
+"""Llama 2, 3, 3.x: the base decoder that most other definitions vary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean
 
 Branch = Callable[[Builder, DecoderConfig, int, Value], Value]
-"""What is added to the residual stream: of a builder, a config, a layer and its normed input."""
+"""Computes what is added to the residual stream, from builder, config, layer index and normed input."""
 
 
 def read_config(config: Config) -> DecoderConfig:
@@ -25,7 +25,7 @@ def read_config(config: Config) -> DecoderConfig:
 
 
 def with_biases(config: Config, decoder: DecoderConfig) -> DecoderConfig:
-    """The decoder with biases where `attention_bias` and `mlp_bias` want them."""
+    """The config with biases set from `attention_bias` and `mlp_bias`."""
     bias = boolean(config, "attention_bias", False)
     mlp_bias = boolean(config, "mlp_bias", False)
     return replace(decoder, qkv_bias=bias, output_bias=bias, mlp_bias=mlp_bias)
@@ -60,13 +60,13 @@ def gated_mlp(m: Builder, c: DecoderConfig, x: Value, at: str, size: int) -> Val
 
 
 def define(m: Builder, c: DecoderConfig, attention: Branch = attention, mlp: Branch = mlp) -> Value:
-    """Logits [R, V]; a relative passes what it does in its own way."""
+    """Logits [R, V]; other architectures pass their own attention or MLP."""
     x = gather(_layers(m, c, attention, mlp), m.rows)
     return blocks.logits(m, c, norm(m, c, x, "model.norm"))
 
 
 def encode(m: Builder, c: DecoderConfig, attention: Branch = attention, mlp: Branch = mlp) -> Value:
-    """States [T, hidden] of all tokens, likewise."""
+    """Hidden states [T, hidden] of all tokens; parameters as in `define`."""
     return norm(m, c, _layers(m, c, attention, mlp), "model.norm")
 
 

@@ -1,4 +1,4 @@
-"""Mamba 2: no attention; layers of convolution and selective scan whose states have a fixed size."""
+"""Mamba 2: no attention; layers of convolution and selective scan with states of fixed size."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, find, integer, number
 
 MAX_TOKENS = 1 << 20
-"""The context where the config names none: the state does not grow, so nothing but this bound ends a text."""
+"""Context if the config names none. The state does not grow, so this is the only limit on length."""
 
 
 class Mamba2Config(Struct, frozen=True, kw_only=True):
-    """Sizes in entries; `inner` = heads * head_dim. `groups` share B, C and the mean of the gated norm."""
+    """Sizes in entries; `inner` = heads * head_dim. Each of `groups` groups shares B, C and the mean of the
+    gated norm.
+    """
 
     hidden: int
     layers: int
@@ -85,7 +87,7 @@ def read_config(config: Config) -> Mamba2Config:
 
 
 def _time_step_limit(config: Config) -> tuple[float, float]:
-    """[smallest, largest]; the largest may be infinite, which strict_json gives as an object."""
+    """[smallest, largest]. An infinite largest value is represented as an object by strict_json."""
     limits = find(config, "time_step_limit")
     if limits is None:
         return 0.0, math.inf
@@ -129,7 +131,7 @@ def mixer(m: Builder, c: Mamba2Config, layer: int, x: Value) -> Value:
 
 
 def convolution(m: Builder, c: Mamba2Config, layer: int, name: str, x: Value, first: int) -> Value:
-    """The channels of the layer's convolution from `first` on, as many as x has."""
+    """Convolution over the layer's channels starting at `first`, as many as x has."""
     at, size = f"backbone.layers.{layer}.mixer.conv1d", int(x.shape[1])
     part = TensorSlice(of=c.inner + 2 * c.groups * c.state, first=first)
     return causal_conv(

@@ -1,4 +1,4 @@
-"""Mistral: Llama with a sliding window over the keys."""
+"""Mistral: Llama with sliding-window attention."""
 
 from __future__ import annotations
 

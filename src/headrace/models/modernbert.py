@@ -1,4 +1,4 @@
-"""ModernBERT: an encoder with rotation, norms before attention and MLP, windows on most layers."""
+"""ModernBERT: an encoder with RoPE, norms before attention and MLP, and sliding windows on most layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.weights.config_json import Config, boolean, find, integer, number
 def read_config(config: Config) -> DecoderConfig:
     c = read_decoder({name: value for name, value in config.items() if not name.startswith("rope_")})
     every = integer(config, "global_attn_every_n_layers", 3)
-    # `local_attention` counts both sides; a window here counts one, with the token itself.
+    # `local_attention` counts both sides; `window` counts one side, including the token itself.
     window = integer(config, "local_attention", 128) // 2 + 1
     windows = read_windows(config, c.layers, window, lambda layer: layer % every != 0)
     full = _rope(config, c.head_dim, "full_attention", number(config, "global_rope_theta", 160_000.0))
@@ -63,7 +63,7 @@ def mlp(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
 
 
 def encode(m: Builder, c: DecoderConfig) -> Value:
-    """States [T, hidden] of all tokens."""
+    """Hidden states [T, hidden] of all tokens."""
     x = layer_norm(
         m, c, blocks.embed_tokens(m, c, "model.embeddings.tok_embeddings"), "model.embeddings.norm"
     )
@@ -71,7 +71,7 @@ def encode(m: Builder, c: DecoderConfig) -> Value:
         at = f"model.layers.{layer}"
         y = (
             layer_norm(m, c, x, f"{at}.attn_norm") if layer else x
-        )  # the first reads rows that are normed already
+        )  # the first layer reads rows that are already normed
         x = add(x, attention(m, c, layer, y))
         x = add(x, mlp(m, c, layer, layer_norm(m, c, x, f"{at}.mlp_norm")))
     return layer_norm(m, c, x, "model.final_norm")

@@ -1,4 +1,4 @@
-"""OLMo 2: norms after attention and MLP instead of before, and over all queries and all keys."""
+"""OLMo 2: norms after attention and MLP instead of before, and RMS norms over all queries and all keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phi 3 and 4: Llama with q, k and v in one matrix, gate and up in another; part of a head may rotate."""
+"""Phi 3 and 4: Llama with fused q, k, v and fused gate, up; RoPE may rotate part of a head."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read_config(config: Config) -> DecoderConfig:
     window = integer(config, "sliding_window", 0, minimum=0)
     share = number(config, "partial_rotary_factor", 1.0)
     scaling = find(config, "rope_scaling.type")
-    if scaling in ("su", "yarn"):  # what older files call longrope
+    if scaling in ("su", "yarn"):  # names of longrope in older files
         config = config | {"rope_scaling": {**_scaling(config), "type": "longrope"}}
     return read_decoder(config, window=window, rotary_share=share)
 

@@ -1,4 +1,4 @@
-"""Qwen 2 and 2.5: Llama with biases on q, k and v; a window on the upper layers where it is switched on."""
+"""Qwen 2 and 2.5: Llama with biases on q, k and v; optional sliding window on the upper layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_config(config: Config) -> DecoderConfig:
 
 
 def upper_windows(config: Config, layers: int) -> tuple[int, ...]:
-    """Sliding windows by layer: `layer_types` where they are listed, else from `max_window_layers` up."""
+    """Sliding window per layer: from `layer_types` if present, else on layers from `max_window_layers` up."""
     if not boolean(config, "use_sliding_window", False):
         return (0,) * layers
     first = integer(config, "max_window_layers", layers, minimum=0)

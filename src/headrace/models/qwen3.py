@@ -1,4 +1,4 @@
-"""Qwen 3: Llama with an RMS norm on every query and key head, before the rotation."""
+"""Qwen 3: Llama with an RMS norm on every query and key head, before RoPE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen 3 MoE: Qwen 3 with a mixture of experts in all layers but those that the config names."""
+"""Qwen 3 MoE: Qwen 3 with a mixture of experts in all layers except those the config excludes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the model file of a `model_type`: the file name is the registry."""
+"""Find the file of a `model_type`. The file name is the registry."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from headrace.weights.pooling import PoolingKind
 
 
 class ModelConfig(Protocol):
-    """What every model's config tells; its definition knows the rest. `context` is the longest sequence in
-    tokens, `kv_heads` is 0 where there is no attention."""
+    """Properties that every model config has. `context` is the maximum sequence length in tokens;
+    `kv_heads` is 0 for models without attention.
+    """
 
     @property
     def hidden(self) -> int: ...
@@ -40,8 +41,9 @@ class ModelConfig(Protocol):
 
 
 class Model(Struct, frozen=True, eq=False):
-    """An architecture with its config. With `pooling` it encodes: rows are the last tokens of texts for
-    `mean` and `last`, their first for `cls`, all tokens for `none`."""
+    """An architecture with its config. With `pooling` it is an encoder: the output rows are each text's
+    last token for `mean` and `last`, its first for `cls`, all tokens for `none`.
+    """
 
     model_type: str
     config: ModelConfig
@@ -49,7 +51,7 @@ class Model(Struct, frozen=True, eq=False):
     pooling: PoolingKind | None = None
 
     def define(self, builder: Builder) -> Value:
-        """The definition over ops: logits [R, V], or pooled states [R, hidden]."""
+        """The definition in ops: logits [R, V], or pooled states [R, hidden]."""
         module: Any = self._module
         if self.pooling is None:
             return module.define(builder, self.config)
@@ -60,25 +62,26 @@ class Model(Struct, frozen=True, eq=False):
 
 
 def known_model_types() -> list[str]:
-    """Every model_type that has a file here."""
+    """All supported model_types."""
     return [name for name in _files() if _is_model(_module(name))]
 
 
 def encoder_types() -> list[str]:
-    """Those that can encode."""
+    """Model types that can run as encoders."""
     return [name for name in known_model_types() if hasattr(_module(name), "encode")]
 
 
 def find_model(config: Config, *, context: int | None = None, pooling: PoolingKind | None = None) -> Model:
-    """The model of a config.json, to be used with `context` tokens (None: its own); UnsupportedModel names
-    the model_type, the nearest and the known ones.
+    """The model for a config.json, loaded with `context` tokens (None: the config's own).
 
-    It encodes where `pooling` is given, where the config says that it is not causal, and where it can do
-    nothing else; then the mean is what is not said otherwise, as in sentence-transformers.
+    It is an encoder if `pooling` is given, if the config says that the model is not causal, or if the
+    architecture has no decoder; the default pooling is then the mean, as in sentence-transformers.
+
+    Raises UnsupportedModel, naming the model_type, the nearest match and all supported ones.
     """
     model_type = text(config, "model_type")
     if model_type not in _files() or not _is_model(_module(model_type)):
-        known = known_model_types()  # imports them all, which a model that is known does not wait for
+        known = known_model_types()  # imports every model file, so it runs only for unknown types
         nearest = difflib.get_close_matches(model_type[:60], known, 1, cutoff=0)[0]
         raise UnsupportedModel(
             f"model_type '{model_type:.60}' is not supported; the nearest that is: '{nearest}'; "

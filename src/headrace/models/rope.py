@@ -1,4 +1,4 @@
-"""Rotary frequencies from a config: plain, linear, llama3, YaRN, LongRoPE and explicit scaling."""
+"""Rotary frequencies from a config: default, linear, llama3, YaRN, LongRoPE and explicit scaling."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from headrace.weights.config_json import Config, boolean, find, integer, number,
 LOG = logging.getLogger("headrace.models")
 
 CONTEXT_IN_USE = "headrace_context"
-"""Of a config: the context in tokens that a model is loaded with, where that is not its own."""
+"""Config key: the context in tokens that a model is loaded with, if it differs from the model's own."""
 
 
 class Rope(Struct, frozen=True, eq=False):
-    """inv_freq[rotary_dim / 2] in radians per position; `scale` multiplies cosine and sine."""
+    """`inv_freq` [rotary_dim / 2] in radians per position; `scale` multiplies cosine and sine."""
 
     inv_freq: Array
     scale: float = 1.0
 
 
 def read_rope(config: Config, head_dim: int, share: float = 1.0) -> Rope:
-    """The frequencies of a config: `rope_parameters`, or the older `rope_theta` and `rope_scaling`.
+    """The frequencies of a config: from `rope_parameters`, or the older `rope_theta` and `rope_scaling`.
 
-    The first `share` of each head rotates, or what `rope_parameters.partial_rotary_factor` says.
-    CorruptFile where the settings give no frequencies.
+    RoPE rotates the first `share` of each head, unless `rope_parameters.partial_rotary_factor` is set.
+    Raises CorruptFile if the settings give no finite frequencies.
     """
     try:
         with np.errstate(all="ignore"):
             rope = _rope(config, head_dim, share)
             if np.isfinite(rope.inv_freq).all() and math.isfinite(rope.scale):
                 return rope
-    except (ArithmeticError, ValueError):  # a division by zero, the logarithm of a negative number
+    except (ArithmeticError, ValueError):  # division by zero, or the logarithm of a negative number
         pass
     raise _no_numbers(config)
 
@@ -68,7 +68,7 @@ def _rope(config: Config, head_dim: int, share: float) -> Rope:
         return Rope(plain / np.float32(number(table, "factor")))
     if kind == "llama3":
         return Rope(_llama3(plain, table))
-    if kind == "divided":  # only from GGUF: one divisor per frequency
+    if kind == "divided":  # GGUF only: one divisor per frequency
         return Rope(plain / np.array(numbers(table, "divisors", plain.size, above=0), np.float32))
     if kind == "yarn":
         return _yarn(plain, table, config, theta)
@@ -80,7 +80,7 @@ def _rope(config: Config, head_dim: int, share: float) -> Rope:
 
 
 def read_score_scale(config: Config) -> float:
-    """By what DeepSeek's YaRN multiplies attention scores, beside what it does to cosine and sine."""
+    """Factor that DeepSeek's YaRN applies to attention scores, in addition to scaling cosine and sine."""
     table = _table(config)
     mscale = number(table, "mscale_all_dim", 0.0)
     if not mscale or text(table, "rope_type", text(table, "type", "default")) == "default":
@@ -92,7 +92,7 @@ def read_score_scale(config: Config) -> float:
 
 
 def _table(config: Config) -> Config:
-    """The rotary settings' own object: the first of the two spellings that is there."""
+    """The object with the rotary settings: the first of the two spellings that is present."""
     for field in ("rope_parameters", "rope_scaling"):
         value = find(config, field)
         if isinstance(value, Mapping):
@@ -101,7 +101,7 @@ def _table(config: Config) -> Config:
 
 
 def _llama3(plain: Array, table: Config) -> Array:
-    """Llama 3.1's scaling: long wavelengths are divided by the factor, middle ones blended."""
+    """Llama 3.1 scaling: long wavelengths are divided by the factor, medium ones interpolated."""
     factor = number(table, "factor")
     low, high = number(table, "low_freq_factor"), number(table, "high_freq_factor")
     context = integer(table, "original_max_position_embeddings", maximum=1 << 30)
@@ -114,7 +114,7 @@ def _llama3(plain: Array, table: Config) -> Array:
 
 
 def _yarn(plain: Array, table: Config, config: Config, theta: float) -> Rope:
-    """YaRN (Peng et al. 2023): interpolate slow frequencies, keep fast ones, scale attention."""
+    """YaRN (Peng et al. 2023): interpolate low frequencies, keep high ones, scale attention."""
     rotary_dim = 2 * len(plain)
     longest = integer(config, "max_position_embeddings", maximum=1 << 30)
     context = integer(table, "original_max_position_embeddings", longest, maximum=1 << 30)
@@ -143,12 +143,12 @@ def _mscale(factor: float, mscale: float) -> float:
 
 
 def _longrope(plain: Array, table: Config, config: Config) -> Rope:
-    """LongRoPE (Ding et al. 2024): a divisor per frequency, from one list within the original context, from
-    another beyond it.
+    """LongRoPE (Ding et al. 2024): a divisor per frequency, from one list within the original context and
+    from another beyond it.
 
-    A program has one table for all positions, so the list follows from the context that the model is loaded
-    with: the long one where that is beyond the original. `transformers` changes over in the middle of a
-    sequence, and then works on with keys that were rotated by the other list.
+    A program has one table for all positions, so the list is chosen by the context that the model is loaded
+    with: the long list if it exceeds the original context. `transformers` switches lists in the middle of a
+    sequence and keeps using keys that were rotated with the other list.
     """
     longest = integer(config, "max_position_embeddings", maximum=1 << 30)
     original = integer(

@@ -1,4 +1,4 @@
-"""SmolLM 3: Llama with some layers that do not rotate queries and keys."""
+"""SmolLM 3: Llama with some layers without RoPE."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_config(config: Config) -> DecoderConfig:
 
 
 def _rotates(config: Config, layers: int) -> tuple[bool, ...]:
-    """`no_rope_layers` holds, despite its name, 1 for a layer that rotates."""
+    """`no_rope_layers` holds, despite its name, 1 for layers with RoPE."""
     listed = integers(config, "no_rope_layers")
     if listed is not None and len(listed) >= layers:
         return tuple(bool(entry) for entry in listed)

@@ -1,1 +1,1 @@
-"""The vocabulary: one file per op; its signature is the shape rule, its body the NumPy definition."""
+"""The op set: one file per op. The signature is the shape rule, the body the NumPy definition."""

@@ -1,4 +1,4 @@
-"""Activation functions by the names that checkpoints use."""
+"""Activation functions under the names that checkpoints use."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from headrace.ops.value import Array
 
 
 def _silu(x: Array) -> Array:
-    # exp overflows to inf for large negative x, and x / inf is the right limit: 0.
+    # exp overflows to inf for large negative x, and x / inf = 0 is the correct limit.
     with np.errstate(over="ignore"):
         return x / (np.float32(1) + np.exp(-x))
 

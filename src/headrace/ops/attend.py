@@ -1,4 +1,4 @@
-"""Attention of new tokens over their sequences' keys in pages, causal or to both sides (MHA, GQA, MLA)."""
+"""Attention of new tokens over the paged keys of their sequences, causal or bidirectional (MHA, GQA, MLA)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def attend(
     softcap: float,
     ahead: int = 0,
 ) -> Array:
-    """Softmax(q k^T * scale) v. Row i of n new rows of a sequence of `length` keys is at length - n + i.
+    """softmax(q k^T * scale) v. Row i of n new rows, in a sequence of `length` keys, is at position length
+    - n + i.
 
-    window 0: all earlier keys, otherwise the last `window` including its own; and of later keys, which this
-    step must have written, the next `ahead`. softcap 0: none, otherwise
-    scores become softcap * tanh(score / softcap). `sinks` is one more score per head, of a key without a
-    value (gpt_oss). `value_dim` is `head_dim`, or less where the cache has no values of its own: then a
-    value is the first entries of its key, as in the absorbed form of multi-head latent attention
-    (DeepSeek-V2, 2024, section 2.1.2).
+    `window` 0: all earlier keys; otherwise the last `window` keys including the token's own. `ahead`: also
+    the next `ahead` keys, which this step must have written. `softcap` 0: none; otherwise scores become
+    softcap * tanh(score / softcap). `sinks`: one extra score per head, for a key without a value (gpt_oss).
+    `value_dim` is `head_dim`, or smaller if the cache stores no values: a value is then the first entries
+    of its key, as in the absorbed form of multi-head latent attention (DeepSeek-V2, 2024, section 2.1.2).
     """
     y = np.empty((len(q), q.shape[1] // head_dim * value_dim), np.float32)
     for b, length in enumerate(lengths):

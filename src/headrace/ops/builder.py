@@ -1,4 +1,4 @@
-"""What a model definition is given: the step's inputs, weights by checkpoint name, KV caches and states."""
+"""Interface for model definitions: the step's inputs, weights by checkpoint name, KV caches and states."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from headrace.ops.value import Array, Value
 
 
 class Builder(Protocol):
-    """The model's view of a recorder. T tokens, B sequences, R rows, P pages; E is B + 1, S slots.
-
-    N is the slots of recurrent states, one for each running sequence."""
+    """A model definition's view of the recorder. Sizes: T tokens, B sequences, E = B + 1, R output rows, P
+    pages per sequence, S slots of the KV cache, N slots of recurrent states (one per running sequence).
+    """
 
     tokens: Value  # T
     token_types: Value  # T
@@ -24,9 +24,10 @@ class Builder(Protocol):
     state_slots: Value  # B
 
     def weight(self, name: str, *shape: int, part: TensorSlice | None = None, stack: int = 0) -> Value:
-        """A checkpoint tensor by name, or a part of it; asking twice gives the same value (tied weights).
+        """A checkpoint tensor by name, or a slice of it. Repeated calls return the same value.
 
-        With `stack` that many tensors of one shape, one below the other: `*` in the name counts them from 0.
+        With `stack`, that many tensors of one shape concatenated along their rows; `*` in the name counts
+        from 0.
         """
         ...
 
@@ -35,10 +36,12 @@ class Builder(Protocol):
         ...
 
     def cache(self, layer: int, width: int, value_width: int | None = None) -> Value:
-        """The KV cache of a layer: `width` = kv_heads * head_dim numbers of keys in each slot, and as many of
-        values, or `value_width`: with 0 the values are the first entries of the keys (ops/attend.py)."""
+        """The KV cache of a layer: per slot, `width` = kv_heads * head_dim numbers of keys and
+        `value_width` numbers of values (None: `width`; 0: values are the first entries of the keys, see
+        ops/attend.py).
+        """
         ...
 
     def state(self, layer: int, name: str, width: int) -> Value:
-        """A recurrent state of a layer: `width` float32 numbers for each running sequence."""
+        """A recurrent state of a layer: `width` float32 numbers per running sequence."""
         ...

@@ -1,4 +1,4 @@
-"""Causal depthwise convolution with its activation, over the rows of each sequence."""
+"""Causal depthwise convolution followed by an activation, over the rows of each sequence."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def causal_conv(
     *,
     kind: str,
 ) -> Array:
-    """act(sum over k of w[:, 0, k] * x[t - K + 1 + k] + bias), `kind` naming the activation (ops/act.py).
+    """act(sum over k of w[:, 0, k] * x[t - K + 1 + k] + bias); `kind` names the activation (ops/act.py).
 
-    `state` holds in a sequence's slot the K - 1 rows before this step's, oldest first. Where all keys of a
-    sequence are new (`lengths` equals its rows) they are zeros, whatever the slot held.
+    `state` holds, in each sequence's slot, the K - 1 rows before this step, oldest first. If all keys of a
+    sequence are new (`lengths` equals its rows), zeros are used instead of the slot's contents.
     """
     channels, _, taps = w.shape
     y = np.empty_like(x)

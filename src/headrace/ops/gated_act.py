@@ -1,4 +1,4 @@
-"""A gate through its activation times the up projection (Shazeer 2020, GLU variants)."""
+"""Gated activation: act(gate) * up (Shazeer 2020, GLU variants)."""
 
 from headrace.ops.act import FUNCTIONS
 from headrace.ops.op import op

@@ -1,4 +1,4 @@
-"""Pick the rows whose logits are wanted."""
+"""Select the rows that logits are computed for."""
 
 from headrace.ops.op import op
 from headrace.ops.value import Array, Ints

@@ -1,4 +1,4 @@
-"""A product of each head with a weight of its own: a linear whose matrix has blocks on its diagonal only."""
+"""A separate linear per head: a linear with a block-diagonal matrix."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Store this step's keys and values in their slots."""
+"""Write this step's keys and values to their cache slots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.ops.value import Array, Ints
 class KvCache(Struct, frozen=True):
     """Keys and values of one layer, each [slots, kv_heads * head_dim]; slot = page * page size + offset.
 
-    Values of the shape [slots, 0] are the first entries of the keys.
+    If values have shape [slots, 0], they are the first entries of the keys.
     """
 
     k: Array

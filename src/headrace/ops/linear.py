@@ -1,4 +1,4 @@
-"""A product with a weight, rows of x against rows of w, with an optional bias."""
+"""Linear layer: x times the transposed weight, with an optional bias."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from headrace.ops.op import op
 from headrace.ops.value import Array
 
 
-# The tolerance is for float weights; quantized formats state their own (weights/formats).
+# This tolerance is for float weights; quantized formats define their own (weights/formats).
 @op("T K, N K, N? -> T N", tolerance=1e-5)
 def linear(x: Array, w: Array, bias: Array | None) -> Array:
     y = np.matmul(x, w.T)

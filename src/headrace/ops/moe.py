@@ -1,4 +1,4 @@
-"""A mixture of experts (Shazeer et al. 2017): gated MLPs, of which a row uses those that `route` chose."""
+"""Mixture of experts (Shazeer et al. 2017): gated MLPs; each row uses the experts that `route` chose."""
 
 import numpy as np
 
@@ -20,9 +20,10 @@ def moe(
     *,
     kind: str,
 ) -> Array:
-    """The sum of gates[:, e] * down_e(act(gate_e(x), up_e(x))) over the experts e whose gate is not 0.
+    """The sum of gates[:, e] * down_e(act(gate_e(x), up_e(x))) over the experts e with a nonzero gate.
 
-    The experts' matrices and biases lie one below the other. `kind` is one of gated_act, or `swiglu_clamped`.
+    The experts' matrices and biases are concatenated along their rows. `kind` is a kind of gated_act, or
+    `swiglu_clamped`.
     """
     y = np.zeros_like(x)
     experts = gates.shape[1]
@@ -45,7 +46,7 @@ def _product(x: Array, stacked: Array, bias: Array | None, e: np.intp, experts: 
 
 
 def _clamped(gate: Array, up: Array) -> Array:
-    """gpt-oss: silu with a slope of 1.702, both sides bounded by 7, and up shifted by 1."""
+    """gpt-oss: SiLU with slope 1.702; gate clamped to at most 7, up to [-7, 7]; up shifted by 1."""
     gate = np.minimum(gate, np.float32(7))
     up = np.clip(up, np.float32(-7), np.float32(7))
     with np.errstate(over="ignore"):

@@ -1,8 +1,8 @@
-"""The op decorator: a signature gives the shape rule, the body is the NumPy float32 definition.
+"""The op decorator: the signature is the shape rule, the body the NumPy float32 definition.
 
-A signature is written as NumPy writes gufuncs, `"T K, N K, N? -> T N"`: inputs, then outputs; a letter
-stands for one size wherever it appears; `G*D` is a multiple of D; `N?` may be absent (None); a word in lower
-case is the attribute of that name; `A+B` is the size of an output.
+Signatures follow NumPy's gufuncs: `"T K, N K, N? -> T N"`, inputs, then outputs. A letter is one size
+wherever it appears; `G*D` is a multiple of D; `N?` is optional (None); a lower-case word is the value of
+that attribute; `A+B` is a sum of sizes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Shape = tuple[str, ...]
 class Op(Struct, frozen=True, eq=False):
     """An op: call it on values to record it, call `body` on arrays to compute it.
 
-    `tolerance` is the largest relative error an executor may show against `body` on the same inputs.
-    `writes` is the index of the input that the op changes in place (an effect), or None.
+    `tolerance` is the maximum relative error of an executor against `body` on the same inputs.
+    `writes` is the index of the input that the op modifies in place (an effect), or None.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Op(Struct, frozen=True, eq=False):
     writes: int | None = None
 
     def __call__(self, *inputs: Value | None, **attrs: Attr) -> Any:
-        """Record this op; returns its output value, or None for a pure effect."""
+        """Record this op; returns its output value, or None if the op has only an effect."""
         given = inputs + (None,) * (len(self.inputs) - len(inputs))
         recorder = next((v.recorder for v in given if v is not None), None)
         if recorder is None:
@@ -45,7 +45,7 @@ class Op(Struct, frozen=True, eq=False):
     def output_shapes(
         self, shapes: tuple[tuple[Dim, ...] | None, ...], attrs: Mapping[str, Attr] = MappingProxyType({})
     ) -> tuple[tuple[Dim, ...], ...]:
-        """The shapes of the outputs; raises ProgramError where the inputs break the signature."""
+        """The shapes of the outputs. Raises ProgramError if the inputs violate the signature."""
         if len(shapes) != len(self.inputs):
             raise ProgramError(f"{self.name} takes {len(self.inputs)} inputs, got {len(shapes)}")
         bound: dict[str, Dim] = {name: size for name, size in attrs.items() if isinstance(size, int)}
@@ -88,7 +88,7 @@ def _size(bound: dict[str, Dim], letter: str) -> Dim:
 
 
 def op(signature: str, *, tolerance: float, writes: int | None = None) -> Callable[[Callable[..., Any]], Op]:
-    """Make an op of a NumPy function; see the module's docstring for the signature."""
+    """Turn a NumPy function into an op; the module's docstring describes signatures."""
     left, right = signature.split("->")
     patterns = [tuple(part.replace("?", "").split()) for part in left.split(",")]
     outputs = [tuple(part.split()) for part in right.split(",") if part.strip()]

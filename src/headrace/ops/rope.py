@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al. 2021) in the half-split order that checkpoints use."""
+"""Rotary position embedding (Su et al. 2021), in the half-split order that checkpoints use."""
 
 import numpy as np
 

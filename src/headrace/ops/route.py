@@ -1,4 +1,4 @@
-"""Which experts a token is sent to, and how much each one counts."""
+"""Expert routing: the experts of each token, and their gates."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +19,15 @@ def route(
     normalize: int,
     scale: float,
 ) -> Array:
-    """Gates [T, E], exactly 0 for all but the `top_k` chosen experts of a row; the lowest of equals first.
+    """Gates [T, E], exactly 0 except for the `top_k` chosen experts of a row; ties go to the lowest index.
 
-    `softmax` (Mixtral, Qwen 3; with `normalize` the softmax over the chosen alone, as in gpt-oss): shares of
-    all experts, chosen by logit. `sigmoid` (DeepSeek-V3, arXiv:2412.19437): chosen by sigmoid + bias, with
-    `groups` > 1 only in the `top_groups` groups whose two best sum highest; gates are without the bias.
-    `normalize`: the chosen gates of a row are made to sum to 1. All gates are multiplied by `scale`.
+    `softmax` (Mixtral, Qwen 3): softmax over all experts, chosen by logit; with `normalize`, softmax over
+    the chosen experts only, as in gpt-oss. `sigmoid` (DeepSeek-V3, arXiv:2412.19437): chosen by sigmoid +
+    bias; with `groups` > 1, only from the `top_groups` groups whose two best scores have the largest sum;
+    gates exclude the bias.
+    `normalize`: the chosen gates of a row sum to 1. All gates are multiplied by `scale`.
     """
-    with np.errstate(over="ignore"):  # 1 / inf is the right limit
+    with np.errstate(over="ignore"):  # 1 / inf = 0 is the correct limit
         sigmoid = np.float32(1) / (1 + np.exp(-logits))
     choice = sigmoid if kind == "sigmoid" else logits
     choice = choice if bias is None else choice + bias
@@ -42,7 +43,7 @@ def route(
 
 
 def _best(values: Array, count: int) -> NDArray[np.bool_]:
-    """True for the `count` largest of each row."""
+    """True for the `count` largest values of each row."""
     order = np.argsort(-values, axis=-1, kind="stable")
     best = np.zeros_like(values, dtype=np.bool_)
     np.put_along_axis(best, order[:, :count], True, axis=-1)

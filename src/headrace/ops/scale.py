@@ -1,4 +1,4 @@
-"""Multiply by a number of the config: embedding scales, residual and logit multipliers."""
+"""Multiply by a constant from the config: embedding, residual and logit multipliers."""
 
 import numpy as np
 

@@ -28,8 +28,9 @@ def selective_scan(
     """h = exp(dt A) h + dt x B, y = h C + D x, for each head with A = -exp(a_log) and
     dt = clip(softplus(dt + dt_bias)).
 
-    `bc` is B of all groups, then C of all groups, [groups, N] each; consecutive heads share a group. `state`
-    holds h in a sequence's slot as [heads, N, P]. Where all keys of a sequence are new it starts from zeros.
+    `bc` holds B of all groups, then C of all groups, [groups, N] each; consecutive heads share a group.
+    `state` holds h in each sequence's slot as [heads, N, P]. If all keys of a sequence are new, it starts
+    from zeros.
     """
     tokens, heads = dt.shape
     xs = x.reshape(tokens, heads, 1, -1)

@@ -1,4 +1,4 @@
-"""Bend values smoothly into (-cap, cap): cap * tanh(x / cap) (Gemma 2's final logits)."""
+"""Soft cap: map values smoothly into (-cap, cap) by cap * tanh(x / cap) (Gemma 2's final logits)."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Columns in another order, for weights whose inputs a quantizer sorted (GPTQ's act-order)."""
+"""Permute columns, for weights whose inputs were sorted by the quantizer (GPTQ act-order)."""
 
 from headrace.ops.op import op
 from headrace.ops.value import Array, Ints

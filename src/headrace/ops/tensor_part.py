@@ -1,4 +1,4 @@
-"""Which rows of a checkpoint tensor a weight is, where a checkpoint stores several weights as one."""
+"""Slices of checkpoint tensors, for checkpoints that store several weights in one tensor."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from headrace.ops.value import Ints
 
 
 class TensorSlice(Struct, frozen=True, kw_only=True):
-    """Some of the `of` rows of a stored tensor, which for a vector are its numbers.
+    """A selection of the `of` rows of a stored tensor (for a vector: of its numbers).
 
-    They start at row `first` and follow each other, or come in blocks of `block` rows, one every `stride`.
-    `even_first`: of each block the rows 0, 2, 4, ... come before the rows 1, 3, 5, ... (rotary embedding of
-    neighbors becomes that of halves). `transposed`: a matrix is stored as [inputs, outputs], and its columns
-    are what is meant by rows; of `matrices` that are stored one below the other, or as [matrices, ., .], each
-    is so by itself. `inputs` is how many are stored where the weight has only the first of them.
-    `plus` is added to every number of a vector (norms whose checkpoints store the weight less one).
+    The rows start at `first` and are contiguous, or form blocks of `block` rows with one block every
+    `stride` rows. `even_first`: within each block, rows 0, 2, 4, ... come before rows 1, 3, 5, ...
+    (converts RoPE of neighboring pairs to RoPE of halves). `transposed`: the matrix is stored as [inputs,
+    outputs], and "rows" means its columns; with `matrices` matrices stored one below the other or as
+    [matrices, ., .], this applies to each. `inputs`: number of stored inputs if the weight has only the
+    first of them.
+    `plus` is added to every number of a vector (norms whose checkpoints store the weight minus one).
     """
 
     of: int
@@ -30,7 +31,7 @@ class TensorSlice(Struct, frozen=True, kw_only=True):
     plus: float = 0.0
 
     def rows(self, start: int, count: int) -> Ints:
-        """The stored rows that the weight's rows from `start` on are."""
+        """Stored row indices of the weight's rows `start` .. `start + count`."""
         row = np.arange(start, start + count, dtype=np.int32)
         if not self.block:
             return self.first + row
@@ -40,7 +41,7 @@ class TensorSlice(Struct, frozen=True, kw_only=True):
         return self.first + row // self.block * self.stride + place
 
     def stored_shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """Those that the whole tensor may have, of a part of the given shape."""
+        """Shapes that the whole tensor may have, for a slice of shape `shape`."""
         inputs = (self.inputs,) if self.inputs else shape[1:]
         matrix = (self.of // self.matrices, *inputs)
         matrix = matrix[::-1] if self.transposed else matrix
@@ -49,7 +50,7 @@ class TensorSlice(Struct, frozen=True, kw_only=True):
         return (whole, (self.matrices, *matrix)) if stacked else (whole,)
 
     def __str__(self) -> str:
-        """A suffix for the tensor's name, different for different parts."""
+        """A suffix for the tensor's name that identifies the slice."""
         blocks = f", {self.block} of every {self.stride}" if self.block else ""
         blocks += ", even first" if self.even_first else ""
         blocks += f", {self.matrices} matrices" if self.matrices > 1 else ""

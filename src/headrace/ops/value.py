@@ -1,4 +1,4 @@
-"""A value of a program being recorded: a name for an array whose leading size may be symbolic."""
+"""A value of a program being recorded: a named array whose leading size may be symbolic."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Ints = NDArray[np.int32]
 
 
 class Records(Protocol):
-    """What a value needs of its recorder: a place to put the instruction that uses it."""
+    """Interface of a value to its recorder: appends the instruction that uses the value."""
 
     def emit(self, op: object, inputs: tuple[Value | None, ...], attrs: dict[str, Attr]) -> object:
-        """Append an instruction and return its output value (None, a value, or a tuple of values)."""
+        """Append an instruction and return its output value (None, one value, or a tuple of values)."""
         ...
 
 
 class Value(Struct, frozen=True, eq=False):
-    """One array of a program. Identity is the object; `name` is for people."""
+    """One array of a program. Values compare by identity; `name` is for display only."""
 
     name: str
     shape: tuple[Dim, ...]

@@ -1,9 +1,9 @@
-"""Fuse instructions for the native executor; what a fused instruction means is always its parts.
+"""Fuse instructions for the native executor; a fused instruction is defined by its parts.
 
-Two fusions make one decoder layer six native instructions:
+Two fusions reduce a decoder layer to six native instructions:
 - fused_linear: [rms_norm] + linears that share its output + [gated_act | residual add];
 - rope_kv_write: [head norms] + rope of q and k + kv_write.
-Pure parts may move up to the first part's place, but never across an effect.
+Pure parts may move up to the position of the first part, but never across an effect.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.ops.value import Dim, Value
 from headrace.program.program import Instruction, Program
 from headrace.program.verify import verify
 
-MAX_LINEARS = 4  # weights in one fused_linear (kMaxLinears in native/kernels/arguments.hpp)
+MAX_LINEARS = 4  # weights per fused_linear (kMaxLinears in native/kernels/arguments.hpp)
 
 
 def fuse(program: Program) -> Program:
@@ -23,7 +23,7 @@ def fuse(program: Program) -> Program:
 
 
 class _Uses:
-    """Who makes and who reads each value of an instruction list."""
+    """Producer and readers of each value in an instruction list."""
 
     def __init__(self, program: Program) -> None:
         self.place = {id(ins): i for i, ins in enumerate(program.instructions)}
@@ -39,7 +39,7 @@ class _Uses:
         self.effects = [i for i, ins in enumerate(program.instructions) if ins.writes is not None]
 
     def only_reader(self, value: Value) -> Instruction | None:
-        """The one instruction that reads a value, or None if several do or it is the output."""
+        """The only instruction that reads a value; None if several do or if it is the output."""
         readers = self.readers.get(value, [])
         return readers[0] if len(readers) == 1 and value is not self.output else None
 
@@ -53,7 +53,7 @@ class _Uses:
 
 def _fuse_linears(program: Program) -> Program:
     uses = _Uses(program)
-    groups: dict[int, Instruction] = {}  # place of the first linear -> fused instruction
+    groups: dict[int, Instruction] = {}  # index of the first linear -> fused instruction
     taken: set[int] = set()
     for instruction in program.instructions:
         if instruction.name != "linear" or id(instruction) in taken:
@@ -86,13 +86,13 @@ def _linear_group(first: Instruction, uses: _Uses, taken: set[int]) -> list[Inst
 
 
 def _is_router(linear: Instruction, uses: _Uses) -> bool:
-    """Routers stay apart: shared experts read the same rows, and their pair keeps its fused activation."""
+    """Routers are not fused: shared experts read the same rows and keep their fused activation."""
     reader = uses.only_reader(linear.outputs[0])
     return reader is not None and reader.name == "route"
 
 
 def _linear_tail(linears: list[Instruction], uses: _Uses) -> Instruction | None:
-    """The activation of a gate and up pair, or the residual add after a single product."""
+    """The activation of a gate and up pair, or the residual add after a single linear."""
     readers = [uses.only_reader(linear.outputs[0]) for linear in linears]
     tail = readers[0]
     if tail is None or any(reader is not tail for reader in readers):
@@ -125,7 +125,7 @@ def _fuse_rope_kv_write(program: Program) -> Program:
 def _rope_group(write: Instruction, uses: _Uses) -> list[Instruction] | None:
     cache = write.inputs[3]
     assert cache is not None
-    # Layers may share a cache, one after the other.
+    # Layers may share a cache if they use it one after the other.
     later = (r for r in uses.readers[cache] if uses.place[id(r)] > uses.place[id(write)])
     attend = next((r for r in later if r.name == "attend"), None)
     k, q = write.inputs[0], attend.inputs[0] if attend is not None else None
@@ -138,7 +138,7 @@ def _rope_group(write: Instruction, uses: _Uses) -> list[Instruction] | None:
     if rope_q.inputs[1:] != rope_k.inputs[1:] or rope_q.attrs != rope_k.attrs:
         return None
     if len(q_chain) != len(k_chain) or q_chain[0].attrs != k_chain[0].attrs:
-        q_chain, k_chain = [rope_q], [rope_k]  # head norms that are not alike stay outside
+        q_chain, k_chain = [rope_q], [rope_k]  # fuse head norms only if q and k have the same
     parts = [*q_chain, *k_chain, write]
     first = min(parts, key=lambda part: uses.place[id(part)])
     earlier_effects = [e for e in uses.effects if uses.place[id(first)] <= e < uses.place[id(write)]]
@@ -146,7 +146,7 @@ def _rope_group(write: Instruction, uses: _Uses) -> list[Instruction] | None:
 
 
 def _rope_chain(value: Value, uses: _Uses) -> list[Instruction] | None:
-    """[head norm,] rope that lead to a value which nothing else reads."""
+    """The chain [head norm,] rope that produces a value with no other reader."""
     rope = uses.maker.get(value)
     if rope is None or rope.name != "rope" or uses.only_reader(value) is None:
         return None
@@ -158,14 +158,14 @@ def _rope_chain(value: Value, uses: _Uses) -> list[Instruction] | None:
 
 
 def _norm_width(norm: Instruction) -> Dim:
-    """How many entries are normed together."""
+    """Number of entries that are normed together."""
     weight = norm.inputs[1]
     assert weight is not None
     return weight.shape[0] if norm.attrs.get("runs", 1) == 1 else 0
 
 
 def _fused(name: str, parts: list[Instruction], uses: _Uses) -> Instruction:
-    """One instruction for the parts: it takes what they do not make and shows what others read."""
+    """One instruction for the parts, with their external inputs and the outputs that others read."""
     inside = {id(part) for part in parts}
     made = [v for part in parts for v in part.outputs]
     taken = dict.fromkeys(v for part in parts for v in part.inputs if v is not None and v not in made)

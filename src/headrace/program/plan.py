@@ -1,4 +1,4 @@
-"""Plan memory: one arena, an offset for every value, reused as soon as a value is dead."""
+"""Plan memory: one arena, with an offset for every value; space is reused as soon as a value is dead."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from headrace.errors import ProgramError
 from headrace.ops.value import Value
 from headrace.program.program import Program
 
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
 class Placement(Struct, frozen=True):
-    """Where a float32 value lives: [T or R rows, columns] from byte `offset` of the arena."""
+    """Location of a float32 value: [T or R rows, columns] at byte `offset` of the arena."""
 
     rows: str
     columns: int
@@ -21,14 +21,14 @@ class Placement(Struct, frozen=True):
 
 
 class ArenaPlan(Struct, frozen=True):
-    """Placements for a largest step; a smaller one uses the front of each buffer."""
+    """Placements for the largest step; a smaller step uses the front of each buffer."""
 
     placements: dict[Value, Placement]
     nbytes: int
 
 
 def plan_arena(program: Program, *, max_tokens: int, max_rows: int) -> ArenaPlan:
-    """Assign offsets, largest first, each at the lowest place that no value alive at the same time covers."""
+    """Assign offsets, largest buffer first, each at the lowest offset free during the buffer's lifetime."""
     lives = _lives(program)
     limits = {"T": max_tokens, "R": max_rows}
     placed: list[tuple[Value, Placement]] = []
@@ -51,7 +51,7 @@ def plan_arena(program: Program, *, max_tokens: int, max_rows: int) -> ArenaPlan
 
 
 def _lives(program: Program) -> dict[Value, tuple[int, int]]:
-    """First and last instruction of each buffer; the output outlives the program."""
+    """First and last instruction of each buffer's lifetime; the output stays live after the program."""
     lives: dict[Value, tuple[int, int]] = {}
     for index, instruction in enumerate(program.instructions):
         for value in (*instruction.outputs, *instruction.inputs):

@@ -1,4 +1,4 @@
-"""The recorded program: values and instructions, nothing else."""
+"""The recorded program: values and instructions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from headrace.ops.value import Array, Attr, Ints, Value
 
 
 class Instruction(Struct, frozen=True, eq=False):
-    """One op on values. A fused instruction has no op; `parts` are the instructions that it replaces, in
-    order, and are its definition."""
+    """One op applied to values. A fused instruction has no op; it is defined by `parts`, the instructions
+    that it replaces, in order.
+    """
 
     name: str
     inputs: tuple[Value | None, ...]
@@ -29,7 +30,7 @@ class Instruction(Struct, frozen=True, eq=False):
 
     @property
     def writes(self) -> Value | None:
-        """The state that this instruction changes, if any."""
+        """The state (KV cache or recurrent state) that this instruction modifies, if any."""
         for part in self.expand():
             if part.op is not None and part.op.writes is not None:
                 return part.inputs[part.op.writes]
@@ -41,11 +42,12 @@ class Instruction(Struct, frozen=True, eq=False):
 
 
 class Program(Struct, frozen=True, eq=False):
-    """A model as a flat list. `weights` are checkpoint tensors by name, `constants` come from the config or
-    are orders of columns (int32), `caches` are the KV caches in layer order, `states` the recurrent states,
-    `output` is the logits, [R, V].
-    `parts` says of weights that are no whole tensor which tensor they are part of, and which part; `stacks`
-    names the tensors of weights that are several tensors, one below the other."""
+    """A model as a flat list of instructions. `weights` are checkpoint tensors by name; `constants` are
+    computed from the config, or are column orders (int32); `caches` are the KV caches in layer order,
+    `states` the recurrent states; `output` is the logits, [R, V].
+    `parts` gives, for weights that are slices of a checkpoint tensor, the tensor and the slice. `stacks`
+    names the tensors of weights that concatenate several tensors along their rows.
+    """
 
     instructions: tuple[Instruction, ...]
     weights: dict[str, Value]
@@ -58,7 +60,7 @@ class Program(Struct, frozen=True, eq=False):
 
     @property
     def state_width(self) -> int:
-        """Float32 numbers that the recurrent states of one sequence are; 0 where there are none."""
+        """Size of one sequence's recurrent states in float32 numbers; 0 if there are none."""
         return sum(int(state.shape[1]) for state in self.states)
 
     def expanded(self) -> tuple[Instruction, ...]:
@@ -66,7 +68,7 @@ class Program(Struct, frozen=True, eq=False):
         return tuple(part for instruction in self.instructions for part in instruction.expand())
 
     def experts_per_row(self, moe: Instruction) -> int:
-        """How many experts a row of a `moe` uses at most; ProgramError where no `route` made its gates."""
+        """Maximum number of experts per row of a `moe`; ProgramError if its gates come from no `route`."""
         gates = moe.inputs[1]
         for instruction in self.expanded():
             if instruction.name == "route" and gates in instruction.outputs:

@@ -1,4 +1,4 @@
-"""Record a model: run its definition on symbols and keep the instructions it makes."""
+"""Record a model: run its definition on symbolic values and keep the instructions that it emits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.program.step import INPUT_SHAPES
 
 
 class Recorder:
-    """The builder that a model definition sees while it is being recorded (see ops/builder.py)."""
+    """The `Builder` that a model definition gets while it is recorded (see ops/builder.py)."""
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
@@ -74,7 +74,7 @@ class Recorder:
 
 
 def record(definition: Callable[[Builder], Value]) -> Program:
-    """The program of a model definition (a function from a builder to its logits)."""
+    """The program of a model definition (a function from a builder to logits)."""
     recorder = Recorder()
     output = definition(recorder)
     caches = tuple(recorder.caches[layer] for layer in sorted(recorder.caches))

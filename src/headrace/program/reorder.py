@@ -1,4 +1,4 @@
-"""Put the inputs of products in the order that their weights are stored in."""
+"""Reorder the inputs of linears to match the column order of their stored weights."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from headrace.program.verify import verify
 
 
 def reorder_inputs(program: Program, order_of: Callable[[str], Ints | None]) -> Program:
-    """The program with one take_columns for each order that a value is wanted in.
+    """The program with one take_columns per distinct column order of each value.
 
-    `order_of` gives, by the weight's name, the input that each of its columns multiplies; None for their own
-    order. UnsupportedModel where a weight with an order is more than the matrix of products.
+    `order_of` maps a weight's name to the input index of each of its columns, or to None for the natural
+    order. Raises UnsupportedModel if a reordered weight is used by anything but a linear.
     """
     orders = {
         name: order

@@ -1,4 +1,4 @@
-"""What varies from step to step: the inputs of a program, as integer arrays."""
+"""Per-step inputs of a program, as integer arrays."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ INPUT_SHAPES: dict[str, tuple[str, ...]] = {
 
 
 class Step(Struct, frozen=True):
-    """One ragged step: prefill, chunks of it, decode and verification, mixed. All arrays are int32.
+    """One ragged step: any mix of prefill, prefill chunks, decode and verification. All arrays are int32.
 
-    tokens[T], positions[T] and slots[T] (page * page size + offset) belong together; sequence b owns rows
-    query_starts[b] .. query_starts[b + 1], has lengths[b] keys once they are written, in the pages of
-    block_tables[b], and its recurrent states in state_slots[b]: they start from zeros where all its keys are
-    new. Logits are made for rows[R] (indices into T). `types` says of each token which text of a pair it
-    belongs to; None: all to the first.
+    tokens[T], positions[T] and slots[T] (page * page size + offset) are aligned. Sequence b has rows
+    query_starts[b] .. query_starts[b + 1], lengths[b] keys after this step's writes, KV pages
+    block_tables[b] and recurrent states state_slots[b]; the states start from zeros if all of its keys are
+    new.
+    Logits are computed for rows[R] (indices into T). `types` is the segment of a text pair that each token
+    belongs to; None: all tokens belong to the first.
     """
 
     tokens: Ints
@@ -42,5 +43,5 @@ class Step(Struct, frozen=True):
 
     @property
     def token_types(self) -> Ints:
-        """Which text of a pair each token belongs to, [T]."""
+        """Segment of a text pair for each token, [T]."""
         return np.zeros_like(self.tokens) if self.types is None else self.types

@@ -1,4 +1,4 @@
-"""Print a program so that a person can read it."""
+"""Print a program in readable form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from headrace.program.program import Instruction, Program
 
 
 def format_program(program: Program, arena: ArenaPlan | None = None) -> str:
-    """One line an instruction; with an arena plan also each output's byte offset; parts are indented."""
+    """One line per instruction, fused parts indented; with an arena plan also byte offsets."""
     lines = [f"# {len(program.instructions)} instructions, {len(program.weights)} weights"]
     for instruction in program.instructions:
         place = ""

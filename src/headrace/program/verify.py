@@ -1,4 +1,4 @@
-"""Check a program's rules; run after recording and after every pass."""
+"""Check the rules of a program; run after recording and after every pass."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from headrace.errors import ProgramError
 from headrace.ops.value import Value
 from headrace.program.program import Instruction, Program
 
-MAX_OPS = 32  # a vocabulary, not a compiler
+MAX_OPS = 32  # keeps the op set small: this is not a compiler
 
 
 def verify(program: Program) -> Program:
-    """The same program, or ProgramError: every value is defined once and before its use, shapes follow the
-    ops' signatures, a fused instruction shows exactly what its parts take and make, no cache is read before
-    it is written, and the output exists."""
+    """Returns the same program, or raises ProgramError. The rules: every value is defined once and before
+    its use; shapes follow the ops' signatures; a fused instruction has exactly the inputs and outputs of
+    its parts; no cache is read before it is written; the output exists.
+    """
     names = {part.name for part in program.expanded()}
     if len(names) > MAX_OPS:
         raise ProgramError(f"{len(names)} different ops, at most {MAX_OPS} are allowed")

@@ -1,4 +1,4 @@
-"""Strings found in the bytes of tokens: those that must not come, and those that break repetitions."""
+"""Search for strings in token bytes: banned strings, and the sequence breakers of DRY."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.sampling.penalties import BREAK
 
 
 class SequenceBreakers:
-    """Tells of each token of a text whether one of `strings` ends in it. For one text."""
+    """Reports for each token of one text whether one of `strings` ends in it."""
 
     __slots__ = ("_longest", "_strings", "_tail", "_tokens")
 
@@ -22,25 +22,25 @@ class SequenceBreakers:
         self._tail = b""
 
     def push(self, token: int) -> bool:
-        """Take the next token."""
+        """Add the next token; True if a string ends in it."""
         before = len(self._tail)
         text = self._tail + self._tokens[token]
         self._tail = text[max(len(text) - self._longest + 1, 0) :]
         return any(text.find(string, max(before - len(string) + 1, 0)) >= 0 for string in self._strings)
 
     def marked(self, tokens: Sequence[int]) -> list[int]:
-        """The next tokens, with BREAK in the place of those in which a string ends."""
+        """The next tokens, with BREAK in place of those in which a string ends."""
         return [BREAK if self.push(token) else token for token in tokens]
 
 
 class TokenBytes:
-    """The bytes that each of a model's tokens adds to a text, ready to be searched. Immutable."""
+    """The bytes that each of a model's tokens adds to a text, indexed for search. Immutable."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self.tokens = tokens
         self._order = sorted(range(len(tokens)), key=tokens.__getitem__)
         self._sorted = [tokens[token] for token in self._order]
-        self._joined = b"\xff".join(tokens)  # no string has that byte
+        self._joined = b"\xff".join(tokens)  # no string contains this byte
         self._ends = list(accumulate(len(text) + 1 for text in tokens))
 
     def beginning(self, start: bytes) -> list[int]:
@@ -61,7 +61,7 @@ class TokenBytes:
 
 
 class BannedTokens:
-    """Banned strings with the tokens that contain one of them. Immutable."""
+    """Banned strings, with the tokens that contain one of them. Immutable."""
 
     def __init__(self, tokens: TokenBytes, strings: Sequence[str]) -> None:
         self.tokens, self.strings = tokens, [string.encode() for string in strings]
@@ -71,19 +71,19 @@ class BannedTokens:
 
 
 class BannedStrings:
-    """Masks for one choice that leave out every token with which its text would contain a banned string."""
+    """Token masks for one choice, excluding every token that would complete a banned string in its text."""
 
     def __init__(self, banned: BannedTokens) -> None:
         self._banned = banned
         self._tail = b""
 
     def accept(self, token: int) -> None:
-        """Take a token that was generated."""
+        """Add a generated token."""
         text = self._tail + self._banned.tokens.tokens[token]
         self._tail = text[max(len(text) - self._banned.longest + 1, 0) :]
 
     def mask(self) -> Mask:
-        """The tokens that may come next."""
+        """Mask of the tokens allowed next."""
         ends = {
             token
             for string in self._banned.strings

@@ -1,4 +1,4 @@
-"""What a caller may ask of sampling, checked at the door."""
+"""Sampling parameters of a request, and their validation."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ MAX_LOGIT_BIAS = 1024
 MAX_TOP_LOGPROBS = 20
 MAX_N = 128
 MAX_STOPS = 16
-MAX_STOP_CHARACTERS = 2048  # of all stop strings together: each costs memory for every request in the queue
+MAX_STOP_CHARACTERS = 2048  # total over all stop strings; each request in the queue holds them in memory
 MAX_STOP_TOKEN_IDS = 1024
 MAX_ALLOWED_TOKEN_IDS = 2**19
-MAX_BANNED = 128  # bad words, and banned strings
+MAX_BANNED = 128  # for bad_words, and for banned_strings
 MAX_BREAKERS = 32
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True):
-    """Parameters of one request, in the field's usual names; `sampling/reference.py` defines their effect.
+    """Sampling parameters of one request; `sampling/reference.py` defines their effect.
 
-    Order of the chain (as llama.cpp): logit bias and penalties, dry, top_n_sigma, top_k, typical_p, top_p,
-    min_p, xtc, temperature. Mirostat 1 or 2 takes the place of all from top_n_sigma to xtc. temperature 0
-    takes the likeliest token that is left. `seed` None means a random one, reported in the result.
+    Processors apply in llama.cpp's order: logit bias and penalties, dry, top_n_sigma, top_k, typical_p,
+    top_p, min_p, xtc, temperature. Mirostat 1 or 2 replaces top_n_sigma to xtc. Temperature 0 takes the
+    likeliest remaining token. `seed` None means a random seed, which is reported in the result.
 
-    `repeat_last_n` bounds what the three penalties look at, `dry_penalty_last_n` what dry looks at; -1 is
-    everything. `bad_words` are never generated as the tokens that they are encoded to, with and without a
-    space before them; `banned_strings` never stand in the output's text, however it is made of tokens.
+    `repeat_last_n` is the number of tokens that the three penalties consider, `dry_penalty_last_n` the
+    number that DRY considers; -1 means all. `bad_words` are never generated as the tokens that they encode
+    to, with or without a leading space. `banned_strings` never appear in the output text, however they are
+    tokenized.
     """
 
     temperature: float = 1.0
@@ -59,7 +60,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     banned_strings: tuple[str, ...] = ()
     logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])
     seed: int | None = None
-    n: int = 1  # with beam search, the number of beams too
+    n: int = 1  # with beam search, also the number of beams
     use_beam_search: bool = False
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
@@ -70,8 +71,9 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     allowed_token_ids: tuple[int, ...] | None = None  # None: all
-    logprobs: int | None = None  # None: off; 0..20: the chosen token's, and that many alternatives
-    prompt_logprobs: int | None = None  # the same for the tokens of the prompt
+    # None: off; 0..20: log-probability of the chosen token and of that many alternatives
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None  # the same for prompt tokens
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -106,7 +108,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
         for name, off in TRUNCATION.items():
             if getattr(self, name) not in off:
                 raise InvalidRequest(
-                    f"mirostat takes the place of {name} ({getattr(self, name)}): leave one of them out",
+                    f"mirostat replaces {name} ({getattr(self, name)}): leave one of them out",
                     param="mirostat",
                 )
 
@@ -121,7 +123,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
         for name, values in _NOT_OF_BEAMS.items():
             if getattr(self, name) not in values:
                 raise InvalidRequest(
-                    f"{name} has no effect on beam search, which takes the likeliest texts: leave it out",
+                    f"{name} has no effect on beam search, which returns the likeliest texts: leave it out",
                     param=name,
                 )
 
@@ -185,7 +187,7 @@ TRUNCATION: Mapping[str, tuple[float, ...]] = {
     "xtc_probability": (0,),
     "dynatemp_range": (0,),
 }
-"""What mirostat replaces, with the values that turn each off."""
+"""Parameters that mirostat replaces, with the values that turn each off."""
 
 _NOT_OF_BEAMS: Mapping[str, tuple[object, ...]] = {
     **TRUNCATION,
@@ -229,7 +231,8 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "length_penalty": (-10.0, 10.0),
     "min_tokens": (0, 2**31 - 1),
 }
-_OPEN = ("dynatemp_exponent", "typical_p", "top_p", "repetition_penalty")  # the lowest value is none
+# the lowest value itself is excluded
+_OPEN = ("dynatemp_exponent", "typical_p", "top_p", "repetition_penalty")
 _TEXTS: Mapping[str, int] = {
     "stop": MAX_STOPS,
     "bad_words": MAX_BANNED,
@@ -239,8 +242,9 @@ _TEXTS: Mapping[str, int] = {
 
 
 def with_defaults(defaults: SamplingParams, given: Mapping[str, Any]) -> SamplingParams:
-    """What was given, over a model's defaults; InvalidRequest as SamplingParams. Where mirostat or beam
-    search is asked for, the defaults that it takes no part of give way."""
+    """A model's defaults overridden by the given values. Raises InvalidRequest as SamplingParams does. If
+    mirostat or beam search is requested, defaults that conflict with it are dropped.
+    """
     if given.get("use_beam_search"):
         given = {name: values[0] for name, values in _NOT_OF_BEAMS.items()} | dict(given)
     elif given.get("mirostat"):
@@ -258,7 +262,7 @@ _WORDS = {
 
 
 def _type(name: str, value: object, kind: type) -> None:
-    """Refuse a value of another type, for which only the kernels would find an error; True is no number."""
+    """Reject a value of another type, which the kernels would notice too late; bool is not a number."""
     accepted = (int, float) if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise InvalidRequest(f"{name} is {str(value)[:80]!r}, it must be {_WORDS[kind]}", param=name)
@@ -272,7 +276,7 @@ def _entries(name: str, values: object, kind: type) -> None:
 
 
 def _range(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
-    """Refuse values outside [low, high] (or (low, high]) and NaN; whole numbers where `low` is one."""
+    """Reject values outside [low, high] (or (low, high]) and NaN; if `low` is an int, also non-integers."""
     _type(name, value, type(low))
     if not low <= value <= high or (open_low and value == low):
         bracket = "(" if open_low else "["

@@ -1,4 +1,4 @@
-"""Logits changed by what came before: the definition of bias, penalties and DRY."""
+"""The definition of logit bias, repetition penalties and DRY."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from headrace.errors import InvalidRequest
 from headrace.sampling.deterministic_math import Floats
 from headrace.sampling.params import SamplingParams
 
-MIN_REPETITION_PENALTY = 1e-30  # smaller ones would be 0 in float32, and 0 * -inf has no value
+MIN_REPETITION_PENALTY = 1e-30  # a smaller value would be 0 in float32, and 0 * -inf is NaN
 MAX_DRY_PENALTY = 1e30
-BREAK = -1  # in the history of DRY, in the place of a token in which a sequence breaker ends
+BREAK = -1  # replaces, in the history of DRY, a token in which a sequence breaker ends
 
 
 def adjust(
@@ -23,9 +23,10 @@ def adjust(
     output_ids: Sequence[int],
     history: Sequence[int] = (),
 ) -> Floats:
-    """Logit bias; repetition penalty (CTRL, Keskar et al. 2019) over prompt and output; presence and
-    frequency penalties (OpenAI) over the output, all three over no more than the last `repeat_last_n` tokens;
-    DRY over `history`. Returns a new array, all in float32."""
+    """Apply logit bias; repetition penalty (CTRL, Keskar et al. 2019) over prompt and output; presence and
+    frequency penalties (OpenAI) over the output; all three over at most the last `repeat_last_n` tokens;
+    DRY over `history`. Returns a new array; all arithmetic is float32.
+    """
     x = logits.copy()
     for token, bias in params.logit_bias.items():
         if token >= len(x):
@@ -47,19 +48,21 @@ def adjust(
 
 
 def last(ids: list[int], count: int) -> list[int]:
-    """The last `count` ids, all where it is negative."""
+    """The last `count` ids; all if `count` is negative."""
     return ids if count < 0 else ids[max(len(ids) - count, 0) :]
 
 
 def dry_penalties(history: Sequence[int], params: SamplingParams) -> dict[int, float]:
-    """What DRY ("don't repeat yourself", p-e-w 2024) takes off the logits of tokens that would prolong a
-    repetition: multiplier * base ** (length - allowed_length), where the last `length` tokens have been
-    followed by the token before. `history` is prompt and output, with BREAK where no repetition goes on."""
+    """DRY ("don't repeat yourself", p-e-w 2024): the penalty for each token that would extend a repetition,
+    multiplier * base ** (length - allowed_length), where `length` is the longest match of the last
+    tokens that this token followed before. `history` is prompt and output, with BREAK where matches must
+    end.
+    """
     if params.dry_multiplier == 0.0:
         return {}
     seen = last(list(history), params.dry_penalty_last_n)
     longest: dict[int, int] = {}
-    for end in range(1, len(seen)):  # what came before `end` against the end of all
+    for end in range(1, len(seen)):  # compare the tokens before `end` with the last tokens
         length = 0
         while length < end and seen[end - 1 - length] == seen[-1 - length] != BREAK:
             length += 1

@@ -1,6 +1,6 @@
-"""Which tokens a row may draw, and how warmly: the definition of truncation, mirostat and temperature.
+"""The definition of truncation, mirostat and temperature.
 
-Sets of tokens are ids, likeliest first, equal logits lowest id first; every stage leaves at least one.
+Sets of tokens are ids, likeliest first; ties go to the lowest id. Every stage keeps at least one token.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from headrace.sampling.deterministic_math import (
 )
 from headrace.sampling.params import SamplingParams
 
-MIROSTAT_TOKENS = 100  # by which mirostat 1 estimates the distribution's exponent
+MIROSTAT_TOKENS = 100  # used by mirostat 1 to estimate the exponent of the distribution
 
 
 def truncate(x: Floats, params: SamplingParams, coin: float = 1.0) -> Ids:
-    """What top_n_sigma, top_k, typical_p, top_p, min_p and xtc keep, one after the other, of logits [V].
+    """Ids kept by top_n_sigma, top_k, typical_p, top_p, min_p and xtc, in this order, for logits [V].
 
-    `coin` in [0, 1) decides whether xtc takes effect.
+    `coin` in [0, 1) decides whether xtc applies.
 
     top_n_sigma (Tang et al. 2024) keeps x >= max - n * standard deviation, rounded to float32. top_k keeps
-    exactly k. top_p keeps the shortest head whose share of the mass that is left is >= top_p. min_p keeps
-    x >= max + log(min_p), rounded to float32.
+    exactly k. top_p keeps the shortest prefix whose share of the remaining mass is >= top_p. min_p keeps x
+    >= max + log(min_p), rounded to float32.
     """
     order = np.argsort(-x, kind="stable")
     order = order[x[order] > -np.inf]
@@ -58,8 +58,9 @@ def truncate(x: Floats, params: SamplingParams, coin: float = 1.0) -> Ids:
 
 
 def _typical(x: Floats, order: Ids, typical_p: float) -> Ids:
-    """Locally typical sampling (Meister et al. 2023): the tokens whose surprise is nearest to the expected
-    one, as few as have `typical_p` of the mass; of equally near ones the likelier first."""
+    """Locally typical sampling (Meister et al. 2023): the smallest set with mass `typical_p` of tokens
+    whose surprise is closest to the expected one; ties go to the likelier token.
+    """
     mass = masses(x[order] - x[order[0]])
     order, mass = order[mass > 0.0], mass[mass > 0.0]
     surprise, entropy = _surprises(x, order)
@@ -69,7 +70,7 @@ def _typical(x: Floats, order: Ids, typical_p: float) -> Ids:
 
 
 def _surprises(x: Floats, order: Ids) -> tuple[Doubles, float]:
-    """Surprises in nats (-log of the share of the mass), and their expectation, summed in order of ids."""
+    """Surprises in nats (-log of the probability), and their expectation, summed in order of ids."""
     mass = masses(x[order] - x[order[0]])
     total = mass.sum()
     distance = np.float64(x[order[0]]) - x[order].astype(np.float64)
@@ -78,8 +79,9 @@ def _surprises(x: Floats, order: Ids) -> tuple[Doubles, float]:
 
 
 def temperature_of(x: Floats, kept: Ids, params: SamplingParams) -> float:
-    """The temperature for the kept tokens: `temperature`, or with a dynatemp_range (llama.cpp) one between
-    that less and that more, by their entropy as a share of the largest possible."""
+    """The temperature for the kept tokens: `temperature`; or with `dynatemp_range` (llama.cpp) between
+    temperature - range and temperature + range, by their entropy relative to the maximum.
+    """
     if params.dynatemp_range == 0.0:
         return params.temperature
     low = max(0.0, params.temperature - params.dynatemp_range)
@@ -93,13 +95,15 @@ def temperature_of(x: Floats, kept: Ids, params: SamplingParams) -> float:
 
 
 def initial_mu(params: SamplingParams) -> float:
-    """The bound of surprise, in bits, with which mirostat begins."""
+    """Mirostat's initial bound on surprise, in bits."""
     return 2.0 * params.mirostat_tau
 
 
 def unsurprising(x: Floats, params: SamplingParams, mu: float) -> Ids:
-    """What mirostat (Basu et al. 2021), 1 or 2, keeps: as many tokens as would give the surprise `mu` if the
-    distribution were Zipf's, or those whose surprise is at most `mu` bits, at `temperature`."""
+    """Ids kept by mirostat (Basu et al. 2021) at `temperature`. Version 1 keeps as many tokens as would
+    give surprise `mu` under a Zipf distribution; version 2 keeps tokens whose surprise is at most `mu`
+    bits.
+    """
     order = np.argsort(-x, kind="stable")
     order = order[x[order] > -np.inf]
     distance = _distances(x, order, params.temperature)
@@ -110,7 +114,7 @@ def unsurprising(x: Floats, params: SamplingParams, mu: float) -> Ids:
 
 
 def next_mu(x: Floats, kept: Ids, token: int, params: SamplingParams, mu: float) -> float:
-    """`mu` after `token` was drawn from the kept ones: a step of `mirostat_eta` towards `mirostat_tau`."""
+    """`mu` after `token` was drawn: moved by `mirostat_eta` times the error in surprise."""
     distance = _distances(x, kept, params.temperature)
     total = log_of(masses(distance.astype(np.float32)).sum())
     observed = (total - distance[kept == token][0]) / LN_2
@@ -118,18 +122,18 @@ def next_mu(x: Floats, kept: Ids, token: int, params: SamplingParams, mu: float)
 
 
 def _distances(x: Floats, order: Ids, temperature: float) -> Doubles:
-    """Logits at a temperature, less the first one's: float64, <= 0."""
+    """Logits divided by the temperature, minus the first one's: float64, <= 0."""
     return np.maximum((x[order].astype(np.float64) - np.float64(x[order[0]])) / temperature, -1e30)
 
 
 def _zipf_count(distance: Doubles, mu: float, vocabulary: int) -> int:
-    """k of mirostat 1: its estimate of the exponent s from the likeliest tokens, then equation 30."""
+    """k of mirostat 1: estimates the exponent s from the likeliest tokens, then applies equation 30."""
     products, squares = 0.0, 0.0
     for i in range(min(MIROSTAT_TOKENS, len(distance)) - 1):
         t = log_of((i + 2) / (i + 1))
         products += t * float(distance[i] - distance[i + 1])
         squares += t * t
-    if products <= 0.0:  # one token, or all as likely
+    if products <= 0.0:  # only one token, or all equally likely
         return len(distance)
     s = products / squares
     epsilon, log_count = s - 1.0, log_of(vocabulary)

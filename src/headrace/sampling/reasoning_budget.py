@@ -1,4 +1,4 @@
-"""Bounds of reasoning: its tokens are counted, past the most its end is forced, before the least put off."""
+"""Reasoning budget: force the end of reasoning after a maximum of tokens, delay it before a minimum."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from headrace.errors import InvalidRequest
 
 
 class ReasoningBudget(Struct, frozen=True, kw_only=True):
-    """At most `max_tokens` tokens of a choice stand between `start` and `end`; then `closing` is forced.
-    None: as many as the model likes.
+    """At most `max_tokens` tokens of a choice may come between `start` and `end` (None: no limit); after
+    them `closing` is forced.
 
-    Before `min_tokens` there is no end: where the model writes the token that completes `end`, or one that
-    would stop the choice, `continuation` stands in its place and counts, too. That is budget forcing
-    (Muennighoff et al. 2025, "s1: Simple test-time scaling", https://arxiv.org/abs/2501.19393). Of an `end`
-    of several tokens the others have been written by then, and stay.
+    Reasoning cannot end before `min_tokens`: if the model generates the token that completes `end`, or one
+    that would stop the choice, it is replaced by `continuation`, whose tokens count as well. This is budget
+    forcing (Muennighoff et al. 2025, "s1: Simple test-time scaling", https://arxiv.org/abs/2501.19393). If
+    `end` has several tokens, those before the last are already generated and remain.
 
-    `closing` are the ids of a text with `end` in it, and count for nothing here. `starts_in_reasoning`: the
-    prompt ends after `start`. Otherwise, but for white space, the output begins with it, or there is no
-    reasoning; with `reopens` it may come anywhere, and again, and all reasoning counts together.
+    `closing` are the ids of a text that contains `end`; they do not count. `starts_in_reasoning`: the
+    prompt ends after `start`. Otherwise the output must begin with `start` (after optional white space), or
+    there is no reasoning. With `reopens`, reasoning may start anywhere and repeatedly; all of it counts.
     """
 
     max_tokens: int | None
@@ -48,25 +48,26 @@ class ReasoningBudget(Struct, frozen=True, kw_only=True):
 
 
 class ReasoningState:
-    """One choice's place in its reasoning. It depends on the tokens taken alone."""
+    """Tracks the reasoning of one choice. The state depends only on the tokens it was given."""
 
     def __init__(self, limit: ReasoningBudget, bytes_of: Callable[[int], bytes]) -> None:
         self._limit, self._bytes_of = limit, bytes_of
         self._inside, self._over = limit.starts_in_reasoning, False
-        self._tail = b""  # what was generated lately, as far as a mark may have begun in it
+        self._tail = b""  # the end of the output, long enough to contain the beginning of a marker
         self._count = 0
         self._forced: deque[int] = deque()
         self._check()
 
     @property
     def forced(self) -> int | None:
-        """The next token, where it is one of those that end the reasoning or go on with it."""
+        """The next token if it is forced: it ends the reasoning or continues it."""
         return self._forced[0] if self._forced else None
 
     def instead_of(self, token: int, *, stops: bool) -> int:
-        """What stands in the place of a token that was drawn: it itself, or where it would end the reasoning
-        too early the first of the continuation, of which the rest is forced then. `stops`: it would end the
-        choice."""
+        """The token to use for a token that was drawn: the same, or, if it would end the reasoning too
+        early, the first token of the continuation, whose rest is then forced. `stops`: it would end the
+        choice.
+        """
         limit = self._limit
         if not self._inside or self._forced or self._count >= limit.min_tokens:
             return token
@@ -76,7 +77,7 @@ class ReasoningState:
         return limit.continuation[0]
 
     def take(self, token: int) -> None:
-        """A token was generated."""
+        """Add a generated token."""
         if self._over:
             return
         if self._forced:

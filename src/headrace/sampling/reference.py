@@ -1,4 +1,4 @@
-"""The definition of sampling in NumPy: the native sampler must give the same token, bit for bit."""
+"""The definition of sampling in NumPy. The native sampler must return the same tokens, bit for bit."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from headrace.sampling.processors import initial_mu, next_mu, temperature_of, tr
 
 
 class ReferenceSample(Struct, frozen=True):
-    """A token; with `logprobs` asked for, its log-probability and the likeliest tokens; with mirostat the
-    bound of surprise for the next one."""
+    """A token; if `logprobs` is set, its log-probability and the likeliest tokens; with mirostat, the bound
+    on surprise for the next token.
+    """
 
     token: int
     logprob: float = math.nan
@@ -26,7 +27,7 @@ class ReferenceSample(Struct, frozen=True):
     mu: float = math.nan
 
 
-@np.errstate(over="ignore")  # an infinite distance is as good as a large one
+@np.errstate(over="ignore")  # infinite distances are handled like large ones
 def sample(
     logits: Floats,
     params: SamplingParams,
@@ -43,11 +44,13 @@ def sample(
 ) -> ReferenceSample:
     """Draw one token from logits [V].
 
-    The token is number `len(output_ids)` of its choice. `allowed` has bit `id % 32` of word `id // 32`
-    set for each id that may be drawn. `bad_words` are the tokens of each. `history` is what DRY looks at:
-    prompt and output, with penalties.BREAK where a sequence breaker ends. `mu` is mirostat's, of the
-    token before; None for the first. NumericalError where a logit is NaN or +inf, or all are -inf;
-    InvalidRequest where suppression leaves no token, or logit_bias names none of the V ids.
+    The token has index `len(output_ids)` in its choice. `allowed` has bit `id % 32` of word `id // 32` set
+    for each id that may be drawn. `bad_words` are token sequences. `history` is the input of DRY: prompt
+    and output, with penalties.BREAK where a sequence breaker ends. `mu` is mirostat's value after the
+    previous token; None for the first.
+
+    Raises NumericalError if a logit is NaN or +inf, or all are -inf; InvalidRequest if no token is left, or
+    if logit_bias has an id outside the vocabulary.
     """
     if np.isnan(logits).any() or logits.max() in (np.inf, -np.inf):
         raise NumericalError("the logits of a row are not finite")
@@ -83,9 +86,10 @@ def suppressed(
     allowed: NDArray[np.uint32] | None,
     bad_words: Collection[Sequence[int]] = (),
 ) -> NDArray[np.bool_]:
-    """True [V] where a token must not be drawn: before min_tokens whatever would end the text (stop
-    ids, and eos ids unless ignore_eos), the last token of a bad word whose others have just been
-    generated, and what `allowed` leaves out."""
+    """True [V] for tokens that must not be drawn: before min_tokens all that would end the text (stop ids,
+    and eos ids unless ignore_eos); the last token of a bad word whose other tokens were just generated;
+    and tokens not in `allowed`.
+    """
     out = np.zeros(vocabulary, bool)
     if len(output_ids) < params.min_tokens:
         ends = {*params.stop_token_ids, *(() if params.ignore_eos else eos_ids)}
@@ -100,8 +104,9 @@ def suppressed(
 
 
 def draw(x: Floats, kept: Ids, temperature: float, key: tuple[int, int]) -> int:
-    """The kept id with the largest (x - max) / temperature + Gumbel noise: a sample of the softmax
-    (Gumbel-max; Yellott 1977). Temperature 0 is the argmax. Ties go to the lowest id."""
+    """The kept id with the largest (x - max) / temperature + Gumbel noise: a sample from the softmax
+    (Gumbel-max; Yellott 1977). Temperature 0 is the argmax. Ties go to the lowest id.
+    """
     top = x[kept].max()
     if temperature == 0.0:
         return int(kept[x[kept] == top].min())

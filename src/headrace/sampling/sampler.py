@@ -1,4 +1,4 @@
-"""Logits to tokens for the rows of one step: the front of the native sampler."""
+"""Python interface of the native sampler: from logits to tokens for the rows of one step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from headrace.sampling.penalties import MIN_REPETITION_PENALTY
 
 Tops = tuple[tuple[int, float], ...]
 
-# Fields that RowState converts or takes from elsewhere. All others have the name and value of a parameter.
+# Fields that SamplerState converts or takes from elsewhere. All others have the name and value of a
+# parameter.
 CONVERTED_FIELDS = {
     "log_min_p",
     "repetition_penalty",
@@ -33,14 +34,14 @@ SAME_FIELDS = tuple(name for name, _ in _native.sampler_fields() if name not in 
 
 
 class SamplerState:
-    """What sampling knows of one choice of a request: its parameters, its position, its token counts.
+    """Sampling state of one choice of a request: parameters, position, token counts.
 
-    `seed` is the request's, already drawn if it asked for none; `choice` its index below n. The position
-    is the number of tokens appended, that is, the 0-based index of the token to be drawn next. The
-    repetition penalty counts the prompt and the appended tokens, presence and frequency penalties the
-    appended ones. `eos_ids` are not drawn before min_tokens, unless ignore_eos. `bad_words` are the ids of
-    each, `history` the prompt as DRY looks at it (see penalties.BREAK), and `breakers`, this row's own,
-    finds what breaks a repetition in the tokens after it.
+    `seed` is the request's seed, or the random one chosen for it; `choice` is the index below n. The
+    position is the number of appended tokens, that is, the 0-based index of the next token. The repetition
+    penalty counts prompt and appended tokens, presence and frequency penalties only appended ones.
+    `eos_ids` are not drawn before min_tokens, unless ignore_eos. `bad_words` are token sequences. `history`
+    is the prompt as DRY sees it (see penalties.BREAK), and `breakers`, not shared with other rows, finds
+    sequence breakers in the appended tokens.
     """
 
     __slots__ = ("_breakers", "native")
@@ -67,7 +68,7 @@ class SamplerState:
         settings.logprobs = -1 if params.logprobs is None else params.logprobs
         settings.seed, settings.choice = seed % 2**64, choice
         self._breakers = breakers if params.dry_multiplier else None
-        # Converting a long prompt takes milliseconds, and only this penalty looks at it.
+        # Converting a long prompt takes milliseconds, and only this penalty uses it.
         counted = prompt_ids if params.repetition_penalty != 1.0 else ()
         self.native = _native.SampleRow(settings, np.array(counted, np.int32), np.asarray(history, np.int32))
 
@@ -78,17 +79,17 @@ class SamplerState:
 
     @property
     def mu(self) -> float:
-        """Mirostat's bound of surprise for the next token, in bits."""
+        """Mirostat's bound on surprise for the next token, in bits."""
         return self.native.mu
 
     def for_drafts(self) -> SamplerState:
-        """A copy that draws what this one would, as long as both take note of the same tokens."""
+        """A copy that draws the same tokens, as long as both are appended the same tokens."""
         copy = SamplerState.__new__(SamplerState)
         copy._breakers, copy.native = None, self.native.for_drafts()
         return copy
 
     def append(self, token: int) -> None:
-        """Take note of a token that has been generated."""
+        """Record a generated token."""
         self.native.append(token, self._breaks(token))
 
     def _breaks(self, token: int) -> bool:
@@ -98,8 +99,8 @@ class SamplerState:
 class SampleOutput(Struct, frozen=True):
     """The tokens of one step, by row.
 
-    Where `errors[r]` is not None the row has no token (-1). `logprobs` is NaN and `tops` empty for rows
-    that did not ask; `tops` are (token, log-probability), likeliest first, equal ones by lowest id.
+    If `errors[r]` is not None, row r has no token (-1). `logprobs` is NaN and `tops` empty for rows that
+    did not request them; `tops` are (token, log-probability), likeliest first, ties by lowest id.
     """
 
     tokens: NDArray[np.int32]
@@ -109,8 +110,7 @@ class SampleOutput(Struct, frozen=True):
 
 
 class Score(Struct, frozen=True):
-    """A token under the model's distribution: its natural-log probability, its rank (1: no token is likelier)
-    and the likeliest tokens."""
+    """A prompt token's natural-log probability and rank (1: the likeliest), and the likeliest tokens."""
 
     logprob: float
     rank: int
@@ -118,10 +118,10 @@ class Score(Struct, frozen=True):
 
 
 class Sampler:
-    """Draws one token for each row of logits [R, vocabulary] on the threads of a pool.
+    """Draws one token per row of logits [R, vocabulary] on the threads of a pool.
 
-    Tokens are those of headrace.sampling.reference, bit for bit, whatever the other rows, their order or
-    the number of threads. Not for use by two threads at once.
+    Tokens equal those of headrace.sampling.reference, bit for bit, regardless of the other rows, their
+    order and the number of threads. Not thread-safe.
     """
 
     def __init__(self, vocabulary: int, pool: _native.Pool) -> None:
@@ -138,9 +138,9 @@ class Sampler:
         rows: Sequence[SamplerState],
         allowed: Sequence[NDArray[np.uint32] | None] | None = None,
     ) -> SampleOutput:
-        """Draw; the rows' states stay as they are until `append`.
+        """Draw; the rows' states do not change until `append`.
 
-        `logits` is scratch: bias, penalties and masks are written into it. `allowed[r]`, where given, has bit
+        `logits` is scratch: bias, penalties and masks are written into it. `allowed[r]`, if given, has bit
         `id % 32` of word `id // 32` set for each token that may be drawn.
         """
         tokens, logprobs, tops, faults = self.native.sample(logits, [row.native for row in rows], allowed)
@@ -156,17 +156,20 @@ class Sampler:
         firsts: Sequence[int],
         drafts: Sequence[Sequence[int]],
     ) -> list[list[int]]:
-        """For each row state a token from row firsts[i] of `logits`, and as long as drafts[i] said the same
-        another from the row after it: the tokens, which the states have taken note of, and the negative
-        number of an error from where logits gave none. `logits` is scratch. Not for states that need to be
-        told more than tokens: see Choice.simple."""
+        """Verify drafts. For each row state, draw a token from row firsts[i] of `logits`; as long as the
+        draw equals the next token of drafts[i], draw another from the following row. Returns the drawn
+        tokens, which are appended to the states; after an invalid row of logits, the negative number of
+        an error. `logits` is scratch. Only for states that depend on nothing but tokens: see
+        Choice.simple.
+        """
         return self.native.sample_draft(logits, [row.native for row in rows], firsts, drafts)
 
     def score(
         self, logits: NDArray[np.float32], rows: Sequence[int], tokens: Sequence[int], tops: int
     ) -> list[Score]:
-        """How likely tokens[i] is by row rows[i] of `logits`, with the `tops` likeliest (0 to 20);
-        NumericalError where a row is not finite."""
+        """Log-probability of tokens[i] in row rows[i] of `logits`, with the `tops` likeliest tokens (0 to
+        20). Raises NumericalError if a row is not finite.
+        """
         found = self.native.score(logits, np.array(rows, np.int32), np.array(tokens, np.int32), tops)
         for *_, fault in found:
             if fault:
@@ -175,7 +178,8 @@ class Sampler:
 
     def top(self, logits: NDArray[np.float32], row: int, count: int) -> list[tuple[int, float]]:
         """The `count` likeliest tokens of a row of `logits` with their log-probabilities, likeliest first;
-        fewer where fewer can be drawn. NumericalError where the row is not finite."""
+        fewer if fewer can be drawn. Raises NumericalError if the row is not finite.
+        """
         count = min(count, self.vocabulary)
         ids, logprobs = self.native.top(logits, np.array([row], np.int32), count)
         if ids[0] < 0:
@@ -183,7 +187,7 @@ class Sampler:
         return [pair for pair in zip(ids.tolist(), logprobs.tolist(), strict=True) if pair[0] >= 0]
 
     def error(self, fault: int) -> HeadraceError:
-        """What native code means by the number of a fault, negated or not."""
+        """The exception for an error number of native code, negated or not."""
         fault = abs(fault)
         if fault == 1:
             return NumericalError(

@@ -1,1 +1,1 @@
-"""One SQLite file for what outlives the process: the database, its schema, and the queries of each table."""
+"""One SQLite file for data that outlives the process: the database, its schema, and the queries per table."""

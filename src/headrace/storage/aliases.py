@@ -1,4 +1,4 @@
-"""Aliases in the store: names of users for models, with a system prompt and parameters of their own."""
+"""Model aliases: user-defined names for models, each with a system prompt and parameters."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ class Alias(Struct, frozen=True, kw_only=True):
 
 
 class Aliases:
-    """The aliases of one store."""
+    """The aliases in a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def find(self, name: str) -> Alias | None:
-        """The alias of that name, if there is one."""
+        """The alias with this name, if any."""
         if not self._database.exists:
             return None
         rows = self._database.query(f"SELECT {_COLUMNS} FROM aliases WHERE name = ?", (name,))
         return _alias(rows[0]) if rows else None
 
     def all(self) -> list[Alias]:
-        """All of them by name."""
+        """All aliases, sorted by name."""
         if not self._database.exists:
             return []
         return [_alias(row) for row in self._database.query(f"SELECT {_COLUMNS} FROM aliases ORDER BY name")]
 
     def put(self, alias: Alias) -> None:
-        """Keep an alias, in place of another of its name."""
+        """Store an alias, replacing one with the same name."""
         self._database.execute(
             f"INSERT OR REPLACE INTO aliases ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
             (
@@ -58,7 +58,7 @@ class Aliases:
         )
 
     def remove(self, name: str) -> bool:
-        """Forget an alias; whether there was one."""
+        """Delete an alias; True if it existed."""
         if not self._database.exists:
             return False
         return self._database.execute("DELETE FROM aliases WHERE name = ?", (name,)) > 0

@@ -1,4 +1,4 @@
-"""Batches: what is to be computed line by line, which lines are done, and what came of them."""
+"""Batch jobs: their lines (requests), the state of each line, and its result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.storage.database import Database, Row
 
 
 class LineState(IntEnum):
-    """Where a line stands. UNFINISHED ones were given up with their batch."""
+    """State of a line. UNFINISHED: the batch ended before the line ran."""
 
     PENDING = 0
     COMPLETED = 1
@@ -24,8 +24,8 @@ class LineState(IntEnum):
 class StoredBatch(Struct, frozen=True):
     """A batch. Times are seconds since 1970.
 
-    `status` is in_progress, cancelling, finalizing, and at the end the `outcome`: completed, expired or
-    cancelled, which is known as soon as no further line will run. `completed` and `failed` count lines.
+    `status` is in_progress, cancelling, finalizing, and finally the `outcome`: completed, expired or
+    cancelled. `outcome` is set as soon as no further line will run. `completed` and `failed` count lines.
     """
 
     id: str
@@ -51,7 +51,7 @@ class StoredBatch(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """A line of a batch; `reply` is the line that goes to an output file."""
+    """A line of a batch; `reply` is the line for the output file."""
 
     place: int
     custom_id: str | None
@@ -69,10 +69,10 @@ _SELECT = "SELECT " + ", ".join(_COUNTS.get(name, name) for name in _COLUMNS) + 
 
 
 class Batches:
-    """The batches of one store."""
+    """The batches in a database."""
 
     def __init__(self, database: Database, prefix: str = "batch") -> None:
-        """`prefix`: of the ids of one surface's batches, which the others' do not see."""
+        """`prefix` is the id prefix of one API's batches; batches of other APIs are not visible."""
         self._database, self._prefix = database, prefix
 
     def add(
@@ -87,7 +87,7 @@ class Batches:
         metadata: str | None,
         files_expire_after_s: int | None,
     ) -> StoredBatch:
-        """Keep a batch with its lines, those that are wrong with their replies."""
+        """Store a batch with its lines; invalid lines already have their replies."""
         batch_id, now_s = f"{self._prefix}_{uuid.uuid4().hex}", int(time.time())
         values = (batch_id, owner, endpoint, input_file_id, completion_window, metadata, files_expire_after_s)
         with self._database.transaction() as connection:
@@ -109,7 +109,7 @@ class Batches:
         return found
 
     def get(self, owner: str, batch_id: str) -> StoredBatch | None:
-        """One of the owner's batches; None where there is none of that id."""
+        """The owner's batch with this id; None if there is none."""
         if not batch_id.startswith(self._prefix + "_"):
             return None
         rows = self._database.query(f"{_SELECT} WHERE owner = ? AND id = ?", (owner, batch_id))
@@ -118,7 +118,7 @@ class Batches:
     def page(
         self, owner: str, *, after: str | None, before: str | None = None, limit: int
     ) -> list[StoredBatch]:
-        """Up to `limit` of the owner's batches, newest first: those next to `after`, or next to `before`."""
+        """Up to `limit` of the owner's batches, newest first: those next to `after` or next to `before`."""
         comes, order = ("<", "DESC") if before is None else (">", "ASC")
         rows = self._database.query(
             f"""{_SELECT} WHERE owner = ?1 AND id GLOB ?4
@@ -130,13 +130,13 @@ class Batches:
         return found if before is None else found[::-1]
 
     def open(self) -> list[StoredBatch]:
-        """The batches of all owners that have not ended, oldest first."""
+        """Batches of all owners that have not ended, oldest first."""
         return [
             _stored(row) for row in self._database.query(f"{_SELECT} WHERE ended_s IS NULL ORDER BY number")
         ]
 
     def cancel(self, owner: str, batch_id: str) -> StoredBatch | None:
-        """Ask for the end of one of the owner's batches; None where there is none of that id."""
+        """Request cancellation of one of the owner's batches; None if there is none with this id."""
         self._database.execute(
             "UPDATE batches SET status = 'cancelling', cancelling_s = ? "
             "WHERE owner = ? AND id = ? AND id GLOB ? AND status = 'in_progress'",
@@ -145,7 +145,7 @@ class Batches:
         return self.get(owner, batch_id)
 
     def pending(self, batch_id: str, *, after: int, limit: int) -> list[Line]:
-        """The next lines to run, in their order."""
+        """The next lines to run, in order."""
         rows = self._database.query(
             "SELECT place, custom_id, body FROM batch_lines "
             "WHERE batch = ? AND state = 0 AND place > ? ORDER BY place LIMIT ?",
@@ -154,7 +154,7 @@ class Batches:
         return [Line(*row) for row in rows]  # type: ignore[arg-type]
 
     def record(self, batch_id: str, place: int, state: LineState, reply: bytes) -> None:
-        """What came of a line. It does not run again."""
+        """Store the result of a line. The line does not run again."""
         self._database.execute(
             "UPDATE batch_lines SET state = ?, reply = ?, body = NULL "
             "WHERE batch = ? AND place = ? AND state = 0",
@@ -162,7 +162,7 @@ class Batches:
         )
 
     def close(self, batch_id: str, outcome: str) -> None:
-        """No further line will run: those that have not are unfinished."""
+        """No further line will run: mark the remaining ones as unfinished."""
         with self._database.transaction() as connection:
             connection.execute(
                 "UPDATE batch_lines SET state = 3, body = NULL WHERE batch = ? AND state = 0", (batch_id,)
@@ -175,7 +175,7 @@ class Batches:
             )
 
     def ended_lines(self, batch_id: str, *, after: int, limit: int) -> list[Line]:
-        """The next lines that have run or been given up, in their order."""
+        """The next lines that have run or are unfinished, in order."""
         rows = self._database.query(
             "SELECT place, custom_id, state, reply FROM batch_lines "
             "WHERE batch = ? AND state > 0 AND place > ? ORDER BY place LIMIT ?",
@@ -189,7 +189,9 @@ class Batches:
     def publish(
         self, batch_id: str, *, output_file_id: str | None, error_file_id: str | None, usage: str | None
     ) -> None:
-        """The batch has ended and its files are whole; its lines are in them. Once: what has ended stays."""
+        """Mark the batch as ended, with complete files; delete its lines, which are now in the files. No
+        effect on a batch that has already ended.
+        """
         with self._database.transaction() as connection:
             connection.execute(
                 f"""UPDATE batches SET status = outcome, ended_s = ?, output_file_id = ?, error_file_id = ?,

@@ -1,4 +1,4 @@
-"""The SQLite file: opened when it is first used, brought to the current schema, shared by threads."""
+"""The SQLite file: opened on first use, migrated to the current schema, shared by threads."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Value = int | float | str | bytes | None
 
 
 class Database:
-    """A file of tables, or with None as `path` one in memory. Any thread may call; calls run one at a time.
+    """A SQLite file, or an in-memory database if `path` is None. Thread-safe: calls run one at a time.
 
-    Every failure of SQLite (a full disk, a damaged file) is a StoreError.
+    Every failure of SQLite (disk full, file damaged) raises StoreError.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -30,7 +30,7 @@ class Database:
 
     @property
     def exists(self) -> bool:
-        """Whether there is anything to read; a look at it makes no file."""
+        """True if there is something to read; this does not create the file."""
         return self._connection is not None or (self.path is not None and self.path.is_file())
 
     def query(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
@@ -39,7 +39,7 @@ class Database:
             return connection.execute(sql, values).fetchall()
 
     def execute(self, sql: str, values: Sequence[Value] = ()) -> int:
-        """Run one statement in a transaction of its own (or the one around it); how many rows changed."""
+        """Run one statement in its own transaction (or the enclosing one); returns how many rows changed."""
         with self.transaction() as connection:
             return connection.execute(sql, values).rowcount
 
@@ -50,7 +50,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
-        """All of a block or nothing of it. Blocks may be nested; the outermost commits."""
+        """Run a block in a transaction, atomically. Blocks may nest; the outermost commits."""
         with self._opened() as connection:
             if connection.in_transaction:
                 yield connection
@@ -64,7 +64,7 @@ class Database:
             connection.execute("COMMIT")
 
     def close(self) -> None:
-        """Close the file; a later call opens it again."""
+        """Close the file; a later call reopens it."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -88,7 +88,7 @@ class Database:
         if self.path is not None:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                self.path.touch(mode=0o600)  # it may hold what users wrote
+                self.path.touch(mode=0o600)  # owner-only access: it may contain users' texts
             except OSError as error:
                 raise StoreError(f"the store {self.path} cannot be made: {error.strerror}") from error
         connection = sqlite3.connect(
@@ -101,7 +101,7 @@ class Database:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute("PRAGMA secure_delete = ON")  # what is deleted is not in the file any more
+            connection.execute("PRAGMA secure_delete = ON")  # overwrite deleted data with zeros
             _migrate(connection)
         except BaseException:
             connection.close()
@@ -110,7 +110,7 @@ class Database:
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    """Run the migrations that this file has not seen; StoreError where a newer version has written it."""
+    """Run the migrations that this file has not seen. Raises StoreError if a newer version wrote it."""
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY)")
     seen = {name for (name,) in connection.execute("SELECT name FROM migrations")}

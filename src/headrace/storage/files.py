@@ -1,4 +1,4 @@
-"""Files that clients have uploaded and those that were made for them, in parts; each belongs to one owner."""
+"""Files uploaded by clients or generated for them, stored in parts; each belongs to one owner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PART_BYTES = 2**20
 
 
 class StoredFile(Struct, frozen=True):
-    """A file without its content. Times are seconds since 1970; after `expires_s` it is gone."""
+    """Metadata of a file. Times are seconds since 1970; after `expires_s` the file is gone."""
 
     id: str
     owner: str
@@ -30,7 +30,7 @@ _THERE = "unfinished_of IS NULL AND (expires_s IS NULL OR expires_s > ?)"
 
 
 class Files:
-    """The files of one store."""
+    """The files in a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -38,7 +38,7 @@ class Files:
     def add(
         self, owner: str, filename: str, purpose: str, parts: Iterable[bytes], *, expires_after_s: int | None
     ) -> StoredFile:
-        """Keep a file whose parts are at hand; it is there whole or not at all."""
+        """Store a file from its parts, atomically."""
         with self._database.transaction():
             file_id = self.begin(owner, filename, purpose, "upload", expires_after_s=expires_after_s)
             for place, data in enumerate(parts):
@@ -51,7 +51,7 @@ class Files:
     def begin(
         self, owner: str, filename: str, purpose: str, maker: str, *, expires_after_s: int | None
     ) -> str:
-        """Begin a file that is written part by part by `maker`; its id. Nobody sees it before `finish`."""
+        """Begin a file that `maker` writes in parts; returns its id. It is not visible before `finish`."""
         now_s, file_id = int(time.time()), f"file-{uuid.uuid4().hex}"
         expires_s = None if expires_after_s is None else now_s + expires_after_s
         self._database.execute(
@@ -61,7 +61,7 @@ class Files:
         return file_id
 
     def append(self, file_id: str, place: int, data: bytes) -> None:
-        """Write the part at `place` of a file that was begun."""
+        """Write the part at `place` of an unfinished file."""
         with self._database.transaction():
             self._database.execute("UPDATE files SET bytes = bytes + ? WHERE id = ?", (len(data), file_id))
             self._database.execute(
@@ -69,15 +69,15 @@ class Files:
             )
 
     def finish(self, file_id: str) -> None:
-        """The file is whole."""
+        """Mark the file as complete and make it visible."""
         self._database.execute("UPDATE files SET unfinished_of = NULL WHERE id = ?", (file_id,))
 
     def forget_unfinished(self, maker: str) -> None:
-        """Drop what `maker` began and did not finish."""
+        """Delete files that `maker` began and did not finish."""
         self._database.execute("DELETE FROM files WHERE unfinished_of = ?", (maker,))
 
     def get(self, owner: str, file_id: str) -> StoredFile | None:
-        """One of the owner's files; None where there is none of that id."""
+        """The owner's file with this id; None if there is none."""
         rows = self._database.query(
             f"SELECT {_COLUMNS} FROM files WHERE owner = ? AND id = ? AND {_THERE}",
             (owner, file_id, time.time()),
@@ -87,7 +87,7 @@ class Files:
     def page(
         self, owner: str, *, purpose: str | None, after: str | None, limit: int, newest_first: bool
     ) -> list[StoredFile]:
-        """Up to `limit` of the owner's files, from the one that follows `after` on."""
+        """Up to `limit` of the owner's files, starting after `after`."""
         comes, order = ("<", "DESC") if newest_first else (">", "ASC")
         rows = self._database.query(
             f"""SELECT {_COLUMNS} FROM files WHERE owner = ?1 AND {_THERE.replace("?", "?2")}
@@ -99,7 +99,7 @@ class Files:
         return [_stored(row) for row in rows]
 
     def parts(self, file_id: str) -> Iterator[bytes]:
-        """The content, part by part; it ends early where the file is deleted meanwhile."""
+        """The content, part by part; it ends early if the file is deleted meanwhile."""
         place = 0
         while rows := self._database.query(
             "SELECT data FROM file_parts WHERE file = (SELECT number FROM files WHERE id = ?) AND place = ?",
@@ -111,17 +111,17 @@ class Files:
             place += 1
 
     def delete(self, owner: str, file_id: str) -> bool:
-        """Remove one of the owner's files; whether it was there."""
+        """Delete one of the owner's files; True if it existed."""
         if self.get(owner, file_id) is None:
             return False
         return self._database.execute("DELETE FROM files WHERE owner = ? AND id = ?", (owner, file_id)) > 0
 
     def forget_expired(self) -> None:
-        """Remove files whose time is over."""
+        """Delete files that have expired."""
         self._database.execute("DELETE FROM files WHERE expires_s <= ?", (time.time(),))
 
     def total_bytes(self, owner: str) -> int:
-        """The size of all files of an owner."""
+        """Total size of an owner's files, in bytes."""
         rows = self._database.query("SELECT SUM(bytes) FROM files WHERE owner = ?", (owner,))
         return int(rows[0][0] or 0)
 

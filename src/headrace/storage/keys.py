@@ -1,4 +1,4 @@
-"""API keys in the store: what is kept is a keyed hash, the key itself is shown once."""
+"""API keys. Only a keyed hash is stored; the key itself is shown once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLUMNS = "name, digest, created_s, requests_per_minute, tokens_per_minute, con
 
 
 class KeyLimits(Struct, frozen=True):
-    """Per minute, and at a time; None is without limit."""
+    """Limits per minute, and of concurrent requests; None means no limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -24,7 +24,7 @@ class KeyLimits(Struct, frozen=True):
 
 
 class StoredKey(Struct, frozen=True):
-    """A key in use. `digest` is HMAC-SHA256 of the key under the store's own secret."""
+    """An active key. `digest` is HMAC-SHA256 of the key under the database's secret."""
 
     name: str
     digest: bytes
@@ -33,19 +33,19 @@ class StoredKey(Struct, frozen=True):
 
 
 def digest_of(key: bytes, pepper: bytes) -> bytes:
-    """What is kept of a key. A key has 256 random bits, so that a slow hash would protect nothing more."""
+    """The stored hash of a key. A key has 256 random bits, so a slow hash would add no protection."""
     return hmac.digest(pepper, key, "sha256")
 
 
 class Keys:
-    """The keys of one store."""
+    """The API keys in a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._pepper: bytes | None = None
 
     def add(self, name: str, limits: KeyLimits) -> str:
-        """Make a key and return it; it cannot be read again. The name must not be in use."""
+        """Create a key and return it; it cannot be read again. The name must not be in use."""
         key = KEY_PREFIX + secrets.token_urlsafe(32)
         digest = digest_of(key.encode(), self.pepper())
         with self._database.transaction():
@@ -65,7 +65,7 @@ class Keys:
         return key
 
     def revoke(self, name: str) -> None:
-        """The key is refused from now on. InvalidRequest where there is none of that name."""
+        """Revoke a key, which is rejected from now on. Raises InvalidRequest if the name is unknown."""
         changed = self._database.execute(
             "UPDATE keys SET revoked_s = ? WHERE name = ? AND revoked_s IS NULL", (int(time.time()), name)
         )
@@ -74,24 +74,24 @@ class Keys:
             raise InvalidRequest(f"there is no key named {name!r} (there are: {names})", param="name")
 
     def all(self) -> list[StoredKey]:
-        """The keys in use, oldest first."""
+        """The active keys, oldest first."""
         if not self._database.exists:
             return []
         rows = self._database.query(f"SELECT {_COLUMNS} FROM keys WHERE revoked_s IS NULL ORDER BY id")
         return [_stored(row) for row in rows]
 
     def ever(self) -> bool:
-        """Whether there ever was a key: a store whose last key was revoked must not open the server."""
+        """True if there ever was a key: revoking the last key must not make the server public."""
         return self._database.exists and bool(self._database.query("SELECT 1 FROM keys LIMIT 1"))
 
     def version(self) -> int:
-        """A number that changes when another connection has changed the store."""
+        """A number that changes when another connection has changed the database."""
         if not self._database.exists:
             return 0
         return int(self._database.query("PRAGMA data_version")[0][0] or 0)
 
     def pepper(self) -> bytes:
-        """The store's secret, made when it is first needed. It never changes, so one look is enough."""
+        """The database's secret, created on first use. It never changes, so it is read only once."""
         if self._pepper is not None:
             return self._pepper
         with self._database.transaction():

@@ -1,4 +1,4 @@
-"""The request log: a line for each request that a server answered; what it said only where that is wanted."""
+"""The request log: one line per answered request; texts only if enabled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.storage.database import Database
 
 
 class LoggedRequest(Struct, frozen=True, kw_only=True):
-    """One line. `arrived_s` is wall-clock time since 1970; durations count from the arrival."""
+    """One line. `arrived_s` is wall-clock time since 1970; durations count from arrival."""
 
     id: str
     arrived_s: float
@@ -32,7 +32,7 @@ _PLACES = ", ".join("?" for _ in LoggedRequest.__struct_fields__)
 
 
 def write_log(database: Database, lines: list[LoggedRequest]) -> None:
-    """Keep the lines; StoreError where that fails, and then none of them is kept."""
+    """Store the lines in one transaction. Raises StoreError on failure, in which case no line is stored."""
     database.execute_many(
         f"INSERT INTO request_log ({_COLUMNS}) VALUES ({_PLACES})", [astuple(line) for line in lines]
     )

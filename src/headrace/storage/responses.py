@@ -1,7 +1,7 @@
-"""Responses that are kept: what went into each and what came out, for the key that made it.
+"""Stored responses (Responses API): input and output items of each, for the API key that created it.
 
-Kept for `KEPT_S` after the last use (making, continuing), and at most `KEPT_BYTES` for each owner: beyond
-that the least recently used go first. One that is being made is never dropped.
+A response is kept for `KEPT_S` after it was last used (created or continued), and each owner has at most
+`KEPT_BYTES`; beyond that, the least recently used are deleted. A response in progress is never deleted.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from headrace.storage.database import Database, Row
 
 KEPT_S = 30 * 86_400.0
 KEPT_BYTES = 256 * 2**20
-PRUNE_BYTES = 16 * 2**20  # are added between two looks at what each owner has
-CHAIN_BYTES = 64 * 2**20  # of one conversation: no context is as long
+PRUNE_BYTES = 16 * 2**20  # added between two checks of each owner's total
+CHAIN_BYTES = 64 * 2**20  # per conversation; no context is this long
 STALE_S = 10.0
-"""A response whose server has said nothing for that long is not being made any more."""
+"""A response whose server has not updated it for this long is no longer in progress."""
 
 _ENDED = "status NOT IN ('queued', 'in_progress')"
 _COLUMNS = "id, owner, status, previous_id, alive_s, body"
@@ -33,7 +33,7 @@ class StoredItem(Struct, frozen=True):
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
-    """A kept response; `body` is its JSON but for the output. `alive_s`: when its server last spoke."""
+    """A stored response; `body` is its JSON without the output. `alive_s`: last update by its server."""
 
     id: str
     owner: str
@@ -44,7 +44,7 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
 
 
 class Responses:
-    """The kept responses of one store. `clock` gives wall-clock seconds."""
+    """The responses in a database. `clock` returns wall-clock seconds."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database = database
@@ -55,7 +55,7 @@ class Responses:
         self, response_id: str, owner: str, status: str, previous_id: str | None, body: bytes,
         inputs: Sequence[StoredItem],
     ) -> None:  # fmt: skip
-        """Keep a response that begins, and drop what is too old or too much."""
+        """Store a new response, and delete responses that are too old or exceed the owner's limit."""
         now_s = self._clock()
         size = len(body) + sum(len(item.body) for item in inputs)
         with self._database.transaction():
@@ -74,7 +74,7 @@ class Responses:
         output: Sequence[StoredItem],
         events: Sequence[bytes],
     ) -> None:
-        """Keep what has become of a response; nothing where it was deleted meanwhile."""
+        """Store the result of a response; no effect if it was deleted meanwhile."""
         size = len(body) + sum(len(item.body) for item in output) + sum(map(len, events))
         self._unpruned_bytes += size
         with self._database.transaction():
@@ -90,14 +90,14 @@ class Responses:
                 )
 
     def find(self, owner: str, response_id: str) -> StoredResponse | None:
-        """The owner's response of that id."""
+        """The owner's response with this id."""
         rows = self._database.query(
             f"SELECT {_COLUMNS} FROM responses WHERE id = ? AND owner = ?", (response_id, owner)
         )
         return _stored(rows[0]) if rows else None
 
     def items(self, response_id: str, *, output: bool) -> list[StoredItem]:
-        """What went in, or what came out, in order."""
+        """The input or output items, in order."""
         rows = self._database.query(
             "SELECT id, body FROM response_items WHERE response_id = ? AND is_output = ? ORDER BY position",
             (response_id, int(output)),
@@ -105,7 +105,7 @@ class Responses:
         return [_item(row) for row in rows]
 
     def item(self, owner: str, item_id: str) -> StoredItem | None:
-        """The owner's item of that id; of several the last."""
+        """The owner's item with this id; the most recently used if there are several."""
         rows = self._database.query(
             "SELECT item.id, item.body FROM response_items item JOIN responses ON responses.id = response_id "
             "WHERE item.id = ? AND owner = ? ORDER BY used_s DESC LIMIT 1",
@@ -114,9 +114,10 @@ class Responses:
         return _item(rows[0]) if rows else None
 
     def chain(self, owner: str, response_id: str) -> list[StoredResponse]:
-        """The response and all that it continues, the first one first. All count as used now.
+        """The response and all that it continues, oldest first. All count as used now.
 
-        The first may continue one that is not kept any more. InvalidRequest where it is all too large.
+        The oldest may continue a response that is no longer stored. Raises InvalidRequest if the total is
+        too large.
         """
         found: list[StoredResponse] = []
         size, next_id = 0, response_id
@@ -139,7 +140,7 @@ class Responses:
         return found[::-1]
 
     def events(self, response_id: str, after: int) -> list[bytes]:
-        """The events of its stream with numbers above `after`; none where they were not kept."""
+        """Events of its stream with numbers above `after`; empty if its events were not stored."""
         rows = self._database.query(
             "SELECT data FROM response_events WHERE response_id = ? AND number > ? ORDER BY number",
             (response_id, after),
@@ -147,7 +148,7 @@ class Responses:
         return [data for (data,) in rows if isinstance(data, bytes)]
 
     def delete(self, owner: str, response_id: str) -> bool:
-        """Forget a response; whether there was one. Its text is then not in the file either."""
+        """Delete a response; True if it existed. Its text is then erased from the file."""
         with self._database.transaction():
             deleted = self._database.execute(
                 "DELETE FROM responses WHERE id = ? AND owner = ?", (response_id, owner)
@@ -157,13 +158,13 @@ class Responses:
         return bool(deleted)
 
     def still_made(self, response_ids: Sequence[str]) -> None:
-        """This server works on these."""
+        """Record that this server is still working on these responses."""
         self._database.execute_many(
             "UPDATE responses SET alive_s = ? WHERE id = ?", [(self._clock(), one) for one in response_ids]
         )
 
     def stale(self, response: StoredResponse) -> bool:
-        """Whether the server that made it has stopped without a word."""
+        """True if the server that was working on the response has stopped."""
         return response.alive_s < self._clock() - STALE_S
 
     def _size(self, response_id: str) -> int:
@@ -183,7 +184,7 @@ class Responses:
             return
         self._unpruned_bytes = 0
         self._database.execute(
-            # Each owner's responses from the last used on, with how many bytes they have together.
+            # Each owner's responses, most recently used first, with their cumulative size in bytes.
             f"""DELETE FROM responses WHERE {_ENDED} AND id IN (
                 SELECT id FROM (
                     SELECT id, SUM(size_bytes) OVER (PARTITION BY owner ORDER BY used_s DESC, id) AS total

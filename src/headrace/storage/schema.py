@@ -1,4 +1,4 @@
-"""The tables, as migrations in the order in which they run; one that has been released never changes."""
+"""The tables, as migrations in the order in which they run. A released migration never changes."""
 
 from __future__ import annotations
 

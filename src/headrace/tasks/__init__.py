@@ -1,1 +1,1 @@
-"""What is done with an encoder in one pass: vectors of texts."""
+"""Tasks of encoders: embeddings, entity extraction."""

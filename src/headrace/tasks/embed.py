@@ -1,4 +1,4 @@
-"""Texts to vectors: engine requests, and the vectors that come back."""
+"""Text embeddings: engine requests, and the vectors that they return."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.ops.value import Array
 
 
 def embed(model: LoadedModel, texts: Sequence[Sequence[int]], dimensions: int | None = None) -> Array:
-    """Vectors [texts, dimensions], float32, of texts given as token ids."""
+    """Vectors [texts, dimensions], float32, for texts given as token ids."""
     each = list(token_vectors(model, texts, dimensions))
     if any(len(vectors) != 1 for vectors in each):
         raise InvalidRequest(
@@ -37,9 +37,9 @@ def embed(model: LoadedModel, texts: Sequence[Sequence[int]], dimensions: int | 
 def token_vectors(
     model: LoadedModel, texts: Sequence[Sequence[int]], dimensions: int | None = None
 ) -> Iterator[Array]:
-    """Of each text its vectors [1, dimensions], or with pooling `none` one for each token, in order.
+    """Vectors of each text, in order: [1, dimensions], or with pooling `none` one per token.
 
-    Where one cannot be computed its error is raised and the others are cancelled.
+    If a text fails, its error is raised and the remaining ones are cancelled.
     """
     waiting: deque[_Pending] = deque()
     try:
@@ -62,7 +62,7 @@ class _Pending:
         self._ticket: RequestHandle = model.engine.submit(request, self._events.put)
 
     def vectors(self) -> Array:
-        """Wait for the end; raises the error that it ended with."""
+        """Wait for the result; raises the request's error."""
         found: Array | None = None
         while True:
             for event in self._events.get():

@@ -1,6 +1,6 @@
-"""Entities of texts by labels that are given with them: labels and text in one pass, then the best spans.
+"""Zero-shot entity extraction: labels and text in one pass, then the best spans.
 
-After GLiNER (Zaratiana et al. 2023); start, end and inside as in Stepanov and Shtopko (2024).
+After GLiNER (Zaratiana et al. 2023), with start, end and inside scores as in Stepanov and Shtopko (2024).
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class Entity(Struct, frozen=True):
 
 
 class Labeled(Struct, frozen=True):
-    """A text behind its labels, as a tagger reads it: ids, where each label's mark is, where the text begins,
-    and which characters of it each of its tokens is."""
+    """Model input, labels followed by the text: token ids, the position of each label's marker, where the
+    text begins, and the characters of each text token.
+    """
 
     ids: list[int]
     marks: list[int]
@@ -42,7 +43,7 @@ class Labeled(Struct, frozen=True):
 
 
 class Span(Struct, frozen=True):
-    """Tokens [first, last] of the text and how likely they are an entity of label number `label`."""
+    """Tokens [first, last] of the text, with the probability that they are an entity of label `label`."""
 
     first: int
     last: int
@@ -51,7 +52,7 @@ class Span(Struct, frozen=True):
 
 
 class EntityExtractor:
-    """Finds entities with a loaded tagger. Raises UnsupportedModel, CorruptFile."""
+    """Extracts entities with a loaded tagger. Raises UnsupportedModel, CorruptFile."""
 
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
@@ -60,8 +61,9 @@ class EntityExtractor:
     def find(
         self, texts: Sequence[str], labels: Sequence[str], threshold: float = THRESHOLD
     ) -> Iterator[list[Entity]]:
-        """Of each text the entities of these labels, in their order, none inside another. InvalidRequest for
-        labels or a threshold that mean nothing, ContextLengthExceeded where a text is too long."""
+        """Entities with these labels for each text, in order and not nested. Raises InvalidRequest for
+        invalid labels or threshold, ContextLengthExceeded if a text is too long.
+        """
         _check(labels, threshold)
         tokenizer, head = self._model.tokenizer, self._head
         written = [write_labels(tokenizer, text, labels, head.label_mark, head.text_mark) for text in texts]
@@ -73,8 +75,9 @@ class EntityExtractor:
 
 
 def _apart(entities: Iterable[Entity]) -> list[Entity]:
-    """Without those that are nothing but blanks; of two that share a character, as tokens of its bytes do,
-    the likelier."""
+    """Drop entities of white space only, and the less likely of two that share a character (tokens of
+    partial UTF-8 characters can).
+    """
     kept: list[Entity] = []
     for entity in entities:
         if kept and entity.start < kept[-1].end:
@@ -103,7 +106,7 @@ def _entity(text: str, written: Labeled, span: Span, labels: Sequence[str]) -> E
 def write_labels(
     tokenizer: Tokenizer, text: str, labels: Sequence[str], label_mark: str, text_mark: str
 ) -> Labeled:
-    """A mark and the words of each label, then another mark and the text."""
+    """A marker and the words of each label, then another marker and the text."""
     ids, marks = ([] if tokenizer.bos_id is None else [tokenizer.bos_id]), list[int]()
     for label in labels:
         marks.append(len(ids))
@@ -128,8 +131,9 @@ def _without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def best_spans(chances: Array, threshold: float, longest: int) -> list[Span]:
-    """Of chances [tokens, labels, 3] the likeliest spans that do not overlap. A span's score is the geometric
-    mean of its start, its end and the mean of what is inside."""
+    """The likeliest non-overlapping spans of `chances` [tokens, labels, 3]. A span's score is the
+    geometric mean of its start, its end and the mean of its inside scores.
+    """
     found: list[Span] = []
     for label in range(chances.shape[1]):
         starts, ends, insides = (chances[:, label, part] for part in (START, END, INSIDE))

@@ -1,1 +1,1 @@
-"""What engine events say about speed and use: counted as they pass, shown when a scraper asks."""
+"""Metrics from engine events: counted as events pass, exposed to Prometheus."""

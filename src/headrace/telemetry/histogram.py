@@ -1,4 +1,4 @@
-"""A histogram that costs a bisection per value: counts per bucket, and the sum."""
+"""A histogram that costs one bisection per value: counts per bucket, and the sum."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ SECONDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
-"""Upper bounds in seconds, inclusive: fine around what people expect of a token or an answer."""
+"""Upper bounds in seconds, inclusive; fine around typical latencies of a token or an answer."""
 
 
 class Histogram:
-    """One thread observes. prometheus_client's own takes two locks per value, which every token would pay."""
+    """For use by one thread. prometheus_client's own histogram takes two locks per value, for every token."""
 
     __slots__ = ("_counts", "bounds", "total")
 
@@ -25,15 +25,15 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """Values observed."""
+        """Number of observed values."""
         return sum(self._counts)
 
     def observe(self, value: float) -> None:
-        """Count one value."""
+        """Add a value."""
         self._counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Upper bound as text and the count of values up to it, as Prometheus wants them."""
+        """(upper bound as text, count of values up to it), as Prometheus expects them."""
         names = [*(repr(bound) for bound in self.bounds), "+Inf"]
         return [(name, float(count)) for name, count in zip(names, accumulate(self._counts), strict=True)]

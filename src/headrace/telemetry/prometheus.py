@@ -1,4 +1,4 @@
-"""The meter and the engine as Prometheus metrics: own names, and those that dashboards of vLLM read."""
+"""Prometheus metrics: `headrace_...`, and aliases under the names that vLLM dashboards read."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from headrace.engine.client import EngineStatus
 from headrace.telemetry.histogram import Histogram
 from headrace.telemetry.request_metrics import ModelMetrics
 
-# What vLLM calls our reasons of an end.
+# Our finish reasons -> vLLM's.
 VLLM_REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
 
 
 STATES = ("unloaded", "loading", "loaded", "failed")
 NO_ENGINE = EngineStatus(0, 0, 0, 0, 0, 0, 0.0, False)
-"""The status of a model that is not in memory."""
+"""The status of a model that is not loaded."""
 
 
 class ModelReport(Struct, frozen=True, kw_only=True):
-    """One model. `kv_bytes` is the memory of all its pages; `restarts` are of its worker, `cache_failures`
-    are packed weights that could not be kept on the disk."""
+    """Inputs for the metrics of one model. `kv_bytes` is the memory of all its pages; `restarts` counts
+    restarts of its worker, `cache_failures` packed weights that could not be saved to disk.
+    """
 
     name: str
     meter: ModelMetrics
@@ -43,9 +44,9 @@ class ModelReport(Struct, frozen=True, kw_only=True):
 
 
 def expose(server: ModelMetrics, models: Sequence[ModelReport], *, accept: str = "") -> tuple[bytes, str]:
-    """The body of a reply to a scraper and its content type; `accept` chooses text or OpenMetrics.
+    """The body and content type of a reply to a scraper; `accept` chooses text or OpenMetrics.
 
-    `server` has what is counted of HTTP calls, which is labeled with the first model.
+    `server` has the counts of HTTP calls, which are labeled with the first model.
     """
     registry = CollectorRegistry()
     families: dict[str, Metric] = {}
@@ -57,7 +58,8 @@ def expose(server: ModelMetrics, models: Sequence[ModelReport], *, accept: str =
                 families[metric.name] = metric
     registry.register(_Snapshot([*_calls(server, models[0].name), *families.values()]))
     encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type  # pyright: ignore[reportArgumentType]  # its hint means a registry
+    # pyright: ignore[reportArgumentType]  # the annotation asks for a registry
+    return encode(registry), content_type
 
 
 class _Snapshot(Collector):
@@ -70,43 +72,47 @@ class _Snapshot(Collector):
 
 def _calls(meter: ModelMetrics, model: str) -> Iterator[Metric]:
     make = _Families("headrace_", {"model": model})
-    yield make.counters("admission_rejected", "Refused before the engine.", "reason", meter.rejected)
+    yield make.counters(
+        "admission_rejected", "Requests rejected before the engine.", "reason", meter.rejected
+    )
     yield make.counters("http_replies", "HTTP replies.", "status", meter.replies)
     yield make.counters("warnings", "Parameters accepted without effect.", "kind", meter.warnings)
-    yield make.counter(
-        "log_failures", "Entries of the request log that could not be kept.", meter.log_failures
-    )
+    yield make.counter("log_failures", "Request log entries that could not be stored.", meter.log_failures)
 
 
 def _own(report: ModelReport) -> Iterator[Metric]:
     meter, status = report.meter, report.status
     make = _Families("headrace_", {"model": report.name})
     states = {state: float(state == report.state) for state in STATES}
-    yield make.gauges("model_state", "1 for the state that the model is in.", "state", states)
-    yield make.counter("worker_restarts", "Worker processes that took another's place.", report.restarts)
+    yield make.gauges("model_state", "1 for the current state of the model.", "state", states)
+    yield make.counter("worker_restarts", "Restarts of the model's worker process.", report.restarts)
     yield make.counter("cache_failures", "Packed weights that were not cached.", report.cache_failures)
-    yield make.gauge("requests_running", "Sequences that hold pages.", status.running)
-    yield make.gauge("requests_waiting", "Sequences in the queue.", status.waiting)
-    yield make.counters("requests", "Requests that ended.", "finish_reason", meter.ended)
-    yield make.counters("request_errors", "Requests that failed.", "code", meter.errors)
-    yield make.counter("cancelled", "Requests that were cancelled.", meter.ended["cancelled"])
-    yield make.counter("prompt_tokens", "Tokens of prompts.", meter.prompt_tokens)
+    yield make.gauge("requests_running", "Running sequences.", status.running)
+    yield make.gauge("requests_waiting", "Sequences waiting in the queue.", status.waiting)
+    yield make.counters("requests", "Finished requests.", "finish_reason", meter.ended)
+    yield make.counters("request_errors", "Failed requests.", "code", meter.errors)
+    yield make.counter("cancelled", "Cancelled requests.", meter.ended["cancelled"])
+    yield make.counter("prompt_tokens", "Prompt tokens.", meter.prompt_tokens)
     yield make.counter("generation_tokens", "Tokens generated.", meter.generation_tokens)
-    yield make.counter("tokens_saved", "At most, by stopping choices that lost.", meter.tokens_saved)
-    yield make.counter("prefix_cache_queries", "Prompt tokens looked up in the cache.", meter.cache_queries)
-    yield make.counter("prefix_cache_hits", "Of these, taken from the cache.", meter.cache_hits)
-    yield make.counters(
-        "prefix_cache_miss", "Requests whose prompt was not all cached.", "reason", meter.cache_misses
+    yield make.counter(
+        "tokens_saved", "Upper bound of tokens saved by cancelling choices.", meter.tokens_saved
     )
-    yield make.counter("preemptions", "Sequences that lost their pages for a while.", status.preemptions)
-    yield make.counter("steps", "Steps of the engine.", status.steps)
-    yield make.counter("drafted_tokens", "Guessed tokens that were checked.", status.drafted)
-    yield make.counter("accepted_tokens", "Guessed tokens that were right.", status.accepted)
+    yield make.counter(
+        "prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", meter.cache_queries
+    )
+    yield make.counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.", meter.cache_hits)
+    yield make.counters(
+        "prefix_cache_miss", "Requests whose prompt was not fully cached.", "reason", meter.cache_misses
+    )
+    yield make.counter("preemptions", "Preempted sequences.", status.preemptions)
+    yield make.counter("steps", "Engine steps.", status.steps)
+    yield make.counter("drafted_tokens", "Draft tokens verified.", status.drafted)
+    yield make.counter("accepted_tokens", "Draft tokens accepted.", status.accepted)
     yield from _memory(make, status, report.kv_bytes)
-    yield make.summary("grammar_mask_seconds", "Finding grammars' masks.", status.masks, status.mask_s)
+    yield make.summary("grammar_mask_seconds", "Time to compute grammar masks.", status.masks, status.mask_s)
     for name, help, histogram in (
         ("time_to_first_token_seconds", "From arrival to the first token.", meter.first_token),
-        ("inter_token_latency_seconds", "Between deliveries of one request.", meter.between_tokens),
+        ("inter_token_latency_seconds", "Time between outputs of a request.", meter.between_tokens),
         ("time_per_output_token_seconds", "Per token after the first.", meter.per_token),
         ("request_seconds", "From arrival to the end.", meter.end_to_end),
         ("request_queue_seconds", "From submission to the first step.", meter.queue),
@@ -125,8 +131,8 @@ def _memory(make: _Families, status: EngineStatus, kv_bytes: int) -> Iterator[Me
         "used": status.page_count - status.available_pages,
     }
     sizes = {state: page * count for state, count in pages.items()}
-    yield make.gauges("kv_bytes", "Memory of keys and values.", "state", sizes)
-    yield make.gauge("kv_cache_usage_ratio", "Share of the pages in use.", _usage(status))
+    yield make.gauges("kv_bytes", "KV cache memory.", "state", sizes)
+    yield make.gauge("kv_cache_usage_ratio", "Fraction of KV cache pages in use.", _usage(status))
 
 
 def _vllm(report: ModelReport) -> Iterator[Metric]:
@@ -162,7 +168,7 @@ def _usage(status: EngineStatus) -> float:
 
 
 class _Families:
-    """Makes metrics that share a prefix and labels."""
+    """Creates metrics that share a prefix and labels."""
 
     def __init__(self, prefix: str, labels: Mapping[str, str]) -> None:
         self._prefix = prefix

@@ -1,4 +1,7 @@
-"""Counts what engine events tell: latencies, tokens, ends, cache hits. One thread; times are monotonic."""
+"""Metrics from engine events: latencies, tokens, finish reasons, cache hits. Single-threaded.
+
+All times are monotonic.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ from headrace.telemetry.histogram import Histogram
 class ModelMetrics(Struct):
     """The totals of one model since the server started.
 
-    Definitions: `first_token` from a request's arrival to its first token; `between_tokens` the gaps between
-    the deliveries of one request; `per_token` = (end-to-end - first token) / (tokens of a choice - 1).
-    Queue, prefill and decode are the engine's own times, from submission.
+    Definitions: `first_token` is from a request's arrival to its first token; `between_tokens` the
+    intervals between outputs of one request; `per_token` = (end-to-end - first token) / (tokens of a choice
+    - 1).
+    Queue, prefill and decode times are measured by the engine, from submission.
     """
 
     first_token: Histogram = field(default_factory=Histogram)
@@ -28,20 +32,21 @@ class ModelMetrics(Struct):
     inference: Histogram = field(default_factory=Histogram)
     prompt_tokens: int = 0
     generation_tokens: int = 0
-    tokens_saved: int = 0  # at most: by choices that were stopped because they could change nothing
-    cache_queries: int = 0  # prompt tokens that were looked up
-    cache_hits: int = 0  # of these, taken from the cache
+    tokens_saved: int = 0  # upper bound: tokens of choices cancelled because they could not change the result
+    cache_queries: int = 0  # prompt tokens looked up in the prefix cache
+    cache_hits: int = 0  # prompt tokens found in it
     cache_misses: Counter[str] = field(default_factory=Counter[str])  # requests, by reason
     ended: Counter[str] = field(default_factory=Counter[str])  # requests, by finish reason or "error"
     errors: Counter[str] = field(default_factory=Counter[str])  # failed requests, by code
-    rejected: Counter[str] = field(default_factory=Counter[str])  # refused before the engine, by reason
+    # requests rejected before the engine, by reason
+    rejected: Counter[str] = field(default_factory=Counter[str])
     warnings: Counter[str] = field(default_factory=Counter[str])  # by parameter
-    replies: Counter[int] = field(default_factory=Counter[int])  # HTTP replies, by status
+    replies: Counter[int] = field(default_factory=Counter[int])  # HTTP responses, by status
     log_failures: int = 0
 
 
 class RequestMetrics:
-    """Follows one request through the engine. `arrival_s` is when its HTTP request came."""
+    """Follows one request through the engine. `arrival_s` is the arrival time of its HTTP request."""
 
     __slots__ = ("_arrival_s", "_first_s", "_last_s", "_meter", "_reason")
 
@@ -52,7 +57,7 @@ class RequestMetrics:
         self._reason = ""
 
     def take(self, events: list[EngineEvent], now_s: float) -> None:
-        """The events of one step. Called for every token: no more than a few additions."""
+        """Count the events of one step. Called for every token, so it does only a few additions."""
         meter = self._meter
         for event in events:
             if type(event) is Delta:
@@ -84,7 +89,7 @@ class RequestMetrics:
         meter.end_to_end.observe(now_s - self._arrival_s)
         meter.queue.observe(timing.queue_s)
         if not self._first_s:
-            return  # cancelled before it ran: it has no times of its own
+            return  # cancelled before it ran: it has no timings
         meter.prefill.observe(timing.first_token_s - timing.queue_s)
         meter.decode.observe(timing.total_s - timing.first_token_s)
         meter.inference.observe(timing.total_s - timing.queue_s)

@@ -1,1 +1,1 @@
-"""Engines in processes of their own: the pipe, the worker, its supervision, and the models of one server."""
+"""Engines in separate processes: protocol, transport, worker process, supervision, and the model manager."""

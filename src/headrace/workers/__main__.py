@@ -1,4 +1,4 @@
-"""What a worker process runs: `python -m headrace.workers FD`, where FD is its end of the pipe."""
+"""Entry point of a worker process: `python -m headrace.workers FD`, where FD is its end of the socket."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 import socket
 import sys
 
-gc.disable()  # what is imported stays: nothing is gained by looking through it
+gc.disable()  # imported objects live forever, so collecting them is useless
 worker = importlib.import_module("headrace.workers.engine_server")
 gc.freeze()
 gc.enable()

@@ -1,4 +1,4 @@
-"""The engine's contract over a worker process: requests are kept here until they end, whatever dies."""
+"""Engine client for a worker process: keeps requests until they end, replays them if the worker dies."""
 
 from __future__ import annotations
 
@@ -42,58 +42,63 @@ from headrace.workers.protocol import (
 LOG = logging.getLogger("headrace.workers")
 
 MAX_REPLAYS = 4
-"""A request that was first when more workers than these died before they answered anything may be why: it
-fails."""
+"""Maximum number of replays of a request that was among the first to run when a worker died without any
+response. Such a request may be the cause of the crash: beyond this it fails.
+"""
 MAX_CRASHES = 10
 CRASH_WINDOW_S = 60.0
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 5.0
 LOOK_S = 1.0
 MAX_CHECKS = 60
-"""A worker that makes no step is ended after so many looks, far beyond the longest step. Looks are counted,
-not seconds: a machine that slept is no reason."""
+"""A worker with work that makes no step in this many checks is killed; far longer than the longest step.
+Checks are counted instead of seconds, so that a suspended machine does not trigger it.
+"""
 
 Start = Callable[[Callable[[WorkerProcess], None]], tuple[WorkerProcess, ModelReady]]
-"""Starts a worker and loads it; tells of the process as soon as there is one, so that it can be ended."""
+"""Starts a worker and loads its model. The callback gets the process as soon as it exists, so that it can
+be terminated while it loads.
+"""
 
 
 class RemoteEngineClient:
-    """Runs requests in a worker process and starts another one when that dies.
+    """Runs requests in a worker process, and restarts the worker when it dies.
 
-    Requests of which something was heard fail then with EngineStopped; the others run again, with the same
-    seed and so to the same bytes. Where workers die again and again and answer nothing in between, the engine
-    has failed and every request is told why.
+    Requests that have already produced events then fail with EngineStopped. The others run again with the
+    same seed, so their output is byte-identical. If workers die repeatedly without any response in between,
+    the engine has failed and every request fails with the cause.
     """
 
     def __init__(self, worker: WorkerProcess, ready: ModelReady, start: Start) -> None:
         self.limits: EngineLimits = ready.limits
         self._ready, self._start = ready, start
-        self._lock = threading.Lock()  # guards what follows
-        self._process: WorkerProcess = worker  # running or on its way
-        self._worker: WorkerProcess | None = worker  # takes requests
+        self._lock = threading.Lock()  # guards the fields below
+        self._process: WorkerProcess = worker  # running or starting
+        self._worker: WorkerProcess | None = worker  # accepts requests
         self._open: dict[int, InFlightRequest] = {}
-        self._numbers: dict[str, int] = {}  # of the open ones, by request id
+        self._numbers: dict[str, int] = {}  # request id -> number, for requests in flight
         self._pending_choices = 0
         self._failure: HeadraceError | None = None
         self._status = ready.status
         self._restarts = 0
         self._next_number, self._next_id = itertools.count(), itertools.count()
-        self._crashes: deque[float] = deque()  # since an event was heard last; the supervisor's own
-        self._heard = False  # an event, from the present worker; the supervisor's own
+        self._crashes: deque[float] = deque()  # since the last event; used only by the supervisor thread
+        self._heard = False  # the current worker has sent an event; supervisor thread only
         self._closing = threading.Event()
         self._passing_on = False
-        self._stalled = False  # the present worker, which is therefore being ended
+        self._stalled = False  # the current worker, if it is being killed
         self._supervisor = threading.Thread(target=self._supervise, name="headrace-worker", daemon=True)
         self._supervisor.start()
         self._watch = threading.Thread(target=self._watch_steps, name="headrace-watch", daemon=True)
         self._watch.start()
 
-    # -- from any thread ------------------------------------------------------------------------------
+    # -- any thread
+    # --------------------------------------------------------------------------------------
 
     def submit(self, request: EngineRequest, sink: EventCallback) -> RequestHandle:
         """Queue a request; `sink` gets its events. Raises a typed error before anything is computed.
 
-        Waits for the worker only where the request has a grammar, which is compiled there.
+        Waits for the worker only if the request has a grammar, which is compiled there.
         """
         validate_request(
             request,
@@ -105,7 +110,7 @@ class RemoteEngineClient:
             raise InvalidRequest(
                 "a function for vote or best_by cannot be called in a worker process: name one"
             )
-        if request.params.seed is None:  # a replay must draw the same
+        if request.params.seed is None:  # a replay must sample the same tokens
             request = replace(request, params=replace(request.params, seed=secrets.randbits(63)))
         request_id = request.request_id or f"r{next(self._next_id)}"
         request = replace(request, request_id=request_id)
@@ -116,7 +121,7 @@ class RemoteEngineClient:
         return RequestHandle(request_id, self.cancel, self.pause)
 
     def status(self) -> EngineStatus:
-        """Where the engine stood a moment ago, and how its worker is."""
+        """The engine's last known status, and the state of its worker."""
         with self._lock:
             state: EngineState = "running" if self._worker is not None else "restarting"
             if self._failure is not None:
@@ -134,7 +139,7 @@ class RemoteEngineClient:
             )
 
     def cancel(self, request_id: str) -> None:
-        """Stop a request; nothing where it has ended."""
+        """Cancel a request; no effect if it has ended."""
         with self._lock:
             number = self._numbers.get(request_id)
             if number is None:
@@ -148,7 +153,7 @@ class RemoteEngineClient:
         send(item, cancelled(item))
 
     def pause(self, request_id: str, paused: bool) -> None:
-        """Compute no more of a request, or go on; nothing where it has ended or its worker has died."""
+        """Pause or resume a request; no effect if it has ended or its worker has died."""
         with self._lock:
             number = self._numbers.get(request_id)
             if number is not None and self._worker is not None:
@@ -156,7 +161,7 @@ class RemoteEngineClient:
                 self._worker.put(Pause(number, paused))
 
     def close(self) -> None:
-        """End the worker; requests that have not ended fail with EngineStopped."""
+        """Stop the worker; requests in flight fail with EngineStopped."""
         with self._lock:
             self._closing.set()
             process = self._process
@@ -166,7 +171,7 @@ class RemoteEngineClient:
 
     @property
     def worker_pid(self) -> int:
-        """The process id of the worker that runs or starts."""
+        """The process id of the worker that is running or starting."""
         return self._process.pid
 
     def _add(self, request_id: str, item: InFlightRequest) -> None:
@@ -180,7 +185,7 @@ class RemoteEngineClient:
             self._register(request_id, item)
 
     def _register(self, request_id: str, item: InFlightRequest) -> None:
-        """Under the lock: from now on it is open, and sent if there is somebody to send it to."""
+        """With the lock held: record the request as in flight, and send it if a worker is ready."""
         number = next(self._next_number)
         if self._worker is not None:
             self._worker.put(Submit(number, item.request, item.accepted is not None))
@@ -189,13 +194,14 @@ class RemoteEngineClient:
         self._pending_choices += item.request.params.n
 
     def _forget(self, number: int) -> InFlightRequest:
-        """Under the lock: it is open no more."""
+        """With the lock held: the request has ended; remove it."""
         item = self._open.pop(number)
         del self._numbers[item.request.request_id]
         self._pending_choices -= item.request.params.n
         return item
 
-    # -- on the supervising thread --------------------------------------------------------------------
+    # -- supervisor thread
+    # -------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
         worker: WorkerProcess | None = self._process
@@ -206,7 +212,7 @@ class RemoteEngineClient:
         self._fail_all(self._failure or EngineStopped("the engine was shut down"))
 
     def _listen(self, worker: WorkerProcess) -> str:
-        """Pass on what the worker says until it ends; how it ended."""
+        """Forward the worker's messages until it ends; returns how it ended."""
         try:
             for message in worker.messages():
                 self._take(worker, message)
@@ -221,7 +227,7 @@ class RemoteEngineClient:
         if not isinstance(message, StepEvents):
             return
         self._status = message.status
-        self._passing_on = True  # which takes as long as readers take: the worker waits for that
+        self._passing_on = True  # may take as long as readers take; the worker waits for it
         for number, batch in message.batches:
             events = read_events(batch)
             item = self._open.get(number)
@@ -229,7 +235,7 @@ class RemoteEngineClient:
                 continue
             last = events[-1]
             if isinstance(last, RequestFailed) and isinstance(last.error, EngineStopped):
-                continue  # the engine has failed and its process is about to end, which is handled then
+                continue  # the engine has failed and its process is about to end, which is handled there
             item.answered = self._heard = True
             self._crashes.clear()
             if isinstance(last, RequestFinished | RequestFailed):
@@ -254,7 +260,7 @@ class RemoteEngineClient:
         accepted.set_exception(answer.error)
 
     def _lose(self, what: str) -> None:
-        """The worker is gone: end what can only end, keep the rest for the next one."""
+        """The worker has died: fail requests that cannot be replayed, keep the others."""
         error = EngineStopped(f"{what} before this reply ended: send it again")
         ended: list[tuple[InFlightRequest, list[EngineEvent]]] = []
         with self._lock:
@@ -264,19 +270,19 @@ class RemoteEngineClient:
             for item in self._suspects():
                 item.deaths += 1
                 if item.deaths > MAX_REPLAYS:
-                    self._crashes.clear()  # the cause is found, if it was that
+                    self._crashes.clear()  # the request that caused the crashes is found
             for number, item in list(self._open.items()):
                 if item.cancelled and not item.answered:
                     ended.append((self._forget(number), cancelled(item)))
                 elif item.answered or item.deaths > MAX_REPLAYS:
                     ended.append((self._forget(number), [RequestFailed(error)]))
             kept = len(self._open)
-        LOG.error("%s: %d requests failed, %d start again with the next", what, len(ended), kept)
+        LOG.error("%s: %d requests failed, %d are restarted in the next worker", what, len(ended), kept)
         for item, events in ended:
             send(item, events)
 
     def _suspects(self) -> list[InFlightRequest]:
-        """Where a worker died before it answered anything: those that it will have begun with."""
+        """If the worker died before any response: the requests that it must have run first."""
         if self._heard:
             return []
         choices = itertools.accumulate(item.request.params.n for item in self._open.values())
@@ -284,7 +290,7 @@ class RemoteEngineClient:
         return list(self._open.values())[: max(fit, 1)]
 
     def _revive(self, cause: str) -> WorkerProcess | None:
-        """The next worker, with the kept requests; None where the engine closes or has failed."""
+        """Start the next worker and resend the kept requests; None if the engine is closing or has failed."""
         while not self._closing.is_set():
             now_s = time.monotonic()
             self._crashes.append(now_s)
@@ -311,7 +317,7 @@ class RemoteEngineClient:
         return None
 
     def _adopt(self, process: WorkerProcess) -> None:
-        """A process is on its way: `close` must end it."""
+        """Register a starting process, so that `close` terminates it."""
         with self._lock:
             self._process = process
             closing = self._closing.is_set()
@@ -319,7 +325,7 @@ class RemoteEngineClient:
             process.close()
 
     def _resume(self, worker: WorkerProcess, ready: ModelReady) -> bool:
-        """Hand the kept requests to a new worker."""
+        """Send the kept requests to a new worker."""
         late: list[InFlightRequest] = []
         with self._lock:
             if self._closing.is_set():
@@ -340,10 +346,11 @@ class RemoteEngineClient:
             send(item, [RequestFailed(error)])
         return True
 
-    # -- on the watching thread -----------------------------------------------------------------------
+    # -- watchdog thread
+    # ---------------------------------------------------------------------------------
 
     def _watch_steps(self) -> None:
-        """End a worker that has work and makes no step."""
+        """Kill a worker that has work but makes no step."""
         last, looks = (0, 0), 0
         while not self._closing.wait(LOOK_S):
             with self._lock:
@@ -354,7 +361,7 @@ class RemoteEngineClient:
                 if worker is None or looks < MAX_CHECKS:
                     continue
                 self._stalled = True
-            LOG.error("the model's worker process makes no step: it is ended")
+            LOG.error("the model's worker process makes no step: killing it")
             worker.kill()
 
     def _fail_all(self, error: HeadraceError) -> None:

@@ -1,4 +1,4 @@
-"""The worker process: one model's engine, driven through the pipe. It ends when the pipe does."""
+"""The worker process: runs one model's engine, driven through a socket; exits when the socket closes."""
 
 from __future__ import annotations
 
@@ -51,39 +51,41 @@ LOG = logging.getLogger("headrace.workers")
 
 BEAT_S = 0.25
 PROGRESS_S = 0.05
-GRACE_S = 5.0  # for a load to clean up after itself
+GRACE_S = 5.0  # time for a load to clean up
 BATCHES_PER_FRAME = 4096
 STEPS_AHEAD = 4
-"""So many steps may be told that the server has not passed on: enough for the next to be computed while the
-last is on its way. Beyond that the engine waits, so that no request gains on those that still arrive."""
+"""Maximum number of steps whose events the server has not acknowledged. It is large enough to compute the
+next step while the last is in transit. Beyond it the engine waits, so that running requests do not get
+ahead of requests still in transit.
+"""
 COMPILERS = 2
 OOM_SCORE = "500"
 
 Batch = tuple[int, Sequence[EngineEvent]]
 Outgoing = Batch | FromWorker | None
-"""None: say where the engine stands."""
+"""None: send the engine's status."""
 
 
 class EngineServer:
-    """Made once per process; `run` does not return."""
+    """One per process; `run` does not return."""
 
     def __init__(self, end: socket.socket) -> None:
         self._engine: Engine | Encoder | None = None
         self._orders: queue.SimpleQueue[PlanModel | LoadModel] = queue.SimpleQueue()
-        self._compilers = ThreadPoolExecutor(COMPILERS, thread_name_prefix="headrace-door")
+        self._compilers = ThreadPoolExecutor(COMPILERS, thread_name_prefix="headrace-compile")
         self._stopping = False
-        self._told: deque[int] = deque()  # steps that the server has not passed on; guarded by _passed_on
-        self._passed_on = threading.Condition()
-        self._last_told = -1
+        self._unacknowledged: deque[int] = deque()  # steps not yet acknowledged; guarded by _acknowledged
+        self._acknowledged = threading.Condition()
+        self._last_sent = -1
         self._pipe: Pipe[Outgoing] = Pipe(end, self._encode, "headrace-events")
 
     def run(self) -> NoReturn:
-        """Load what the server asks for, then run until it is gone or the engine has failed."""
+        """Load the requested model, then run until the server is gone or the engine has failed."""
         logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
-        # The server decides when to stop, also where a signal goes to a whole group of processes.
+        # The server decides when to stop, even if a signal goes to the whole process group.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._interrupted)
-        with suppress(OSError):  # where memory runs out, the server should be the one that stays
+        with suppress(OSError):  # if memory runs out, the kernel should kill the worker, not the server
             Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
         threading.Thread(target=self._read, name="headrace-orders", daemon=True).start()
         code = 1
@@ -102,10 +104,11 @@ class EngineServer:
         if self._stopping:
             raise SystemExit
 
-    # -- loading, on the main thread ------------------------------------------------------------------
+    # -- main thread: loading
+    # ----------------------------------------------------------------------------
 
     def _prepare(self) -> tuple[EngineOptions, PlannedModel]:
-        """Plan, again and again with what the server offers, until it says to proceed."""
+        """Plan with the options that the server sends, repeatedly, until it sends LoadModel."""
         prepared: tuple[EngineOptions, PlannedModel] | None = None
         while True:
             order = self._orders.get()
@@ -115,7 +118,7 @@ class EngineServer:
                 prepared[1].checkpoint.close()
                 prepared = None
             if not isinstance(order, PlanModel):
-                raise BadFrame("Proceed came before a plan")
+                raise BadFrame("LoadModel came before a plan")
             try:
                 prepared = order.options, prepare(order.model, order.options)
                 self._pipe.put(ModelPlanned(prepared[1].plan))
@@ -151,7 +154,7 @@ class EngineServer:
         )
 
     def _beat(self) -> None:
-        """Tell where the engine stands while nothing else does, until it stands still for good."""
+        """Send the engine's status periodically while there are no events, until the engine has stopped."""
         assert self._engine is not None
         told: EngineStatus | None = None
         while self._engine.status().alive:
@@ -161,7 +164,8 @@ class EngineServer:
             told = status
             time.sleep(BEAT_S)
 
-    # -- requests, on the reading thread --------------------------------------------------------------
+    # -- reader thread
+    # -----------------------------------------------------------------------------------
 
     def _read(self) -> None:
         try:
@@ -171,7 +175,7 @@ class EngineServer:
             LOG.error("%s", error.message)
         except Exception:
             LOG.exception("the worker failed")
-        if self._engine is None:  # a load may have files to clean up
+        if self._engine is None:  # an unfinished load may have files to clean up
             self._stopping = True
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
             time.sleep(GRACE_S)
@@ -193,10 +197,10 @@ class EngineServer:
                 if self._engine is not None:
                     self._engine.pause(str(number), paused)
             case EventsAck(steps):
-                with self._passed_on:
-                    while self._told and self._told[0] <= steps:
-                        self._told.popleft()
-                    self._passed_on.notify()
+                with self._acknowledged:
+                    while self._unacknowledged and self._unacknowledged[0] <= steps:
+                        self._unacknowledged.popleft()
+                    self._acknowledged.notify()
 
     def _submit(self, order: Submit) -> RequestHandle | None:
         number = order.number
@@ -216,26 +220,27 @@ class EngineServer:
         return ticket
 
     def _tell(self, number: int, events: Sequence[EngineEvent]) -> None:
-        """On the engine's thread: send events, after those of earlier steps have been taken."""
+        """On the engine's thread: send events, after those of earlier steps were acknowledged."""
         assert self._engine is not None
-        if self._engine.steps != self._last_told:
-            self._last_told = self._engine.steps
-            with self._passed_on:
-                while len(self._told) >= STEPS_AHEAD:
-                    self._passed_on.wait()
-                self._told.append(self._last_told)
+        if self._engine.steps != self._last_sent:
+            self._last_sent = self._engine.steps
+            with self._acknowledged:
+                while len(self._unacknowledged) >= STEPS_AHEAD:
+                    self._acknowledged.wait()
+                self._unacknowledged.append(self._last_sent)
         self._pipe.put((number, events))
 
-    # -- on the writing thread ------------------------------------------------------------------------
+    # -- writer thread
+    # -----------------------------------------------------------------------------------
 
     def _encode(self, items: Sequence[Outgoing]) -> bytes:
-        """One Step for all events in a row; more of them only where they are very many."""
+        """One StepEvents for all events in a row; several only if there are very many events."""
         written = bytearray()
         for events, group in itertools.groupby(items, lambda item: item is None or isinstance(item, tuple)):
             if not events:
                 written += b"".join(map(frame, cast("Iterable[FromWorker]", group)))
                 continue
-            assert self._engine is not None  # who else would have events
+            assert self._engine is not None  # only an engine produces events
             status = self._engine.status()
             batches = [item for item in cast("Iterable[Batch | None]", group) if item is not None]
             for first in range(0, max(len(batches), 1), BATCHES_PER_FRAME):
@@ -244,7 +249,9 @@ class EngineServer:
 
 
 def _typed(error: Exception) -> HeadraceError:
-    """The error as it is, or one that tells no more than its kind: the text may hold a path or a prompt."""
+    """The error itself if it is typed; otherwise one with only the exception's class, because the text
+    may contain a path or a prompt.
+    """
     if isinstance(error, HeadraceError):
         return error
     LOG.error("unexpected", exc_info=error)

@@ -1,4 +1,4 @@
-"""A request in the server that has not had its terminal event: what is known of it, how it is told."""
+"""A request in the server process that has not had its terminal event, and delivery of its events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG = logging.getLogger("headrace.workers")
 
 
 class InFlightRequest(Struct, eq=False):
-    """A request that has not had its terminal event. `accepted` is there while its submission waits."""
+    """A request without a terminal event so far. `accepted` is set while its submission is pending."""
 
     request: EngineRequest
     sink: EventCallback
@@ -37,7 +37,7 @@ class InFlightRequest(Struct, eq=False):
 
 
 def in_time(item: InFlightRequest) -> EngineRequest | None:
-    """The request with what is left of its deadline; None where nothing is."""
+    """The request with its remaining deadline; None if the deadline has passed."""
     deadline_s = item.request.deadline_s
     if deadline_s is None:
         return item.request
@@ -48,7 +48,7 @@ def in_time(item: InFlightRequest) -> EngineRequest | None:
 
 
 def cancelled(item: InFlightRequest) -> list[EngineEvent]:
-    """How a request ends that was cancelled before anything was computed of it."""
+    """The events of a request that was cancelled before anything was computed."""
     params, waited_s = item.request.params, time.monotonic() - item.submitted_s
     ends: list[EngineEvent] = [ChoiceFinished(choice, "cancelled") for choice in range(params.n)]
     usage = Usage(len(item.request.prompt), 0, 0)
@@ -56,16 +56,16 @@ def cancelled(item: InFlightRequest) -> list[EngineEvent]:
 
 
 def send(item: InFlightRequest, events: list[EngineEvent]) -> None:
-    """Tell whoever asked; where they still wait for the acceptance that is what they are told."""
+    """Deliver events; if the submission is still pending, deliver its acceptance or rejection first."""
     accepted, item.accepted = item.accepted, None
     if accepted is not None:
         last = events[-1]
         if isinstance(last, RequestFailed):
-            accepted.set_exception(last.error)  # nobody has a ticket yet: this is its refusal
+            accepted.set_exception(last.error)  # the caller has no handle yet: reject the submission
             return
         accepted.set_result(None)
     try:
         item.sink(events)
     except Exception:
-        # A sink belongs to one client; its failure must not end the others' requests.
+        # A sink belongs to one client; its failure must not affect other requests.
         LOG.exception("a sink failed")

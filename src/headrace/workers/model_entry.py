@@ -1,4 +1,4 @@
-"""One model of a server's table: what is to be served, what is loaded of it, who uses it."""
+"""One model of a server: its spec, its state, and its users."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ State = Literal["unloaded", "loading", "loaded", "failed"]
 
 
 class ModelLauncher(Protocol):
-    """A model on its way; see WorkerLaunch. `plan` and `load` block and run on a thread."""
+    """A model being loaded; see WorkerLoader. `plan` and `load` block and run in a thread."""
 
     def plan(self, memory_bytes: int | None) -> MemoryPlan:
-        """What the model takes; OutOfMemory where that is more than `memory_bytes`."""
+        """The memory plan; raises OutOfMemory if it exceeds `memory_bytes`."""
         ...
 
     def load(self, progress: Progress) -> LoadedModel:
-        """The model, running."""
+        """Load the model and start its engine."""
         ...
 
     def close(self) -> None:
-        """Give up."""
+        """Abort."""
         ...
 
 
 class ModelEntry(Struct, eq=False):
-    """One model of the table. `users` are those who need it in memory; `used_s` is when one last did.
+    """One model of the manager. `users` need it in memory; `used_s` is the time of the last use.
 
-    `keep_alive_s` is what its latest user wanted. `failure` is why it could not be loaded. `past_restarts`
-    are of engines that it had before.
+    `keep_alive_s` is the value of its most recent user. `failure` is why it could not be loaded.
+    `past_restarts` counts worker restarts of engines that it had before.
     """
 
     spec: ModelSpec
@@ -58,29 +58,29 @@ class ModelEntry(Struct, eq=False):
 
     @property
     def uses(self) -> int:
-        """How many need it in memory."""
+        """Number of current uses."""
         return len(self.users)
 
     @property
     def name(self) -> str:
-        """What clients call it."""
+        """The name that clients use."""
         return self.spec.name
 
     @property
     def cause(self) -> str | None:
-        """Why it failed, where it did."""
+        """Why it failed, or None."""
         if self.model is not None:
             return self.model.engine.status().failure
         return None if self.failure is None else self.failure.message
 
     @property
     def restarts(self) -> int:
-        """How often another worker took the place of a dead one."""
+        """Number of worker restarts."""
         return self.past_restarts + (0 if self.model is None else self.model.engine.status().restarts)
 
     @property
     def state(self) -> State:
-        """Where it stands; `failed` also where its workers died again and again."""
+        """Its state; `failed` includes an engine whose workers died repeatedly."""
         if self.loading is not None:
             return "loading"
         if self.model is None:
@@ -89,9 +89,9 @@ class ModelEntry(Struct, eq=False):
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """`memory_bytes` is for all models together. A request waits `load_wait_s` for its model to load.
+    """`memory_bytes` is the budget of all models. A request waits up to `load_wait_s` for a load.
 
-    `on_demand` makes the spec of a name that is not in the table, None where there is no such model.
+    `on_demand` creates the spec for a name without an entry; None if there is no such model.
     """
 
     memory_bytes: int

@@ -1,4 +1,4 @@
-"""The models of one server: loaded when they are first used, unloaded when idle, within one memory budget."""
+"""The models of one server: loaded on first use, unloaded when idle, within one memory budget."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class ModelManager:
-    """Lives on the event loop; made before it runs. The first spec is the default model."""
+    """Runs on the event loop; created before it starts. The first spec is the default model."""
 
     def __init__(
         self, specs: Sequence[ModelSpec], launch: Callable[[ModelSpec], ModelLauncher], policy: Policy
@@ -37,39 +37,40 @@ class ModelManager:
         self.policy = policy
         self._launch = launch
         self._entries = {spec.name: ModelEntry(spec) for spec in specs}
-        self._retired: set[ModelEntry] = set()  # not served any more, but still in use
+        self._retired: set[ModelEntry] = set()  # no longer served, but still in use
         self._planning = asyncio.Lock()
         self._launches: set[ModelLauncher] = set()
         self._closing = False
 
     @classmethod
     def fixed(cls, model: LoadedModel, spec: ModelSpec) -> ModelManager:
-        """A table of one model that is loaded already and stays so; it belongs to the caller."""
+        """A manager with one model that is already loaded and stays loaded; the caller owns it."""
         table = cls([spec], _no_launch, Policy(memory_bytes=0))
         entry = table.default
         entry.model, entry.fixed = model, True
         return table
 
-    # -- looking ---------------------------------------------------------------------------------------
+    # -- lookup
+    # -------------------------------------------------------------------------------------------
 
     @property
     def entries(self) -> list[ModelEntry]:
-        """Every model, the default one first."""
+        """All models, the default one first."""
         return list(self._entries.values())
 
     @property
     def default(self) -> ModelEntry:
-        """The model of requests that name none."""
+        """The model for requests that name none."""
         return next(iter(self._entries.values()))
 
     @property
     def loaded(self) -> list[LoadedModel]:
-        """Every model that is in memory, also those that are only kept until their last use has ended."""
+        """All models in memory, including retired ones that are still in use."""
         models = [entry.model for entry in [*self._entries.values(), *self._retired]]
         return [model for model in models if model is not None]
 
     def find(self, name: str | None) -> ModelEntry:
-        """The model of that name or alias, None is the default one; ModelNotFound says what there is."""
+        """The model with that name or alias; None is the default. ModelNotFound lists the served models."""
         if name is None:
             return self.default
         found = self._entries.get(name)
@@ -85,15 +86,16 @@ class ModelManager:
             )
         return self._entries.setdefault(spec.name, ModelEntry(spec))
 
-    # -- using -----------------------------------------------------------------------------------------
+    # -- use
+    # ----------------------------------------------------------------------------------------------
 
     async def acquire(
         self, entry: ModelEntry, keep_alive_s: float | None = None, *, user: object = None
     ) -> tuple[LoadedModel, Callable[[], None]]:
-        """The model, loaded if it is not, and what to call when it is needed no longer.
+        """Load the model if necessary; returns it with a function that releases it.
 
-        Raises ModelLoading where that takes long, and what prevents it. `keep_alive_s` None is the spec's.
-        A `user` who holds it several times counts once.
+        Raises ModelLoading if loading takes long, or the error that prevents it. `keep_alive_s` None means
+        the spec's value. A `user` that acquires it several times counts once.
         """
         user = user or object()
         self._enter(entry, user)
@@ -106,13 +108,13 @@ class ModelManager:
         return model, self._once(entry, user)
 
     def share(self, model: LoadedModel, user: object) -> Callable[[], None]:
-        """Keep a model in memory that is held already; what to call when it is needed no longer."""
+        """Add a user to a model that is already in use; returns a function that releases it."""
         entry = next(e for e in [*self._entries.values(), *self._retired] if e.model is model)
         self._enter(entry, user)
         return self._once(entry, user)
 
     async def unload_when_idle(self, entry: ModelEntry) -> None:
-        """Unload as soon as nothing uses it; InvalidRequest where the model belongs to somebody else."""
+        """Unload as soon as it is not in use. Raises InvalidRequest for a model of `fixed`."""
         if entry.fixed:
             raise InvalidRequest(
                 f"{entry.name!r} belongs to the program that started this server and stays loaded",
@@ -125,7 +127,7 @@ class ModelManager:
             await entry.unloading
 
     async def forget_failure(self, entry: ModelEntry) -> None:
-        """Where its engine has failed for good: drop that, so that the next use loads the model again."""
+        """If its engine has failed permanently, reset the entry: the next use loads the model again."""
         if entry.model is not None and entry.model.engine.status().state == "failed" and not entry.fixed:
             if entry.unloading is None:
                 entry.unloading = asyncio.ensure_future(self._unload(entry))
@@ -154,7 +156,7 @@ class ModelManager:
         self._settle(entry)
 
     def _settle(self, entry: ModelEntry) -> None:
-        """Where nothing uses it: unload, now or in a while."""
+        """If the model is not in use, unload it now or after its keep-alive time."""
         if entry.uses or entry.model is None or entry.fixed or entry.unloading is not None:
             return
         if entry.timer is not None:
@@ -171,10 +173,11 @@ class ModelManager:
         if not entry.uses and entry.model is not None and entry.unloading is None:
             entry.unloading = asyncio.ensure_future(self._unload(entry))
 
-    # -- loading ---------------------------------------------------------------------------------------
+    # -- loading
+    # ------------------------------------------------------------------------------------------
 
     async def load(self, entry: ModelEntry, progress: Progress = lambda done, total: None) -> LoadedModel:
-        """Load it, however long that takes; raises what prevents it."""
+        """Load the model, however long it takes; raises the error that prevents it."""
         return await asyncio.shield(self._begin(entry, progress))
 
     async def _wait(self, entry: ModelEntry) -> LoadedModel:
@@ -228,7 +231,7 @@ class ModelManager:
             self._settle(entry)
 
     async def _plan(self, launch: ModelLauncher) -> MemoryPlan:
-        """A plan within the budget, after unloading as many idle models as that takes."""
+        """A plan within the budget, after unloading as many idle models as necessary."""
         while True:
             left = self.policy.memory_bytes - self._reserved()
             try:
@@ -260,7 +263,7 @@ class ModelManager:
         )
 
     async def _make_room(self) -> bool:
-        """Unload the idle model that was used least recently; False where there is none."""
+        """Unload the least recently used idle model; False if there is none."""
         idle = [
             entry
             for entry in self._entries.values()
@@ -288,10 +291,11 @@ class ModelManager:
             entry.unloading = None
             self._retired.discard(entry)
 
-    # -- changing --------------------------------------------------------------------------------------
+    # -- reconfiguration
+    # ----------------------------------------------------------------------------------
 
     def update(self, specs: Sequence[ModelSpec], policy: Policy) -> None:
-        """Serve these from now on. What has changed or is gone is unloaded when its last use has ended."""
+        """Serve these models from now on. Changed and removed models are unloaded after their last use."""
         self.policy = policy
         before = self._entries
         self._entries = dict[str, ModelEntry]()
@@ -308,7 +312,7 @@ class ModelManager:
                 self._settle(entry)
 
     async def close(self) -> None:
-        """End every model but fixed ones, and every load under way."""
+        """Stop all models except fixed ones, and all loads in progress."""
         self._closing = True
         closers: list[Callable[[], None]] = [launch.close for launch in self._launches]
         for entry in [*self._entries.values(), *self._retired]:
@@ -324,7 +328,7 @@ def _no_launch(spec: ModelSpec) -> ModelLauncher:
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Run `work` on a daemon thread, so that the program can end also while it runs."""
+    """Run `work` on a daemon thread, so that the program can exit while it runs."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 

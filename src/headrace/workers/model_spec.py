@@ -1,4 +1,4 @@
-"""What is to be served: from the command line's models and the file's table to names, places and options."""
+"""Which models to serve: names, paths and options, from the command line and the settings file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ OF_A_MODEL = (
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True):
-    """`name` and `aliases` are what clients say, `model` is what `weights.hub.resolve` takes.
+    """One served model. `name` and `aliases` are for clients; `model` is an argument of
+    `weights.hub.resolve`.
 
     `keep_alive_s` is how long the model stays in memory unused; negative: until the memory is needed.
     """
@@ -55,12 +56,12 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     keep_alive_s: float = -1.0
 
     def loads_like(self, other: ModelSpec) -> bool:
-        """Whether what is in memory of one serves for the other."""
+        """True if a model loaded for one spec can serve the other."""
         return (self.model, self.options) == (other.model, other.options)
 
 
 def spec_of(model: str, settings: Settings) -> ModelSpec:
-    """A model by its name or path alone."""
+    """The spec of a model given only by its name or path."""
     name = served_name(model, Path(model))
     return ModelSpec(
         name=name, model=model, options=engine_options(settings), keep_alive_s=settings.keep_alive
@@ -70,8 +71,9 @@ def spec_of(model: str, settings: Settings) -> ModelSpec:
 def read_specs(
     models: Sequence[str], settings: Settings, *, folders: Sequence[Path] | None = None
 ) -> list[ModelSpec]:
-    """`models`, then those of `[models]` in the nearest headrace.toml that has it, or else the shipped one.
-    UsageError where a table is wrong or a name stands for two models."""
+    """`models`, then those of `[models]` in the nearest headrace.toml that has it; if there are none, the
+    bundled model. Raises UsageError if a table is invalid or a name refers to two models.
+    """
     specs = [spec_of(model, settings) for model in models]
     for folder in default_folders() if folders is None else folders:
         path = folder / FILE_NAME
@@ -97,7 +99,7 @@ def _specs_of_table(path: Path, table: object, settings: Settings) -> list[Model
 
 
 def _spec(where: str, name: str, entry: object, settings: Settings) -> ModelSpec:
-    """A model's entry: its path alone, or a table with `path`, `aliases` and settings of its own."""
+    """A model's entry: a path, or a table with `path`, `aliases` and its own settings."""
     if isinstance(entry, str):
         entry = {"path": entry}
     if not isinstance(entry, Mapping):

@@ -1,4 +1,4 @@
-"""The server's handle on one worker process: started, told to load, listened to, ended."""
+"""The server's handle of one worker process: start, load, receive messages, stop."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from headrace.workers.protocol import (
 from headrace.workers.spawn import Spawned, spawn
 from headrace.workers.transport import Pipe
 
-GRACE_S = 5.0  # beyond this a worker that was told to end is killed
+GRACE_S = 5.0  # after this a worker that was asked to exit is killed
 
 
 class WorkerProcess:
-    """It ends when this closes it or the server is gone, whatever way it went.
+    """The process ends when this is closed or when the server process is gone, for whatever reason.
 
-    First `Prepare` is put and `planned` awaited, perhaps several times; then `Proceed` and `ready`; then
-    requests are put and `messages` read.
+    Protocol: put `PlanModel` and wait for `planned`, possibly several times; then `LoadModel` and `ready`;
+    then put requests and read `messages`.
     """
 
     def __init__(self, spawned: Spawned | None = None) -> None:
@@ -43,30 +43,30 @@ class WorkerProcess:
         return self._process.pid
 
     def put(self, message: ToWorker) -> None:
-        """Send without waiting. Where the process is gone nothing happens; `messages` ends then."""
+        """Send without waiting. No effect if the process is gone; `messages` then ends."""
         self._pipe.put(frame(message))
 
     def planned(self) -> MemoryPlan:
-        """The memory plan of a model; raises what is wrong with it, EngineStopped where the process died."""
+        """The memory plan; raises the error of planning, or EngineStopped if the process died."""
         message = self._next(lambda done, total: None)
         if not isinstance(message, ModelPlanned):
-            raise BadFrame(f"a worker that was to plan sent {type(message).__name__}")
+            raise BadFrame(f"a worker that was asked to plan sent {type(message).__name__}")
         return message.plan
 
     def ready(self, progress: Callable[[int, int], None]) -> ModelReady:
-        """What was planned is loaded; raises as `planned`."""
+        """Wait until the planned model is loaded; raises as `planned` does."""
         message = self._next(progress)
         if not isinstance(message, ModelReady):
-            raise BadFrame(f"a worker that was to load sent {type(message).__name__}")
+            raise BadFrame(f"a worker that was asked to load sent {type(message).__name__}")
         return message
 
     def messages(self) -> Iterator[FromWorker]:
-        """What the worker says, until it has ended. Raises BadFrame."""
+        """The worker's messages until it ends. Raises BadFrame."""
         while (body := self._pipe.read()) is not None:
             yield read_from_worker(body)
 
     def close(self) -> str:
-        """End the process if it has not ended, and say how it did."""
+        """Stop the process if it is running; returns how it ended."""
         self._pipe.close()
         try:
             code = self._process.wait(GRACE_S)
@@ -78,11 +78,11 @@ class WorkerProcess:
         return f"ended with exit code {code}"
 
     def kill(self) -> None:
-        """End the process as it is; `messages` ends then."""
+        """Kill the process; `messages` then ends."""
         self._process.kill()
 
     def _next(self, progress: Callable[[int, int], None]) -> FromWorker:
-        """The next message that is not about progress."""
+        """The next message other than progress."""
         for message in self.messages():
             if isinstance(message, LoadProgress):
                 progress(message.done_bytes, message.total_bytes)

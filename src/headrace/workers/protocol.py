@@ -1,7 +1,7 @@
-"""Messages between the server and its workers: what there is, and how each becomes bytes and comes back.
+"""Messages between the server and its workers, and their encoding.
 
-A frame is its length, 4 bytes little-endian, then MessagePack. Nothing in it is code: every field has a type
-that is checked when it is read.
+A frame is its length (4 bytes, little-endian) followed by MessagePack. Frames contain no code; the type of
+every field is checked when it is read.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ HEADER_BYTES = 4
 
 
 class BadFrame(HeadraceError):
-    """What came through the pipe is no message: the other side cannot be relied on any more."""
+    """The other side sent an invalid message and cannot be trusted any more."""
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """Written as an array that begins with the name of its class."""
+    """Encoded as an array that begins with the class name."""
 
 
 class PlanModel(_Message, frozen=True):
-    """To the worker: read the model and plan its memory. May come again with other options."""
+    """To the worker: read the model and plan its memory. May be repeated with other options."""
 
     model: str
     options: EngineOptions
 
 
 class LoadModel(_Message, frozen=True):
-    """To the worker: load what was planned."""
+    """To the worker: load the planned model."""
 
 
 class Submit(_Message, frozen=True):
-    """To the worker: run a request. `acknowledge`: say first, with Answer, whether it is taken."""
+    """To the worker: run a request. `acknowledge`: first reply with SubmitResult."""
 
     number: int
     request: EngineRequest
@@ -50,45 +50,45 @@ class Submit(_Message, frozen=True):
 
 
 class Cancel(_Message, frozen=True):
-    """To the worker: stop a request."""
+    """To the worker: cancel a request."""
 
     number: int
 
 
 class Pause(_Message, frozen=True):
-    """To the worker: compute no more of a request while its reader is behind, or go on."""
+    """To the worker: pause a request while its reader is behind, or resume it."""
 
     number: int
     paused: bool
 
 
 class EventsAck(_Message, frozen=True):
-    """To the worker: what was told up to this step of its engine has been passed on."""
+    """To the worker: the events up to this engine step have been delivered."""
 
     steps: int
 
 
 class ModelPlanned(_Message, frozen=True):
-    """From the worker: the model is prepared, this much memory it will take."""
+    """From the worker: the model is planned; this is the memory it will use."""
 
     plan: MemoryPlan
 
 
 class ModelRejected(_Message, frozen=True):
-    """From the worker: the model cannot be prepared or loaded."""
+    """From the worker: the model cannot be planned or loaded."""
 
     error: HeadraceError
 
 
 class LoadProgress(_Message, frozen=True):
-    """From the worker: bytes of weights that are packed, and all of them."""
+    """From the worker: bytes of weights packed so far, and in total."""
 
     done_bytes: int
     total_bytes: int
 
 
 class ModelReady(_Message, frozen=True):
-    """From the worker: requests are taken. `longest` is prompt and output in tokens."""
+    """From the worker: ready for requests. `longest` is the maximum of prompt plus output, in tokens."""
 
     limits: EngineLimits
     defaults: SamplingParams
@@ -99,16 +99,16 @@ class ModelReady(_Message, frozen=True):
 
 
 class SubmitResult(_Message, frozen=True):
-    """From the worker: whether it has taken a request."""
+    """From the worker: whether it has accepted a request."""
 
     number: int
     error: HeadraceError | None
 
 
 class StepEvents(_Message, frozen=True):
-    """From the worker: where its engine stands, and what happened since the last such message.
+    """From the worker: the engine's status, and the events since the last such message.
 
-    `batches` has for each request its number and its events; each event is the number of its class in
+    `batches` has, for each request, its number and its events; an event is the index of its class in
     `EngineEvent` and its fields.
     """
 
@@ -124,7 +124,7 @@ _NUMBERS = {kind: number for number, kind in enumerate(EVENTS)}
 
 
 class _Error(msgspec.Struct, frozen=True, array_like=True):
-    """An error by the name of its class, with all that a reply needs of it."""
+    """An error: the name of its class, and everything that an HTTP reply needs."""
 
     name: str
     message: str
@@ -162,7 +162,7 @@ def _from_wire(kind: Any, value: Any) -> Any:
 
 
 def _error(wire: _Error) -> HeadraceError:
-    """An error of the same class where this process knows it, else one that replies the same."""
+    """An error of the same class if this process knows it, otherwise one with the same reply."""
     known = {kind.__name__: kind for kind in _kinds(HeadraceError)}
     kind = known.get(wire.name, HeadraceError)
     error = kind.__new__(kind, wire.message)
@@ -186,14 +186,14 @@ _events = tuple(msgspec.msgpack.Decoder(kind, dec_hook=_from_wire) for kind in E
 
 
 def frame(message: ToWorker | FromWorker) -> bytes:
-    """A message as it is sent; BadFrame where it is larger than the other side reads."""
+    """Encode a message; BadFrame if it exceeds the receiver's limit."""
     return _framed(_encoder.encode(message))
 
 
 def step_frame(status: EngineStatus, batches: Sequence[tuple[int, Sequence[EngineEvent]]]) -> bytes:
-    """A `StepEvents` as it is sent."""
+    """Encode a `StepEvents`."""
     numbered = [(number, [(_NUMBERS[type(event)], event) for event in events]) for number, events in batches]
-    return _framed(_encoder.encode(("Step", status, numbered)))
+    return _framed(_encoder.encode(("StepEvents", status, numbered)))
 
 
 def _framed(body: bytes) -> bytes:
@@ -203,7 +203,7 @@ def _framed(body: bytes) -> bytes:
 
 
 def read_to_worker(body: bytes) -> ToWorker:
-    """The message of a frame's body; BadFrame where it is none."""
+    """Decode a frame's body; BadFrame if it is invalid."""
     try:
         return _to_worker.decode(body)
     except (ValueError, HeadraceError) as error:
@@ -211,7 +211,7 @@ def read_to_worker(body: bytes) -> ToWorker:
 
 
 def read_from_worker(body: bytes) -> FromWorker:
-    """The message of a frame's body; BadFrame where it is none."""
+    """Decode a frame's body; BadFrame if it is invalid."""
     try:
         return _from_worker.decode(body)
     except (ValueError, HeadraceError) as error:
@@ -219,7 +219,7 @@ def read_from_worker(body: bytes) -> FromWorker:
 
 
 def read_events(batch: list[tuple[int, msgspec.Raw]]) -> list[EngineEvent]:
-    """The events of one request; BadFrame where they are none."""
+    """Decode the events of one request; BadFrame if they are invalid."""
     try:
         return [_events[number].decode(raw) for number, raw in batch]
     except (ValueError, IndexError, HeadraceError) as error:

@@ -1,4 +1,4 @@
-"""Starts the program of a worker process; imports next to nothing, so that a server can begin with it."""
+"""Starts a worker process. Imports very little, so that a server can start workers first."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from msgspec import Struct
 
 
 class Spawned(Struct, frozen=True):
-    """A process that is starting, and this side's end of its pipe."""
+    """A process that is starting, and the server's end of its socket."""
 
     process: subprocess.Popen[bytes]
     end: socket.socket
 
 
 def spawn() -> Spawned:
-    """Start a worker. It inherits nothing but its end of the pipe and stderr, and ends with the pipe."""
+    """Start a worker. It inherits only its end of the socket and stderr, and exits when the socket closes."""
     ours, theirs = socket.socketpair()
     with theirs:
         number = theirs.fileno()
-        # -P: nothing is imported from the folder that the server happens to run in.
+        # -P: import nothing from the current directory of the server.
         command = [sys.executable, "-P", "-m", "headrace.workers", str(number)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[number])
     return Spawned(process, ours)

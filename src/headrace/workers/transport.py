@@ -1,4 +1,4 @@
-"""One end of a stream socket that carries frames: reading them one by one, writing them from a thread."""
+"""One end of a stream socket that carries frames: reads frames, and writes them from a thread."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ CLOSE_S = 1.0
 
 
 class Pipe(Generic[Item]):
-    """`encode` makes frames of all items that wait, on the writing thread; `put` never blocks."""
+    """`encode` turns all queued items into frames, on the writer thread; `put` never blocks."""
 
     def __init__(self, end: socket.socket, encode: Callable[[Sequence[Item]], bytes], name: str) -> None:
         self._socket = end
         self._encode = encode
         self._read_ahead = bytearray()
-        self._reading = threading.Lock()  # the socket is closed only where nobody reads from it
+        self._reading = threading.Lock()  # the socket is closed only when no thread reads from it
         self._waiting: list[Item] = []
         self._wake = threading.Condition()
         self._closed = False
@@ -30,13 +30,13 @@ class Pipe(Generic[Item]):
         self._thread.start()
 
     def put(self, item: Item) -> None:
-        """Send after what waits already. Where the other side is gone this does nothing: reading tells."""
+        """Queue an item for sending. No effect if the other side is gone; `read` reports that."""
         with self._wake:
             self._waiting.append(item)
             self._wake.notify()
 
     def read(self) -> bytes | None:
-        """The body of the next frame, None at the end; BadFrame where it is too long or cut short."""
+        """The body of the next frame, None at the end; BadFrame if it is too long or truncated."""
         with self._reading:
             header = self._take(HEADER_BYTES)
             if not header:
@@ -50,19 +50,19 @@ class Pipe(Generic[Item]):
         return body
 
     def close(self) -> None:
-        """Write what waits as far as the other side takes it, then end both directions."""
+        """Write queued items as far as the other side accepts them, then shut down both directions."""
         with self._wake:
             self._closed = True
             self._wake.notify()
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_S)
-        with suppress(OSError):  # the other side was faster
-            self._socket.shutdown(socket.SHUT_RDWR)  # which wakes whoever reads
+        with suppress(OSError):  # the other side closed first
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a blocked reader
         with self._reading:
             self._socket.close()
 
     def _take(self, size: int) -> bytes:
-        """So many bytes, or fewer where the stream ends."""
+        """This many bytes, or fewer at the end of the stream."""
         while len(self._read_ahead) < size:
             try:
                 part = self._socket.recv(_BUFFER_BYTES)

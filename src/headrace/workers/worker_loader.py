@@ -1,4 +1,4 @@
-"""A model on its way into a worker process: planned, loaded, and started again when its worker dies."""
+"""Plans and loads a model in a worker process, and provides the function that restarts it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.workers.protocol import LoadModel, ModelReady, PlanModel
 
 
 class WorkerLoader:
-    """Starts the process at once; `plan`, then `load`, block. Whoever gives up halfway must `close`."""
+    """Starts the process immediately; `plan`, then `load`, block. `close` abandons it before that."""
 
     def __init__(self, spec: ModelSpec, process: WorkerProcess | None = None) -> None:
         self._spec = spec
@@ -33,24 +33,25 @@ class WorkerLoader:
         self._plan: MemoryPlan | None = None
 
     def plan(self, memory_bytes: int | None) -> MemoryPlan:
-        """What the model takes of `memory_bytes` (None: of all that is free); OutOfMemory where it does not
-        fit, after which it can be asked again. Raises also whatever is wrong with the model."""
+        """Memory plan within `memory_bytes` (None: all free memory). Raises OutOfMemory if it does not
+        fit, after which it can be called again, or any other error of the model.
+        """
         options = replace(self._spec.options, memory_bytes=memory_bytes)
         if self._path is None:
             self._path = resolve(self._spec.model, offline=options.offline)
         self._process.put(PlanModel(str(self._path), options))
-        if self._text is None:  # while the worker does its part
+        if self._text is None:  # loaded here while the worker plans
             self._text = _text_side(self._path)
         self._plan = self._process.planned()
         return self._plan
 
     def load(self, progress: Callable[[int, int], None]) -> LoadedModel:
-        """The model as planned, running. Raises what is wrong with it."""
+        """Load the model as planned, and start it. Raises the error that prevents it."""
         path, plan = self._path, self._plan
         assert path is not None and plan is not None and self._text is not None
         self._process.put(LoadModel())
         ready = self._process.ready(progress)
-        # The same keys and values again, whatever memory is free when a worker has died.
+        # A restarted worker gets the same KV cache size, whatever memory is free then.
         pinned = replace(self._spec.options, kv_memory_bytes=plan.kv_bytes or None)
         tokenizer, template = self._text
         return LoadedModel(
@@ -67,7 +68,7 @@ class WorkerLoader:
         )
 
     def close(self) -> None:
-        """End the process; a `plan` or `load` under way raises."""
+        """Stop the process; a `plan` or `load` in progress raises."""
         self._process.close()
 
 

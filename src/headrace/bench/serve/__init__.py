@@ -1,1 +1,1 @@
-"""`headrace bench serve`: load on any OpenAI-compatible server, and what its clients see of it."""
+"""`headrace bench serve`: load on any OpenAI-compatible server, measured at the clients."""

@@ -1,4 +1,4 @@
-"""The forms of load (users at a time, arrivals at random, a trace's times), and one point of such load."""
+"""Load patterns (fixed concurrency, Poisson arrivals, trace replay), and running one load point."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ Progress = Callable[[int], None]
 
 
 class Point(Struct, frozen=True):
-    """One level of load.
+    """One load level.
 
-    `concurrency` (closed loop): so many users, each of whom asks again when the answer has ended. `rate`
-    (open loop): so many requests per second on average, in a Poisson process, whatever the server does.
-    `speed`: a trace at so many times its own pace.
+    `concurrency` (closed loop): this many users, each sending its next request when the previous one has
+    ended. `rate` (open loop): this many requests per second on average, a Poisson process independent of
+    the server.
+    `speed`: a trace, replayed this many times faster.
     """
 
     form: Form
@@ -36,15 +37,16 @@ class Point(Struct, frozen=True):
 
 
 class ArrivalProcess(Struct, frozen=True):
-    """A request ready to be sent, `at_s` after the start where the form of load says so."""
+    """A request ready to be sent; `at_s` is its time after the start, in open-loop patterns."""
 
     request: bytes
     at_s: float = 0.0
 
 
 def poisson_times(rate_per_s: float, count: int, seed: int) -> list[float]:
-    """Seconds of `count` arrivals of a Poisson process, the first at 0: gaps are drawn from the exponential
-    distribution with mean 1 / rate."""
+    """Arrival times in seconds of `count` requests of a Poisson process, the first at 0; gaps are
+    exponentially distributed with mean 1 / rate.
+    """
     gaps_s = np.random.default_rng([seed, 4]).exponential(1 / rate_per_s, count)
     return (np.cumsum(gaps_s) - gaps_s[0]).tolist()
 
@@ -52,7 +54,7 @@ def poisson_times(rate_per_s: float, count: int, seed: int) -> list[float]:
 async def run_point(
     target: Target, point: Point, sendings: Sequence[ArrivalProcess], timeout_s: float, progress: Progress
 ) -> list[Outcome]:
-    """Send them all in the form of the point and wait for every end; the outcomes in the order of sending."""
+    """Send all requests in the point's pattern and wait for all to end; outcomes are in sending order."""
     outcomes: dict[int, Outcome] = {}
 
     async def one(index: int, due_s: float) -> None:
@@ -89,7 +91,7 @@ async def _exchange(target: Target, request: bytes, due_s: float, timeout_s: flo
         async with asyncio.timeout(timeout_s):
             exchange = await finish(await begin(target.address, request), timeout_s)
     except TimeoutError:
-        return failed("timeout", f"no end within {timeout_s:g} s")
+        return failed("timeout", f"not finished within {timeout_s:g} s")
     except OSError as error:
         return failed("connection", str(error))
     return outcome_of(exchange, due_s, sent_s)

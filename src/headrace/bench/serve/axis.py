@@ -1,4 +1,4 @@
-"""A chart's axis: where it begins and ends, its scale, its ticks."""
+"""A chart axis: range, scale, ticks."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-LOG_FROM = 30.0  # times the least value: from there on a linear axis would hide the small ones
+LOG_FROM = 30.0  # maximum over minimum; beyond this ratio a linear axis would hide small values
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 class Axis(Struct, frozen=True):
-    """From `low` to `high`, both on the axis."""
+    """Range from `low` to `high`, inclusive."""
 
     low: float
     high: float
     log: bool
 
     def place(self, value: float) -> float:
-        """Where a value lies: 0 at `low`, 1 at `high`."""
+        """Position of a value: 0 at `low`, 1 at `high`."""
         if self.log:
             return math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:
-        """Round numbers on the axis, about five."""
+        """About five round numbers on the axis."""
         if not self.log:
             step = _step(self.high - self.low)
             return [step * index for index in range(math.floor(self.high / step + 1e-9) + 1)]
@@ -36,8 +36,9 @@ class Axis(Struct, frozen=True):
 
 
 def axis_of(values: Sequence[float], *, whole: bool = False) -> Axis:
-    """An axis that holds the values: linear from 0, or logarithmic where they are far apart. `whole`: no room
-    above the largest."""
+    """An axis for the values: linear from 0, or logarithmic if they span a large ratio. `whole`: no
+    margin above the largest value.
+    """
     positive = [value for value in values if value > 0]
     high = max(positive, default=1.0)
     if positive and high / min(positive) > LOG_FROM and not whole:
@@ -57,5 +58,5 @@ def _round_down(value: float) -> float:
 
 
 def label(value: float) -> str:
-    """A tick's number, short: 1,500 or 0.25."""
+    """Short text of a tick: 1,500 or 0.25."""
     return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.3g}"

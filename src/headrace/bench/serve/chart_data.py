@@ -1,4 +1,4 @@
-"""The curves of a report: what the picture and the page draw."""
+"""Chart data of a report, for both PNG and HTML."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headrace.bench.serve.metrics import Distribution, Figures
 from headrace.bench.serve.result import Outcome
 from headrace.bench.serve.runner import Report
 
-GOAL_ROOM = 2.0  # times the highest point: a goal further up is not drawn
+GOAL_ROOM = 2.0  # times the highest point; a goal above this is not drawn
 
 
 class Curve(Struct, frozen=True):
-    """A line through (x, y); `labels` stand at its points, where they are not empty."""
+    """A line through (x, y); `labels` are shown at its points if not empty."""
 
     name: str
     points: tuple[tuple[float, float], ...]
@@ -24,7 +24,7 @@ class Curve(Struct, frozen=True):
 
 
 class Chart(Struct, frozen=True):
-    """Curves over the same axes. `goal` is a level of y to stay below; `marks`: each point is one of load."""
+    """Curves over the same axes. `goal` is a maximum for y; `marks`: each point is one load level."""
 
     title: str
     x_name: str
@@ -34,7 +34,7 @@ class Chart(Struct, frozen=True):
     marks: bool = True
 
     def axes(self) -> tuple[Axis, Axis]:
-        """Those of x and y, with room for the goal unless it is far above every curve."""
+        """The x and y axes; the range includes the goal unless it is far above all curves."""
         points = [point for curve in self.curves for point in curve.points]
         heights = [y for _, y in points]
         if self.goal is not None and self.goal <= GOAL_ROOM * max(heights, default=0.0):
@@ -43,7 +43,7 @@ class Chart(Struct, frozen=True):
 
 
 def charts(report: Report) -> list[Chart]:
-    """Latency over throughput where there are several points, and the spread of latencies at each."""
+    """Latency over throughput if there are several load points, and the latency distribution at each."""
     goals = report.order.goals
     several = len(report.figures) > 1
     found = [

@@ -1,4 +1,4 @@
-"""How figures are written for people: on the terminal and on the page."""
+"""Text formatting of results, for the terminal and the HTML page."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ LATENCIES = (
 SPREAD = ("mean", "p50", "p90", "p95", "p99", "max")
 DEFINITIONS = (
     *((name, meaning) for name, _, meaning in LATENCIES),
-    ("due", "in a closed loop when a user's last answer ended, in the other forms when the schedule says so: "
-     "a late client or a full server is not left out (no coordinated omission); connecting counts"),
-    ("tokens/s", "output tokens of all requests that succeeded, by the time from when the first was due to "
-     "the last end, as the server's usage counts them"),
-    ("tokens/s of a user", "1 / TPOT of each request"),
-    ("goodput", "requests that met every goal, per second and as a share of all that were sent"),
-    ("refused", "answered with 429, 503 or 529; what failed otherwise counts as failed"),
+    ("due", "in a closed loop when the user's last answer ended, in open loops at the scheduled time: "
+     "delays of client and server are included (no coordinated omission), as is connecting"),
+    ("tokens/s", "output tokens of all successful requests, divided by the time from when the first was due "
+     "to the last end; counted by the server's usage"),
+    ("tokens/s per user", "1 / TPOT of each request"),
+    ("goodput", "requests that met every goal, per second and as a share of all requests sent"),
+    ("refused", "answered with 429, 503 or 529; other errors count as failed"),
 )  # fmt: skip
 
 
 def milliseconds(seconds: float) -> str:
-    """Three digits or more: 0.42, 12.3, 1,234."""
+    """At least three digits: 0.42, 12.3, 1,234."""
     return number(1000 * seconds)
 
 
 def number(value: float) -> str:
-    """Three digits or more."""
+    """At least three digits."""
     if value >= 100 or value == 0:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def latency_rows(figures: Figures) -> Iterator[tuple[str, ...]]:
-    """A row for each latency: its name, then the figures of `SPREAD` in milliseconds."""
+    """One row per latency: its name, then the percentiles of `SPREAD` in milliseconds."""
     for name, field, _ in LATENCIES:
         found: Distribution | None = getattr(figures, field)
         yield name, *("–" if found is None else milliseconds(getattr(found, rank)) for rank in SPREAD)

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: figures, charts, tables, settings, definitions."""
+"""A report as one self-contained HTML page: results, charts, tables, settings, definitions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STYLE = Path(__file__).with_name("html_report.css")
 
 
 def html(report: Report) -> str:
-    """The whole page. Whatever the server said is escaped."""
+    """The whole page. All text from the server is escaped."""
     title = escape(report.model)
     target, goals = report.order.target, goals_text(report.order.goals)
     return f"""<!doctype html>
@@ -38,12 +38,12 @@ def html(report: Report) -> str:
 <div class="tiles">{"".join(_tiles(report))}</div>
 {_notes(report.notes)}
 <h2>Curves</h2><div class="charts">{"".join(map(_chart, charts(report)))}</div>
-<h2>Points of load</h2><div class="card wide">{_points(report.figures)}</div>
+<h2>Load points</h2><div class="card wide">{_points(report.figures)}</div>
 <h2>Latencies in ms</h2><div class="card wide">{_latencies(report.figures)}</div>
 {_faults(report.figures)}
 <div class="pair"><div><h2>Settings</h2><div class="card">{_list(_settings(report))}</div></div>
 <div><h2>Clients ran on</h2><div class="card">{_list(_machine(report))}</div></div></div>
-<h2>What the words mean</h2><div class="card">{_list(DEFINITIONS)}</div>
+<h2>Definitions</h2><div class="card">{_list(DEFINITIONS)}</div>
 </main></body></html>
 """
 
@@ -52,13 +52,13 @@ def _tiles(report: Report) -> Iterable[str]:
     served = [one for one in report.figures if one.succeeded]
     if served:
         fastest = max(served, key=lambda one: one.output_tokens_per_s)
-        yield _tile("most output of the system", number(fastest.output_tokens_per_s), "tok/s", fastest)
+        yield _tile("highest system output", number(fastest.output_tokens_per_s), "tok/s", fastest)
         users = [(one.tokens_per_s_per_user.p50, one) for one in served if one.tokens_per_s_per_user]
         if users:
             speed, at = max(users, key=lambda pair: pair[0])
-            yield _tile("fastest for one user, median", number(speed), "tok/s", at)
+            yield _tile("fastest per user, median", number(speed), "tok/s", at)
         first, at = min(((one.ttft_s.p50, one) for one in served if one.ttft_s), key=lambda pair: pair[0])
-        yield _tile("soonest first token, median", milliseconds(first), "ms", at)
+        yield _tile("fastest first token, median", milliseconds(first), "ms", at)
         best = max(served, key=lambda one: one.goodput_per_s)
         yield _tile(
             f"best goodput ({best.good_share:.0%} good)", number(best.goodput_per_s), "requests/s", best
@@ -100,10 +100,10 @@ def _points(figures: Sequence[Figures]) -> str:
             "refused",
             "failed",
             "seconds",
-            "at most under way",
+            "max in flight",
             "prompt tokens",
         ),
-        *("requests/s", "tokens/s", "tokens/s of a user", "goodput/s", "good"),
+        *("requests/s", "tokens/s", "tokens/s per user", "goodput/s", "good"),
     )
     rows = [
         (
@@ -145,7 +145,7 @@ def _faults(figures: Sequence[Figures]) -> str:
     ]
     if not rows:
         return ""
-    table = _table(("at", "what", "requests", "the first one's message"), rows)
+    table = _table(("at", "what", "requests", "first message"), rows)
     return f'<h2>Refused and failed</h2><div class="card wide">{table}</div>'
 
 
@@ -166,7 +166,7 @@ def _machine(report: Report) -> Iterable[tuple[str, str]]:
     yield "Python", machine.python
     yield "headrace", report.version
     if report.server:
-        yield "the server says it is", report.server
+        yield "server", report.server
 
 
 def _list(pairs: Iterable[tuple[str, str]]) -> str:

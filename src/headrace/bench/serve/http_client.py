@@ -1,4 +1,4 @@
-"""A client that costs little: HTTP exchanges over raw sockets, for load far beyond what an SDK could make."""
+"""A low-overhead HTTP client over raw sockets, for loads beyond what an SDK can generate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 
 class Address(Struct, frozen=True):
-    """Where a server listens."""
+    """Host and port of a server."""
 
     host: str
     port: int
@@ -22,11 +22,11 @@ class Address(Struct, frozen=True):
 
 
 class Exchange(asyncio.Protocol, Struct, eq=False):
-    """One request on one connection, and what came back. Times are of `time.perf_counter`.
+    """One request on one connection, and its response. Times are of `time.perf_counter`.
 
-    `reads` has a time and the number of events of each read that completed one, `writes` counts the chunks
-    that the server framed; `body` is kept where `keep_body`, else only its last bytes. `lost` says that the
-    connection ended before the reply did, or that what came was not HTTP.
+    `reads` has the time and the number of events of each read that completed an event; `writes` counts the
+    chunks framed by the server; `body` is the whole body if `keep_body`, else its last bytes. `lost`: the
+    connection ended before the response did, or the data was not HTTP.
     """
 
     request: bytes
@@ -47,7 +47,7 @@ class Exchange(asyncio.Protocol, Struct, eq=False):
     _parser: httptools.HttpResponseParser | None = None
     _events: int = 0
 
-    # -- what asyncio calls -------------------------------------------------------------------------
+    # -- callbacks of asyncio -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
@@ -68,7 +68,7 @@ class Exchange(asyncio.Protocol, Struct, eq=False):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(lost=True)
 
-    # -- what the parser calls ----------------------------------------------------------------------
+    # -- callbacks of the parser ---------------------------------------------------------------------
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
@@ -80,7 +80,8 @@ class Exchange(asyncio.Protocol, Struct, eq=False):
         self.started.set()
 
     def on_body(self, data: bytes) -> None:
-        # An event ends with an empty line, which no JSON holds; the border of two reads may cut it.
+        # An event ends with an empty line, which does not occur in JSON; it may be split between two
+        # reads.
         before = self.body[-2:]
         self._events += _ends(before + data) - _ends(before)
         self.body_bytes += len(data)
@@ -95,21 +96,21 @@ class Exchange(asyncio.Protocol, Struct, eq=False):
     def on_message_complete(self) -> None:
         self._end(lost=False)
 
-    # -- what came ----------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------
 
     @property
     def events(self) -> int:
-        """Server-sent events so far."""
+        """Number of server-sent events so far."""
         return sum(count for _, count in self.reads)
 
     @property
     def event_times_s(self) -> list[float]:
-        """When each of them had come in whole."""
+        """When each event was complete."""
         return [at for at, count in self.reads for _ in range(count)]
 
     @property
     def gaps_s(self) -> list[float]:
-        """Seconds between reads that brought events."""
+        """Seconds between reads that completed events."""
         times = [at for at, _ in self.reads]
         return [after - before for before, after in itertools.pairwise(times)]
 
@@ -131,7 +132,7 @@ def _ends(data: bytes | bytearray) -> int:
 def http_request(
     address: Address, method: str, path: str, headers: Mapping[str, str], body: object = None
 ) -> bytes:
-    """The bytes of a request, with a body of JSON where there is one."""
+    """The bytes of a request, with a JSON body if `body` is given."""
     content = b"" if body is None else json.dumps(body).encode()
     host = f"[{address.host}]" if ":" in address.host else address.host
     lines = [f"{method} {path} HTTP/1.1", f"host: {host}:{address.port}", f"content-length: {len(content)}"]
@@ -141,7 +142,7 @@ def http_request(
 
 
 async def begin(address: Address, request: bytes, *, keep_body: bool = True) -> Exchange:
-    """Connect and send `request`; the reply arrives while the loop runs. Raises OSError."""
+    """Connect and send `request`; the response arrives while the event loop runs. Raises OSError."""
     loop = asyncio.get_running_loop()
     exchange = Exchange(request, keep_body)
     exchange.ended = loop.create_future()
@@ -150,7 +151,7 @@ async def begin(address: Address, request: bytes, *, keep_body: bool = True) -> 
 
 
 async def finish(exchange: Exchange, timeout_s: float = 300.0) -> Exchange:
-    """Wait for the end of the reply, or of the connection. Raises TimeoutError, and then hangs up."""
+    """Wait for the end of the response. Raises TimeoutError after closing the connection."""
     assert exchange.ended is not None
     try:
         await asyncio.wait_for(exchange.ended, timeout_s)
@@ -163,5 +164,5 @@ async def finish(exchange: Exchange, timeout_s: float = 300.0) -> Exchange:
 async def fetch(
     address: Address, request: bytes, *, keep_body: bool = True, timeout_s: float = 300.0
 ) -> Exchange:
-    """A whole exchange."""
+    """A complete exchange."""
     return await finish(await begin(address, request, keep_body=keep_body), timeout_s)

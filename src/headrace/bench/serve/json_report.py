@@ -1,4 +1,4 @@
-"""A report as JSON: figures with their units in their names, settings, machine, notes; never the key."""
+"""A report as JSON: results with units in their names, settings, machine, notes; never the API key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def document(report: Report) -> dict[str, Any]:
 
 
 def settings(order: BenchConfig, model: str) -> dict[str, Any]:
-    """What the load was, under the names of the command's flags."""
+    """The load settings, under the names of the command's flags."""
     return {
         "url": order.target.url,
         "endpoint": order.target.endpoint,

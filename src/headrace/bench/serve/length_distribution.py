@@ -1,4 +1,4 @@
-"""How many tokens prompts and answers have: one number, or numbers drawn from a distribution by a seed."""
+"""Lengths of prompts and answers in tokens: a constant, or a seeded distribution."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ MAX_TOKENS = 2**20
 
 
 class Lengths(Struct, frozen=True):
-    """Token counts, at least 1: `first` alone, uniform from `first` to `second`, or normal with mean `first`
-    and standard deviation `second`."""
+    """Token counts, at least 1: the constant `first`, uniform from `first` to `second`, or normal with
+    mean `first` and standard deviation `second`.
+    """
 
     form: Literal["fixed", "uniform", "normal"]
     first: int
     second: int = 0
 
     def draw(self, rng: np.random.Generator) -> int:
-        """One of them."""
+        """Draw one length."""
         if self.form == "uniform":
             return int(rng.integers(self.first, self.second + 1))
         if self.form == "normal":
@@ -36,7 +37,7 @@ class Lengths(Struct, frozen=True):
 
 
 def parse_lengths(text: str, param: str) -> Lengths:
-    """`512`, `128:1024` (uniform) or `512~100` (normal). Raises UsageError that names `param`."""
+    """Parse `512`, `128:1024` (uniform) or `512~100` (normal). Raises UsageError that names `param`."""
     flag = "--" + param.replace("_", "-")
     found = _FORMS.fullmatch(text.strip())
     if found is None:

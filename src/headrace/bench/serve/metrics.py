@@ -1,7 +1,7 @@
-"""From outcomes to figures: latencies and their percentiles, throughput, goodput, errors.
+"""Metrics from outcomes: latency percentiles, throughput, goodput, errors.
 
-The definitions are those of vLLM's and NVIDIA's benchmarks (`vllm bench serve`, genai-perf). Latencies are of
-requests that succeeded; goodput (Zhong et al., DistServe, 2024) counts the others as misses.
+Definitions follow vLLM's and NVIDIA's benchmarks (`vllm bench serve`, genai-perf). Latencies are of
+successful requests; goodput (Zhong et al., DistServe, 2024) counts failed requests as misses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 class Distribution(Struct, frozen=True):
-    """Of a figure over requests (or gaps): percentiles are interpolated linearly, as NumPy does."""
+    """Statistics over requests (or gaps); percentiles are interpolated linearly, as in NumPy."""
 
     mean: float
     p50: float
@@ -32,14 +32,14 @@ class Distribution(Struct, frozen=True):
 
 
 class Goals(Struct, frozen=True, kw_only=True):
-    """What a request must stay within to be good, in seconds; None is no goal."""
+    """Maximum latencies of a good request, in seconds; None means no goal."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
     e2e_s: float | None = None
 
     def met_by(self, outcome: Outcome) -> bool:
-        """Whether it succeeded within all of them. One token has no time per token, and meets any."""
+        """True if the request succeeded within all goals. One token has no TPOT and meets any TPOT goal."""
         if outcome.fault is not None:
             return False
         found = (outcome.ttft_s, outcome.tpot_s or 0.0, outcome.e2e_s)
@@ -48,7 +48,7 @@ class Goals(Struct, frozen=True, kw_only=True):
 
 
 class FaultCount(Struct, frozen=True):
-    """Requests that went wrong in one way, with the first one's message."""
+    """Number of requests with one kind of error, and the first message."""
 
     kind: str
     count: int
@@ -57,13 +57,13 @@ class FaultCount(Struct, frozen=True):
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """What the clients saw at one point of load.
+    """Results of one load point, measured at the clients.
 
-    `duration_s` is from when the first request was due to the end of the last. `output_tokens_per_s` (of the
-    system) and `requests_per_s` are of requests that succeeded; `tokens_per_s_per_user` is 1 / TPOT of each.
-    `goodput_per_s` are requests per second that met every goal, `good_share` their share of all that were
-    sent. `send_delay_s` is how late the client itself was. Where the server did not say how many tokens an
-    answer had, events were counted, and `tokens_reported` is false.
+    `duration_s` is from when the first request was due to the end of the last. `output_tokens_per_s` (of
+    the system) and `requests_per_s` count successful requests; `tokens_per_s_per_user` is 1 / TPOT of each.
+    `goodput_per_s` is requests per second that met every goal, `good_share` their share of all requests
+    sent. `send_delay_s` is the client's own delay. If the server did not report the number of output
+    tokens, events were counted and `tokens_reported` is false.
     """
 
     point: Point
@@ -92,7 +92,7 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 def distribution(values: Sequence[float]) -> Distribution | None:
-    """None of no values."""
+    """None if there are no values."""
     if not values:
         return None
     array = np.asarray(values)
@@ -110,7 +110,7 @@ def distribution(values: Sequence[float]) -> Distribution | None:
 
 
 def figures(point: Point, outcomes: Sequence[Outcome], goals: Goals) -> Figures:
-    """The figures of one or more outcomes."""
+    """The metrics of one or more outcomes."""
     good = [one for one in outcomes if one.fault is None]
     tpots = [one.tpot_s for one in good if one.tpot_s is not None]
     duration_s = max(one.ended_s for one in outcomes) - min(one.due_s for one in outcomes)
@@ -147,7 +147,7 @@ def figures(point: Point, outcomes: Sequence[Outcome], goals: Goals) -> Figures:
 
 
 def _faults(outcomes: Sequence[Outcome]) -> tuple[FaultCount, ...]:
-    """The commonest first."""
+    """Most frequent first."""
     faults = [one.fault for one in outcomes if one.fault is not None]
     first = {fault.kind: fault for fault in reversed(faults)}
     counts = Counter(fault.kind for fault in faults)
@@ -158,7 +158,7 @@ def _faults(outcomes: Sequence[Outcome]) -> tuple[FaultCount, ...]:
 
 
 def _peak_in_flight(outcomes: Sequence[Outcome]) -> int:
-    """The most requests that were under way at a time; one that ends when another begins makes way for it."""
+    """Maximum number of requests in flight; one that ends exactly when another begins does not overlap."""
     changes = sorted([(one.sent_s, 1) for one in outcomes] + [(one.ended_s, -1) for one in outcomes])
     peak = now = 0
     for _, change in changes:

@@ -1,4 +1,4 @@
-"""Colors of curves on light and on dark ground: percentiles apart, levels of load in one ramp."""
+"""Curve colors for light and dark backgrounds: distinct colors for percentiles, one ramp for load levels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.bench.serve.chart_data import Chart
 
 
 class Color(Struct, frozen=True):
-    """The same curve on a light and on a dark ground."""
+    """One color on a light and on a dark background."""
 
     light: str
     dark: str
@@ -30,7 +30,7 @@ _RAMP = (
 
 
 def curve_colors(chart: Chart) -> Sequence[Color]:
-    """One color for each curve of a chart; more levels than there are colors share neighboring ones."""
+    """One color per curve of a chart; if there are more levels than colors, neighboring levels share one."""
     count = len(chart.curves)
     if chart.marks:
         return _APART[:count]

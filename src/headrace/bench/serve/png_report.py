@@ -1,4 +1,4 @@
-"""The latency-throughput curve as a PNG, drawn by matplotlib."""
+"""The latency-throughput curve as a PNG, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GOAL = "#c2410c"
 
 
 def write_png(report: Report, path: Path) -> None:
-    """Draw the report's charts side by side. Raises UsageError without matplotlib, OSError."""
+    """Draw the report's charts in one row. Raises UsageError without matplotlib, OSError."""
     shown = [chart for chart in charts(report) if any(curve.points for curve in chart.curves)]
     columns = min(COLUMNS, max(1, len(shown)))
     rows = max(1, -(-len(shown) // columns))

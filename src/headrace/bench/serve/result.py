@@ -1,4 +1,4 @@
-"""What became of one request: when its output arrived, how many tokens it was, or what went wrong."""
+"""Result of one request: arrival times of its output, token counts, or the error."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ from headrace.bench.serve.http_client import Exchange
 
 _EVENT_END = re.compile(rb"\n\r?\n")
 REFUSALS = ("http 429", "http 503", "http 529")
-"""What servers answer when they have too much to do: rate limits and overload."""
+"""Statuses of rejected requests: rate limits and overload."""
 
 
 class RequestError(Struct, frozen=True):
-    """`kind` is what errors are counted by: connection, timeout, cut off, http STATUS, stream error,
-    malformed, empty. `message` is the server's or the operating system's."""
+    """`kind` is the key for counting: connection, timeout, cut off, http STATUS, stream error, malformed,
+    empty. `message` is the server's or the operating system's.
+    """
 
     kind: str
     message: str
 
     @property
     def refused(self) -> bool:
-        """The server had too much to do."""
+        """True if the server rejected the request because of load."""
         return self.kind in REFUSALS
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """Times in seconds of one monotonic clock. `due_s` is when the request was to be sent, `sent_s` when its
-    connection was asked for; `output_s` are the arrivals of events that carried output (text, reasoning, a
-    tool call), `ended_s` is the end. `prompt_tokens` and `cached_tokens` are as the server reports them."""
+    """Times in seconds of one monotonic clock. `due_s` is when the request should be sent, `sent_s` when
+    its connection was opened; `output_s` are arrival times of events with output (text, reasoning, a
+    tool call), `ended_s` is the end. `prompt_tokens` and `cached_tokens` are as reported by the
+    server.
+    """
 
     due_s: float
     sent_s: float
@@ -46,12 +49,12 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     @property
     def ttft_s(self) -> float:
-        """Time to first token: from when it was due to the first output."""
+        """Time to first token: from when the request was due to the first output."""
         return self.output_s[0] - self.due_s
 
     @property
     def e2e_s(self) -> float:
-        """End-to-end latency: from when it was due to the last output."""
+        """End-to-end latency: from when the request was due to the last output."""
         return self.output_s[-1] - self.due_s
 
     @property
@@ -63,7 +66,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     @property
     def itl_s(self) -> list[float]:
-        """Inter-token latencies: each gap between events with output, however many tokens an event brings."""
+        """Inter-token latencies: the gaps between events with output, however many tokens an event has."""
         return [after - before for before, after in itertools.pairwise(self.output_s)]
 
 
@@ -105,7 +108,7 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
 class _Read(Struct):
-    """What a stream said so far."""
+    """Contents of a stream so far."""
 
     output_s: list[float]
     usage: _Usage | None = None
@@ -133,7 +136,7 @@ def outcome_of(exchange: Exchange, due_s: float, sent_s: float) -> Outcome:
 
 def _fault(exchange: Exchange, read: _Read) -> RequestError | None:
     if exchange.lost and not exchange.status:
-        return RequestError("cut off", "the connection ended before an answer")
+        return RequestError("cut off", "the connection ended before the answer")
     if exchange.status != 200:
         return RequestError(f"http {exchange.status}", error_message(bytes(exchange.body)))
     fault = _read_stream(exchange, read)
@@ -151,7 +154,7 @@ def _read_stream(exchange: Exchange, read: _Read) -> RequestError | None:
     for at, event in zip(exchange.event_times_s, events, strict=False):
         for line in event.splitlines():
             if not line.startswith(b"data:"):
-                continue  # comments that keep a connection open, names of events
+                continue  # keep-alive comments, event names
             data = line.removeprefix(b"data:").strip()
             if data == b"[DONE]":
                 read.done = True
@@ -169,7 +172,7 @@ def _read_stream(exchange: Exchange, read: _Read) -> RequestError | None:
 
 
 def error_message(body: bytes) -> str:
-    """What an error says: OpenAI's form, FastAPI's `detail`, or the beginning of whatever came."""
+    """The error text: OpenAI's format, FastAPI's `detail`, or the beginning of the body."""
     try:
         found: Any = msgspec.json.decode(body)
         error = found.get("error", found.get("detail", found))

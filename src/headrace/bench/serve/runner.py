@@ -1,4 +1,4 @@
-"""A session of `headrace bench serve`: the server is asked, then each point of load run and reckoned up."""
+"""Runs `headrace bench serve`: queries the server, runs each load point, and computes the report."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ from headrace.bench.serve.workload import (
 from headrace.errors import UsageError
 from headrace.executors.machine_limits import cpu_name
 
-MIN_REQUESTS = 16  # of a point, unless told
+MIN_REQUESTS = 16  # default per point
 REQUESTS_PER_USER = 4
 OPEN_REQUESTS = 100
 DEFAULT_TIMEOUT_S = 600.0
 LENGTH_TOLERANCE = 0.02
 LATE_S = 0.05
 CACHED_SHARE = 0.02
-_WARM_UP = 10**6  # the number of a point's warm-up: its words are no other's
+_WARM_UP = 10**6  # point index of warm-ups: no other point has the same words
 
 
 class BenchConfig(Struct, frozen=True, kw_only=True):
-    """What is to be measured.
+    """What to measure.
 
-    `requests` of each point; None: as many as the trace has, or enough for the level. `warmup` requests come
-    before each point and are not counted. `body` goes into every request, where a None takes a field out.
+    `requests` is per point; None: as many as the trace has, or enough for the load level. `warmup` requests
+    precede each point and are not counted. `body` is merged into every request; None removes a field.
     """
 
     target: Target
@@ -80,7 +80,7 @@ class BenchConfig(Struct, frozen=True, kw_only=True):
                 raise UsageError(f"--{flag} must be above 0", param=name)
 
     def count(self, point: Point) -> int:
-        """Requests of one point."""
+        """Number of requests of one point."""
         trace = len(self.workload.requests) if isinstance(self.workload, TraceWorkload) else None
         if point.form == "concurrency":
             count = self.requests or max(MIN_REQUESTS, REQUESTS_PER_USER * int(point.level))
@@ -90,7 +90,7 @@ class BenchConfig(Struct, frozen=True, kw_only=True):
 
 
 class Machine(Struct, frozen=True):
-    """Where the clients ran; the server too, where it is on the same machine."""
+    """The machine of the clients, and of the server if it is local."""
 
     cpu: str
     cores: int
@@ -100,7 +100,7 @@ class Machine(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What was measured, how and where. `notes` say what was assumed, and what to beware of."""
+    """Results, method and machine. `notes` lists assumptions and warnings."""
 
     order: BenchConfig
     model: str
@@ -114,7 +114,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 class ProgressCallback(Protocol):
-    """Told what is being done, and how many requests of it have ended."""
+    """Called with the current phase, and with how many of its requests have ended."""
 
     def __call__(self, label: str, done: int, total: int) -> None: ...
 
@@ -122,12 +122,12 @@ class ProgressCallback(Protocol):
 async def bench_serve(
     order: BenchConfig, progress: ProgressCallback, each: Callable[[Figures], None] = lambda figures: None
 ) -> Report:
-    """Run every point; `each` gets its figures as soon as they are there.
+    """Run all points; `each` is called with a point's results as soon as they are available.
 
-    Raises ServerError where the server cannot be reached or refuses the very first request.
+    Raises ServerError if the server cannot be reached or rejects the very first request.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    progress("asking the server", 0, 1)
+    progress("querying the server", 0, 1)
     model = await chosen_model(order.target, order.model)
     counted = not isinstance(order.workload, DatasetWorkload)
     lexicon = await read_lexicon(order.target, model) if counted else ASSUMED
@@ -161,7 +161,7 @@ async def bench_serve(
 
 
 def this_machine() -> Machine:
-    """Facts on the machine of this process."""
+    """Properties of this machine."""
     return Machine(
         cpu_name(),
         os.cpu_count() or 1,
@@ -172,7 +172,7 @@ def this_machine() -> Machine:
 
 
 def request_body(order: BenchConfig, model: str, ask: LoadRequest) -> dict[str, Any]:
-    """The JSON of one request: greedy, streamed, with usage, and what the order puts in or takes out."""
+    """The JSON of one request: greedy, streamed, with usage, plus the configured changes."""
     body = ask.body(model, order.target.endpoint)
     body |= {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
     body |= {"ignore_eos": True} if order.ignore_eos else {}
@@ -211,9 +211,9 @@ async def _warm_up(
 
 
 async def _first_request(order: BenchConfig, model: str, lexicon: SyntheticText) -> Exchange:
-    """One short answer, so that what is wrong with every request is said before the load begins."""
+    """One short request, to report errors that would affect every request before the load begins."""
     workload = order.workload
-    if isinstance(workload, TraceWorkload):  # its first request may be longer than the context
+    if isinstance(workload, TraceWorkload):  # the trace's first request may exceed the context
         workload = replace(workload, requests=(min(workload.requests, key=lambda one: one.prompt_tokens),))
     (ask,) = workload.asks(lexicon, 1, seed=order.seed, point=_WARM_UP)
     short = LoadRequest(ask.prompt, min(ask.output_tokens, 4))
@@ -223,7 +223,7 @@ async def _first_request(order: BenchConfig, model: str, lexicon: SyntheticText)
     if exchange.status != 200:
         said = f"{exchange.status}: {error_message(bytes(exchange.body))}"
         raise ServerError(
-            f"{order.target.url} refused the first request ({said}); {await _remedy(order, exchange)}"
+            f"{order.target.url} rejected the first request ({said}); {await _remedy(order, exchange)}"
         )
     fault = outcome_of(exchange, exchange.sent_s, exchange.sent_s).fault
     if fault is not None:
@@ -252,15 +252,13 @@ def _assumptions(order: BenchConfig, lexicon: SyntheticText) -> list[str]:
     if isinstance(order.workload, DatasetWorkload):
         most = max(order.count(point) for point in order.points) + order.warmup
         if len(order.points) > 1 or order.warmup or most > len(order.workload.prompts):
-            notes.append(
-                "the prompts of the file are asked more than once: a server that caches prefixes knows them"
-            )
+            notes.append("prompts of the file are sent more than once: prefix caches will have hits")
     if isinstance(order.workload, TraceWorkload) and order.workload.left_out:
         left, kept = order.workload.left_out, len(order.workload.requests)
         notes.append(f"--longest left out {left:,} requests of the trace's {left + kept:,}")
     if not isinstance(order.workload, DatasetWorkload) and not lexicon.counted:
         notes.append(
-            "the server has no /tokenize: one word was taken for one token when prompts were made up; "
+            "the server has no /tokenize: synthetic prompts assume one token per word; "
             "prompt tokens in the report are the server's own count"
         )
     return notes
@@ -284,8 +282,8 @@ def _remarks(done: Sequence[Figures], wanted_tokens: int, *, new_words: bool) ->
     )
     if new_words and cached_tokens > CACHED_SHARE * prompt_tokens:
         notes.append(
-            f"the server had {cached_tokens / prompt_tokens:.0%} of the made-up prompts in its cache: it has "
-            "seen this seed before, take another --seed"
+            f"the server had {cached_tokens / prompt_tokens:.0%} of the synthetic prompts in its cache: it "
+            "has seen this seed before, use another --seed"
         )
     for one in done:
         if one.send_delay_s is not None and one.send_delay_s.p99 > LATE_S:

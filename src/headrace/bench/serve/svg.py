@@ -1,4 +1,4 @@
-"""A chart as SVG inside a page: its colors follow the reader's light or dark screen."""
+"""A chart as inline SVG; its colors follow the reader's light or dark color scheme."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from headrace.bench.serve.chart_data import Chart, Curve
 from headrace.bench.serve.palette import Color, curve_colors
 
 WIDTH, HEIGHT = 380, 260
-LEFT, RIGHT, TOP, BOTTOM = 44, 14, 14, 42  # around the plot
+LEFT, RIGHT, TOP, BOTTOM = 44, 14, 14, 42  # margins around the plot
 
 
 def svg(chart: Chart) -> str:
-    """An <svg> that scales with its place. Points tell their numbers when they are pointed at."""
+    """An <svg> that scales with its container. Points show their values on hover."""
     across, up = chart.axes()
     parts = [_grid(chart, across, up)]
     if chart.goal is not None and chart.goal <= up.high:
@@ -27,7 +27,7 @@ def svg(chart: Chart) -> str:
 
 
 def legend(chart: Chart) -> str:
-    """The names of the curves beside their colors; nothing where there is one."""
+    """The names of the curves with their colors; empty for a single curve."""
     if len(chart.curves) < 2:
         return ""
     names = (

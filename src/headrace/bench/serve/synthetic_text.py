@@ -1,4 +1,4 @@
-"""Words that a server counts as so many tokens, from which texts of a wanted length are made."""
+"""Synthetic text: words with known token counts, from which texts of a given length are made."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ _PLAIN = (
     "there if more out up into do any your what has man could other than our some very time about"
 )
 WORDS = tuple(_PLAIN.split())
-FIRST = "a"  # what every made-up text begins with
+FIRST = "a"  # first word of every synthetic text
 _REPEATS = 8
 
 
 class SyntheticText(Struct, frozen=True):
-    """`costs[i]` tokens for `words[i]` after a space, and `base_tokens` for a prompt that is only `FIRST`,
-    with what the server adds to it: marks of the beginning, a chat template. `counted` says that these are
-    the server's own counts; otherwise a word is taken for a token."""
+    """`costs[i]` tokens for `words[i]` after a space, and `base_tokens` for a prompt with only `FIRST`,
+    including what the server adds (BOS token, chat template). `counted`: these are the server's own
+    counts; otherwise one word is assumed to be one token.
+    """
 
     words: tuple[str, ...]
     costs: tuple[int, ...]
@@ -30,13 +31,13 @@ class SyntheticText(Struct, frozen=True):
     counted: bool
 
     def words_of(self, tokens: int, rng: np.random.Generator) -> list[str]:
-        """Random words of so many tokens, or as few less as the dearest word allows."""
+        """Random words with this many tokens, or fewer by less than the longest word's count."""
         words: list[str] = []
         while tokens > 0:
             fitting = [index for index, cost in enumerate(self.costs) if cost <= tokens]
             if not fitting:
                 break
-            if len(fitting) == len(self.costs):  # draw all at once as long as any word fits
+            if len(fitting) == len(self.costs):  # draw many in one call as long as any word fits
                 fitting = rng.integers(0, len(self.costs), max(1, tokens // max(self.costs))).tolist()
             else:
                 fitting = [int(rng.choice(fitting))]
@@ -46,16 +47,18 @@ class SyntheticText(Struct, frozen=True):
 
 
 def text_of(words: Iterable[str]) -> str:
-    """The text that a lexicon's words make."""
+    """The text of a list of words."""
     return " ".join([FIRST, *words])
 
 
 ASSUMED = SyntheticText(WORDS, (1,) * len(WORDS), 1, counted=False)
-"""Where nothing is known of a server's tokenizer."""
+"""Assumption if the server has no tokenizer endpoint."""
 
 
 async def read_lexicon(target: Target, model: str) -> SyntheticText:
-    """Ask the server's /tokenize what each word costs; `ASSUMED` where it has none. Raises ServerTrouble."""
+    """Measure the token counts of words with the server's /tokenize; `ASSUMED` without. Raises
+    ServerError.
+    """
     single = await count_tokens(target, model, FIRST)
     if single is None:
         return ASSUMED
@@ -64,7 +67,7 @@ async def read_lexicon(target: Target, model: str) -> SyntheticText:
     for word in WORDS:
         count = await count_tokens(target, model, text_of([word] * _REPEATS))
         cost, rest = divmod((count or 0) - single, _REPEATS)
-        if cost > 0 and rest == 0:  # otherwise it depends on its neighbors
+        if cost > 0 and rest == 0:  # otherwise the count depends on neighboring words
             costs[word] = cost
     if not costs:
         return ASSUMED

@@ -1,4 +1,4 @@
-"""The server under load: its address, its key, what it serves, and how it counts tokens."""
+"""The server under load: address, API key, models, and token counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msgspec import Struct
 from headrace.bench.serve.http_client import Address, Exchange, fetch, http_request
 from headrace.errors import HeadraceError, UsageError
 
-ANSWER_S = 60.0  # for what is asked outside the load
+ANSWER_S = 60.0  # timeout of requests outside the load
 API_ROOT = "/v1"
 MODELS = "/models"
 KEY_STATUS = (401, 403)
@@ -25,11 +25,11 @@ PATHS: Mapping[Endpoint, str] = {"chat": "/chat/completions", "completions": "/c
 
 
 class ServerError(HeadraceError):
-    """The server under load cannot be reached, or does not do what the bench needs of it."""
+    """The server under load cannot be reached, or lacks something that the benchmark needs."""
 
 
 class Target(Struct, frozen=True):
-    """A server of OpenAI's API: `root` is the path that `/chat/completions` is appended to."""
+    """An OpenAI-compatible server: `root` is the path to which `/chat/completions` is appended."""
 
     address: Address
     root: str
@@ -38,43 +38,42 @@ class Target(Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """Where requests go, without the key."""
+        """URL of the requests, without the key."""
         scheme = "https" if self.address.tls else "http"
         host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
         return f"{scheme}://{host}:{self.address.port}{self.root}"
 
     def request(self, path: str, body: object = None) -> bytes:
-        """The bytes of a request: POST where there is a body."""
+        """The bytes of a request: POST if there is a body."""
         headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         method = "GET" if body is None else "POST"
         return http_request(self.address, method, path, headers, body)
 
 
 def parse_target(url: str, endpoint: Endpoint, api_key: str | None = None) -> Target:
-    """The target of a URL such as `http://127.0.0.1:8080`: a path is kept as it is, none means `/v1`.
+    """The target of a URL such as `http://127.0.0.1:8080`: a given path is kept, the default is `/v1`.
 
-    Raises UsageError for what is no such URL, and for a key that no header can hold.
+    Raises UsageError for an invalid URL, and for a key that is not a valid header value.
     """
     try:
         parts = urlsplit(url)
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     except ValueError as error:
-        raise UsageError(f"{url!r} is no URL ({error}); write for example http://127.0.0.1:8080") from None
+        raise UsageError(f"{url!r} is not a URL ({error}); write for example http://127.0.0.1:8080") from None
     if port is None or not parts.hostname or parts.query or parts.fragment or parts.username:
         raise UsageError(
             f"{url!r} is not of the form http://HOST:PORT[/PATH] or https://…; "
             "write for example http://127.0.0.1:8080"
         )
     if api_key and not (api_key.isascii() and api_key.isprintable()):
-        raise UsageError("the API key has characters that no HTTP header can hold", param="api_key")
+        raise UsageError("the API key has characters that an HTTP header cannot contain", param="api_key")
     tls = ssl.create_default_context() if parts.scheme == "https" else None
     root = parts.path.rstrip("/") or API_ROOT
     return Target(Address(parts.hostname, port, tls), root, endpoint, api_key)
 
 
 async def chosen_model(target: Target, wanted: str | None) -> str:
-    """`wanted`, or else the first that the server lists. Raises ServerError, and UsageError where it has no
-    list."""
+    """`wanted`, or the first model of the server's list. Raises ServerError; UsageError without a list."""
     if wanted is not None:
         return wanted
     exchange = await call(target, target.root + MODELS)
@@ -91,7 +90,7 @@ async def chosen_model(target: Target, wanted: str | None) -> str:
 
 
 async def served_models(target: Target) -> list[str]:
-    """The names of GET /models; none where the server has no such list. Raises ServerError."""
+    """The names from GET /models; empty if the server has no such endpoint. Raises ServerError."""
     return _names(await call(target, target.root + MODELS))
 
 
@@ -103,7 +102,7 @@ def _names(exchange: Exchange) -> list[str]:
 
 
 async def call(target: Target, path: str, body: object = None, *, timeout_s: float = ANSWER_S) -> Exchange:
-    """One exchange outside the load; ServerError where there is no whole answer."""
+    """One exchange outside the load; ServerError if there is no complete response."""
     request = target.request(path, body)
     try:
         exchange = await asyncio.wait_for(fetch(target.address, request, timeout_s=timeout_s), timeout_s)
@@ -115,16 +114,17 @@ async def call(target: Target, path: str, body: object = None, *, timeout_s: flo
         ) from None
     if exchange.lost:
         raise ServerError(
-            f"what answers at {target.url} hung up or speaks no HTTP/1.1: check host, port and scheme"
+            f"the server at {target.url} closed the connection or does not speak HTTP/1.1: "
+            "check host, port and scheme"
         )
     return exchange
 
 
 async def count_tokens(target: Target, model: str, text: str, *, chat: bool = False) -> int | None:
-    """How many tokens the server's own /tokenize finds in a text, or in a conversation of that one message.
+    """Number of tokens of a text, or of a conversation with that one message, by the server's /tokenize.
 
-    None where it has no such endpoint. vLLM, SGLang and headrace take `prompt` or `messages`, llama.cpp
-    `content`; it lies beside `/v1`, not below it.
+    None if there is no such endpoint. vLLM, SGLang and headrace take `prompt` or `messages`, llama.cpp
+    takes `content`; the endpoint is next to `/v1`, not below it.
     """
     path = target.root.removesuffix(API_ROOT) + "/tokenize"
     content = [{"role": "user", "content": text}]
@@ -137,7 +137,7 @@ async def count_tokens(target: Target, model: str, text: str, *, chat: bool = Fa
 
 
 def _token_count(exchange: Exchange) -> int | None:
-    """None also of no tokens: those of a field that the server does not know."""
+    """None also for no tokens: the server then ignored an unknown field."""
     if exchange.status != 200:
         return None
     try:

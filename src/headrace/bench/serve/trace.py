@@ -1,4 +1,4 @@
-"""Traces of real servers: when requests came, how long they were, and which beginnings they shared."""
+"""Traces of production servers: arrival times, lengths, and shared prefixes of requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from headrace.errors import UsageError
 
-BLOCK_TOKENS = 512  # of Mooncake's hash ids
+BLOCK_TOKENS = 512  # per hash id of Mooncake
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 FORMATS = (
     f"known are Azure's CSV ({','.join(AZURE_COLUMNS)}) and Mooncake's JSON lines "
@@ -23,8 +23,9 @@ FORMATS = (
 
 
 class TraceRequest(Struct, frozen=True):
-    """One request of a trace. `blocks` are ids of the prompt's blocks of `BLOCK_TOKENS` tokens, the last one
-    perhaps shorter: equal ids stand for equal text."""
+    """One request of a trace. `blocks` are ids of the prompt's blocks of `BLOCK_TOKENS` tokens (the last
+    may be shorter); equal ids mean equal text.
+    """
 
     at_s: float
     prompt_tokens: int
@@ -33,7 +34,7 @@ class TraceRequest(Struct, frozen=True):
 
 
 def read_trace(path: Path) -> list[TraceRequest]:
-    """The requests of a trace, from time 0 on. Raises UsageError with what is wrong where.
+    """The requests of a trace, with the first at time 0. Raises UsageError with line and cause.
 
     Azure: https://github.com/Azure/AzurePublicDataset (Patel et al., Splitwise, 2024). Mooncake:
     https://github.com/kvcache-ai/Mooncake (Qin et al., FAST 2025).
@@ -61,7 +62,7 @@ def read_trace(path: Path) -> list[TraceRequest]:
 
 
 def _format(path: Path, lines: Sequence[str]) -> tuple[Callable[[str], TraceRequest], int]:
-    """What reads a line, and how many lines stand before the first request."""
+    """The parser of a line, and the number of header lines."""
     head = lines[0].strip() if lines else ""
     if tuple(head.split(",")) == AZURE_COLUMNS:
         return _azure, 1
@@ -74,7 +75,7 @@ def _azure(line: str) -> TraceRequest:
     at, prompt, output = line.split(",")
     when = datetime.fromisoformat(at).replace(
         tzinfo=UTC
-    )  # a trace's zone does not matter, jumps of ours would
+    )  # the trace's time zone is irrelevant, but DST jumps of a local zone would matter
     return TraceRequest(when.timestamp(), int(prompt), int(output))
 
 
@@ -93,6 +94,6 @@ def _check(request: TraceRequest, before: Sequence[TraceRequest]) -> None:
     if request.prompt_tokens < 1 or request.output_tokens < 1:
         raise ValueError("token counts must be at least 1")
     if before and request.at_s < before[-1].at_s:
-        raise ValueError("the time lies before that of the request before")
+        raise ValueError("the time is before that of the previous request")
     if request.blocks and len(request.blocks) != -(-request.prompt_tokens // BLOCK_TOKENS):
         raise ValueError(f"{len(request.blocks)} hash ids for {request.prompt_tokens} tokens")

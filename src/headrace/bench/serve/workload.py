@@ -1,4 +1,4 @@
-"""What is asked: prompts made up, from a file, or of a trace's lengths, and how much each may answer."""
+"""Requests of the load: synthetic prompts, prompts from a file, or lengths from a trace."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from headrace.bench.serve.trace import BLOCK_TOKENS, TraceRequest
 from headrace.errors import UsageError
 
 PROMPT_FIELDS = (
-    "each line is an object with prompt, messages or turns (the first is asked), and perhaps max_tokens"
+    "each line is an object with prompt, messages or turns (the first is used), and optionally max_tokens"
 )
 
 Messages = Sequence[Mapping[str, Any]]
 
 
 class LoadRequest(Struct, frozen=True):
-    """One request: a text or a conversation, and the most tokens of the answer. `wanted_tokens` is how long a
-    prompt was made, `at_s` when a trace sends it."""
+    """One request: a text or a conversation, and the maximum tokens of the answer. `wanted_tokens` is the
+    intended prompt length, `at_s` the send time in a trace.
+    """
 
     prompt: str | Messages
     output_tokens: int
@@ -34,21 +35,22 @@ class LoadRequest(Struct, frozen=True):
     at_s: float = 0.0
 
     def body(self, model: str, endpoint: Endpoint) -> dict[str, Any]:
-        """The fields of this request alone."""
+        """The fields specific to this request."""
         chat = [{"role": "user", "content": self.prompt}] if isinstance(self.prompt, str) else self.prompt
         asked = {"messages": chat} if endpoint == "chat" else {"prompt": self.prompt}
         return {"model": model, **asked, "max_tokens": self.output_tokens}
 
 
 class SyntheticWorkload(Struct, frozen=True):
-    """Prompts and answers of drawn lengths. The n-th request of every point is equally long; its words are
-    new in each, so that no prefix cache knows them."""
+    """Prompts and answers of random lengths. The n-th request of every point has the same length but new
+    words, so that a prefix cache has no hits.
+    """
 
     prompt_tokens: Lengths
     output_tokens: Lengths
 
     def asks(self, lexicon: SyntheticText, count: int, *, seed: int, point: int) -> list[LoadRequest]:
-        """`count` of them."""
+        """The first `count` requests."""
         lengths, words = np.random.default_rng([seed, 1]), np.random.default_rng([seed, 2, point])
         return [
             _made_up(lexicon, self.prompt_tokens.draw(lengths), self.output_tokens.draw(lengths), words)
@@ -57,26 +59,27 @@ class SyntheticWorkload(Struct, frozen=True):
 
 
 class DatasetWorkload(Struct, frozen=True):
-    """The prompts of a JSONL file, in its order and from its beginning again where it ends."""
+    """The prompts of a JSONL file, in order, repeated from the beginning if necessary."""
 
     path: Path
     prompts: tuple[LoadRequest, ...]
 
     def asks(self, lexicon: SyntheticText, count: int, *, seed: int, point: int) -> list[LoadRequest]:
-        """`count` of them; the same for every point."""
+        """The first `count` requests; the same for every point."""
         return [self.prompts[index % len(self.prompts)] for index in range(count)]
 
 
 class TraceWorkload(Struct, frozen=True):
-    """Requests of a trace's lengths. Where it has blocks, equal ones are equal words, so that prompts share
-    the beginnings that they shared there. `left_out` requests of the trace were not wanted."""
+    """Requests with a trace's lengths. If the trace has blocks, equal blocks become equal words, so that
+    prompts share the same prefixes. `left_out` requests of the trace were excluded.
+    """
 
     path: Path
     requests: tuple[TraceRequest, ...]
     left_out: int = 0
 
     def asks(self, lexicon: SyntheticText, count: int, *, seed: int, point: int) -> list[LoadRequest]:
-        """The first `count` of them. Words are new in each point."""
+        """The first `count` requests. Words are new for each point."""
         rng = np.random.default_rng([seed, 2, point])
         blocks: dict[tuple[int, int], list[str]] = {}
 
@@ -99,7 +102,7 @@ class TraceWorkload(Struct, frozen=True):
 
 
 def _sizes(request: TraceRequest, lexicon: SyntheticText) -> Iterator[tuple[int, int]]:
-    """Each block with its tokens; the first also has what the server adds to every prompt."""
+    """Each block with its tokens; the first includes what the server adds to every prompt."""
     for index, block in enumerate(request.blocks):
         tokens = min(BLOCK_TOKENS, request.prompt_tokens - index * BLOCK_TOKENS)
         yield block, tokens - (lexicon.base_tokens if index == 0 else 0)
@@ -116,7 +119,7 @@ def _made_up(
 
 
 def read_prompts(path: Path, endpoint: Endpoint, output_tokens: int) -> DatasetWorkload:
-    """Prompts from JSON lines; `output_tokens` where a line does not say. UsageError names the line."""
+    """Prompts from JSON lines; `output_tokens` is the default per line. UsageError names the line."""
     found: list[LoadRequest] = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -147,7 +150,7 @@ def _prompt(line: object, endpoint: Endpoint, output_tokens: int) -> LoadRequest
     if isinstance(prompt, str) and prompt:
         return LoadRequest(prompt, most)
     if not isinstance(prompt, list) or not prompt:
-        raise ValueError("it has no prompt")
+        raise ValueError("there is no prompt")
     if endpoint == "completions":
         raise ValueError("messages need --endpoint chat")
     return LoadRequest(cast("list[dict[str, Any]]", prompt), most)

@@ -1,1 +1,1 @@
-"""Chat templates: rendering in a sandbox within time and size limits."""
+"""Chat templates: rendered in a sandbox with time and size limits."""

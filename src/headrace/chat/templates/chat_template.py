@@ -1,4 +1,4 @@
-"""Messages to prompt text by the checkpoint's own chat template."""
+"""Render messages to prompt text with the checkpoint's own chat template."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VARIABLES = (
     "thinking",
     "thinking_budget",
 )
-"""Variables that many templates read; others reach a template too, unless they hide a name of RESERVED."""
+"""Variables that many templates read. Others are passed as well, unless they shadow a name in RESERVED."""
 _RESERVED_NAMES = """
     messages tools add_generation_prompt continue_final_message bos_token eos_token raise_exception
     strftime_now range dict namespace cycler joiner lipsum loop self caller varargs kwargs
@@ -40,10 +40,10 @@ _CONTINUE_MARK = "\ue000continue-here\ue001"
 
 
 class ChatTemplate:
-    """A compiled chat template. Safe to share between threads.
+    """A compiled chat template. Thread-safe.
 
-    `reads` holds the names of the variables that the template looks at, so that a caller can say when
-    a variable it was given has no effect. `tool_source` is used instead when tools are given.
+    `reads` holds the names of the variables that the template reads, so that a caller can report variables
+    without effect. `tool_source` is used instead of `source` if tools are given.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ChatTemplate:
         tool_source: str | None = None,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
-        # Templates add these two to strings, so they are never undefined.
+        # Templates concatenate these two with strings, so they are always defined.
         self._tokens = {**(special_tokens or {}), "bos_token": bos_token or "", "eos_token": eos_token or ""}
         self.source = source
         self.tool_source = source if tool_source is None else tool_source
@@ -75,9 +75,9 @@ class ChatTemplate:
     ) -> str:
         """The prompt for `messages`.
 
-        `continue_final_message` leaves the last message open, so that the model goes on with its text; it
+        `continue_final_message` leaves the last message open, so that the model continues its text; it
         excludes `add_generation_prompt`. Raises TemplateError with the line of the template; InvalidRequest
-        for arguments that contradict one another and for variables that hide a name of the template's own.
+        for contradictory arguments and for variables that shadow reserved names.
         """
         compiled = self._with_tools if tools else self._plain
         values = template_messages(messages, knows_developer="developer" in compiled.source)
@@ -100,11 +100,11 @@ class ChatTemplate:
 
 
 def load_template(folder: Path) -> ChatTemplate | None:
-    """Chat template of a checkpoint folder, None where it has none.
+    """The chat template of a checkpoint folder; None if it has none.
 
-    Looked for as `transformers` does: chat_template.jinja (with additional_chat_templates/), then
-    chat_template.json, then `chat_template` in tokenizer_config.json: a string, or a list of named ones of
-    which `default` and `tool_use` are taken. Raises CorruptFile, TemplateError.
+    Search order as in `transformers`: chat_template.jinja (with additional_chat_templates/), then
+    chat_template.json, then `chat_template` in tokenizer_config.json: a string, or a list of named
+    templates of which `default` and `tool_use` are used. Raises CorruptFile, TemplateError.
     """
     config = read_object(folder / "tokenizer_config.json")
     special = {**read_object(folder / "special_tokens_map.json"), **config}
@@ -128,7 +128,7 @@ def load_template(folder: Path) -> ChatTemplate | None:
 
 
 def missing_template(model: str) -> TemplateMissing:
-    """The error for a conversation with a model that has no chat template."""
+    """The error for chat requests to a model without a chat template."""
     return TemplateMissing(
         f"{model} has no chat template, so messages cannot be turned into a prompt: use a plain prompt "
         "(headrace run --raw, /v1/completions), or give a template with --chat-template FILE"
@@ -169,14 +169,14 @@ class _Compiled:
             line = self._line()
             where = f" (line {line} of the template)" if line else ""
             raise TemplateError(error.message + where) from error
-        except Exception as error:  # whatever the template's own code raises is the template's error
+        except Exception as error:  # errors raised inside a template are template errors
             reason = "it calls itself too often" if isinstance(error, RecursionError) else str(error)[:500]
             raise TemplateError(
                 f"chat template, line {self._line()}: {type(error).__name__}: {reason}"
             ) from error
 
     def _line(self) -> int:
-        """Line of the template that the exception being handled came from."""
+        """The template line that caused the exception being handled."""
         traceback: TracebackType | None = sys.exc_info()[2]
         line = 0
         while traceback is not None:
@@ -190,7 +190,7 @@ def _checked_variables(variables: Mapping[str, Any], tokens: Mapping[str, object
     for name, value in variables.items():
         if not name.isidentifier() or name.startswith("_") or name in RESERVED or name in tokens:
             raise InvalidRequest(
-                f"{name!r:.60} cannot be a template variable: it is no plain name or hides one of the "
+                f"{name!r:.60} cannot be a template variable: it is not a plain name, or hides one of the "
                 "template's own",
                 param="chat_template_kwargs",
             )
@@ -209,7 +209,7 @@ def _mark_end(values: list[dict[str, Any]]) -> None:
             "continue_final_message needs a last message with text to go on from",
             param="continue_final_message",
         )
-    # The space after the mark shows whether the template trims the message.
+    # The space after the marker shows whether the template trims messages.
     values[-1]["content"] += _CONTINUE_MARK + " "
 
 
@@ -224,7 +224,7 @@ def _cut_at_mark(text: str) -> str:
 
 
 def _named_sources(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """Sources by name; the place that wins hides the others."""
+    """Template sources by name; sources with higher precedence hide others."""
     if (folder / "chat_template.jinja").is_file():
         more = sorted((folder / "additional_chat_templates").glob("*.jinja"))
         paths = {"default": folder / "chat_template.jinja"} | {path.stem: path for path in more}

@@ -1,4 +1,4 @@
-"""Filters and functions that a chat template may use, each with a bound on what it makes."""
+"""Filters and functions for chat templates, each with a limit on the size of its result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.chat.templates.limits import check_percent, check_repeat, check_re
 from headrace.chat.templates.render_budget import VALUE_LIMIT_BYTES, Budget
 from headrace.errors import TemplateError
 
-BUDGET = "#budget"  # names with '#' cannot be written in a template
+BUDGET = "#budget"  # templates cannot use names with '#'
 _BUILT_IN = """
     abs attr batch capitalize center count d default dictsort e escape first float forceescape format
     groupby indent int items join last length list lower map max min reject rejectattr replace reverse
@@ -30,7 +30,7 @@ def budget_of(context: Context) -> Budget:
 
 
 def filters() -> dict[str, Callable[..., Any]]:
-    """Every filter by name. Those with '#' are put in by the sandbox, no template can name them."""
+    """All filters by name. Those with '#' are inserted by the sandbox; templates cannot name them."""
     known = cast(dict[str, Callable[..., Any]], FILTERS)
     bounded = {name: _bounded(name, known[name]) for name in _BUILT_IN.split()}
     return bounded | {"tojson": _to_json, "#concat": _concat, "#admit": _admit, "#tick": _tick}
@@ -73,7 +73,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as `transformers` writes it for templates: no HTML escapes, keys in their order."""
+    """JSON as `transformers` formats it for templates: no HTML escapes, keys in original order."""
     budget = budget_of(context)
     budget.weigh(value)
     if isinstance(indent, int):
@@ -97,9 +97,9 @@ def _to_json(
 
 
 def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A built-in filter whose arguments are looked at before and whose result is admitted after.
+    """Wrap a built-in filter: check its arguments before, and admit its result after.
 
-    It takes the context, which also keeps Jinja from running it on constants while compiling.
+    It takes the context, which also prevents Jinja from running it on constants while compiling.
     """
     wanted = getattr(function, "jinja_pass_arg", None)
     check = _FILTER_CHECKS.get(name)
@@ -172,7 +172,7 @@ def _ticked(budget: Budget, values: Iterable[Any]) -> Iterable[Any]:
 
 
 def _check_collect(budget: Budget, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """For filters that read their whole input in one go: read it under the clock and weigh it first."""
+    """For filters that read their whole input: iterate it with clock checks, and check its size first."""
     if not args or isinstance(args[0], (str, Mapping)) or not isinstance(args[0], Iterable):
         return args
     values = list(_ticked(budget, cast(Iterable[Any], args[0])))

@@ -1,4 +1,4 @@
-"""Refusals before the fact: operators and string methods whose result would dwarf their input."""
+"""Checks before evaluation, for operators and string methods with results much larger than inputs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headrace.chat.templates.render_budget import INTEGER_LIMIT_BITS, Budget
 from headrace.errors import TemplateError
 
 REPEAT_LIMIT = 10_000  # widths, precisions, group sizes
-_REVERSE_SEARCH_LIMIT = 100_000_000  # searching from the right compares length x length in the worst case
+_REVERSE_SEARCH_LIMIT = 100_000_000  # worst case of searching from the right: product of the lengths
 
 
 def check_repeat(*numbers: object) -> None:
-    """Refuse a width or a count over REPEAT_LIMIT."""
+    """Reject a width or count over REPEAT_LIMIT."""
     for number in numbers:
         if isinstance(number, (int, float)) and abs(number) > REPEAT_LIMIT:
             raise TemplateError(
@@ -23,7 +23,7 @@ def check_repeat(*numbers: object) -> None:
 
 
 def check_binop(budget: Budget, operator: str, left: Any, right: Any) -> None:
-    """Refuse an arithmetic operation by the size of its result."""
+    """Reject an arithmetic operation if its result would be too large."""
     if isinstance(left, int) and isinstance(right, int):
         bits = left.bit_length() * abs(right) if operator == "**" else left.bit_length() + right.bit_length()
         if bits > INTEGER_LIMIT_BITS and operator in ("**", "*"):
@@ -40,21 +40,21 @@ def check_binop(budget: Budget, operator: str, left: Any, right: Any) -> None:
 
 
 def check_percent(budget: Budget, pattern: str, values: object) -> None:
-    """printf-style formatting: no long widths, and not more fields than its values can stand."""
+    """printf-style formatting: reject long widths, and more fields than the values' size permits."""
     if re.search(r"%[^a-zA-Z%]*(\d{4}|\*)", pattern):
         raise TemplateError("the chat template formats with a width over 999 or a width from a value")
     budget.check(len(pattern) + pattern.count("%") * (1000 + budget.weigh(values)))
 
 
 def check_replace(budget: Budget, text: str, old: str, new: str) -> None:
-    """Refuse a replacement by the size of its result."""
+    """Reject a replacement if its result would be too large."""
     budget.check(len(text) + (text.count(old) if old else len(text) + 1) * len(new))
 
 
 def check_str_method(
     budget: Budget, text: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Refuse a method call whose result would be much larger than its arguments, or slow to find."""
+    """Reject a method call with a result much larger than its arguments, or that would take too long."""
     if name in ("center", "ljust", "rjust", "zfill", "expandtabs"):
         check_repeat(*args, *kwargs.values())
         budget.check(len(text) + (text.count("\t") if name == "expandtabs" else 1) * REPEAT_LIMIT)

@@ -1,4 +1,4 @@
-"""What one rendering of a template may cost: processor time, output, memory."""
+"""Budget of one template rendering: CPU time, output, memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headrace.errors import TemplateError
 
 CPU_LIMIT_S = 1.0
 OUTPUT_LIMIT_CHARACTERS = 1_000_000
-VALUE_LIMIT_BYTES = 8_000_000  # one value, shared parts counted each time they occur
-TOTAL_LIMIT_BYTES = 256_000_000  # all values of a rendering; long texts count while they are in use
+VALUE_LIMIT_BYTES = 8_000_000  # per value; shared parts count once per occurrence
+TOTAL_LIMIT_BYTES = 256_000_000  # all values of a rendering; long texts count only while in use
 INTEGER_LIMIT_BITS = 4096
-_TICKS_PER_LOOK = 16  # the clock of a thread's processor time is a system call
+_TICKS_PER_LOOK = 16  # reading a thread's CPU time is a system call
 _LONG_TEXT_BYTES = 1024
 _SWEEP_BYTES = 32_000_000
 _ITEM_BYTES = 8
@@ -25,11 +25,11 @@ _Value = TypeVar("_Value")
 
 
 class Budget:
-    """Counts what a rendering uses and ends it with TemplateError when that is too much.
+    """Tracks the resources of a rendering and raises TemplateError when a limit is exceeded.
 
-    Every operation of a template that makes a value passes through `admit`, every round of a loop and
-    every call through `tick`. No single operation on admitted values takes more than some tens of
-    milliseconds, so the time limit holds without a second thread. `clock` is in seconds.
+    Every operation that creates a value calls `admit`; every loop iteration and every call calls `tick`. A
+    single operation on admitted values takes at most some tens of milliseconds, so the time limit holds
+    without a second thread. `clock` returns seconds.
     """
 
     def __init__(
@@ -40,15 +40,16 @@ class Budget:
         self._ticks = 0
         self._spent_bytes = 0
         self._sweep_at_bytes = _SWEEP_BYTES
-        # By id; held here, so that an id stays with its text. The first has no other holder: the measure.
+        # id -> text; holding the text keeps its id valid. The first one has no other reference: it
+        # calibrates the reference count.
         measure = "-" * _LONG_TEXT_BYTES
         self._long_texts = {id(measure): measure}
-        self._known: dict[int, int] = {}  # id of a container of the inputs, which live as long -> its bytes
+        self._known: dict[int, int] = {}  # id of a container in the inputs (which outlive this) -> bytes
         for value in inputs:
             self._learn(value, depth=0)
 
     def tick(self) -> None:
-        """Look at the clock now and then."""
+        """Check the clock once in a while."""
         self._ticks += 1
         if self._ticks % _TICKS_PER_LOOK == 0 and self._clock() > self._ends_s:
             raise TemplateError(
@@ -57,7 +58,7 @@ class Budget:
             )
 
     def admit(self, value: _Value) -> _Value:
-        """Charge a value that an operation made, and give it back."""
+        """Charge a new value to the budget, and return it."""
         if isinstance(value, str):
             size_bytes = sys.getsizeof(value)
             self.check(size_bytes)
@@ -74,13 +75,14 @@ class Budget:
         return cast(_Value, value)
 
     def check(self, size_bytes: int) -> None:
-        """Refuse a value of that size; for use before it is made."""
+        """Reject a value of this size before it is created."""
         if size_bytes > VALUE_LIMIT_BYTES:
             raise _too_large(size_bytes)
 
     def weigh(self, value: object) -> int:
-        """Bytes of a value with all its parts, a shared part counted as often as it occurs: what printing,
-        comparing or copying it can cost."""
+        """Size of a value with all its parts in bytes; a shared part counts once per occurrence. This
+        bounds the cost of printing, comparing or copying it.
+        """
         total = 0
         pending = [value]
         while pending:
@@ -112,8 +114,9 @@ class Budget:
                 )
 
     def _sweep(self) -> None:
-        """Give back what long texts took that nothing but this budget refers to any more: templates that
-        build their output piece by piece make many and keep one."""
+        """Refund long texts that are referenced only by this budget: templates that build their output
+        incrementally create many and keep one.
+        """
         counts = [sys.getrefcount(text) for text in self._long_texts.values()]
         for (key, text), count in list(zip(self._long_texts.items(), counts, strict=True))[1:]:
             if count <= counts[0]:
@@ -121,7 +124,7 @@ class Budget:
                 del self._long_texts[key]
 
     def _learn(self, value: object, depth: int) -> int:
-        """Note the bytes of every container of the inputs."""
+        """Record the size of every container in the inputs."""
         if depth > 64:
             raise TemplateError("messages, tools or variables are nested more than 64 deep: flatten them")
         if isinstance(value, str):

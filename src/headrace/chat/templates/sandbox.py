@@ -1,4 +1,4 @@
-"""The Jinja environment of chat templates: what checkpoints expect, and nothing that can run away."""
+"""The Jinja environment of chat templates: what checkpoints need, with every operation bounded."""
 
 from __future__ import annotations
 
@@ -45,17 +45,18 @@ _ATTRIBUTES: dict[type, frozenset[str]] = {
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's immutable sandbox with bounded operations.
+    """Jinja's immutable sandbox with resource limits.
 
     Attributes, methods and filters are allow-listed; `include`, `import` and `extends` find nothing. Every
-    value that a template makes is admitted by the rendering's Budget, which is found in the context.
-    `now` is the clock behind `strftime_now`.
+    value that a template creates is charged to the rendering's Budget, which is stored in the context.
+    `now` is the clock of `strftime_now`.
     """
 
     intercepted_binops = frozenset(["+", "-", "*", "/", "//", "%", "**"])
 
     def __init__(self, now: Callable[[], datetime]) -> None:
-        # Not optimized: Jinja would evaluate constant expressions while compiling, before any budget.
+        # Not optimized: Jinja would evaluate constant expressions while compiling, before there is a
+        # budget.
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[loopcontrols, _Generation]
         )
@@ -67,10 +68,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         names["strftime_now"] = lambda pattern=None: format_time(now(), pattern)  # pyright: ignore
 
     def compile_template(self, source: str) -> tuple[Template, frozenset[str]]:
-        """A template with the checks put in, and the names of the variables that it reads.
+        """Compile a template with checks inserted; returns it with the variables that it reads.
 
-        Raises TemplateError, jinja2.TemplateSyntaxError, and what Python's own compiler raises for a source
-        that is nested too deep.
+        Raises TemplateError, jinja2.TemplateSyntaxError, and the errors of Python's compiler for sources
+        that are nested too deeply.
         """
         tree = self.parse(source)
         count = sum(1 for _ in tree.find_all(nodes.Node))
@@ -90,7 +91,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return "".join(held)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Allow-list by type: what is not named is not reachable."""
+        """Allow-list by type: all other attributes are unreachable."""
         if attr.startswith("_"):
             return False
         for kind, names in _ATTRIBUTES.items():
@@ -99,44 +100,44 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return isinstance(obj, Namespace)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
-        """Refuse at once: Jinja would print nothing for what a template may not see."""
+        """Raise immediately: Jinja would render a forbidden attribute as an empty string."""
         raise SecurityError(f"attribute {attribute[:60]!r} of {type(obj).__name__!r} is not for templates")
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """An arithmetic operator; refused before it runs when its result would be too large."""
+        """An arithmetic operator, rejected before evaluation if the result would be too large."""
         budget = budget_of(context)
         budget.tick()
         check_binop(budget, operator, left, right)
         return budget.admit(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """A call of a macro, a method or a global function."""
+        """A call of a macro, method or global function."""
         budget = budget_of(__context)
         budget.tick()
         method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps str.format
         if isinstance(method, BuiltinMethodType) and isinstance(method.__self__, str):
             check_str_method(budget, str(method.__self__), method.__name__, args, kwargs)
-        else:  # macros with varargs, dict(), namespace(): the arguments become parts of a value
+        else:  # macros with varargs, dict(), namespace(): arguments become parts of a value
             budget.weigh((args, kwargs))
         return budget.admit(super().call(__context, __obj, *args, **kwargs))
 
 
 def output_too_long() -> TemplateError:
-    """The error for a rendering over its limit."""
+    """The error for output over the limit."""
     return TemplateError(
         f"the chat template wrote more than {OUTPUT_LIMIT_CHARACTERS:,} characters: shorten the messages"
     )
 
 
 class _PlainNamespace(Namespace):
-    """Jinja's namespace that does not print its values, which could hold one another."""
+    """Jinja's namespace without printing of values, which could refer to each other."""
 
     def __repr__(self) -> str:
         return "<Namespace>"
 
 
 class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks tokens for training; here just a block."""
+    """`{% generation %}…{% endgeneration %}` marks tokens for training; here it is an ordinary block."""
 
     tags = {"generation"}  # noqa: RUF012 - declared so by Jinja's base class
 
@@ -146,8 +147,9 @@ class _Generation(Extension):
 
 
 class _CheckInserter(NodeTransformer):
-    """Puts a tick into every round of a loop, and has every value admitted that compiled code makes without
-    asking the sandbox: `~`, literals, slices, captured blocks."""
+    """Inserts a tick into every loop iteration, and an admit for values that compiled code creates
+    without calling the sandbox: `~`, literals, slices, captured blocks.
+    """
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -161,8 +163,8 @@ class _CheckInserter(NodeTransformer):
         node.filter = _filtered(node.filter, "#admit", node.lineno)
         if isinstance(node.target, nodes.Name):
             return node
-        # Jinja checks that `a.b` assigns to a namespace (not into a message) for `{% set a.b = … %}` alone,
-        # so the block is captured under a name first.
+        # Jinja checks only for `{% set a.b = … %}` that `a.b` assigns to a namespace (not into a
+        # message), so the block is captured under a name first.
         line = node.lineno
         target, node.target = node.target, nodes.Name(_CAPTURED, "store", lineno=line)
         return [node, nodes.Assign(target, nodes.Name(_CAPTURED, "load", lineno=line), lineno=line)]
@@ -188,7 +190,7 @@ class _CheckInserter(NodeTransformer):
 
 
 def _filtered(node: nodes.Expr | None, name: str, lineno: int) -> nodes.Filter:
-    # Jinja's own parser leaves the node out where a filter takes a captured block.
+    # Jinja's own parser omits the node if a filter is applied to a captured block.
     return nodes.Filter(cast(nodes.Expr, node), name, [], [], None, None, lineno=lineno)
 
 

@@ -1,1 +1,1 @@
-"""How models write tool calls: one description per family, from which grammar and parser come."""
+"""Tool call formats: one description per model family, which yields both grammar and parser."""

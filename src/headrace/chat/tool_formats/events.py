@@ -1,4 +1,4 @@
-"""What an answer is made of, as it is read: text, reasoning, calls."""
+"""Events of a parsed answer: text, reasoning, tool calls."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from headrace.chat.tools import Tool
 
 
 class Text(Struct, frozen=True):
-    """More of what is said to the user."""
+    """More text for the user."""
 
     text: str
 
 
 class Reasoning(Struct, frozen=True):
-    """More of what the model thinks."""
+    """More text of the reasoning."""
 
     text: str
 
 
 class CallStart(Struct, frozen=True):
-    """A call begins; its arguments follow. `index` counts the calls of an answer."""
+    """A tool call begins; its arguments follow. `index` counts the calls of an answer."""
 
     index: int
     id: str
@@ -30,7 +30,7 @@ class CallStart(Struct, frozen=True):
 
 
 class Arguments(Struct, frozen=True):
-    """More of a call's arguments: all of them together are a JSON object."""
+    """A fragment of a call's arguments; all fragments together are a JSON object."""
 
     index: int
     text: str
@@ -43,7 +43,7 @@ class CallEnd(Struct, frozen=True):
 
 
 class CallFailed(Struct, frozen=True):
-    """A call that had begun is malformed: it is none, and what the model wrote follows as Text."""
+    """A call that was announced is malformed: discard it. The raw output follows as Text."""
 
     index: int
 
@@ -52,10 +52,10 @@ AnswerEvent = Text | Reasoning | CallStart | Arguments | CallEnd | CallFailed
 
 
 class OutputEvents:
-    """Gathers the events of an answer.
+    """Collects the events of an answer.
 
-    White space around calls and around reasoning belongs to the syntax, not to the text: it is held back
-    until what follows is known.
+    White space around calls and reasoning belongs to the syntax, not to the text: it is held back until the
+    following text is known.
     """
 
     def __init__(self, tools: Sequence[Tool], new_id: Callable[[], str], *, parallel: bool = True) -> None:
@@ -63,9 +63,9 @@ class OutputEvents:
         self._new_id = new_id
         self._parallel = parallel
         self._events: list[AnswerEvent] = []
-        self._space = ""  # held back
-        self._fresh = True  # nothing but white space since the start, the reasoning or a call
-        self._before_call = ("", True)  # those two
+        self._space = ""  # white space held back
+        self._fresh = True  # only white space since the start, the reasoning or a call
+        self._before_call = ("", True)  # _space and _fresh before the current call
         self._index = -1
         self._complete = 0
         self.calling = False
@@ -73,7 +73,7 @@ class OutputEvents:
         self.cut = False
 
     def take(self) -> list[AnswerEvent]:
-        """The events since the last time, neighbors joined."""
+        """The events since the last call; adjacent ones of one kind are merged."""
         events, self._events = self._events, []
         joined: list[AnswerEvent] = []
         for event in events:
@@ -101,11 +101,11 @@ class OutputEvents:
             self._events.append(Reasoning(shown))
 
     def section(self) -> None:
-        """Text of another kind begins: white space before it is dropped, and after it."""
+        """Start a section of another kind: drops white space before and after."""
         self._space, self._fresh = "", True
 
     def start(self, name: str) -> None:
-        """A call of a tool begins."""
+        """A tool call begins."""
         self._index += 1
         self.calling = True
         if self._visible:
@@ -126,7 +126,7 @@ class OutputEvents:
         self._complete += 1
 
     def fail(self, raw: str) -> None:
-        """What was read as a call is none. One that was cut short stays as far as it came."""
+        """The current call is malformed: emit `raw` as text; a call that was cut off stays partial."""
         if self.calling and self.cut:
             self.calling = False
             return
@@ -137,13 +137,13 @@ class OutputEvents:
         self.text(raw)
 
     def finish(self) -> None:
-        """The text is at its end: white space held back was part of it, unless it followed a call."""
+        """End of the text: white space held back is part of it, unless it follows a call."""
         if self._space and not self._fresh:
             self._events.append(Text(self._space))
 
     @property
     def _visible(self) -> bool:
-        """Whether the call under way is shown: where one is wanted, those after it are not."""
+        """True if the current call is emitted: without parallel calls only the first is."""
         return self._parallel or self._complete == 0
 
     def _trimmed(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a family's description holds: the marks around its calls, and how one call is spelled."""
+"""Description of a family's tool calls: the markers around calls, and the syntax of one call."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
 class CallSyntax(Protocol):
-    """How one call is spelled: its name and its arguments."""
+    """Syntax of one call: its name and arguments."""
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Marks inside a call that may be special tokens."""
+        """Markers inside a call that may be special tokens."""
         ...
 
     def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
-        """Take one call of a callable tool; raises Malformed for anything else."""
+        """Parse one call of a callable tool; raises Malformed for anything else."""
         ...
 
     def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any]) -> str:
-        """An expression for a call of `tool` whose arguments follow `schema`."""
+        """A grammar expression for a call of `tool` with arguments matching `schema`."""
         ...
 
 
 def openai_id() -> str:
-    """A fresh id for a call."""
+    """A new call id in OpenAI's format."""
     return "call_" + secrets.token_hex(12)
 
 
 def short_id() -> str:
-    """Nine letters and digits: Mistral's templates refuse every other id."""
+    """Nine letters and digits, the only format that Mistral's templates accept."""
     return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
 
 
 class ToolFormat(Struct, frozen=True, kw_only=True):
-    """How a family of models writes calls: sections in free text.
+    """A model family's format: sections of calls within free text.
 
-    A section is one of `opens`, `lead`, then calls, each between `begin` and `end`, then `tail`, `close`. It
-    has one call, unless `begin` or `separator` tell where another begins. Texts are as the grammar writes
-    them; the parser takes any white space where they begin or end, and closing marks may be missing. With
-    `bare`, calls may also begin an answer without a mark. A chat template that holds all of `template_marks`
-    teaches this format.
+    A section consists of one of `opens`, `lead`, the calls, each between `begin` and `end`, then `tail` and
+    `close`. It has one call, unless `begin` or `separator` shows where another begins. Strings are as the
+    grammar writes them; the parser accepts any white space at their start and end, and missing closing
+    markers. With `bare`, an answer may also begin with calls without a marker. A chat template that
+    contains all of `template_marks` uses this format.
     """
 
     name: str
@@ -70,7 +70,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Every mark that may be a special token."""
+        """All markers that may be special tokens."""
         texts = (*self.opens, self.begin, self.end, self.close, *self.call.marks)
         return tuple(text.strip() for text in texts if text.strip())
 
@@ -79,7 +79,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
         return bool(self.begin or self.separator)
 
     def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
-        """Take the rest of an answer: text with sections in it. What is malformed is text."""
+        """Parse the rest of an answer: text with sections. Malformed sections are text."""
         opens = tuple(text.strip() for text in self.opens)
         if self.bare:
             yield from reader.space()
@@ -120,7 +120,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
                 yield from reader.literal(part)
 
     def grammar(self, lark: Lark, use: ToolUse) -> str:
-        """An expression for an answer that is nothing but calls, at least one."""
+        """A grammar expression for an answer that consists of calls only, at least one."""
         schemas = {tool.name: tool.parameters for tool in use.callable}
         calls = self._calls(lark, use.callable, schemas, use.parallel)
         section = lark.rule(f"{lark.text(self.opens[0])} {calls}") if not self.bare else calls
@@ -129,8 +129,9 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
         return f"{section} ({lark.text(self.gap)} {section})*"
 
     def lazy_grammar(self, lark: Lark, use: ToolUse) -> str | None:
-        """An expression for free text in which calls, once begun, follow their tools; None where a call
-        begins without a mark, so that text cannot be told from it."""
+        """A grammar expression for free text in which calls, once begun, match their tools; None if calls
+        begin without a marker and so cannot be distinguished from text.
+        """
         if self.bare:
             return None
         schemas = {tool.name: tool.parameters if tool.strict else ANY_OBJECT for tool in use.callable}

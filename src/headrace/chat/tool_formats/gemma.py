@@ -1,4 +1,4 @@
-"""FunctionGemma and Gemma 4: `call:NAME{key:value}` with strings between marks of their own."""
+"""FunctionGemma and Gemma 4: `call:NAME{key:value}` with special quotes around strings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.chat.tools import Tool
 
 
 class MarkedStrings(Struct, frozen=True):
-    """`call:`, the name, and arguments in braces; `quote` stands on both sides of a string."""
+    """`call:`, the name, and arguments in braces; `quote` is on both sides of a string."""
 
     quote: str
 
@@ -26,7 +26,7 @@ class MarkedStrings(Struct, frozen=True):
         return (self.quote,)
 
     def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
-        """Take a call."""
+        """Parse a call."""
         yield from reader.space()
         yield from reader.expect("call:")
         name = yield from reader.word("{")
@@ -39,7 +39,7 @@ class MarkedStrings(Struct, frozen=True):
         output.end()
 
     def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any]) -> str:
-        """A call with the arguments of `schema`, whose types hold on every level."""
+        """A call with arguments that match `schema`, with types enforced at every level."""
         return f"{lark.text('call:' + tool.name)} {self._object(lark, schema)}"
 
     def _value(self, lark: Lark, schema: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""GLM 4.5 and later: `<tool_call>NAME` with an `<arg_key>` and an `<arg_value>` for each argument."""
+"""GLM 4.5 and later: `<tool_call>NAME` with an `<arg_key>` and an `<arg_value>` per argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gpt-oss: harmony, where the whole answer is messages on channels and a call is one of them."""
+"""gpt-oss: the harmony format. The whole answer is messages on channels, and a call is one of them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _NEXT = (*_ENDS, _START, _CHANNEL)
 _RECIPIENT = re.compile(r"to=functions\.([A-Za-z0-9_-]+)")
 _CHANNEL_NAME = re.compile(r"<\|channel\|>\s*([a-z]+)")
 ANALYSIS = (f"{_CHANNEL}analysis{_MESSAGE}", _ENDS[0])
-"""What stands around reasoning."""
+"""Markers around reasoning."""
 FINAL = f"{_CHANNEL}final{_MESSAGE}"
-"""What stands before the answer."""
+"""Markers before the answer."""
 
 
 class Harmony(Struct, frozen=True):
-    """Messages `<|start|>assistant<|channel|>NAME<|message|>…<|end|>`; the prompt ends in the first header.
+    """`<|start|>assistant<|channel|>NAME<|message|>…<|end|>`; the prompt ends in the first header.
 
-    Channel `analysis` is reasoning, `final` and `commentary` are text, `to=functions.NAME` makes a call.
+    Channel `analysis` is reasoning, `final` and `commentary` are text, `to=functions.NAME` is a call.
     """
 
     name: str = "gpt_oss"
@@ -38,11 +38,11 @@ class Harmony(Struct, frozen=True):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Every mark that may be a special token."""
+        """All markers that may be special tokens."""
         return (_START, _CHANNEL, _MESSAGE, "<|constrain|>", *_ENDS)
 
     def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
-        """Take an answer. Text that does not begin as a message is an answer of its own."""
+        """Parse an answer. Text that does not begin as a message is an answer by itself."""
         mark = ""
         while mark or (yield from reader.peek()):
             reader.record()
@@ -57,7 +57,7 @@ class Harmony(Struct, frozen=True):
                 mark = ""
 
     def _message(self, reader: Reader, output: OutputEvents, mark: str) -> Steps[str]:
-        """Take a message whose header begins with `mark`; the mark of the next header if that is taken."""
+        """Parse a message whose header begins with `mark`; returns the next header's marker, if consumed."""
         header = [mark]
         if not (yield from reader.until((_MESSAGE,), header.append)):
             raise Malformed
@@ -82,23 +82,23 @@ class Harmony(Struct, frozen=True):
         return "" if mark in _ENDS else mark
 
     def closing(self, *, calls: bool) -> str:
-        """What ends a message of reasoning: with `calls` any message may follow, otherwise the answer."""
+        """The end of a reasoning message: with `calls` any message may follow, otherwise the answer."""
         return f"{_ENDS[0]}{_START}assistant" + ("" if calls else FINAL)
 
     def grammar(self, lark: Lark, use: ToolUse) -> str:
-        """One call, after any reasoning."""
+        """One call, after optional reasoning."""
         schemas = {tool.name: tool.parameters for tool in use.callable}
         return f"({self._said(lark, 'analysis')})? {self._calls(lark, use, schemas)}"
 
     def lazy_grammar(self, lark: Lark, use: ToolUse) -> str | None:
-        """Messages, of which those to a function follow it."""
+        """Messages; those to a function match it."""
         schemas = {tool.name: tool.parameters if tool.strict else ANY_OBJECT for tool in use.callable}
         said = lark.any_of(self._said(lark, channel) for channel in ("analysis", "commentary"))
         final = f"{lark.text(FINAL)} {lark.free()}"
         return f"({said})* ({self._calls(lark, use, schemas)} | {final})"
 
     def _said(self, lark: Lark, channel: str) -> str:
-        """A message to the user or to itself, and the start of the next."""
+        """A message to the user or to the model itself, and the start of the next."""
         header = lark.text(_CHANNEL + channel + _MESSAGE)
         return f"{header} {lark.up_to(_ENDS[0])} {lark.text(_START + 'assistant')}"
 

@@ -1,4 +1,4 @@
-"""Hermes 2 and 3, Qwen 2.5 and 3, and many that follow them: `<tool_call>{json}</tool_call>`."""
+"""Hermes 2 and 3, Qwen 2.5 and 3, and many others: `<tool_call>{json}</tool_call>`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call as a JSON object with a name and arguments: what most families write between their marks."""
+"""A call as a JSON object with a name and arguments, which most families use."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _IGNORED_KEYS = ("id", "type")
 
 
 class JsonEnvelope(Struct, frozen=True):
-    """`{"name": …, <arguments_key>: {…}}`; read with the keys in any order."""
+    """`{"name": …, <arguments_key>: {…}}`; the parser accepts the keys in any order."""
 
     arguments_key: str = "arguments"
     marks: tuple[str, ...] = ()
 
     def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
-        """Take the object. Arguments that come before the name wait for it."""
+        """Parse the object. Arguments before the name are buffered."""
         name: str | None = None
         held: list[str] | None = None
         yield from reader.space()
@@ -60,7 +60,7 @@ class JsonEnvelope(Struct, frozen=True):
         output.end()
 
     def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any]) -> str:
-        """The object in the order that templates write it."""
+        """The object, with keys in the order that templates write."""
         before = f'{{"name": {json_text(tool.name)}, "{self.arguments_key}": '
         return f"{lark.text(before)} {lark.json(schema)} {lark.text('}')}"
 

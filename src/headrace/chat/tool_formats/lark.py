@@ -1,4 +1,4 @@
-"""Grammar text in the Lark dialect of llguidance, put together rule by rule."""
+"""Builder for grammars in llguidance's Lark dialect."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 from headrace.grammar.json_schema import schema_text
 
 SpecialId = Callable[[str], int | None]
-"""The id of a special token by its spelling; None where it is ordinary text."""
+"""The id of a special token by its spelling; None if it is ordinary text."""
 
 
 class Lark:
-    """Collects rules. Marks that are special tokens of the tokenizer are written as those tokens: a grammar's
-    text never matches them otherwise."""
+    """Collects rules. Markers that are special tokens are written as those tokens, because a grammar's
+    text never matches special tokens.
+    """
 
     def __init__(self, special_id: SpecialId, marks: Iterable[str]) -> None:
         self._ids = {mark: found for mark in marks if (found := special_id(mark)) is not None}
@@ -24,7 +25,7 @@ class Lark:
         self._rules: list[str] = []
 
     def is_special(self, mark: str) -> bool:
-        """Whether `mark` is one token that no text spells."""
+        """True if `mark` is a special token."""
         return mark in self._ids
 
     def text(self, text: str) -> str:
@@ -34,11 +35,11 @@ class Lark:
         return " ".join(written) if written else '""'
 
     def json(self, schema: Mapping[str, Any]) -> str:
-        """An expression for a JSON value of that schema."""
+        """An expression for a JSON value matching the schema."""
         return "%json " + schema_text(schema, param="tools")
 
     def up_to(self, mark: str) -> str:
-        """An expression for any text and, once, `mark` after it."""
+        """An expression for any text followed by `mark`, which occurs only there."""
         if self.is_special(mark):
             return f"{self.free()} {self.text(mark)}"
         return self.rule(f"/(?s:.*)/ {_quoted(mark)}", "[lazy]")
@@ -48,7 +49,7 @@ class Lark:
         return self.rule("/(?s:.*)/", name="FREE")
 
     def rule(self, body: str, attributes: str = "", *, name: str = "") -> str:
-        """Add a rule; its name."""
+        """Add a rule; returns its name."""
         name = name or f"rule_{len(self._rules)}"
         line = f"{name}{attributes}: {body}"
         if line not in self._rules:
@@ -56,11 +57,11 @@ class Lark:
         return name
 
     def any_of(self, options: Iterable[str]) -> str:
-        """A rule for one of several expressions."""
+        """A rule for alternatives."""
         return self.rule(" | ".join(f"({option})" for option in options))
 
     def members(self, required: Sequence[str], optional: Sequence[str], comma: str) -> str:
-        """An expression for `required` and any of `optional` in that order, with `comma` between them."""
+        """An expression for `required` and any subset of `optional`, in order, separated by `comma`."""
         between = self.text(comma)
         if required:
             more = "".join(f" ({between} {member})?" for member in optional)
@@ -72,11 +73,11 @@ class Lark:
         return f"({self.any_of(choices)})?" if choices else self.text("")
 
     def has(self, name: str) -> bool:
-        """Whether there is a rule of that name."""
+        """True if a rule with this name exists."""
         return any(line.startswith(f"{name}:") for line in self._rules)
 
     def grammar(self, start: str) -> str:
-        """The whole text."""
+        """The grammar text."""
         return "\n".join([f"start: {start}", *self._rules]) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Mistral: `[TOOL_CALLS]` with a JSON list, or, since 2025, with a name and `[ARGS]` before each object."""
+"""Mistral: `[TOOL_CALLS]` with a JSON list; since 2025 with a name and `[ARGS]` before each object."""
 
 from __future__ import annotations
 

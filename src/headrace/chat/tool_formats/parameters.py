@@ -1,4 +1,4 @@
-"""Calls whose arguments stand between tags, one by one, strings as they are: Qwen3-Coder, GLM."""
+"""Calls with one pair of tags per argument and unquoted strings: Qwen3-Coder, GLM."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 class Parameters(Struct, frozen=True, kw_only=True):
-    """`before`, the name, `after`, then for each argument `key`, its name, `value`, its value, `end`; `last`.
+    """A call is `before`, the name, `after`, the arguments, `last`; an argument is `key`, its name,
+    `value`, its value, `end`.
 
-    A string stands as it is, anything else as JSON; the tool's schema tells which it is. White space around
-    tags is free, but a value's own: of `frame` alone one is taken off either side. The format has no escapes,
-    so a value ends where `end` is followed by what may come next.
+    A string is written as is, anything else as JSON; the tool's schema determines which. White space around
+    tags is free, but white space of a value is kept, except one `frame` on either side. The format has no
+    escapes, so a value ends where `end` is followed by something that may come next.
     """
 
     before: str = ""
@@ -49,7 +50,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
         return tuple(text.strip() for text in texts if text.strip())
 
     def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
-        """Take a call."""
+        """Parse a call."""
         yield from reader.space()
         if self.before:
             yield from reader.expect(self.before.strip())
@@ -82,7 +83,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
             yield from reader.literal(self.last.strip())
 
     def _value(self, reader: Reader, show: Show, schema: object) -> Steps[None]:
-        """A value: a string while it arrives, anything else when it is whole."""
+        """Parse a value: strings are emitted as they arrive, other values when complete."""
         types = _types_of(schema)
         if self.frame:
             yield from reader.literal(self.frame)
@@ -106,7 +107,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
             show(mark)
 
     def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any]) -> str:
-        """A call with the arguments of `schema` in its order, those that are not required optional."""
+        """A call with the arguments of `schema` in order; those not required are optional."""
         strict = Tool(tool.name, "", schema)
         head = lark.text(f"{self.before}{tool.name}{self.after}")
         arguments = [
@@ -132,12 +133,12 @@ class Parameters(Struct, frozen=True, kw_only=True):
 
 
 def _tag(text: str) -> list[str]:
-    """The marks of a text with white space between them."""
+    """The tags of a text, split at white space."""
     return text.split()
 
 
 def _typed(text: str, types: frozenset[str]) -> object:
-    """The value that `text` stands for; a string where it is nothing else that the schema takes."""
+    """The value that `text` represents; a string if it has no other type that the schema accepts."""
     try:
         value = value_of(text)
     except (Malformed, ValueError):
@@ -151,7 +152,7 @@ def _typed(text: str, types: frozenset[str]) -> object:
 
 
 def _types_of(schema: object) -> frozenset[str]:
-    """Types that a schema takes; none where it does not say."""
+    """Types that a schema accepts; empty if it does not specify them."""
     fields = _mapping(schema)
     found = fields.get("type")
     if isinstance(found, str):

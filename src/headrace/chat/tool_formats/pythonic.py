@@ -1,4 +1,4 @@
-"""Llama 4 and LFM 2: a list of Python calls, `[f(a=1), g()]`, bare or between marks."""
+"""Llama 4 and LFM 2: a list of Python calls, `[f(a=1), g()]`, with or without markers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headrace.chat.tools import Tool
 
 
 class PythonCall(Struct, frozen=True):
-    """`f(a=1, b="x")`: keywords only, values are literals."""
+    """`f(a=1, b="x")`: keyword arguments only, values are literals."""
 
     marks: tuple[str, ...] = ()
 
     def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
-        """Take a call."""
+        """Parse a call."""
         yield from reader.space()
         name = yield from reader.word("(")
         if name not in output.tools:
@@ -48,7 +48,7 @@ class PythonCall(Struct, frozen=True):
         output.end()
 
     def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any]) -> str:
-        """A call whose values are written as JSON, which the parser takes as well as Python."""
+        """A call with values in JSON, which the parser accepts in addition to Python."""
         strict = Tool(tool.name, "", schema)
         members = {
             key: lark.rule(f"{lark.text(key + '=')} {lark.json(entry)}")

@@ -1,4 +1,4 @@
-"""Qwen3-Coder, Qwen 3.5, Nemotron 3, Seed-OSS: `<function=f>` with a `<parameter=…>` for each argument."""
+"""Qwen3-Coder, Qwen 3.5, Nemotron 3, Seed-OSS: `<function=f>` with a `<parameter=…>` per argument."""
 
 from __future__ import annotations
 

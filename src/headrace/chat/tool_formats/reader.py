@@ -1,4 +1,4 @@
-"""Text that arrives in pieces, read by generators that wait in it: exact wherever it is split."""
+"""Incremental reader: generators that wait for more text. Results do not depend on how it is split."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import TypeVar
 
 _Result = TypeVar("_Result")
 Steps = Generator[None, None, _Result]
-"""A reading under way: each `yield` waits for more text."""
+"""A parser in progress: each `yield` waits for more text."""
 Show = Callable[[str], None]
 
 
 class Malformed(Exception):
-    """The text is not what the syntax calls for here."""
+    """The text does not match the syntax."""
 
 
 class Reader:
-    """The text so far, and where the reading stands in it.
+    """The text so far, and the read position.
 
-    No method looks further than it must: what is read depends on the text alone, not on its pieces.
+    No method looks ahead further than necessary. Results depend only on the text, not on how it is split.
     """
 
     def __init__(self) -> None:
@@ -28,26 +28,26 @@ class Reader:
         self.ended = False
 
     def feed(self, text: str) -> None:
-        """More text."""
+        """Append text."""
         self._taken.append(self._text[: self._at])
         self._text, self._at = self._text[self._at :] + text, 0
 
     def record(self) -> None:
-        """`recorded` begins here."""
+        """Start of `recorded`."""
         self._taken.clear()
         self._text, self._at = self._text[self._at :], 0
 
     def recorded(self) -> str:
-        """What has been read since `record`."""
+        """Text read since `record`."""
         return "".join(self._taken) + self._text[: self._at]
 
     @property
     def rest(self) -> str:
-        """What has arrived and not been read."""
+        """Text that has arrived but has not been read."""
         return self._text[self._at :]
 
     def peek(self) -> Steps[str]:
-        """The next character, not taken; "" at the end."""
+        """The next character, without consuming it; "" at the end."""
         while self._at >= len(self._text) and not self.ended:
             yield
         return self._text[self._at : self._at + 1]
@@ -68,7 +68,7 @@ class Reader:
             self._at += 1
 
     def literal(self, *options: str) -> Steps[str]:
-        """Take the longest of `options` that stands here; "" where none does."""
+        """Read the longest of `options` at this position; "" if none matches."""
         found = ""
         for option in sorted(options, key=len, reverse=True):
             while option.startswith(self._text[self._at : self._at + len(option)]) and not self.ended:
@@ -82,16 +82,16 @@ class Reader:
         return found
 
     def expect(self, *options: str) -> Steps[str]:
-        """As `literal`, but one must stand here."""
+        """As `literal`, but raises Malformed if none matches."""
         found = yield from self.literal(*options)
         if not found:
             raise Malformed
         return found
 
     def until(self, marks: tuple[str, ...], show: Show, *, record: bool = False) -> Steps[str]:
-        """Show text up to the first of `marks` and take the mark; "" where the text ends before.
+        """Emit text up to the first of `marks`, and consume the marker; "" if the text ends first.
 
-        Text that may still begin a mark is held back. With `record`, `recorded` begins with the mark.
+        Text that may be the start of a marker is held back. With `record`, `recorded` begins at the marker.
         """
         while True:
             rest = self._text[self._at :]
@@ -108,7 +108,7 @@ class Reader:
             yield
 
     def word(self, stops: str) -> Steps[str]:
-        """Characters up to white space or one of `stops`, which is not taken."""
+        """Characters up to white space or one of `stops`, which is not consumed."""
         letters: list[str] = []
         while letter := (yield from self.peek()):
             if letter.isspace() or letter in stops:
@@ -118,7 +118,7 @@ class Reader:
         return "".join(letters)
 
     def followed_by(self, *options: str) -> Steps[bool]:
-        """Whether, after white space, one of `options` or the end stands here; nothing is taken."""
+        """True if, after white space, one of `options` or the end follows; consumes nothing."""
         while True:
             rest = self._text[self._at :].lstrip()
             if any(rest.startswith(option) for option in options):
@@ -129,7 +129,7 @@ class Reader:
 
 
 def _begun(text: str, marks: tuple[str, ...]) -> int:
-    """Length of the longest end of `text` that begins one of `marks`."""
+    """Length of the longest suffix of `text` that is a prefix of one of `marks`."""
     longest = max(map(len, marks), default=1) - 1
     for size in range(min(longest, len(text)), 0, -1):
         if any(mark.startswith(text[-size:]) for mark in marks):

@@ -1,4 +1,4 @@
-"""Every family by name, and the one that a chat template teaches."""
+"""All tool call formats by name, and detection of a chat template's format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.chat.tool_formats.qwen3_coder import QWEN3_CODER, SEED_OSS
 
 Family = ToolFormat | Harmony
 
-# The first whose marks a template holds: what says more stands before what says less.
+# The first format whose markers a template contains is chosen, so more specific formats come first.
 _IN_ORDER: tuple[Family, ...] = (
     GPT_OSS,
     SEED_OSS,
@@ -40,7 +40,7 @@ FAMILIES = {family.name: family for family in _IN_ORDER}
 
 
 def tool_format_of(template_source: str) -> Family | None:
-    """The family whose calls a template shows; None where it shows none that is known."""
+    """The format that a template uses; None if it shows no known one."""
     for family in _IN_ORDER:
         if all(mark in template_source for mark in family.template_marks):
             return family

@@ -1,4 +1,4 @@
-"""Values inside calls, read in the spelling of a family and shown as JSON text while they arrive."""
+"""Parse values inside calls in a family's notation, and emit them as JSON text while they arrive."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ _PYTHON_ESCAPES = {
 
 
 class ValueSyntax(Struct, frozen=True):
-    """A spelling of JSON's values. `escapes` is None where strings have none and end at the next quote;
-    with `bare_keys` keys stand without quotes."""
+    """A notation of JSON values. `escapes` is None if strings have no escapes and end at the next quote;
+    with `bare_keys`, keys are unquoted.
+    """
 
     quotes: tuple[str, ...]
     constants: Mapping[str, str]
@@ -47,17 +48,17 @@ PYTHON = ValueSyntax(('"', "'"), _JSON_CONSTANTS | _PYTHON_CONSTANTS, "python")
 
 
 def quoted_by(quote: str) -> ValueSyntax:
-    """Strings between two `quote` marks and nothing escaped, keys bare: the Gemma families."""
+    """Strings between two `quote` markers without escapes, unquoted keys: the Gemma families."""
     return ValueSyntax((quote,), _JSON_CONSTANTS | _PYTHON_CONSTANTS, None, bare_keys=True)
 
 
 def json_text(value: object) -> str:
-    """A value as JSON."""
+    """A value as JSON text."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def read_value(reader: Reader, show: Show, syntax: ValueSyntax = JSON, depth: int = 0) -> Steps[None]:
-    """Take one value and show it as JSON; raises Malformed at the first character that cannot be."""
+    """Parse one value and emit it as JSON; raises Malformed at the first invalid character."""
     yield from reader.space()
     quote = yield from reader.literal(*syntax.quotes)
     first = "" if quote else (yield from reader.peek())
@@ -76,7 +77,7 @@ def read_value(reader: Reader, show: Show, syntax: ValueSyntax = JSON, depth: in
 
 
 def read_members(reader: Reader, show: Show, syntax: ValueSyntax, end: str, depth: int = 0) -> Steps[None]:
-    """Take keys and values up to `end` and show them as a JSON object."""
+    """Parse keys and values up to `end` and emit them as a JSON object."""
     show("{")
     yield from reader.space()
     if not (yield from reader.literal(end)):
@@ -102,7 +103,7 @@ def read_text(reader: Reader) -> Steps[str]:
 
 
 def read_arguments(reader: Reader, show: Show) -> Steps[None]:
-    """A JSON object; also one that stands in a string, or null for none, as some models write."""
+    """A JSON object. Some models write it inside a string, or null for no arguments; both are accepted."""
     yield from reader.space()
     first = yield from reader.peek()
     if first == "{":
@@ -116,7 +117,7 @@ def read_arguments(reader: Reader, show: Show) -> Steps[None]:
 
 
 def parsed_object(text: str) -> Mapping[str, object]:
-    """A JSON object from its text."""
+    """Parse a JSON object."""
     try:
         value: object = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -127,7 +128,7 @@ def parsed_object(text: str) -> Mapping[str, object]:
 
 
 def value_of(text: str) -> object:
-    """The value that a text stands for as JSON or, as some templates print it, Python; raises Malformed."""
+    """The value of a text in JSON or, as some templates print it, Python; raises Malformed."""
     reader, parts = Reader(), list[str]()
     reader.feed(text.strip())
     reader.ended = True
@@ -198,7 +199,7 @@ def _python_escape(reader: Reader, letter: str) -> Steps[str]:
         code = yield from _hex(reader, _HEX_DIGITS[letter])
         if code > 0x10FFFF:
             raise Malformed
-        # Two escapes of UTF-16 halves are one character in JSON as well.
+        # In JSON, two UTF-16 surrogate escapes are one character as well.
         return f"\\u{code:04x}" if code < 0x10000 else chr(code)
     return json_text(_PYTHON_ESCAPES.get(letter, "\\" + letter))[1:-1]
 

@@ -1,4 +1,4 @@
-"""A call as a name and a JSON object with marks between: DeepSeek, Kimi, newer Mistral models."""
+"""A call as a name and a JSON object with markers between: DeepSeek, Kimi, newer Mistral models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.chat.tools import Tool
 class XmlTags(Struct, frozen=True):
     """`before`, the name, `after`, the arguments, `last`. White space around the parts is free.
 
-    `between` is a mark that, with the text after it, may stand between name and arguments (a call's id).
+    `between` is a marker that may, with the text after it (the call's id), separate name and arguments.
     """
 
     after: str
@@ -25,11 +25,11 @@ class XmlTags(Struct, frozen=True):
     last: str = ""
     between: str = ""
     ordinal: bool = False
-    """Whether `:` and the number of the call follow the name."""
+    """True if `:` and the index of the call follow the name."""
     marks: tuple[str, ...] = ()
 
     def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
-        """Take a call."""
+        """Parse a call."""
         yield from reader.space()
         if self.before:
             yield from reader.expect(self.before.strip())
@@ -51,7 +51,7 @@ class XmlTags(Struct, frozen=True):
             yield from reader.literal(self.last.strip())
 
     def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any]) -> str:
-        """A call with what the template writes around its parts."""
+        """A call with the text that the template writes around its parts."""
         ordinal = r" /:[0-9]{1,3}/" if self.ordinal else ""
         name = lark.text(self.before + tool.name) + ordinal
         return f"{name} {lark.text(self.after)} {lark.json(schema)} {lark.text(self.last)}"

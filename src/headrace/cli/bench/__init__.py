@@ -1,8 +1,8 @@
-"""`headrace bench`: what this machine can do, and how near the engine comes to it."""
+"""`headrace bench`: the machine's limits, and how close the engine comes to them."""
 
-HELP = """Measure: the machine, a model on it, the parts of a step, a server under load.
+HELP = """Benchmarks: this machine, a model on it, the parts of a step, a server under load.
 
-Speeds on this machine are also given as a share of what it can do at best.
+Speeds on this machine are also shown relative to its measured limits.
 
 \b
 Examples:
@@ -14,7 +14,7 @@ Examples:
 COMMANDS = {
     "roofline": "Read bandwidth and arithmetic peaks of this machine.",
     "engine": "Prefill and decode speed of a model, from a checkpoint or from its config alone.",
-    "speculative": "What guessing tokens ahead brings: by drafter, temperature and sequences at once.",
-    "profile": "Where the time of a step goes, instruction by instruction.",
-    "serve": "Load on any server of OpenAI's API: latencies, throughput, goodput.",
+    "speculative": "Speed-up of speculative decoding by draft method, temperature and batch size.",
+    "profile": "Time of each instruction of a step.",
+    "serve": "Load test of an OpenAI-compatible server: latencies, throughput, goodput.",
 }

@@ -17,11 +17,11 @@ from headrace.cli.load_progress import engine_options, fetch
 from headrace.cli.terminal import JsonFlag, note, print_json, print_table, size, status
 from headrace.config.settings import Settings
 
-HELP = """Measure how fast a model reads a prompt and how fast it generates, on this machine.
+HELP = """Measure a model's prefill and decode speed on this machine.
 
-With --config instead of MODEL the weights are made up: so one learns how fast a model would be before it is
-downloaded. Every run is a process of its own; the machine's limits are measured before and after each, and a
-run in which the machine was slower than at its best is marked and, as far as --repeats allows, repeated.
+With --config instead of MODEL the weights are random, which shows how fast a model would be before you
+download it. Every run is a separate process. The machine's limits are measured before and after each run;
+runs during which the machine was slower than at its best are marked, and repeated as --repeats permits.
 
 \b
 Examples:
@@ -33,20 +33,18 @@ Examples:
 
 @takes_settings("weights", "kv_dtype", "context", "threads", "token_budget", "cache_dir", "offline")
 def command(
-    model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or shipped model.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A config.json: random weights of its shapes.")] = None,
+    model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or bundled model.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A config.json, run with random weights.")] = None,
     prompt: Annotated[int, typer.Option(help="Tokens of each prompt.")] = 512,
     generate: Annotated[int, typer.Option(help="Tokens generated after each prompt.")] = 128,
-    batch: Annotated[int, typer.Option(help="Sequences at the same time.")] = 1,
-    runs: Annotated[int, typer.Option(help="Runs; the median of them is shown.")] = 3,
-    repeats: Annotated[
-        int, typer.Option(help="For each run, how many slow ones are repeated at most.")
-    ] = MAX_REPEATS,
+    batch: Annotated[int, typer.Option(help="Batch size.")] = 1,
+    runs: Annotated[int, typer.Option(help="Number of runs; the median is shown.")] = 3,
+    repeats: Annotated[int, typer.Option(help="Maximum repeats of slow runs, per run.")] = MAX_REPEATS,
     json: JsonFlag = False,
     *,
     settings: Settings,
 ) -> None:
-    """Measure it; see HELP."""
+    """Measure; see HELP."""
     workload = Workload(model=model, config=config, prompt=prompt, generate=generate, batch=batch)
     if model is not None:
         fetch(model, settings)
@@ -102,8 +100,8 @@ def _print(report: StepReport) -> None:
     print_table(rows, header=("", "MEDIAN", "MIN", "MAX", "", ""))
     if report.slow_runs:
         note(
-            f"{report.slow_runs} slow runs: the machine was busy with something else."
-            " They count only where there are too few quick ones"
+            f"{report.slow_runs} slow runs: other programs were using the machine."
+            " They count only if there are too few fast ones"
         )
 
 

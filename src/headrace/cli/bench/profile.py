@@ -1,4 +1,4 @@
-"""`headrace bench profile`: where the time of a step goes."""
+"""`headrace bench profile`: the time of each instruction of a step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from headrace.cli.load_progress import engine_options, fetch
 from headrace.cli.terminal import JsonFlag, print_json, print_table, status
 from headrace.config.settings import Settings
 
-HELP = """Time every instruction of a step that reads a prompt, and of one that generates.
+HELP = """Time every instruction of a prefill step and of a decode step.
 
-LIMIT is what the machine could reach at best: the time to read the weights (or keys and values), or to
-compute the products, whichever is longer. OF LIMIT says how near the instruction comes to it.
+LIMIT is the minimum time by the machine's limits: reading the weights (or keys and values), or computing the
+matrix products, whichever takes longer. OF LIMIT is LIMIT divided by the measured time.
 
 \b
 Examples:
@@ -31,16 +31,18 @@ Examples:
 
 @takes_settings("weights", "kv_dtype", "context", "threads", "token_budget", "cache_dir", "offline")
 def command(
-    model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or shipped model.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A config.json: random weights of its shapes.")] = None,
+    model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or bundled model.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A config.json, run with random weights.")] = None,
     prompt: Annotated[int, typer.Option(help="Tokens of the prompt.")] = 512,
-    batch: Annotated[int, typer.Option(help="Sequences that generate at the same time.")] = 1,
-    repeats: Annotated[int, typer.Option(min=1, help="Steps; the median of each time is shown.")] = 15,
+    batch: Annotated[int, typer.Option(help="Batch size of the decode step.")] = 1,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Number of steps; the median of each time is shown.")
+    ] = 15,
     json: JsonFlag = False,
     *,
     settings: Settings,
 ) -> None:
-    """Measure it; see HELP."""
+    """Measure; see HELP."""
     workload = Workload(model=model, config=config, prompt=prompt, generate=1, batch=batch)
     if model is not None:
         fetch(model, settings)
@@ -56,7 +58,7 @@ def command(
 
 def _print(profile: StepProfile) -> None:
     timed_s = sum(part.seconds for part in profile.parts)
-    print(f"{profile.title}: {_ms(profile.step_s)} ms (its parts one by one: {_ms(timed_s)} ms)\n")
+    print(f"{profile.title}: {_ms(profile.step_s)} ms (sum of its parts:  {_ms(timed_s)} ms)\n")
     rows = [_row(part, timed_s) for part in profile.parts]
     print_table(rows, header=("INSTRUCTION", "COUNT", "MS", "SHARE", "LIMIT MS", "OF LIMIT", "BOUND BY"))
     least_s = sum(part.least_s or 0.0 for part in profile.parts)

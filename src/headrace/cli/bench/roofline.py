@@ -1,4 +1,4 @@
-"""`headrace bench roofline`: what this machine can do at best."""
+"""`headrace bench roofline`: the limits of this machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from headrace.config.settings import Settings
 from headrace.executors.machine_limits import Limits, machine_limits
 from headrace.loading.loader import usable_cores
 
-HELP = """Measure read bandwidth and arithmetic peaks, of one thread and of all.
+HELP = """Measure read bandwidth and arithmetic peaks, with one thread and with all.
 
-They are kept in the cache folder until --measure asks for new ones. Measure them while nothing else runs.
+Results are cached until you pass --measure. Measure on an otherwise idle machine.
 
 \b
 Example:
@@ -30,7 +30,7 @@ def command(
     *,
     settings: Settings,
 ) -> None:
-    """Measure it."""
+    """Measure; see HELP."""
     threads = settings.threads or usable_cores()
     counts = sorted({1, threads})
     found = [machine_limits(count, settings.cache_folder, measure=measure) for count in counts]

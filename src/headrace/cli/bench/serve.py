@@ -1,4 +1,4 @@
-"""`headrace bench serve`: load on a server of OpenAI's API, and what its clients see of it."""
+"""`headrace bench serve`: load test of an OpenAI-compatible server, measured at the clients."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from headrace.cli.bench.serve_tables import print_point, print_report, progress
 from headrace.cli.terminal import print_json
 from headrace.errors import UsageError
 
-HELP = """Put load on any server of OpenAI's API and measure what its clients see.
+HELP = """Load test of an OpenAI-compatible server, measured at the clients.
 
 \b
-Forms of load:
-  --concurrency 1,2,4  closed loop: so many users, each asks again when it has its answer
-  --rate 2,4,8         open loop: so many requests per second in a Poisson process
-  --trace FILE         a trace's lengths at its times (Azure's CSV or Mooncake's JSON
-                       lines, also as .xz); with the flags above its lengths alone
+Load patterns:
+  --concurrency 1,2,4  closed loop: fixed concurrency, one request per user at a time
+  --rate 2,4,8         open loop: Poisson arrivals at this rate per second
+  --trace FILE         trace replay (Azure's CSV or Mooncake's JSON lines, also as
+                       .xz); with one of the flags above only the trace's lengths
 
-Prompts are made up, or those of --prompts. Made-up ones have the length asked for by the server's own
-/tokenize (without one a word is taken for a token), and other words in every request, so that no prefix cache
-knows them. Answers are greedy and go on to their full length.
+Prompts are synthetic, or read from --prompts. Synthetic prompts get their length from the server's own
+/tokenize (if there is none, one word counts as one token). Each has different words, so prefix caches do not
+help. Answers are greedy and have the full length.
 
 \b
-Measured, as vLLM's and NVIDIA's benchmarks do:
+Metrics, defined as in vLLM's and NVIDIA's benchmarks:
   TTFT     from when a request was due to the first event with output
   TPOT     (E2E - TTFT) / (output tokens - 1)
   ITL      every gap between two events with output
   E2E      from when a request was due to the last event with output
   goodput  requests per second that met every goal
 
-Requests of --rate and --trace are due when the schedule says so, however late they are sent: a slow server is
-not spared what it delays.
+With --rate and --trace, latencies count from the scheduled time, even if a request is sent late: delays
+caused by a slow server are included.
 
 \b
 Examples:
@@ -58,10 +58,10 @@ Examples:
 def command(
     url: Annotated[str, typer.Argument(help="The server; no path means /v1.")],
     json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the figures as JSON; - is stdout.")
+        Path | None, typer.Option(metavar="FILE", help="Write the results as JSON; - is stdout.")
     ] = None,
     png: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw latency over throughput, with matplotlib.")
+        Path | None, typer.Option(metavar="FILE", help="Plot latency over throughput, with matplotlib.")
     ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write one page with curves and tables.")
@@ -69,7 +69,7 @@ def command(
     *,
     given: dict[str, Any],
 ) -> None:
-    """Measure it; see HELP."""
+    """Measure; see HELP."""
     order = order_of(url, given)
     _check_files(json, png, html)
     report = _measure(order, quiet=json == Path("-"))
@@ -93,12 +93,12 @@ def _measure(order: BenchConfig, *, quiet: bool) -> Report:
 
 
 def _check_files(json: Path | None, png: Path | None, html: Path | None) -> None:
-    """What could not be written after an hour of load is refused before."""
+    """Check output paths before the load starts, not an hour later."""
     if png is not None:
-        check_matplotlib(", or ask for --html, which needs nothing")
+        check_matplotlib(", or use --html, which needs no extra")
     for name, path in (("json", json), ("png", png), ("html", html)):
         if path is not None and path != Path("-") and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise UsageError(f"--{name} {path} is no file in a folder that exists", param=name)
+            raise UsageError(f"--{name} {path} is not a file in an existing folder", param=name)
 
 
 def _check_success(figures: Sequence[Figures]) -> None:

@@ -1,4 +1,4 @@
-"""The flags of `headrace bench serve`, and the order that they make."""
+"""The flags of `headrace bench serve`, and the configuration they yield."""
 
 from __future__ import annotations
 
@@ -39,42 +39,45 @@ def _flag(name: str, type: Any, metavar: str | None, help: str) -> Flag:
 
 
 FLAGS = (
-    _flag("model", str, "NAME", "the model; without it the first that the server lists"),
-    _flag("endpoint", str, "|".join(PATHS), "what is asked [default: chat]"),
+    _flag("model", str, "NAME", "the model [default: the first that the server lists]"),
+    _flag("endpoint", str, "|".join(PATHS), "API endpoint [default: chat]"),
     Flag(
         "api_key",
         str,
-        typer.Option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="key of the server"),
+        typer.Option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="API key of the server"),
     ),
-    _flag("concurrency", str, "N,N...", f"users at a time [default: {DEFAULT_LEVELS['concurrency']}]"),
+    _flag("concurrency", str, "N,N...", f"concurrent users [default: {DEFAULT_LEVELS['concurrency']}]"),
     _flag("rate", str, "X,X...", "requests per second on average"),
     _flag("trace", Path, "FILE", "a trace to replay"),
-    _flag("speed", str, "X,X...", "times the trace's own pace [default: 1]"),
-    _flag("longest", int, "N", "leave out the trace's requests of more tokens, prompt and answer"),
-    _flag("prompts", Path, "FILE", "JSON lines with prompt, messages or turns, and perhaps max_tokens"),
-    _flag("prompt_tokens", str, _LENGTHS, f"length of made-up prompts [default: {DEFAULT_PROMPT}]"),
+    _flag("speed", str, "X,X...", "replay speed of the trace [default: 1]"),
+    _flag("longest", int, "N", "skip the trace's requests with more tokens (prompt plus answer)"),
+    _flag("prompts", Path, "FILE", "JSON lines with prompt, messages or turns, and optionally max_tokens"),
+    _flag("prompt_tokens", str, _LENGTHS, f"length of synthetic prompts [default: {DEFAULT_PROMPT}]"),
     _flag("output_tokens", str, _LENGTHS, f"length of answers [default: {DEFAULT_OUTPUT}]"),
     _flag(
         "requests",
         int,
         "N",
-        "requests of each point [default: 4 per user and at least 16; with --rate 100; all of a trace]",
+        "requests per load point [default: 4 per user, at least 16; 100 with --rate; a whole trace]",
     ),
-    _flag("warmup", int, "N", "requests before each point that are not counted [default: 4]"),
-    _flag("seed", int, "N", "same seed: same lengths, words and times [default: 0]"),
+    _flag("warmup", int, "N", "warm-up requests before each load point [default: 4]"),
+    _flag("seed", int, "N", "determines lengths, words and arrival times [default: 0]"),
     Flag(
         "ignore_eos",
         bool,
         typer.Option(
             "--ignore-eos/--no-ignore-eos",
-            help="answers go on to their full length [default: yes, but not with --prompts]",
+            help="generate answers of full length [default: yes, except with --prompts]",
             show_default=False,
         ),
     ),
     _flag(
-        "body", str, "JSON", "fields for every request, such as '{\"temperature\": 1}'; null takes one out"
+        "body",
+        str,
+        "JSON",
+        "fields merged into every request, such as '{\"temperature\": 1}'; null removes a field",
     ),
-    _flag("timeout", float, "S", "seconds after which a request has failed [default: 600]"),
+    _flag("timeout", float, "S", "timeout per request in seconds [default: 600]"),
     _flag("ttft_ms", float, "MS", f"goal: first token within [default: {DEFAULT_TTFT_MS:g}]"),
     _flag("tpot_ms", float, "MS", f"goal: time per output token within [default: {DEFAULT_TPOT_MS:g}]"),
     _flag("e2e_ms", float, "MS", "goal: end within [default: none]"),
@@ -82,7 +85,7 @@ FLAGS = (
 
 
 def order_of(url: str, given: Mapping[str, Any]) -> BenchConfig:
-    """The order that the flags make. Raises UsageError for what contradicts itself."""
+    """The configuration from the flags. Raises UsageError for contradictory flags."""
     set_ = {name: value for name, value in given.items() if value is not None}
     endpoint = set_.get("endpoint", "chat")
     if endpoint not in PATHS:
@@ -113,7 +116,7 @@ def _workload(endpoint: Endpoint, given: Mapping[str, Any]) -> Workload:
     _refuse(given, "trace", "prompts", "prompt_tokens", "output_tokens")
     _refuse(given, "prompts", "prompt_tokens")
     if "longest" in given and "trace" not in given:
-        raise UsageError("--longest chooses among the requests of a --trace", param="longest")
+        raise UsageError("--longest needs a --trace, whose requests it filters", param="longest")
     output = parse_lengths(given.get("output_tokens", DEFAULT_OUTPUT), "output_tokens")
     if "trace" in given:
         path, longest = given["trace"], given.get("longest", math.inf)
@@ -135,7 +138,7 @@ def _points(given: Mapping[str, Any]) -> tuple[Point, ...]:
     _refuse(given, "rate", "concurrency")
     _refuse(given, "speed", "concurrency", "rate")
     if "speed" in given and "trace" not in given:
-        raise UsageError("--speed is that of a --trace", param="speed")
+        raise UsageError("--speed needs a --trace", param="speed")
     form: Form = "rate" if "rate" in given else "concurrency"
     if "trace" in given and form not in given:
         form = "speed"

@@ -1,4 +1,4 @@
-"""What `headrace bench serve` shows: a bar while it runs, a table for each point, one of all at the end."""
+"""Terminal output of `headrace bench serve`: progress bar, a table per load point, a summary."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from headrace.bench.serve.metrics import Figures
 from headrace.bench.serve.runner import ProgressCallback, Report
 from headrace.cli.terminal import note
 
-WIDTH = 110  # where output is no terminal
+WIDTH = 110  # if the output is not a terminal
 
 
 @contextmanager
 def progress() -> Generator[ProgressCallback]:
-    """A bar for each thing that is done, on a terminal; it goes when that is done, before its table comes."""
+    """A progress bar per phase, on a terminal; it disappears at the end of the phase."""
     if not sys.stderr.isatty():
         yield lambda label, done, total: None
         return
@@ -54,11 +54,11 @@ def progress() -> Generator[ProgressCallback]:
 
 
 def print_point(one: Figures) -> None:
-    """One point: its rates, latencies in ms, and what failed."""
+    """One load point: rates, latencies in ms, errors."""
     print(
         f"{one.point}: {one.succeeded:,} of {one.requests:,} requests in {number(one.duration_s)} s, "
         f"{number(one.requests_per_s)} per second, {number(one.output_tokens_per_s)} tok/s "
-        f"({of_user(one)} of each user), {one.good_share:.0%} good ({number(one.goodput_per_s)} per second)"
+        f"({of_user(one)} per user), {one.good_share:.0%} good ({number(one.goodput_per_s)} per second)"
     )
     table = _table(("ms", *SPREAD))
     for row in latency_rows(one):
@@ -70,7 +70,7 @@ def print_point(one: Figures) -> None:
 
 
 def print_report(report: Report) -> None:
-    """All points beside each other, the goals, and what was assumed."""
+    """Summary of all points, the goals, and the assumptions."""
     if len(report.figures) > 1:
         _print(_summary(report.figures))
     print(f"good: {goals_text(report.order.goals)}")
@@ -79,7 +79,7 @@ def print_report(report: Report) -> None:
 
 
 def _summary(figures: Sequence[Figures]) -> Any:
-    rates = ("requests\n/s", "tok/s", "tok/s\nof a user", "TTFT\np50", "\np99", "TPOT\np50", "\np99")
+    rates = ("requests\n/s", "tok/s", "tok/s\nper user", "TTFT\np50", "\np99", "TPOT\np50", "\np99")
     table = _table((figures[0].point.form, *rates, "good", "goodput\n/s"))
     for one in figures:
         latencies = [

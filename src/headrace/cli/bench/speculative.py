@@ -1,4 +1,4 @@
-"""`headrace bench speculative`: what drafts bring."""
+"""`headrace bench speculative`: the speed-up of speculative decoding."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from headrace.cli.terminal import JsonFlag, print_json, print_table, status
 from headrace.config.settings import Settings
 from headrace.errors import UsageError
 
-HELP = """Measure how much faster a model generates when tokens are guessed and checked several in one step.
+HELP = """Measure the speed-up of speculative decoding: drafting tokens and verifying several in one step.
 
-SPEED-UP is the ratio of tokens a second to plain decoding, all pairs of runs together; OF A RUN is the median
-pair, and the least and the most. What is guessed never changes the output: this is checked too.
+SPEED-UP is the ratio of tokens per second to plain decoding, over all pairs of runs; PER PAIR is the median
+pair, with minimum and maximum. Drafts never change the output; this is verified too.
 
 \b
 Examples:
@@ -33,8 +33,8 @@ Examples:
 PromptsFlag = Annotated[
     list[Path] | None,
     typer.Option(
-        help='Prompts instead of the own ones, one on each line; in a .jsonl file as {"prompt": "..."}.'
-        " Can be repeated: a job for each file."
+        help='Prompts instead of the built-in ones, one per line; in a .jsonl file as {"prompt": "..."}.'
+        " Can be repeated: one task per file."
     ),
 ]
 
@@ -51,23 +51,21 @@ PromptsFlag = Annotated[
     "offline",
 )
 def command(
-    model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or shipped model.")] = None,
+    model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or bundled model.")] = None,
     prompts: PromptsFlag = None,
     temperature: Annotated[list[float] | None, typer.Option(help="Can be repeated.")] = None,
-    batch: Annotated[
-        list[int] | None, typer.Option(help="Sequences at the same time; can be repeated.")
-    ] = None,
-    tokens: Annotated[int, typer.Option(help="Most tokens for each prompt.")] = 96,
+    batch: Annotated[list[int] | None, typer.Option(help="Batch size; can be repeated.")] = None,
+    tokens: Annotated[int, typer.Option(help="Maximum tokens per prompt.")] = 96,
     pairs: Annotated[int, typer.Option(help="Pairs of runs, one plain and one with drafts.")] = 5,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Prompts as they are, without the chat template.")
+        bool, typer.Option("--raw", help="Use prompts as they are, without the chat template.")
     ] = False,
-    png: Annotated[Path | None, typer.Option(help="Draw the speed-ups into this file.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Plot the speed-ups into this file.")] = None,
     json: JsonFlag = False,
     *,
     settings: Settings,
 ) -> None:
-    """Measure it; see HELP."""
+    """Measure; see HELP."""
     if png is not None:
         check_matplotlib()
     if model is not None:
@@ -92,8 +90,8 @@ def command(
         print_table(
             [_row(figure) for figure in figures],
             header=(
-                *("JOB", "DRAFTS BY", "TEMP", "AT ONCE", "PLAIN tok/s", "SPEED-UP", "OF A RUN"),
-                *("TOKENS/STEP", "RIGHT"),
+                *("TASK", "DRAFTS BY", "TEMP", "BATCH", "PLAIN tok/s", "SPEED-UP", "PER PAIR"),
+                *("TOKENS/STEP", "ACCEPTED"),
             ),
         )
 
@@ -103,7 +101,7 @@ def _jobs(paths: list[Path]) -> dict[str, list[str]]:
     for path in paths:
         if path.stem in jobs:
             raise UsageError(
-                f"--prompts names two files {path.stem!r}, which would be one job: rename one",
+                f"--prompts names two files {path.stem!r}, which would be one task: rename one",
                 param="prompts",
             )
         jobs[path.stem] = _read_prompts(path)
@@ -118,7 +116,7 @@ def _read_prompts(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--prompts {path} cannot be read: {error}", param="prompts") from None
     if not lines:
-        raise UsageError(f"--prompts {path} is empty: write a prompt on each line", param="prompts")
+        raise UsageError(f"--prompts {path} is empty: write one prompt per line", param="prompts")
     return lines
 
 
@@ -133,5 +131,5 @@ def _row(figure: SpeculativeBenchResult) -> tuple[str, ...]:
         f"{figure.job_speed_up:.2f}",
         f"{speed_up.median:.2f} ({speed_up.min:.2f} to {speed_up.max:.2f})",
         f"{figure.tokens_per_step:.2f}",
-        f"{figure.accepted:.0%} of {figure.drafted_per_token:.2f} a token",
+        f"{figure.accepted:.0%} of {figure.drafted_per_token:.2f} per token",
     )

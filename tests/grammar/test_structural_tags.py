@@ -1,4 +1,4 @@
-"""Structural tags: free text, marks in it, what stands between them; nothing gets past a trigger."""
+"""Structural tags: free text, tags within it, and their contents; nothing bypasses a trigger."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def test_what_a_tag_admits(constraint: Constraint, right: list[str], wrong: list
         assert not admits(constraint, text), text
 
 
-def test_a_mark_that_is_a_special_token() -> None:
-    """The token is the mark; its spelling as text is text."""
+def test_a_tag_that_is_a_special_token() -> None:
+    """The token is the tag; its spelling as text is ordinary text."""
     one = {"type": "tag", "begin": "<tool>x", "content": {"type": "json_schema", "json_schema": NUMBER}}
     constraint = triggered({**one, "end": "<tool>"}, triggers=["<tool>"])
     inside = [*b"x", *encode('{"n": 1}')]
@@ -117,7 +117,7 @@ def test_after_reasoning() -> None:
     assert not admits(constraint, "<function=??</think>\n<function=??")
 
 
-def test_what_is_drawn_keeps_to_its_tags() -> None:
+def test_samples_match_their_tags() -> None:
     constraint = tag(**CALLS)
     calls = 0
     for seed in range(60):
@@ -163,7 +163,7 @@ def test_what_is_drawn_keeps_to_its_tags() -> None:
         ),
     ],
 )
-def test_what_is_no_structural_tag(form: dict[str, Any], cause: str) -> None:
+def test_invalid_structural_tags_are_rejected(form: dict[str, Any], cause: str) -> None:
     with pytest.raises(GrammarError, match=re.escape(cause)):
         GRAMMARS.matcher(tag(**form))
 
