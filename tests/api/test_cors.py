@@ -44,12 +44,12 @@ def test_by_default_no_page_elsewhere_may_call(server: Running) -> None:
 def test_a_preflight_is_answered_without_a_key(serve: Serve) -> None:
     server = serve(cors_origins=f"{PAGE},http://localhost:3000", api_key="secret")
     reply = preflight(server, **{"access-control-request-headers": "authorization,content-type"})
-    assert reply.status_code == 204 and not reply.content
+    assert reply.status_code == 200
     assert reply.headers["access-control-allow-origin"] == PAGE
     assert reply.headers["access-control-allow-credentials"] == "true"
     assert reply.headers["access-control-allow-headers"] == "authorization,content-type"
     assert {"GET", "POST", "DELETE"} <= set(reply.headers["access-control-allow-methods"].split(", "))
-    assert reply.headers["vary"] == "Origin"
+    assert "Origin" in reply.headers["vary"].split(", ")
     assert preflight(server, "https://evil.example").status_code == 403
     assert server.http(headers={"origin": PAGE}).options("/v1/models").status_code == 401  # not a preflight
 
@@ -82,7 +82,7 @@ def test_caches_learn_that_replies_differ(serve: Serve) -> None:
     for origin in (None, "http://localhost:1"):
         reply = post(server, origin)
         assert reply.status_code == 200
-        assert not cors(reply) and reply.headers["vary"] == "Origin"
+        assert "access-control-allow-origin" not in reply.headers and reply.headers["vary"] == "Origin"
     foreign = post(server, "https://evil.example")
     assert foreign.status_code == 403 and not cors(foreign)
 
@@ -91,10 +91,10 @@ def test_caches_learn_that_replies_differ(serve: Serve) -> None:
 def test_everybody_may_call_and_never_with_credentials(serve: Serve, origin: str) -> None:
     server = serve(cors_origins="*")
     for reply in (preflight(server, origin), post(server, origin)):
-        assert reply.status_code in (200, 204)
+        assert reply.status_code == 200
         assert reply.headers["access-control-allow-origin"] == "*"
         assert "access-control-allow-credentials" not in reply.headers
-        assert reply.headers["vary"] == "Origin"
+        assert "Origin" in reply.headers["vary"].split(", ")
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def refused(call: Callable[[], Any], match: str, param: str) -> None:
         ),
         ({"vote": {"extract": "text"}}, {"stream": True}, "vote cannot be streamed", "vote"),
         ({"vote": {"extract": "text"}, "best_of": 4}, {}, "leave one out", "vote"),
-        ({"vote": {"extract": "regex", "pattern": "("}}, {}, "unterminated", "vote"),
+        ({"vote": {"extract": "regex", "pattern": "("}}, {}, "missing \\)", "vote"),
         ({"vote": {"extract": "regex"}}, {}, "need a pattern", "vote"),
         ({"vote": {"extract": "last"}}, {}, "vote.extract", "vote"),
         ({"vote": "last_number"}, {}, "vote", "vote"),

@@ -67,18 +67,6 @@ def safetensors(folder: Path, data: bytes) -> None:
             file.float32(info)
 
 
-def llama2c(folder: Path, data: bytes) -> None:
-    path = folder / "x.bin"
-    path.write_bytes(data)
-    _whole_model(path)
-
-
-def llama2c_tokenizer(folder: Path, data: bytes) -> None:
-    (folder / "y.bin").write_bytes(_llama2c_model())
-    (folder / "tokenizer.bin").write_bytes(data)
-    _whole_model(folder / "y.bin")
-
-
 def config(folder: Path, data: bytes) -> None:
     path = folder / "config.json"
     path.write_bytes(data)
@@ -95,8 +83,7 @@ def template(folder: Path, data: bytes) -> None:
 
 
 TARGETS: dict[str, Target] = {
-    target.__name__: target
-    for target in (gguf, safetensors, llama2c, llama2c_tokenizer, config, tokenizer, template)
+    target.__name__: target for target in (gguf, safetensors, config, tokenizer, template)
 }
 
 
@@ -108,16 +95,11 @@ def run(target: str, folder: Path, data: bytes) -> None:
 
 def seeds(target: str, folder: Path) -> list[bytes]:
     """Valid files of the target's kind; `folder` gets what must lie beside them."""
-    (folder / "tokenizer.bin").write_bytes(_llama2c_tokenizer())
     match target:
         case "gguf":
             return [_gguf_header(folder, type) for type in ("Q4_0", "Q6_K")]
         case "safetensors":
             return [save({"a": np.ones((2, 3), np.float32), "b": np.ones(4, np.float16)})]
-        case "llama2c":
-            return [_llama2c_model()]
-        case "llama2c_tokenizer":
-            return [_llama2c_tokenizer()]
         case "config":
             return [path.read_bytes() for path in sorted(FOLDER.glob("*/config.json"))]
         case "tokenizer":
@@ -131,18 +113,6 @@ def _gguf_header(folder: Path, type: str) -> bytes:
     data = path.read_bytes()
     with open_checkpoint(path) as checkpoint:
         return data[: min(info.offset for info in checkpoint.tensors.values())]
-
-
-def _llama2c_model() -> bytes:
-    dim, hidden, vocabulary, context = 32, 32, 8, 4
-    floats = 2 * vocabulary * dim + 4 * dim * dim + 3 * dim * hidden + 3 * dim + context * dim // 2
-    header = struct.pack("<7i", dim, hidden, 1, 2, 2, -vocabulary, context)
-    return header + bytes(4 * floats)
-
-
-def _llama2c_tokenizer() -> bytes:
-    tokens = [b"<unk>", b"\n<s>\n", b"\n</s>\n", b"<0x0A>", b" ", b"t", b"h", b"e"]
-    return struct.pack("<i", 6) + b"".join(struct.pack("<fi", -1, len(t)) + t for t in tokens)
 
 
 def damaged(data: bytes, random: np.random.Generator) -> bytes:

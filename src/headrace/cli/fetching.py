@@ -7,14 +7,14 @@ import re
 from headrace.cli.terminal import note, progress_bar
 from headrace.config.settings import Settings
 from headrace.errors import ModelNotFound
-from headrace.weights.hub.resolver import FILES, pull, resolve
+from headrace.weights.hub.resolver import FILE_SUFFIX, pull, resolve
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def fetch(name: str, settings: Settings) -> None:
     """Download a hub model that is not on this machine yet, with a progress bar."""
-    if settings.offline or HUB_NAME.fullmatch(name) is None or name.endswith(FILES):
+    if settings.offline or HUB_NAME.fullmatch(name) is None or name.endswith(FILE_SUFFIX):
         return
     try:
         resolve(name, offline=True)

@@ -13,18 +13,16 @@ from headrace.engine.client import LoadedModel
 from headrace.loading.loader import load_model
 from headrace.loading.options import engine_options
 from headrace.weights.hub.bundled import list_bundled
-from headrace.weights.hub.resolver import FILES
+from headrace.weights.hub.resolver import FILE_SUFFIX
 
 
 def names_a_model(word: str) -> bool:
-    """True if a lone argument is MODEL: a local folder, x.gguf, x.bin, OWNER/NAME, a bundled name, ./x,
-    /x.
-    """
+    """True if a lone argument is MODEL: a local folder, x.gguf, OWNER/NAME, a bundled name, ./x, /x."""
     if not word or any(space in word for space in " \n\t"):
         return False
     if word in list_bundled() or HUB_NAME.fullmatch(word) or word.startswith(("./", "../", "/", "~/")):
         return True
-    return word.endswith(FILES) or Path(word).is_dir()
+    return word.endswith(FILE_SUFFIX) or Path(word).is_dir()
 
 
 @contextmanager

@@ -22,10 +22,10 @@ from headrace.models.rope import Rope, read_rope
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.checkpoint import INDEX
 from headrace.weights.checkpoint_reader import CheckpointReader
+from headrace.weights.gguf.config_keys import metadata_of, sampling_keys
 from headrace.weights.gguf.export import FILE_TYPES, GgufExport
-from headrace.weights.gguf.metadata import long_rope_factors, metadata_of
-from headrace.weights.gguf.model_config import ROPE_FACTORS
-from headrace.weights.gguf.tensor_names import by_model_type
+from headrace.weights.gguf.families import by_model_type
+from headrace.weights.gguf.rope_keys import ATTENTION_FACTOR, ROPE_FACTORS, long_rope_factors, rope_table
 from headrace.weights.gguf.tokenizer_export import tokenizer_keys
 from headrace.weights.gguf.writer import write_gguf
 from headrace.weights.safetensors.export import SafetensorsExport
@@ -116,20 +116,20 @@ class Export(Struct, frozen=True, kw_only=True):
         architecture, rope = by_model_type(model.model_type), _rope_of(model)
         keys = metadata_of(config, architecture)
         if rope is not None and long_rope_factors(config, 2 * len(rope.inv_freq)):
-            keys[f"{architecture.name}.rope.scaling.attn_factor"] = rope.scale
+            keys[f"{architecture.name}.{ATTENTION_FACTOR}"] = rope.scale
         keys |= {"general.type": "model", "general.name": self.name} | kind
         own_license = license(self.path, None)
         if own_license is not None:
             keys["general.license"] = own_license
         keys |= tokenizer_keys(tokenizer, model.config.vocabulary)
-        return keys | _template_keys(template) | _sampling_keys(self.checkpoint.generation_config or {})
+        return keys | _template_keys(template) | sampling_keys(self.checkpoint.generation_config or {})
 
     def _rope_tensors(self, model: Model) -> list[TensorOutput]:
         """Divisors of the rotary frequencies, which GGUF keeps as tensors."""
         config, rope = self.checkpoint.config, _rope_of(model)
         if rope is None:
             return []
-        table = cast("dict[str, object]", config.get("rope_parameters") or config.get("rope_scaling") or {})
+        table = rope_table(config)
         if table.get("rope_type", table.get("type")) in ("llama3", "divided"):
             theta = table.get("rope_theta", config.get("rope_theta", 10000.0))
             plain = read_rope({"rope_theta": theta}, 2 * len(rope.inv_freq))
@@ -179,23 +179,6 @@ def _template_keys(template: ChatTemplate | None) -> dict[str, object]:
     if template.tool_source != template.source:
         keys["tokenizer.chat_template.tool_use"] = template.tool_source
         keys["tokenizer.chat_templates"] = ["tool_use"]
-    return keys
-
-
-def _sampling_keys(generation: Mapping[str, object]) -> dict[str, object]:
-    names = {
-        "temperature": "temp",
-        "top_p": "top_p",
-        "min_p": "min_p",
-        "repetition_penalty": "penalty_repeat",
-    }
-    keys: dict[str, object] = {}
-    for field, key in names.items():
-        value = generation.get(field)
-        if isinstance(value, int | float):
-            keys[f"general.sampling.{key}"] = float(value)
-    if isinstance(generation.get("top_k"), int):
-        keys["general.sampling.top_k"] = generation["top_k"]
     return keys
 
 

@@ -16,7 +16,6 @@ from headrace.errors import CorruptFile, ModelNotFound
 from headrace.weights import strict_json
 from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.gguf.checkpoint import GgufCheckpoint
-from headrace.weights.llama2c import Llama2cCheckpoint
 from headrace.weights.quantized.checkpoint import QuantizedCheckpoint, quantization_of
 from headrace.weights.safetensors.reader import SafetensorsFile, element_bytes
 from headrace.weights.tensor_file import TensorInfo
@@ -143,19 +142,15 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> CheckpointReader:
-    """Opens the checkpoint in a folder, or the GGUF file (any part of one that was split)
-    or the .bin of llama2.c.
+    """Opens the checkpoint in a folder, or the GGUF file (any part of one that was split).
 
     Raises ModelNotFound (no such folder, no model in it), CorruptFile, UnsupportedModel.
     """
     if path.suffix == ".gguf" and not path.is_dir():
         return GgufCheckpoint(path)
-    if path.suffix == ".bin" and not path.is_dir():
-        return Llama2cCheckpoint(path)
     if not path.is_dir():
         raise ModelNotFound(
-            f"{str(path)!r} is not a folder: give the folder that holds config.json, a .gguf file or the "
-            ".bin of llama2.c"
+            f"{str(path)!r} is not a folder: give the folder that holds config.json, or a .gguf file"
         )
     checkpoint = Checkpoint(path.resolve())
     try:

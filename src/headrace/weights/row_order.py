@@ -1,4 +1,4 @@
-"""Orders of rows in GGUF and llama2.c files that differ from a checkpoint, and reading rows apart."""
+"""Orders of rows in GGUF files that differ from a checkpoint, and reading rows apart."""
 
 from __future__ import annotations
 

@@ -10,12 +10,11 @@ from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.api.anthropic.errors import MESSAGES_PATH
 from headrace.api.http.call_context import CallContext
-from headrace.api.http.cors import Cors
+from headrace.api.http.cors import with_cors
 from headrace.api.http.errors import Forbidden, Unauthorized, error_response
 from headrace.api.http.rate_limits import ApiKeyUsage
 from headrace.api.service import Service
@@ -40,7 +39,7 @@ class ServerMiddleware:
     def _configure(self, settings: Settings) -> None:
         """Take over settings, at the start and when they have been read again."""
         self._settings = settings
-        self._cors = Cors(settings.cors_origins)
+        self._cors = with_cors(self._admit, settings.cors_origins) if settings.cors_origins else None
         self._hosts = {"localhost", *(name.lower() for name in settings.allowed_hosts)}
         self._loopback = is_loopback(settings.host)
 
@@ -69,7 +68,6 @@ class ServerMiddleware:
                     (b"x-request-id", request_id.encode()),
                     (b"request-id", request_id.encode()),  # as Anthropic calls it
                     *call.account.headers(),
-                    *self._cors.headers(headers.get("origin")),
                 ]
             await send(message)
 
@@ -81,14 +79,20 @@ class ServerMiddleware:
     async def _pass_on(
         self, call: CallContext, headers: Headers, scope: Scope, receive: Receive, send: Send
     ) -> None:
+        try:
+            self._check_host(headers)
+        except HeadraceError as error:
+            call.note(error)
+            await error_response(error, call)(scope, receive, send)
+            return
+        # A browser that asks what a page may send is answered before the key: it sends none with that.
+        await (self._cors or self._admit)(scope, receive, send)
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call: CallContext = scope["headrace.call"]
         with ExitStack() as held:
             try:
-                self._check_host(headers)
-                if self._cors.is_preflight(call.method, headers):  # browsers send no key with it
-                    allowed = self._cors.preflight_headers(headers)
-                    await Response(status_code=204, headers=allowed)(scope, receive, send)
-                    return
-                call.account = self._account(headers, call.path)
+                call.account = self._account(Headers(scope=scope), call.path)
                 if call.method == "POST":  # what is posted makes work, everything else is a look at a number
                     held.enter_context(self._service.admitted(call))
             except HeadraceError as error:
@@ -108,7 +112,7 @@ class ServerMiddleware:
                 "start it with --allowed-hosts for other names"
             )
         origin = headers.get("origin")
-        if origin is None or self._cors.allows(origin):
+        if origin is None or (self._cors is not None and self._cors.is_allowed_origin(origin)):
             return
         if not self._is_ours(_host_name(origin.partition("//")[2])):
             raise Forbidden(

@@ -22,7 +22,8 @@ VOTE = {
         "Self-consistency: of `n` choices the one is given out whose answer most of them have; choices that "
         "cannot change that any more are stopped. Cannot be streamed. `extract` says what the answer is: all "
         "the `text`, the `last_number`, what stands in the last `boxed{}`, the group in the last match of "
-        "the `regex` in `pattern`, or what the `json_pointer` in `pattern` finds; always after the reasoning."
+        "the `regex` in `pattern` (RE2's syntax), or what the `json_pointer` in `pattern` finds; always "
+        "after the reasoning."
     ),
     "properties": {
         "extract": {"enum": ["text", "last_number", "boxed", "regex", "json_pointer"]},

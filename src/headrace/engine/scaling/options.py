@@ -35,9 +35,10 @@ class Vote(Struct, frozen=True):
     """Self-consistency (Wang et al. 2022, https://arxiv.org/abs/2203.11171): the answer of most choices.
 
     `extract` says what of a choice is its answer: its `text`; the `last_number` in it; what stands in the
-    last `\\boxed{}`; the group of the last match of `pattern`, a `regex`; or what `pattern`, a JSON pointer
-    (RFC 6901), finds in it. `function` takes the text and gives the answer, or None; it is called on the
-    engine's thread and cannot cross to another process. All look at the text after the reasoning.
+    last `\\boxed{}`; the group of the last match of `pattern`, a `regex` in RE2's syntax; or what `pattern`,
+    a JSON pointer (RFC 6901), finds in it. `function` takes the text and gives the answer, or None; it is
+    called on the engine's thread and cannot cross to another process. All look at the text after the
+    reasoning.
     """
 
     extract: Extraction

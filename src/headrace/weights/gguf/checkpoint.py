@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile
+from headrace.weights.gguf.config_keys import config_of, generation_config_of
+from headrace.weights.gguf.families import architecture_of
 from headrace.weights.gguf.keys import MetadataKeys
-from headrace.weights.gguf.model_config import (
+from headrace.weights.gguf.reader import GgufFile
+from headrace.weights.gguf.rope_keys import (
+    ATTENTION_FACTOR,
     LONG_FACTORS,
     ROPE_FACTORS,
     SHORT_FACTORS,
-    architecture_of,
-    config_of,
-    generation_config_of,
     rope_with_factors,
 )
-from headrace.weights.gguf.reader import GgufFile
 from headrace.weights.gguf.split import open_parts
 from headrace.weights.gguf.tensor_names import named_tensors
 from headrace.weights.quant_types import BY_NAME, unreadable
@@ -133,7 +133,7 @@ class GgufCheckpoint:
                 )
             values[name] = self._files[info.file].float32(info)
         attention = MetadataKeys(self.metadata, self._architecture.name, self.name).number(
-            "rope.scaling.attn_factor", 1.0
+            ATTENTION_FACTOR, 1.0
         )
         self.config["rope_parameters"] = rope_with_factors(self.config, values, attention, self.name)
 

@@ -10,7 +10,8 @@ import numpy as np
 from msgspec import Struct
 
 from headrace.weights.checkpoint_reader import CheckpointReader
-from headrace.weights.gguf.tensor_names import Architecture, stored_name
+from headrace.weights.gguf.architecture import Architecture
+from headrace.weights.gguf.tensor_names import stored_name
 from headrace.weights.quant_types import BY_NAME, dequantize
 from headrace.weights.quant_types.blocks import Bytes, Floats
 from headrace.weights.quantize import quantize
@@ -25,7 +26,7 @@ FILE_TYPES: Mapping[str, int] = {
 }  # fmt: skip
 _FEW_BITS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K")
 # Small, and read by other programs only as plain floats.
-_PLAIN = ("wpe.weight", "conv1d.weight", "mlp.gate.weight", "block_sparse_moe.gate.weight")
+_PLAIN = ("position_embd.weight", "ssm_conv1d.weight", "ffn_gate_inp.weight")
 
 
 class GgufExport(Struct, frozen=True, kw_only=True):
@@ -51,7 +52,7 @@ class GgufExport(Struct, frozen=True, kw_only=True):
 
     def _output(self, stored: str, names: list[str]) -> TensorOutput:
         shape = self._shape(names[0])
-        kind = BY_NAME[self._type(names[0], shape)]
+        kind = BY_NAME[self._type(stored, names[0], shape)]
         nbytes = len(names) * prod(shape) // kind.block_size * kind.block_bytes
         stacked = (len(names), *shape) if stored_name(names[0], self.architecture)[1] is not None else shape
 
@@ -65,12 +66,11 @@ class GgufExport(Struct, frozen=True, kw_only=True):
         shape = self.source.info(name).shape
         if self._is_turned(name):
             return shape[::-1]
-        if name.endswith("conv1d.weight"):
-            return shape[0], shape[-1]
-        return (*shape, 1) if name.endswith(("mixer.A_log", "mixer.D")) else shape
+        change = self.architecture.shape_of(name)
+        return shape if change is None else change.store(shape)
 
-    def _type(self, name: str, shape: tuple[int, ...]) -> str:
-        if len(shape) < 2 or shape[-1] == 1 or name.endswith(_PLAIN):
+    def _type(self, stored: str, name: str, shape: tuple[int, ...]) -> str:
+        if len(shape) < 2 or shape[-1] == 1 or stored.endswith(_PLAIN):
             return "F32"
         wanted = self.type.upper()
         if wanted in _FEW_BITS and class_of(name, 2) in ("token table", "output"):

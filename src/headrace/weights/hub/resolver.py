@@ -16,7 +16,7 @@ from headrace.weights.checkpoint import is_complete
 from headrace.weights.hub.bundled import list_bundled
 from headrace.weights.hub.download_progress import bar_class
 
-FILES = (".gguf", ".bin")  # what a model that is one file is named
+FILE_SUFFIX = ".gguf"  # of a model that is one file
 _WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _SHIPPED_NAME = re.compile(_WORD)
 _HUB_NAME = re.compile(f"{_WORD}/{_WORD}")
@@ -38,10 +38,10 @@ class LocalModel(Struct, frozen=True):
 
 
 def resolve(name: str | Path, *, offline: bool | None = None, revision: str | None = None) -> Path:
-    """The folder or file (FILES) of a model: a path, the name of a shipped model, or org/name on the hub.
+    """The folder or .gguf file of a model: a path, the name of a shipped model, or org/name on the hub.
 
-    What looks like a path (a Path; ./x, ../x, /x, ~/x, a/b/c, a/, x.gguf, x.bin) is only a path, a/b is only
-    on the hub, and a word is a shipped model or else a folder. A hub model is fetched when it is not in the
+    What looks like a path (a Path; ./x, ../x, /x, ~/x, a/b/c, a/, x.gguf) is only a path, a/b is only on
+    the hub, and a word is a shipped model or else a folder. A hub model is fetched when it is not in the
     cache; `offline=True` forbids it, None leaves that to HF_HUB_OFFLINE.
     `revision` is a branch, tag or commit of a hub model. Raises ModelNotFound, UsageError.
     """
@@ -124,20 +124,20 @@ def remove(name: str) -> int:
 
 
 def _looks_like_path(name: str) -> bool:
-    marked = name.startswith((".", "/", "~")) or name.endswith(("/", *FILES)) or "\\" in name
+    marked = name.startswith((".", "/", "~")) or name.endswith(("/", FILE_SUFFIX)) or "\\" in name
     return marked or name.count("/") > 1
 
 
 def _local(name: str | Path) -> Path:
     path = Path(name).expanduser()
-    if path.is_dir() or (path.is_file() and path.suffix in FILES):
+    if path.is_dir() or (path.is_file() and path.suffix == FILE_SUFFIX):
         return path
     if path.is_file():
         raise ModelNotFound(
-            f"{str(name)!r} is a file: give a .gguf file, the .bin of llama2.c, or the folder that holds "
-            "config.json and safetensors"
+            f"{str(name)!r} is a file: give a .gguf file, or the folder that holds config.json and "
+            "safetensors, to which other weights are to be converted"
         )
-    kind = "file" if path.suffix in FILES else "folder"
+    kind = "file" if path.suffix == FILE_SUFFIX else "folder"
     raise ModelNotFound(
         f"there is no {kind} {str(name)!r}: check the path, or give a name; {_what_is_here()}"
     )

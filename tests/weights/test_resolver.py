@@ -81,6 +81,9 @@ def test_a_path_is_only_a_path(cache: Path, tmp_path: Path, monkeypatch: pytest.
         hub.resolve("./nothing")
     with pytest.raises(ModelNotFound, match="is a file"):
         hub.resolve(f"./a/b/{SINGLE}")
+    (tmp_path / "llama2.bin").write_bytes(bytes(28))
+    with pytest.raises(ModelNotFound, match="other weights are to be converted"):
+        hub.resolve("./llama2.bin")
     with pytest.raises(UsageError, match="no revision 'v1'"):
         hub.resolve("./a/b", revision="v1")
 

@@ -90,7 +90,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         ("regex", "need a pattern"),
         ({"extract": "boxed", "pattern": "x"}, "need a pattern"),
         ({"extract": "json_pointer", "pattern": "a"}, "does not begin with /"),
-        ({"extract": "regex", "pattern": "("}, "unterminated"),
+        ({"extract": "regex", "pattern": "("}, "missing \\)"),
         ({"extract": "text", "more": "x"}, "takes extract and pattern"),
         ({"extract": 5}, "takes extract and pattern"),
         ("function", "a function goes with"),
