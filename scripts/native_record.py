@@ -1,11 +1,11 @@
 """The record of the last complete pass of the C++ checks: native/verified.txt.
 
-    python scripts/native_record.py isas             the instruction sets that the gate checks here, as portable|avx512
-    python scripts/native_record.py covers           succeeds where the record holds here
-    python scripts/native_record.py write SETS ARM   write it: SETS as portable|avx512, ARM is run or skipped
+    native_record.py isas             the instruction sets that the gate checks here, as portable|avx512
+    native_record.py covers           succeeds where the record holds here
+    native_record.py write SETS ARM   write it: SETS as portable|avx512, ARM is run or skipped
 
-The record holds while the sources, the checks themselves and the compiler are the same, it names the instruction
-sets that the gate would check here, and nothing was skipped that could run here.
+The record holds while the sources, the checks themselves and the compiler are the same, it names the
+instruction sets that the gate would check here, and nothing was skipped that could run here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ CHECKS = (
     "scripts/test_neon.sh",
 )
 HEAD = """\
-# Written by scripts/test_native.sh after all of its checks passed. Do not edit: the gate skips them while this holds.
+# Written by scripts/test_native.sh after all of its checks passed; the gate skips them while this holds.
+# Do not edit: run `make test-native`.
 """
 
 

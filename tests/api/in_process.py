@@ -33,8 +33,8 @@ async def _short_sleep(delay_s: float) -> None:
     await asyncio.sleep(min(delay_s, 0.01))
 
 
-# uvicorn looks every 0.1 s whether it should stop, and then waits 0.1 s for connections: with a server for each
-# test that was a quarter of the time of all tests of the API.
+# uvicorn looks every 0.1 s whether it should stop, and then waits 0.1 s for connections: with a server for
+# each test that was a quarter of the time of all tests of the API.
 uvicorn.server.asyncio = SimpleNamespace(**vars(asyncio) | {"sleep": _short_sleep})  # type: ignore[assignment]
 
 

@@ -22,6 +22,7 @@ DONE = b"data: [DONE]\n\n"
 Show = Callable[[str], None]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("tokens", [16, pytest.param(128, marks=pytest.mark.soak)])
 def test_l1_a_thousand_streams(tiny: Path, show: Show, tokens: int) -> None:
     async def all_streams(port: int) -> list[Exchange]:
@@ -141,6 +142,7 @@ def without_collector() -> Generator[None]:
         gc.enable()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("wall_s", [3, pytest.param(60, marks=pytest.mark.soak)])
 def test_l2_more_than_can_be_served(show: Show, tmp_path: Path, wall_s: float) -> None:
     """A model of 11 million parameters on one core; the other is for the server and for those who ask."""

@@ -28,6 +28,7 @@ from headrace.run.reference import ReferenceExecutor
 from headrace.weights.formats import FORMATS, pack, unpack
 from headrace.weights.packed import PackedWeight
 
+pytestmark = pytest.mark.isas
 POOL = _native.Pool(2)
 KvType = Literal["f32", "bf16"]
 
