@@ -6,9 +6,8 @@ set -eu
 cd "$(dirname "$0")/.."
 PATH="$PWD/${1:-.venv/bin}:$PATH"
 
-rm -rf build/wheel dist
+rm -rf dist build/wheel/*.whl
 mkdir -p build/wheel dist
-python -m pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir build/wheel \
-  -C cmake.define.HEADRACE_STATIC_RUNTIME=ON -C build-dir=build/wheel/native .
+python -m pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir build/wheel .
 auditwheel repair --wheel-dir dist build/wheel/*.whl
 ls -l dist

@@ -16,13 +16,22 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 "$python" -m venv venv
-PATH="$folder/venv/bin:$folder/tools"
-mkdir tools
-export PATH HOME="$folder" XDG_CACHE_HOME="$folder/cache" XDG_DATA_HOME="$folder/data"
-unset PYTHONPATH CC CXX
-python -m pip install -q --disable-pip-version-check --only-binary :all: "$wheel"
+
+# Nothing but the environment's own programs is on the path.
+inside() {
+  env -u PYTHONPATH -u CXX PATH="$folder/venv/bin" HOME="$folder" XDG_CACHE_HOME="$folder/cache" \
+    XDG_DATA_HOME="$folder/data" "$folder/venv/bin/$@"
+}
+
+inside python -m pip install -q --disable-pip-version-check --only-binary :all: "$wheel"
 echo "> extract a gzipped tar archive"
-answer=$(headrace run "extract a gzipped tar archive")
+answer=$(inside headrace run "extract a gzipped tar archive")
 echo "$answer"
-case "$answer" in tar\ *) ;; *) echo "test_wheel: that is no command of tar" >&2; exit 1 ;; esac
-python "$root/scripts/import_all.py"
+case "$answer" in
+  "tar "*) ;;
+  *)
+    echo "test_wheel: that is no command of tar" >&2
+    exit 1
+    ;;
+esac
+inside python "$root/scripts/import_all.py"
