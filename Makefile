@@ -54,7 +54,7 @@ nightly: run lint oracles
 
 # Torch and transformers: some tests compare with them, and are skipped without.
 oracles: $(VENV)/.test
-	$(PIP) --group oracles
+	$(PIP) --no-compile --group oracles # of their files few are ever imported
 
 # A wheel for any Linux with a glibc as old as its name says, in dist/, and proof that it works without a compiler.
 wheel: $(VENV)/.installed
@@ -64,7 +64,7 @@ wheel: $(VENV)/.installed
 
 # In a folder of their own: litellm wants an older openai than the tests of the API do.
 test-frameworks: $(VENV)/.test
-	$(PIP) --upgrade --target $(VENV)/frameworks --group frameworks
+	$(PIP) --no-compile --upgrade --target $(VENV)/frameworks --group frameworks
 	PYTHONPATH=$(VENV)/frameworks $(BIN)/python -m pytest tests/frameworks -W default
 
 bench: $(VENV)/.installed
