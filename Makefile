@@ -26,8 +26,9 @@ test: $(VENV)/.test
 	$(PYTEST) -n $(WORKERS) --dist loadgroup -m 'not soak and not alone'
 	$(PYTEST) -m 'alone and not soak'
 	set -e; for isa in $(OTHER_ISAS); do \
-	  echo "== with HEADRACE_ISA=$$isa"; HEADRACE_ISA=$$isa $(PYTEST) -n $(WORKERS) -m isas; done
+	  echo "== with HEADRACE_ISA=$$isa"; HEADRACE_ISA=$$isa $(PYTEST) -n $(WORKERS) -m isas $(ISA_TESTS); done
 
+ISA_TESTS = $(shell grep -rl --include='test_*.py' 'pytest.mark.isas' tests)
 # What this machine has beside the instruction set that is used unless another is asked for.
 OTHER_ISAS = $$($(BIN)/python -c "from headrace import _native as n; print(*({*n.usable_isas()} - {n.isa()}))")
 
@@ -60,7 +61,7 @@ oracles: $(VENV)/.test
 wheel: $(VENV)/.installed
 	$(PIP) --group wheel
 	scripts/build_wheel.sh $(BIN)
-	scripts/test_wheel.sh
+	scripts/test_wheel.sh $(PYTHON)
 
 # In a folder of their own: litellm wants an older openai than the tests of the API do.
 test-frameworks: $(VENV)/.test
