@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest
+WORKERS ?= 2
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.inl')
 
-.PHONY: run test lint soak bench bench-peers models setup test-native test-frameworks clean
+.PHONY: run test lint nightly soak wheel bench bench-peers models setup oracles test-native test-frameworks clean
 
 # What the models inside the package can do: a command, a statement, a story.
 TASK := extract a gzipped tar archive
@@ -21,7 +23,14 @@ run: $(VENV)/.installed
 test: $(VENV)/.test
 	$(BIN)/python -m pytest tests/kv $(filter-out %_states.py,$(wildcard tests/engine/test_schedule*.py)) \
 	  --cov=headrace.kv --cov=headrace.engine.scheduler.scheduler --cov-branch --cov-fail-under=100
-	$(BIN)/python -m pytest
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m 'not soak and not alone'
+	$(PYTEST) -m 'alone and not soak'
+	set -e; for isa in $(OTHER_ISAS); do \
+	  echo "== with HEADRACE_ISA=$$isa"; HEADRACE_ISA=$$isa $(PYTEST) -n $(WORKERS) -m isas $(ISA_TESTS); done
+
+ISA_TESTS = $(shell grep -rl --include='test_*.py' 'pytest.mark.isas' tests)
+# What this machine has beside the instruction set that is used unless another is asked for.
+OTHER_ISAS = $$($(BIN)/python -c "from headrace import _native as n; print(*({*n.usable_isas()} - {n.isa()}))")
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
@@ -29,13 +38,34 @@ lint: $(VENV)/.lint
 	$(BIN)/pyright
 
 # Spills of the built kernels; the C++ tests under ASan+UBSan and TSan, then, where qemu-user is, built for ARM and run
-# there.
+# there. What passed is recorded in native/verified.txt, to be committed with the sources.
 test-native: $(VENV)/.installed
 	scripts/test_native.sh $(BIN)
 
+# Everything of the gate (.ci/run) without its limits on time: no stage is skipped, all instruction sets of this machine
+# under sanitizers, more steps, requests and damaged files.
+nightly: export TEST_STATE_STEPS ?= 100000
+nightly: export TEST_API_EXAMPLES ?= 500
+nightly: export TEST_DAMAGED_FILES ?= 300
+nightly: run lint oracles
+	scripts/test_native.sh --all $(BIN)
+	$(MAKE) test
+	$(MAKE) test-frameworks
+	$(MAKE) wheel
+
+# Torch and transformers: some tests compare with them, and are skipped without.
+oracles: $(VENV)/.test
+	$(PIP) --no-compile --group oracles # of their files few are ever imported
+
+# A wheel for any Linux with a glibc as old as its name says, in dist/, and proof that it works without a compiler.
+wheel: $(VENV)/.installed
+	$(PIP) --group wheel
+	scripts/build_wheel.sh $(BIN)
+	scripts/test_wheel.sh $(PYTHON)
+
 # In a folder of their own: litellm wants an older openai than the tests of the API do.
 test-frameworks: $(VENV)/.test
-	$(PIP) --upgrade --target $(VENV)/frameworks langchain-openai llama-index-llms-openai-like instructor litellm
+	$(PIP) --no-compile --upgrade --target $(VENV)/frameworks --group frameworks
 	PYTHONPATH=$(VENV)/frameworks $(BIN)/python -m pytest tests/frameworks -W default
 
 bench: $(VENV)/.installed
@@ -82,7 +112,8 @@ setup: $(VENV)/.test $(VENV)/.lint
 # The build's own tools live in the environment, so that a rebuild after a change is incremental.
 $(VENV)/.base:
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) 'scikit-build-core>=1.1' 'nanobind>=3.1' cmake ninja
+	$(PIP) 'pip>=25.1' # the first that knows dependency groups
+	$(PIP) --group build
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.base $(NATIVE)
@@ -90,7 +121,7 @@ $(VENV)/.installed: $(VENV)/.base $(NATIVE)
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.installed
-	$(PIP) --no-build-isolation -e '.[test]'
+	$(PIP) --group test
 	@touch $@
 
 $(VENV)/.train: $(VENV)/.installed
@@ -98,7 +129,7 @@ $(VENV)/.train: $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
-	$(PIP) --no-build-isolation -e '.[lint]'
+	$(PIP) --group lint
 	@touch $@
 
 clean:

@@ -10,6 +10,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# Before torch and NumPy are imported: the models of tests are so small that their threads would only wait for
+# one another, and tests run side by side.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -27,3 +31,12 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real inputs are not here: set HEADRACE_SHARED_DATA (looked in {folder})")
     return folder
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests have measured: with xdist, what they print is not shown."""
+    for report in (one for reports in terminalreporter.stats.values() for one in reports):
+        if getattr(report, "when", "") == "call":
+            for name, value in report.user_properties:
+                if name == "figures":
+                    terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {value}")

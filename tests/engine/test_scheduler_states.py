@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence as Sequence_
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -14,7 +15,9 @@ from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.scheduler import MAX_PREEMPTIONS, RESERVE_PAGES, Scheduler
 from headrace.engine.scheduler.sequence import Sequence, State, agreeing
 
-STEPS = int(os.environ.get("HEADRACE_STATE_STEPS", "100000"))
+STEPS = int(os.environ.get("TEST_STATE_STEPS", "25000"))  # 100,000 by `make nightly`
+SHARDS = 4  # tests that may run side by side
+MAX_PARTS = 20
 STEPS_PER_EXAMPLE = 100
 PAGE_TOKENS = 4
 AGEING_S = 5.0
@@ -374,23 +377,32 @@ class Machine(RuleBasedStateMachine):
         schedule.RESERVE_PAGES = RESERVE_PAGES
 
 
-def test_states(capsys) -> None:
-    Machine.steps_done = Machine.repeated = 0
-    run_state_machine_as_test(
-        Machine,
-        settings=settings(
-            max_examples=2 + STEPS * 6 // (STEPS_PER_EXAMPLE * 5),  # some end sooner
-            stateful_step_count=STEPS_PER_EXAMPLE,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-    with capsys.disabled():
-        print(
-            f"\n{Machine.steps_done:,} steps over pages, prefix tree and scheduler, "
-            f"up to {Machine.most_preemptions} preemptions, {Machine.drafted:,} drafted tokens of which "
-            f"{Machine.rejected:,} were rejected, {Machine.repeated:,} steps at once with others"
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_states(record_property, shard: int) -> None:
+    steps = STEPS // SHARDS
+    Machine.steps_done = Machine.repeated = Machine.drafted = Machine.rejected = 0
+
+    def seen() -> bool:
+        """Whether what is rare has been seen often enough: examples resemble each other."""
+        return steps // 50 < Machine.rejected < Machine.drafted and Machine.repeated > steps // 50
+
+    for part in range(MAX_PARTS):
+        if Machine.steps_done >= steps and seen():
+            break
+        run_state_machine_as_test(
+            type(f"Machine{shard}_{part}", (Machine,), {}),  # by its name, hypothesis draws other examples
+            settings=settings(
+                max_examples=2 + max(steps - Machine.steps_done, steps // 5) // STEPS_PER_EXAMPLE,
+                stateful_step_count=STEPS_PER_EXAMPLE,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
         )
-    assert STEPS // 50 < Machine.rejected < Machine.drafted
-    assert Machine.steps_done >= STEPS
-    assert Machine.repeated > STEPS // 50
+    record_property(
+        "figures",
+        f"{Machine.steps_done:,} steps over pages, prefix tree and scheduler, "
+        f"up to {Machine.most_preemptions} preemptions, {Machine.drafted:,} drafted tokens of which "
+        f"{Machine.rejected:,} were rejected, {Machine.repeated:,} steps at once with others",
+    )
+    assert Machine.steps_done >= steps
+    assert seen()

@@ -29,6 +29,7 @@ from headrace.weights import formats
 from headrace.weights.formats import FORMATS, pack, unpack
 from headrace.weights.packing.packed_weights import PackedWeight
 
+pytestmark = pytest.mark.isas
 ROWS = 40
 CAPACITY = ExecutorLimits(max_tokens=ROWS, max_rows=ROWS, page_count=1, page_tokens=16)
 

@@ -28,6 +28,7 @@ from headrace.program.step import Step
 from headrace.weights.formats import FORMATS, pack, unpack
 from headrace.weights.packing.packed_weights import PackedWeight
 
+pytestmark = pytest.mark.isas
 POOL = _native.Pool(2)
 KvType = Literal["f32", "bf16"]
 

@@ -11,14 +11,9 @@ from tiny import tiny_model
 
 
 @pytest.fixture
-def show(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
-    """Print a line of figures, headed by the test's name."""
-
-    def line(text: str) -> None:
-        with capsys.disabled():
-            print(f"\n{request.node.name}: {text}")
-
-    return line
+def show(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Have a line of figures shown when the tests are over, headed by the test's name."""
+    return lambda text: record_property("figures", text)
 
 
 @pytest.fixture(scope="session")

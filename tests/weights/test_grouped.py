@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from packing import aligned
@@ -19,6 +14,7 @@ from headrace.weights.formats.column_panels import Bytes, Floats
 from headrace.weights.quant_types import BY_NAME, READABLE, SCALED, dequantize
 from headrace.weights.quant_types.blocks import BlockType
 
+pytestmark = pytest.mark.isas
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
@@ -150,14 +146,3 @@ def test_refusals() -> None:
         with pytest.raises(ValueError, match="unknown source type"):
             _native.pack(pool, "q4_k", rows.reshape(-1), source, 3, 512, 0, 1, packed)
     assert all(kind.name.lower() not in formats.FORMATS for kind in SCALED)
-
-
-@pytest.mark.parametrize("isa", [isa for isa in _native.usable_isas() if isa != _native.isa()])
-def test_with_another_isa(isa: str) -> None:
-    if "HEADRACE_GROUPED_CHILD" in os.environ:
-        pytest.skip("this is the run with another instruction set")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(Path(__file__))]
-    environment = {**os.environ, "HEADRACE_ISA": isa, "HEADRACE_GROUPED_CHILD": "1"}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stdout
-    assert " passed" in run.stdout
