@@ -97,7 +97,7 @@ def test_l3_stalled_readers(monkeypatch, show: Callable[[str], None], stall_s: f
         alone = asyncio.run(live_gaps_ms(server.port, 100, tokens // 2))
         slowness = max(1.0, (time.perf_counter() - start_s) / (tokens // 2) / STEP_S)  # of this machine, now
         stall_s *= slowness
-        monkeypatch.setattr(headrace.api.stream, "STALL_S", stall_s)
+        monkeypatch.setattr(headrace.api.http.event_stream, "STALL_S", stall_s)
         buffers = Buffers(server, monkeypatch)
         start_s = time.perf_counter()
         stalled = [stalled_reader(server.port) for _ in range(500)]
