@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from headrace import LLM
+from headrace import LLM, AsyncLLM
 from headrace.errors import (
     ContextLengthExceeded,
     InvalidRequest,
@@ -75,22 +75,27 @@ def test_choices(llm: LLM) -> None:
     assert completion.choices[0].text == llm.generate(OPENING, max_tokens=10, seed=1, temperature=1.0).text
 
 
-def test_async_twins(llm: LLM) -> None:
-    async def run() -> list[str]:
-        plain = await llm.agenerate(OPENING, max_tokens=9, seed=2)
-        pieces = [piece.text async for piece in llm.astream(OPENING, max_tokens=9, seed=2)]
-        chat = await llm.achat([{"role": "user", "content": OPENING}], max_tokens=9, seed=2)
-        streamed = [
-            p.text
-            async for p in llm.astream_chat([{"role": "user", "content": OPENING}], max_tokens=9, seed=2)
-        ]
-        return [plain.text, "".join(pieces), chat.text, "".join(streamed)]  # fmt: skip
+def test_async_llm(llm: LLM) -> None:
+    messages = [{"role": "user", "content": OPENING}]
 
-    plain, streamed, chat, chat_streamed = asyncio.run(run())
-    assert plain == streamed == llm.generate(OPENING, max_tokens=9, seed=2).text
-    assert (
-        chat == chat_streamed == llm.chat([{"role": "user", "content": OPENING}], max_tokens=9, seed=2).text
-    )
+    async def run() -> list[str]:
+        async with AsyncLLM("novelette", max_sequences=8) as model:
+            plain = await model.generate(OPENING, max_tokens=9, seed=2)
+            chunks = [chunk.text async for chunk in model.stream(OPENING, max_tokens=9, seed=2)]
+            chat = await model.chat(messages, max_tokens=9, seed=2)
+            chat_chunks = [chunk.text async for chunk in model.stream_chat(messages, max_tokens=9, seed=2)]
+            batch = await model.generate_batch([OPENING, "b"], max_tokens=9, seed=2)
+            async for _ in model.stream(OPENING, max_tokens=400, ignore_eos=True):
+                break
+            await model.generate(OPENING, max_tokens=2)
+            assert model.model.engine.status().running == 0
+        texts = ["".join(chunks), chat.text, "".join(chat_chunks), *(one.text for one in batch)]
+        return [plain.text, *texts]
+
+    plain, streamed, chat, chat_streamed, first, second = asyncio.run(run())
+    assert plain == streamed == first == llm.generate(OPENING, max_tokens=9, seed=2).text
+    assert chat == chat_streamed == llm.chat(messages, max_tokens=9, seed=2).text
+    assert second == llm.generate("b", max_tokens=9, seed=2).text
 
 
 def test_leaving_a_stream_early_cancels(llm: LLM) -> None:
@@ -244,7 +249,7 @@ def test_outputs_match_what_is_asked_for(llm: LLM) -> None:
     assert json.loads(llm.generate(prompt, json_schema={"const": [1, "a"]}).text) == [1, "a"]
     assert llm.generate(prompt, grammar='start: "a" "b"').text == "ab"
     assert llm.generate(prompt, json_object=True, max_tokens=3).text.startswith("{")
-    assert asyncio.run(llm.agenerate(prompt, choice=["maybe"])).text == "maybe"
+    assert llm.generate(prompt, choice=["maybe"]).text == "maybe"
     with pytest.raises(InvalidRequest, match="choice and regex both say"):
         llm.generate(prompt, choice=["a"], regex="b")
     with pytest.raises(InvalidRequest, match="keyword 'not'"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -30,12 +29,12 @@ def test_the_winner_is_the_first_choice(llm: LLM) -> None:
     plain = llm.generate(OPENING, **asked)
     for vote in (lambda text: text.split()[0], {"extract": "regex", "pattern": r"^\s*(\S+)"}):
         voted = llm.generate(OPENING, **asked, vote=vote)
-        assert voted.verdict is not None and voted.verdict.answer == voted.text.split()[0]
-        assert voted.choices[0] == plain.choices[voted.verdict.order[0]]
+        assert voted.selection is not None and voted.selection.answer == voted.text.split()[0]
+        assert voted.choices[0] == plain.choices[voted.selection.order[0]]
         assert len(voted.choices) == 8
         reasons = [choice.finish_reason for choice in voted.choices]
         assert (voted.usage.tokens_saved > 0) == ("cancelled" in reasons)
-    assert plain.verdict is None and plain.usage.tokens_saved == 0
+    assert plain.selection is None and plain.usage.tokens_saved == 0
     assert llm.generate(OPENING, **asked, vote=Vote("text")).choices[0] in plain.choices
 
 
@@ -44,7 +43,7 @@ def test_the_best_come_first(llm: LLM) -> None:
     lengths = [len(choice.text) for choice in longest.choices]
     assert lengths == sorted(lengths, reverse=True)
     assert [choice.score for choice in longest.choices] == lengths
-    likely = asyncio.run(llm.agenerate(OPENING, n=4, max_tokens=20, seed=5, stop=",", best_by="mean_logprob"))
+    likely = llm.generate(OPENING, n=4, max_tokens=20, seed=5, stop=",", best_by="mean_logprob")
     scores = [choice.score for choice in likely.choices]
     assert None not in scores and scores == sorted(scores, reverse=True)
     two = llm.generate(OPENING, n=4, max_tokens=20, seed=5, best_by=Ranking("sum_logprob", keep=2))
@@ -54,7 +53,7 @@ def test_the_best_come_first(llm: LLM) -> None:
 def test_budgets_of_all_choices(llm: LLM) -> None:
     completion = llm.generate(OPENING, n=4, max_tokens=40, seed=5, max_total_tokens=33)
     assert completion.usage.completion_tokens == 33
-    assert completion.verdict is not None and completion.verdict.budget == "max_total_tokens"
+    assert completion.selection is not None and completion.selection.budget == "max_total_tokens"
     with pytest.raises(DeadlineExceeded):
         llm.generate(OPENING, deadline_s=1e-9)
 
@@ -77,7 +76,7 @@ def test_chats_bound_their_reasoning(llm: LLM) -> None:
     voted = llm.chat(
         MESSAGES, n=3, max_tokens=40, seed=3, thinking_token_budget=4, vote=lambda text: text.strip()[:1]
     )
-    assert voted.verdict is not None and voted.verdict.answer == voted.text.strip()[:1]
+    assert voted.selection is not None and voted.selection.answer == voted.text.strip()[:1]
 
 
 def test_a_function_that_fails_is_the_callers_error(llm: LLM) -> None:

@@ -39,7 +39,6 @@ RANKS = {
     "economy": 12,
     "adapt": 13,
     "cluster": 13,
-    "completion": 10,
     "bench": 10,
     "llm": 14,
     "api": 14,

@@ -1,8 +1,8 @@
-"""Computes all metrics of the encoders' model cards from their folders, and writes the cards.
+"""Works out every figure of the encoders' cards from their folders and writes the cards.
 
     python train/evaluate_encoders.py --model FOLDER --data FOLDER --card embed|tagger
 
-Vectors and entities are computed by headrace, as for a user; the baselines are scikit-learn's.
+Vectors and entities come from headrace, as a user gets them; the baselines are those of scikit-learn.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from headrace import LLM
 COUNT = 1000
 
 Rows = list[tuple[str, str, str]]
-"""Task, the model's metric, the baselines' metrics."""
+"""What, the model's figure, the baselines' figures."""
 
 
 def embed_rows(model: Path, data: Path) -> Rows:
@@ -58,7 +58,7 @@ def embed_rows(model: Path, data: Path) -> Rows:
 
 
 def tagger_rows(model: Path, data: Path) -> Rows:
-    """F1 of entities with equal position and label."""
+    """F1 of entities that are equal in place and label."""
     sources = read_tagged(data)
     rows: Rows = []
     names = {
@@ -77,13 +77,13 @@ def tagger_rows(model: Path, data: Path) -> Rows:
 
 
 def tag(llm: LLM, texts: list[Tagged]) -> list[list[Entity]]:
-    """The extracted entities, text by text."""
-    found = [llm.entities(text.text, text.labels)[0] for text in texts]
+    """The entities that it finds, text by text."""
+    found = [llm.extract_entities(text.text, text.labels)[0] for text in texts]
     return [[Entity(one.start, one.end, one.label) for one in entities] for entities in found]
 
 
 def main() -> int:
-    """Prints the metrics and writes the folder's README.md from the card's template."""
+    """Prints the figures and writes the folder's README.md from the card's text."""
     parser = argparse.ArgumentParser(description="Works out the figures of an encoder's card.")
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)

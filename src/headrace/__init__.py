@@ -11,18 +11,27 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.completion import Completion, CompletionChunk
     from headrace.errors import HeadraceError
-    from headrace.llm import LLM
+    from headrace.inference.completion import Completion, CompletionChunk
+    from headrace.llm import LLM, AsyncLLM
     from headrace.sampling.params import SamplingParams
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "Completion", "CompletionChunk", "HeadraceError", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "Completion",
+    "CompletionChunk",
+    "HeadraceError",
+    "SamplingParams",
+    "__version__",
+]
 
 _HOMES = {
     "LLM": "headrace.llm",
-    "Completion": "headrace.completion",
-    "CompletionChunk": "headrace.completion",
+    "AsyncLLM": "headrace.llm",
+    "Completion": "headrace.inference.completion",
+    "CompletionChunk": "headrace.inference.completion",
     "HeadraceError": "headrace.errors",
     "SamplingParams": "headrace.sampling.params",
 }

@@ -48,7 +48,7 @@ def check_shape(reply: Any, kind: str) -> dict[str, Any]:
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}]}, "x"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}, "text"),
         ({"messages": [*HELLO, CALLED]}, "tool_result"),
-        ({"messages": [*HELLO, {"role": "assistant", "content": ""}]}, "no text to go on"),
+        ({"messages": [*HELLO, {"role": "assistant", "content": ""}]}, "no text to continue"),
         (
             {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_9"}]}]},
             "call_9",

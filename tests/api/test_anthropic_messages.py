@@ -35,7 +35,7 @@ class Recording(FakeTemplate):
     """Keeps the messages that it was given."""
 
     def render(self, messages: list[Any], **options: Any) -> str:
-        self.messages = messages
+        self.messages = list(messages)
         return super().render(messages, **options)
 
 
@@ -263,7 +263,12 @@ def test_effort(serve: Serve) -> None:
     assert not hasattr(reply, "warnings")
     reply = ask(server, output_config={"effort": "max"})
     assert server.model.template.variables == {"reasoning_effort": "high"}
+    assert [one["param"] for one in reply.warnings] == ["output_config.effort"]
     assert "max" in reply.warnings[0]["message"]
+    server.model.template.reads -= {"reasoning_effort"}
+    reply = ask(server, output_config={"effort": "low"})
+    [warning] = reply.warnings
+    assert warning["message"].startswith("output_config.effort has no effect")
 
 
 class Town(BaseModel):
@@ -289,7 +294,7 @@ def test_an_answer_that_is_parsed(serve: Serve) -> None:
         ({"diagnostics": {"previous_message_id": "msg_1"}}, "diagnostics"),
         ({"thinking": {"type": "adaptive"}}, "thinking"),
         ({"thinking": {"type": "enabled", "budget_tokens": 30}}, "thinking"),
-        ({"output_config": {"effort": "low"}}, "output_config"),
+        ({"output_config": {"effort": "low"}}, "output_config.effort"),
         ({"tools": [TIME | {"input_examples": [{}]}]}, "tools"),
         (
             {

@@ -212,17 +212,17 @@ def test_only_idle_capacity_is_used(start: Serve) -> None:
     engine.go.set()
     assert list(stream)
     assert finish(server, batch).request_counts.completed == 20
-    assert server.server._service.open_calls == 0
+    assert server.server._service.gate.open_calls == 0
 
 
 def test_lines_wait_while_requests_take_the_room(start: Serve) -> None:
     server = start(max_sequences=4)
     service = server.server._service
-    service.open_calls += 2
+    service.gate.open_calls += 2
     batch = begin(server, [line("a")])
     time.sleep(0.4)  # there is nothing to wait for: it must not have begun
     assert server.model.engine.submitted == []
-    service.open_calls -= 2
+    service.gate.open_calls -= 2
     assert finish(server, batch).status == "completed"
 
 
@@ -231,7 +231,7 @@ def test_an_overloaded_server_is_tried_again(start: Serve) -> None:
     server.model.engine.refusal = overloaded()
     batch = begin(server, [line(str(n)) for n in range(3)])
     service = server.server._service
-    wait_until(lambda: service.meter.replies[503] > 0)
+    wait_until(lambda: service.metrics.replies[503] > 0)
     server.model.engine.refusal = None
     batch = finish(server, batch)
     assert (batch.status, batch.request_counts.completed) == ("completed", 3)
@@ -241,7 +241,7 @@ def test_a_limit_of_tokens_leaves_half_to_requests(start: Serve) -> None:
     server = start(tokens_per_minute=1000)
     batch = begin(server, [line(str(n), max_tokens=400, n=1) for n in range(2)])
     service = server.server._service
-    wait_until(lambda: service.meter.replies[429] > 0)
+    wait_until(lambda: service.metrics.replies[429] > 0)
     # The second line may have been refused before the first one ended.
     wait_until(lambda: server.openai().batches.retrieve(batch.id).request_counts.completed == 1)
     assert server.openai().completions.create(model="fake/model", prompt="x", max_tokens=100).choices
@@ -269,7 +269,7 @@ def test_cancel_keeps_what_has_run(start: Serve) -> None:
     errors = lines_of(server, batch.error_file_id)
     assert [one["custom_id"] for one in errors] == ["x", *map(str, range(5))]
     assert {one["error"]["code"] for one in errors[1:]} == {"batch_cancelled"}
-    wait_until(lambda: not server.server._service.active_requests)
+    wait_until(lambda: not server.server._service.local.runs)
 
 
 def test_a_batch_whose_time_is_over_has_what_was_done(start: Serve) -> None:

@@ -169,7 +169,7 @@ def test_a_reply_that_cannot_be_written_ends_alone(server: Running, monkeypatch)
     monkeypatch.setattr(
         TextFormatter,
         "delta",
-        lambda shape, index, event: delta(shape, index, event) if shape.keep == 1 else 1 / 0,
+        lambda shape, index, event: delta(shape, index, event) if shape._per_prompt == 1 else 1 / 0,
     )
     client = server.openai()
     with pytest.raises(openai.APIError, match="the server failed"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ from fake import FakeModel
 from in_process import Running, running_server
 
 from headrace.engine.client import LoadedModel
+from headrace.inference.local_handler import LocalHandler
+from headrace.inference.model_source import OneModel
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
-from headrace.tasks.embed import embed
+from headrace.tasks.embed import pooled, token_vectors
 from tiny import tiny_model
 
 NAME = "bert"
@@ -45,7 +49,12 @@ def decoder() -> Iterator[Running]:
 
 
 def expected(model: LoadedModel, *texts: str, dimensions: int | None = None) -> np.ndarray:
-    return embed(model, [model.tokenizer.encode_prompt(text) for text in texts], dimensions)
+    async def vectors() -> list[np.ndarray]:
+        with ThreadPoolExecutor(1) as threads:
+            handler = LocalHandler(OneModel(model), threads)
+            return await token_vectors(handler, texts, dimensions, at_a_time=64)
+
+    return pooled(asyncio.run(vectors()), 0)
 
 
 def refused(server: Running, **more: Any) -> dict[str, Any]:

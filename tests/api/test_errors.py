@@ -11,9 +11,8 @@ from in_process import Running, raw
 from starlette.requests import Request as HttpRequest
 
 from headrace.api.app import create_app
-from headrace.api.http.call_context import CallContext
+from headrace.api.http.call_context import HttpCall
 from headrace.api.http.errors import ClientGone
-from headrace.api.http.rate_limits import ApiKeyUsage
 from headrace.api.http.request_body import read_body
 from headrace.config.settings import load_settings
 from headrace.errors import (
@@ -23,6 +22,7 @@ from headrace.errors import (
     InvalidRequest,
     Overloaded,
 )
+from headrace.inference.accounts import Account
 from headrace.storage.keys import KeyLimits
 
 MESSAGES = [{"role": "user", "content": "hello"}]
@@ -42,7 +42,7 @@ def test_a_client_that_leaves_while_it_sends_is_no_failure_of_the_server() -> No
         return {"type": "http.disconnect"}
 
     settings = load_settings(environ={}, folders=[])
-    call = CallContext("id", "POST", "/", ApiKeyUsage("", KeyLimits()))
+    call = HttpCall(request_id="id", method="POST", path="/", account=Account("", KeyLimits()))
     scope = {"type": "http", "method": "POST", "headers": [], "app": create_app(FakeModel(), settings)}
     request = HttpRequest(scope | {"headrace.call": call}, receive)
     with pytest.raises(ClientGone):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from headrace.api.http.event_bridge import EventBridge
 from headrace.engine.request import Delta, EngineEvent
+from headrace.inference.event_bridge import EventBridge
 
 
 def test_one_wake_up_for_the_events_of_many_requests(monkeypatch) -> None:

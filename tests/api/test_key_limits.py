@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import headrace.api.http.api_keys
 import headrace.api.service
-from headrace.api.http.rate_limits import ApiKeyUsage, RateLimited
+from headrace.inference.accounts import Account, RateLimited
 from headrace.storage.database import Database
 from headrace.storage.keys import KeyLimits, Keys
 
@@ -36,7 +36,7 @@ def rejections(server: Running) -> dict[str, float]:
 
 def test_requests_come_back_evenly() -> None:
     clock = Clock()
-    account = ApiKeyUsage("a", KeyLimits(requests_per_minute=60), clock=clock)
+    account = Account("a", KeyLimits(requests_per_minute=60), clock=clock)
     for _ in range(60):
         account.enter()
     with pytest.raises(RateLimited, match="60 requests per minute") as refused:
@@ -53,7 +53,7 @@ def test_requests_come_back_evenly() -> None:
 
 def test_tokens_are_set_aside_and_settled() -> None:
     clock = Clock()
-    account = ApiKeyUsage("a", KeyLimits(tokens_per_minute=600), clock=clock)
+    account = Account("a", KeyLimits(tokens_per_minute=600), clock=clock)
     account.reserve(500)
     with pytest.raises(RateLimited, match="200 are needed") as refused:
         account.reserve(200)

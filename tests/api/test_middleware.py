@@ -13,6 +13,7 @@ from in_process import Running, raw
 
 import headrace.api.http.bounded_protocol
 import headrace.api.http.event_stream
+import headrace.inference.engine_run
 from headrace.api.http.middleware import exposed
 from headrace.config.settings import load_settings
 
@@ -132,7 +133,7 @@ def stalled_reader(server: Running) -> socket.socket:
 
 def test_a_reader_that_stalls_is_cut(serve, monkeypatch) -> None:
     monkeypatch.setattr(headrace.api.http.event_stream, "STALL_S", 0.2)
-    monkeypatch.setattr(headrace.api.http.event_stream, "PENDING_LIMIT_BYTES", 2**30)
+    monkeypatch.setattr(headrace.inference.engine_run, "LIMIT_BYTES", 2**30)
     server = serve(FakeModel(engine=FakeEngine("x" * 20_000, pause_s=0.0005)))
     with stalled_reader(server):
         assert server.model.engine.cancelled_event.wait(20)
@@ -151,7 +152,7 @@ def test_a_reader_that_is_behind_holds_its_request(serve) -> None:
 
 def test_what_waits_for_a_reader_is_bounded(serve, monkeypatch) -> None:
     """Also where the engine does not hold the request."""
-    monkeypatch.setattr(headrace.api.http.event_stream, "HOLD_BYTES", 2**30)
+    monkeypatch.setattr(headrace.inference.engine_run, "PAUSE_BYTES", 2**30)
     server = serve(FakeModel(engine=FakeEngine("x" * 20_000)))
     with stalled_reader(server):
         assert server.model.engine.cancelled_event.wait(20)

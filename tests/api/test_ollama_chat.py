@@ -165,7 +165,9 @@ def test_think_that_cannot_be_done(serve: Serve) -> None:
     assert "think is 'much'" in refused(thinker, think="much")
     body = {"model": MODEL, "messages": HELLO, "think": False, "stream": False}
     reply = thinker.http().post("/api/chat", json=body).json()
-    assert [warning["param"] for warning in reply["warnings"]] == ["think"]
+    assert "warnings" not in reply  # without a switch, a budget of no tokens ends the reasoning
+    budget = thinker.model.engine.submitted[-1].thinking
+    assert budget is not None and budget.max_tokens == 0
 
 
 def test_a_last_message_of_the_assistant_is_continued(server: Running) -> None:

@@ -266,7 +266,7 @@ def item(**fields: Any) -> dict[str, Any]:
         ({"tools": [{"type": "function", "function": {"name": "a"}}]}, "tools", "'function'"),
         ({"tools": [{"type": "function", "name": "a", "defer_loading": True}]}, "tools", "defer_loading"),
         ({"tools": [TIME], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice", "'x'"),
-        ({"tools": [TIME], "tool_choice": {"type": "web_search_preview"}}, "tool_choice", "none of"),
+        ({"tools": [TIME], "tool_choice": {"type": "web_search_preview"}}, "tool_choice", "not one of"),
         ({"input": []}, "input", "at least one"),
         ({"input": 3}, "input", "neither"),
         ({"input": ["x"]}, "input", "input[0] is not an object"),

@@ -119,8 +119,8 @@ def test_pooling_of_the_files_and_of_the_options(tmp_path: Path, folder: Path) -
     (copy / "1_Pooling").mkdir()
     (copy / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
     with LLM(folder, threads=1, pooling="none") as llm:
-        states = llm.token_vectors([TEXTS[0]])[0]
-        with pytest.raises(InvalidRequest, match="token_vectors"):
+        states = llm.embed_tokens([TEXTS[0]])[0]
+        with pytest.raises(InvalidRequest, match="embed_tokens"):
             llm.embed([TEXTS[0]])
     assert states.shape == (5, 32)
     with LLM(copy, threads=1) as llm:

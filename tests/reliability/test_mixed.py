@@ -113,7 +113,7 @@ async def settled(server: Running) -> None:
     """Wait until the last who left is forgotten."""
     service = server.server._service
     async with asyncio.timeout(30):
-        while service.active_requests or service.open_calls or server.server.server_state.connections:
+        while service.local.runs or service.gate.open_calls or server.server.server_state.connections:
             await asyncio.sleep(0.02)
 
 

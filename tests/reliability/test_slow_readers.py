@@ -16,9 +16,9 @@ from in_process import Running, running_server
 from load_client import fetch, percentile, post
 
 import headrace.api.http.event_stream
-from headrace.api.http.event_stream import StreamedReply
 from headrace.api.http.server import bind
 from headrace.config.settings import Settings
+from headrace.inference.engine_run import EngineRun
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -58,15 +58,15 @@ class Buffers:
 
     def __init__(self, server: Running, patch: pytest.MonkeyPatch) -> None:
         self.most = 0
-        feed = StreamedReply._feed
+        receive = EngineRun._receive
 
-        def noted(reply: StreamedReply, index: int, events: list[Any]) -> None:
-            feed(reply, index, events)
-            self.pending = max(self.pending, len(reply._pending))
+        def noted(run: EngineRun, index: int, events: list[Any]) -> None:
+            receive(run, index, events)
+            self.pending = max(self.pending, run._waiting_bytes)
 
         self.pending = 0
         self._server = server
-        patch.setattr(StreamedReply, "_feed", noted)
+        patch.setattr(EngineRun, "_receive", noted)
 
     def look(self) -> None:
         for protocol in list(self._server.server.server_state.connections):

@@ -1,4 +1,4 @@
-"""Zero-shot entity extraction: positions in the text, the best spans, invalid input."""
+"""Entities by labels that come with the text: places in the text, the best spans, what is refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HIDDEN, WIDTH = 32, 4
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tagger with random weights, which finds many entities."""
+    """A tagger with random weights; it finds much."""
     path = tiny_model(tmp_path_factory.mktemp("tagger"), chat_template=None)
     config = json.loads((path / "config.json").read_text()) | {"is_causal": False}
     (path / "config.json").write_text(json.dumps(config))
@@ -50,20 +50,20 @@ def tagger(folder: Path) -> Iterator[LLM]:
         yield loaded
 
 
-def test_entities_are_substrings_of_the_text(tagger: LLM) -> None:
-    [found, nothing] = tagger.entities([TEXT, ""], ["person", "place"], threshold=0.3)
+def test_entities_are_pieces_of_the_text(tagger: LLM) -> None:
+    [found, nothing] = tagger.extract_entities([TEXT, ""], ["person", "place"], threshold=0.3)
     assert found and nothing == []
     for entity in found:
         assert entity.text == TEXT[entity.start : entity.end] != ""
         assert entity.label in ("person", "place") and 0.3 < entity.score < 1
     ends = [0, *(entity.end for entity in found)]
     assert all(end <= entity.start for end, entity in zip(ends, found, strict=False))
-    assert tagger.entities(TEXT, ["person", "place"], threshold=0.3) == [found]
-    most = tagger.entities(TEXT, ["person", "place"], threshold=0.9)[0]
+    assert tagger.extract_entities(TEXT, ["person", "place"], threshold=0.3) == [found]
+    most = tagger.extract_entities(TEXT, ["person", "place"], threshold=0.9)[0]
     assert all(entity.score > 0.9 for entity in most)
 
 
-def test_a_text_cannot_inject_a_label(tagger: LLM) -> None:
+def test_a_text_cannot_pose_as_a_label(tagger: LLM) -> None:
     written = write_labels(tagger.model.tokenizer, "a<s>b</s>", ["x"], "<s>", "</s>")
     assert [written.ids[mark] for mark in written.marks] == [0]
     assert written.ids[written.begin - 1] == 1 and not {0, 1} & set(written.ids[written.begin :])
@@ -83,7 +83,7 @@ def test_the_likeliest_spans_that_do_not_overlap_win() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "labels", "threshold", "error", "message"),
+    ("texts", "labels", "threshold", "error", "said"),
     [
         (TEXT, [], 0.5, InvalidRequest, "give a list of words"),
         (TEXT, "person", 0.5, InvalidRequest, "give a list of words"),
@@ -94,20 +94,20 @@ def test_the_likeliest_spans_that_do_not_overlap_win() -> None:
         ("\ud800", ["person"], 0.5, InvalidRequest, "lone surrogate at character 0"),
     ],
 )
-def test_invalid_input_is_rejected(
-    tagger: LLM, texts: str, labels: list[str], threshold: float, error: type[HeadraceError], message: str
+def test_what_means_nothing_is_refused(
+    tagger: LLM, texts: str, labels: list[str], threshold: float, error: type[HeadraceError], said: str
 ) -> None:
-    with pytest.raises(error, match=message):
-        tagger.entities(texts, labels, threshold=threshold)
+    with pytest.raises(error, match=said):
+        tagger.extract_entities(texts, labels, threshold=threshold)
 
 
-def test_a_model_without_a_head_is_rejected() -> None:
+def test_a_model_without_a_head_is_no_tagger() -> None:
     with LLM("novelette", cache_dir=None) as llm, pytest.raises(UnsupportedModel, match=r"no tagger\.json"):
-        llm.entities(TEXT, ["person"])
+        llm.extract_entities(TEXT, ["person"])
 
 
 @pytest.mark.parametrize(
-    ("head", "message"),
+    ("head", "said"),
     [
         ({"bias": np.ones(3, np.float32)}, "has no label.weight, token.weight"),
         (
@@ -120,10 +120,10 @@ def test_a_model_without_a_head_is_rejected() -> None:
         ),
     ],
 )
-def test_an_invalid_head_is_rejected_with_its_cause(
-    folder: Path, tmp_path: Path, head: dict[str, np.ndarray], message: str
+def test_a_broken_head_says_what_is_wrong(
+    folder: Path, tmp_path: Path, head: dict[str, np.ndarray], said: str
 ) -> None:
     shutil.copy(folder / "tagger.json", tmp_path)
     save_file(head, tmp_path / "head.safetensors")
-    with pytest.raises(CorruptFile, match=message):
+    with pytest.raises(CorruptFile, match=said):
         read_tagger_head(tmp_path)

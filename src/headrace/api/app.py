@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -27,7 +28,7 @@ from headrace.api.openai import (
     moderations,
     tokenize,
 )
-from headrace.api.openai.batch_runner import BatchRunner
+from headrace.api.openai.batch_runner import BatchRunner, Operation
 from headrace.api.openai.responses import create
 from headrace.api.openai.responses import retrieve as kept
 from headrace.api.openai.responses.response_manager import ResponseManager
@@ -46,26 +47,38 @@ ROOMS = (
 )
 
 
+def operations(manager: ResponseManager) -> Mapping[str, Operation]:
+    """Endpoints that batches may name, without HTTP."""
+    return {
+        "/v1/chat/completions": chat_completions.complete_chat,
+        "/v1/completions": completions.complete,
+        "/v1/embeddings": embeddings.embed,
+        "/v1/messages": messages.complete_message,
+        "/v1/responses": partial(create.make_response, manager=manager),
+    }
+
+
 def create_app(served: LoadedModel | ModelManager, settings: Settings) -> FastAPI:
     """An ASGI application that serves one loaded model, which stays the caller's to close, or a table."""
     if not isinstance(served, ModelManager):
         spec = ModelSpec(name=served.name, model=served.name, options=EngineOptions())
         served = ModelManager.fixed(served, spec)
     service = Service(served, settings)
+    manager = ResponseManager(service)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        app.state.batches = runner = BatchRunner(app, service)
+        app.state.batches = runner = BatchRunner(operations(manager), service)
         async with runner.serving():
             yield
-        await app.state.desk.close()
+        await manager.close()
         service.close()
 
     app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
     app.state.service = service
     app.state.progress = dict[str, ProgressWatch]()
     app.state.pulls = Pulls()
-    app.state.desk = ResponseManager(service)
+    app.state.desk = manager
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     install_error_handlers(app)
     for room in ROOMS:

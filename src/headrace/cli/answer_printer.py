@@ -1,42 +1,57 @@
-"""One answer on the command line: the events of a request, and its statistics line."""
+"""One answer on the command line: its text as it comes, and its statistics line."""
 
 from __future__ import annotations
 
 import functools
-import queue
-from collections.abc import Generator
+import sys
 
 from msgspec import Struct
 
 from headrace import _native
 from headrace.cli.terminal import size
-from headrace.engine.client import LoadedModel
-from headrace.engine.request import EngineEvent, EngineRequest, RequestFailed, RequestFinished
+from headrace.inference.completion import Completion, CompletionChunk
+from headrace.llm import LLM
 from headrace.loading.loader import usable_cores
 
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
-def events(model: LoadedModel, request: EngineRequest) -> Generator[EngineEvent]:
-    """The events of `request` as they arrive; raises its failure. Closing the generator cancels it.
 
-    Raises the engine's validation errors.
-    """
-    arrived: queue.SimpleQueue[list[EngineEvent]] = queue.SimpleQueue()
-    ticket = model.engine.submit(request, arrived.put)
-    ended = False
-    try:
-        while not ended:
-            for event in arrived.get():
-                ended = ended or isinstance(event, RequestFinished | RequestFailed)
-                if isinstance(event, RequestFailed):
-                    raise event.error
-                yield event
-    finally:
-        if not ended:
-            ticket.cancel()
+class AnswerPrinter:
+    """Writes an answer to stdout as it comes. Reasoning is shown on a terminal only, dimmed, before it."""
+
+    def __init__(self, *, echo: bool = True) -> None:
+        self._echo = echo
+        self._terminal = sys.stdout.isatty()
+        self._dimmed = False
+        self.text = ""
+
+    def print(self, chunk: CompletionChunk) -> None:
+        """Write a chunk."""
+        if chunk.choice != 0:
+            return
+        self.text += chunk.text
+        if not self._echo:
+            return
+        if chunk.reasoning and self._terminal:
+            self._write(("" if self._dimmed else DIM) + chunk.reasoning)
+            self._dimmed = True
+        if chunk.text:
+            self._write((PLAIN + "\n" if self._dimmed else "") + chunk.text)
+            self._dimmed = False
+
+    def end(self) -> None:
+        """Finish the line on a terminal."""
+        if self._echo and self._terminal:
+            self._write((PLAIN if self._dimmed else "") + "\n")
+        self._dimmed = False
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 class Statistics(Struct, frozen=True):
-    """Speed of one answer. `bandwidth_share` is the used share of this machine's read bandwidth, 0 to 1."""
+    """Speed of one answer. `bandwidth_share` is that of this machine's read bandwidth, 0 to 1."""
 
     first_token_s: float
     tokens_per_s: float | None
@@ -47,7 +62,7 @@ class Statistics(Struct, frozen=True):
     completion_tokens: int
 
     def line(self) -> str:
-        """The line to print."""
+        """For people."""
         parts = [f"first token after {self.first_token_s * 1000:.0f} ms"]
         if self.tokens_per_s is not None and self.bandwidth_share is not None:
             limit = size(self.bandwidth_bytes_per_s)
@@ -61,13 +76,13 @@ class Statistics(Struct, frozen=True):
 
 @functools.cache
 def read_bandwidth(threads: int | None) -> float:
-    """This machine's read bandwidth with `threads` threads, in bytes per second; measured once and cached."""
+    """Bytes per second that this machine reads from memory with that many threads; measured once."""
     return _native.read_bandwidth(_native.Pool(threads or usable_cores()))
 
 
-def statistics(model: LoadedModel, done: RequestFinished, threads: int | None) -> Statistics:
-    """The answer's speed, compared with the machine's read bandwidth."""
-    usage, timing = done.usage, done.timing
+def statistics(llm: LLM, completion: Completion, threads: int | None) -> Statistics:
+    """The speed of an answer, also as a share of the machine's read bandwidth."""
+    model, usage, timing = llm.model, completion.usage, completion.timing
     decode_s = timing.total_s - timing.first_token_s
     rate = (usage.completion_tokens - 1) / decode_s if usage.completion_tokens > 1 and decode_s > 0 else None
     limit = read_bandwidth(threads)

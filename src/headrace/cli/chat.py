@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from msgspec.structs import replace
-
-from headrace.chat.messages import Message
 from headrace.chat.templates.chat_template import missing_template
-from headrace.cli.answer_printer import events, statistics
+from headrace.cli.answer_printer import AnswerPrinter, statistics
 from headrace.cli.terminal import note
-from headrace.engine.client import LoadedModel
-from headrace.engine.request import Delta, EngineRequest, RequestFinished
 from headrace.errors import HeadraceError
-from headrace.sampling.params import SamplingParams, with_defaults
+from headrace.inference.completion import Completion, CompletionChunk
+from headrace.inference.loop_thread import BlockingStream
+from headrace.llm import LLM
+from headrace.sampling.params import with_defaults
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -46,18 +45,16 @@ SETTABLE: Mapping[str, type] = {
 class ChatHistory:
     """The messages so far and the parameters of the next answer."""
 
-    def __init__(self, model: LoadedModel, params: SamplingParams, system: str | None) -> None:
-        self.model = model
-        self.params = params
+    def __init__(self, llm: LLM, sampling: Mapping[str, Any], system: str | None) -> None:
+        self.llm = llm
+        self.sampling = dict(sampling)
         self.system = system
-        self.messages: list[Message] = []
+        self.messages: list[dict[str, object]] = []
 
-    def prompt_ids(self) -> tuple[int, ...]:
-        """The whole conversation as token ids."""
-        assert self.model.template is not None
-        first = [Message(role="system", content=self.system)] if self.system else []
-        text = self.model.template.render([*first, *self.messages])
-        return tuple(self.model.tokenizer.encode(text, add_special=False))
+    def stream(self) -> Iterator[CompletionChunk]:
+        """The answer to the conversation so far."""
+        first: list[dict[str, object]] = [{"role": "system", "content": self.system}] if self.system else []
+        return self.llm.stream_chat([*first, *self.messages], **self.sampling)
 
     def command(self, line: str) -> str:
         """Carry out a line that begins with /; returns what to tell the person."""
@@ -77,12 +74,14 @@ class ChatHistory:
     def _set(self, rest: str) -> str:
         name, _, value = rest.replace("=", " ").partition(" ")
         if not name:
-            return "\n".join(f"{known} = {getattr(self.params, known)}" for known in SETTABLE)
+            params = with_defaults(self.llm.model.defaults, self.sampling)
+            return "\n".join(f"{known} = {getattr(params, known)}" for known in SETTABLE)
         if name not in SETTABLE:
             return f"unknown parameter {name}: valid are {', '.join(SETTABLE)}"
         try:
             parsed: Any = SETTABLE[name](value.strip())
-            self.params = replace(self.params, **{name: parsed})
+            with_defaults(self.llm.model.defaults, {**self.sampling, name: parsed})
+            self.sampling[name] = parsed
         except ValueError:
             kind = "whole number" if SETTABLE[name] is int else "number"
             return f"{value.strip()!r} is not a {kind}"
@@ -92,7 +91,7 @@ class ChatHistory:
 
 
 def chat(
-    model: LoadedModel,
+    llm: LLM,
     sampling: Mapping[str, Any],
     *,
     system: str | None,
@@ -100,9 +99,11 @@ def chat(
     threads: int | None,
 ) -> None:
     """Talk until Ctrl-D or /quit. Raises TemplateMissing for a model that cannot chat."""
+    model = llm.model
     if model.template is None:
         raise missing_template(model.name)
-    conversation = ChatHistory(model, with_defaults(model.defaults, sampling), system)
+    with_defaults(model.defaults, sampling)  # refuses what is out of range before the first question
+    history = ChatHistory(llm, sampling, system)
     session = _session()
     note(f"{model.name}, {model.context_length:,} tokens of context. /help for help, Ctrl-D to leave.")
     while True:
@@ -116,45 +117,36 @@ def chat(
         if line in ("/quit", "/exit"):
             return
         if line.startswith("/"):
-            note(conversation.command(line))
+            note(history.command(line))
         elif line:
             try:
-                done = _answer(conversation, line)
-                if done is not None and show_statistics:
-                    note(statistics(model, done, threads).line())
+                completion = _answer(history, line)
+                if completion is not None and show_statistics:
+                    note(statistics(llm, completion, threads).line())
             except HeadraceError as error:
                 note(f"error: {error.message}")
             except KeyboardInterrupt:
                 print()
 
 
-def _answer(conversation: ChatHistory, line: str) -> RequestFinished | None:
-    """Stream one answer; None when Ctrl-C cut it short. What was said stays in the conversation."""
-    conversation.messages.append(Message(role="user", content=line))
-    said: list[str] = []
-    done: RequestFinished | None = None
-    stream = None
+def _answer(history: ChatHistory, line: str) -> Completion | None:
+    """Stream one answer; None when Ctrl-C cut it short. Its text stays in the history, its reasoning does
+    not: chat templates leave earlier reasoning out."""
+    history.messages.append({"role": "user", "content": line})
+    printer, completion = AnswerPrinter(), None
     try:
-        request = EngineRequest(prompt=conversation.prompt_ids(), params=conversation.params)
-        stream = events(conversation.model, request)
-        for event in stream:
-            if isinstance(event, Delta):
-                said.append(event.text)
-                sys.stdout.write(event.text)
-                sys.stdout.flush()
-            elif isinstance(event, RequestFinished):
-                done = event
+        with closing(cast("BlockingStream[CompletionChunk]", history.stream())) as stream:
+            for chunk in stream:
+                printer.print(chunk)
+                completion = chunk.completion
     except KeyboardInterrupt:
         sys.stdout.write(" [stopped]")
     except HeadraceError:
-        conversation.messages.pop()
+        history.messages.pop()
         raise
-    finally:
-        if stream is not None:
-            stream.close()
-    print()
-    conversation.messages.append(Message(role="assistant", content="".join(said)))
-    return done
+    printer.end()
+    history.messages.append({"role": "assistant", "content": printer.text})
+    return completion
 
 
 def open_ended(text: str) -> bool:

@@ -6,11 +6,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec.structs import asdict
+
 from headrace.cli.fetching import HUB_NAME, fetch
 from headrace.cli.terminal import progress_bar
 from headrace.config.settings import Settings
-from headrace.engine.client import LoadedModel
-from headrace.loading.loader import load_model
+from headrace.llm import LLM
 from headrace.loading.options import engine_options
 from headrace.weights.hub.bundled import list_bundled
 from headrace.weights.hub.resolver import FILE_SUFFIX
@@ -26,13 +27,11 @@ def names_a_model(word: str) -> bool:
 
 
 @contextmanager
-def loaded(name: str | None, settings: Settings) -> Generator[LoadedModel]:
+def loaded(name: str | None, settings: Settings) -> Generator[LLM]:
     """A model that is loaded until the block ends."""
     if name is not None:
         fetch(name, settings)
     with progress_bar("packing weights") as progress:
-        model = load_model(name, engine_options(settings), progress=progress)
-    try:
-        yield model
-    finally:
-        model.close()
+        llm = LLM(name, progress=progress, **asdict(engine_options(settings)))
+    with llm:
+        yield llm

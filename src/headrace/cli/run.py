@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 
-from headrace.chat.messages import Message
-from headrace.chat.templates.chat_template import missing_template
-from headrace.cli.answer_printer import events, statistics
+from headrace.cli.answer_printer import AnswerPrinter, statistics
 from headrace.cli.chat import chat
 from headrace.cli.flags import MODEL_SETTINGS, takes_sampling, takes_settings
 from headrace.cli.load_progress import loaded, names_a_model
 from headrace.cli.terminal import JsonFlag, note, print_json
 from headrace.config.settings import Settings
-from headrace.engine.client import LoadedModel
-from headrace.engine.request import ChoiceFinished, Delta, EngineRequest, RequestFinished
 from headrace.errors import UsageError
-from headrace.sampling.params import with_defaults
+from headrace.inference.completion import Completion, CompletionChunk
+from headrace.llm import LLM
 
 HELP = """Stream an answer to a prompt, or chat in the terminal.
 
@@ -64,65 +62,41 @@ def command(
         prompt = sys.stdin.read()
         if not prompt:
             raise UsageError('there is no prompt and stdin is empty: give a PROMPT, or "" for none')
-    with loaded(model, settings) as running:
+    with loaded(model, settings) as llm:
         if prompt is None:
-            chat(running, sampling, system=system, show_statistics=stats, threads=settings.threads)
+            chat(llm, sampling, system=system, show_statistics=stats, threads=settings.threads)
             return
-        ids = _prompt_ids(running, prompt, raw=raw, system=system)
-        params = with_defaults(running.defaults, sampling)
-        request = EngineRequest(prompt=tuple(ids), params=params, is_continuation=raw and prompt != "")
-        answer = _stream(running, request, echo=not json)
+        printer = AnswerPrinter(echo=not json)
+        completion: Completion | None = None
+        for chunk in _stream(llm, prompt, sampling, raw=raw, system=system):
+            printer.print(chunk)
+            completion = chunk.completion
+        printer.end()
+        assert completion is not None
         if json:
-            print_json(_report(running, answer, settings.threads))
+            print_json(_report(llm, completion, settings.threads))
         elif stats:
-            note(statistics(running, answer.done, settings.threads).line())
+            note(statistics(llm, completion, settings.threads).line())
 
 
-def _prompt_ids(model: LoadedModel, prompt: str, *, raw: bool, system: str | None) -> list[int]:
+def _stream(
+    llm: LLM, prompt: str, sampling: dict[str, Any], *, raw: bool, system: str | None
+) -> Iterator[CompletionChunk]:
     if raw:
-        return model.tokenizer.encode_prompt(prompt)
-    if model.template is None:
-        raise missing_template(model.name)
-    messages = [Message(role="system", content=system)] if system is not None else []
-    messages.append(Message(role="user", content=prompt))
-    return model.tokenizer.encode(model.template.render(messages), add_special=False)
+        return llm.stream(prompt, **sampling)
+    messages = [{"role": "system", "content": system}] if system is not None else []
+    return llm.stream_chat([*messages, {"role": "user", "content": prompt}], **sampling)
 
 
-class _AnswerPrinter(Struct, frozen=True):
-    text: str
-    ended: ChoiceFinished
-    done: RequestFinished
-
-
-def _stream(model: LoadedModel, request: EngineRequest, *, echo: bool) -> _AnswerPrinter:
-    """The answer; with `echo` its text goes to stdout as it comes, and nothing else does in a pipe."""
-    text: list[str] = []
-    ended: ChoiceFinished | None = None
-    done: RequestFinished | None = None
-    for event in events(model, request):
-        if isinstance(event, Delta):
-            text.append(event.text)
-            if echo:
-                sys.stdout.write(event.text)
-                sys.stdout.flush()
-        elif isinstance(event, ChoiceFinished):
-            ended = event
-        elif isinstance(event, RequestFinished):
-            done = event
-    assert done is not None and ended is not None
-    if echo and sys.stdout.isatty():
-        print()
-    return _AnswerPrinter("".join(text), ended, done)
-
-
-def _report(model: LoadedModel, answer: _AnswerPrinter, threads: int | None) -> dict[str, object]:
+def _report(llm: LLM, completion: Completion, threads: int | None) -> dict[str, object]:
     return {
-        "model": model.name,
-        "text": answer.text,
-        "finish_reason": answer.ended.reason,
-        "stop": answer.ended.stop,
-        "seed": answer.done.seed,
-        "usage": to_builtins(answer.done.usage),
-        "timing": to_builtins(answer.done.timing),
-        "statistics": to_builtins(statistics(model, answer.done, threads)),
+        "model": llm.model.name,
+        "text": completion.text,
+        "reasoning": completion.reasoning,
+        "finish_reason": completion.finish_reason,
+        "stop": completion.choices[0].stop,
+        "seed": completion.seed,
+        "usage": to_builtins(completion.usage),
+        "timing": to_builtins(completion.timing),
+        "statistics": to_builtins(statistics(llm, completion, threads)),
     }

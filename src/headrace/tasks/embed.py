@@ -1,79 +1,42 @@
-"""Text embeddings: engine requests, and the vectors that they return."""
+"""Texts to vectors, by a handler with an encoder."""
 
 from __future__ import annotations
 
-import queue
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.engine.client import LoadedModel
-from headrace.engine.request import (
-    Embedding,
-    EmbedParams,
-    EngineEvent,
-    EngineRequest,
-    RequestFailed,
-    RequestFinished,
-    RequestHandle,
-)
 from headrace.errors import EngineStopped, InvalidRequest
+from headrace.inference.handler import Handler, open_stream
+from headrace.inference.keywords import PromptLike, embedding_request, new_call
+from headrace.inference.result import collect
 from headrace.ops.value import Array
 
 
-def embed(model: LoadedModel, texts: Sequence[Sequence[int]], dimensions: int | None = None) -> Array:
-    """Vectors [texts, dimensions], float32, for texts given as token ids."""
-    each = list(token_vectors(model, texts, dimensions))
-    if any(len(vectors) != 1 for vectors in each):
+async def token_vectors(
+    handler: Handler, texts: Sequence[PromptLike], dimensions: int | None, *, at_a_time: int
+) -> list[Array]:
+    """Of each text its vectors [1, dimensions], or with pooling `none` one for each token.
+
+    Up to `at_a_time` texts are submitted together. If one fails its error is raised and the others are
+    cancelled.
+    """
+    found: list[Array] = []
+    for start in range(0, len(texts), at_a_time):
+        request = embedding_request(texts[start : start + at_a_time], dimensions)
+        result = await collect(await open_stream(handler, request, new_call()))
+        for one in result.prompts:
+            if one.embedding is None:
+                raise EngineStopped("the text was cancelled before it was computed")
+            found.append(one.embedding.vectors)
+    return found
+
+
+def pooled(vectors: Sequence[Array], dimensions: int) -> Array:
+    """Vectors [texts, dimensions] of texts that have one each."""
+    if any(len(one) != 1 for one in vectors):
         raise InvalidRequest(
             "this model was loaded with pooling 'none', which gives a vector for each token: use"
-            " token_vectors, or load it with another pooling"
+            " embed_tokens, or load it with another pooling"
         )
-    size = model.engine.limits.embedding_size if dimensions is None else dimensions
-    return np.concatenate(each) if each else np.empty((0, size), np.float32)
-
-
-def token_vectors(
-    model: LoadedModel, texts: Sequence[Sequence[int]], dimensions: int | None = None
-) -> Iterator[Array]:
-    """Vectors of each text, in order: [1, dimensions], or with pooling `none` one per token.
-
-    If a text fails, its error is raised and the remaining ones are cancelled.
-    """
-    waiting: deque[_Pending] = deque()
-    try:
-        for text in texts:
-            if len(waiting) >= model.engine.limits.max_choices:
-                yield waiting.popleft().vectors()
-            waiting.append(_Pending(model, EngineRequest(prompt=tuple(text), embed=EmbedParams(dimensions))))
-        while waiting:
-            yield waiting.popleft().vectors()
-    finally:
-        for pending in waiting:
-            pending.cancel()
-
-
-class _Pending:
-    """A text that has been submitted."""
-
-    def __init__(self, model: LoadedModel, request: EngineRequest) -> None:
-        self._events: queue.SimpleQueue[list[EngineEvent]] = queue.SimpleQueue()
-        self._ticket: RequestHandle = model.engine.submit(request, self._events.put)
-
-    def vectors(self) -> Array:
-        """Wait for the result; raises the request's error."""
-        found: Array | None = None
-        while True:
-            for event in self._events.get():
-                if isinstance(event, Embedding):
-                    found = event.vectors
-                elif isinstance(event, RequestFailed):
-                    raise event.error
-                elif isinstance(event, RequestFinished):
-                    if found is None:
-                        raise EngineStopped("the text was cancelled before it was computed")
-                    return found
-
-    def cancel(self) -> None:
-        self._ticket.cancel()
+    return np.concatenate(vectors) if vectors else np.empty((0, dimensions), np.float32)

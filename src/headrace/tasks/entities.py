@@ -5,7 +5,7 @@ After GLiNER (Zaratiana et al. 2023), with start, end and inside scores as in St
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -13,7 +13,6 @@ from msgspec import Struct
 from headrace.engine.client import LoadedModel
 from headrace.errors import InvalidRequest, UnsupportedModel
 from headrace.ops.value import Array
-from headrace.tasks.embed import token_vectors
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.tagger_head import TaggerHead, read_tagger_head
 
@@ -58,20 +57,28 @@ class EntityExtractor:
         self._model = model
         self._head: TaggerHead = read_tagger_head(model.folder)
 
-    def find(
-        self, texts: Sequence[str], labels: Sequence[str], threshold: float = THRESHOLD
-    ) -> Iterator[list[Entity]]:
-        """Entities with these labels for each text, in order and not nested. Raises InvalidRequest for
-        invalid labels or threshold, ContextLengthExceeded if a text is too long.
-        """
+    def mark(self, texts: Sequence[str], labels: Sequence[str], threshold: float) -> list[Labeled]:
+        """The texts behind their labels, for `embed_tokens`. InvalidRequest for labels or a threshold that
+        mean nothing."""
         _check(labels, threshold)
         tokenizer, head = self._model.tokenizer, self._head
-        written = [write_labels(tokenizer, text, labels, head.label_mark, head.text_mark) for text in texts]
-        states = token_vectors(self._model, [one.ids for one in written])
-        for text, one, vectors in zip(texts, written, states, strict=True):
-            chances = head.chances(vectors[one.begin :], vectors[one.marks])
+        return [write_labels(tokenizer, text, labels, head.label_mark, head.text_mark) for text in texts]
+
+    def read(
+        self,
+        texts: Sequence[str],
+        marked: Sequence[Labeled],
+        labels: Sequence[str],
+        vectors: Sequence[Array],
+        threshold: float,
+    ) -> list[list[Entity]]:
+        """Of each text its entities in order, none inside another; `vectors` [tokens, size] of its tokens."""
+        head, found = self._head, list[list[Entity]]()
+        for text, one, states in zip(texts, marked, vectors, strict=True):
+            chances = head.chances(states[one.begin :], states[one.marks])
             spans = best_spans(chances, threshold, head.longest_span)
-            yield _apart(_entity(text, one, span, labels) for span in spans)
+            found.append(_apart(_entity(text, one, span, labels) for span in spans))
+        return found
 
 
 def _apart(entities: Iterable[Entity]) -> list[Entity]:

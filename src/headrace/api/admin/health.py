@@ -52,7 +52,7 @@ class ProgressWatch:
 async def health(http: HttpRequest) -> Response:
     """200 while the default model loads or runs and every loop progresses, else 503."""
     service = get_service(http)
-    if service.starting:
+    if service.gate.starting:
         return json_response(HealthBody("loading", 0, 0, 0, 0, 0))
     entries = service.models.entries
     states = {entry.name: _state(entry) for entry in entries}
@@ -97,9 +97,9 @@ def _problem(
 async def ready(http: HttpRequest) -> Response:
     """200 while requests are taken, else 503; 503 also while the default model's worker restarts."""
     service = get_service(http)
-    if service.draining:
+    if service.gate.draining:
         return error_response(Overloaded("the server is shutting down", retry_after_s=5.0), call_of(http))
-    service.check_started()
+    service.gate.check_started()
     default = service.models.default
     status = None if default.model is None else default.model.engine.status()
     if status is not None and not status.alive:

@@ -22,12 +22,12 @@ CONTENT = {"text/plain": TEXT, "application/openmetrics-text": TEXT}
 async def metrics(http: HttpRequest) -> Response:
     """Counts, latencies and memory since the server started, as text or OpenMetrics."""
     service = get_service(http)
-    service.check_started()
+    service.gate.check_started()
     reports = [
         ModelReport(
             name=entry.name,
             state=entry.state,
-            meter=service.meter_of(entry.name),
+            meter=service.metrics_of(entry.name),
             status=NO_ENGINE if entry.model is None else entry.model.engine.status(),
             kv_bytes=0 if entry.model is None else entry.model.plan.kv_bytes,
             restarts=entry.restarts,
@@ -35,5 +35,5 @@ async def metrics(http: HttpRequest) -> Response:
         )
         for entry in service.models.entries
     ]
-    body, content_type = expose(service.meter, reports, accept=http.headers.get("accept", ""))
+    body, content_type = expose(service.metrics, reports, accept=http.headers.get("accept", ""))
     return Response(body, headers={"content-type": content_type})

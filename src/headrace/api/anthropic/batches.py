@@ -1,4 +1,4 @@
-"""/v1/messages/batches: many messages that are computed while there is nothing better to do."""
+"""/v1/messages/batches: many messages that are computed at the lowest priority."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class MessageBatchBody(Strict):
     requests: Annotated[list[BatchedMessage], Field(min_length=1, max_length=MAX_LINES)]
 
     def lines(self) -> list[Line]:
-        """A line for each message; raises InvalidRequest where they cannot be told apart or would stream."""
+        """A line for each message; raises InvalidRequest for equal ids and for streamed messages."""
         seen: set[str] = set()
         for request in self.requests:
             if request.custom_id in seen:
@@ -153,7 +153,7 @@ async def _reply(http: HttpRequest, batch: StoredBatch) -> Response:
     PATH, openapi_extra=request_body(MessageBatchBody.model_json_schema), responses=replies(MessageBatch)
 )
 async def create_message_batch(http: HttpRequest) -> Response:
-    """Begin a batch of messages. It runs while there is room; a wrong message fails alone."""
+    """Begin a batch of messages. It runs while the server has capacity; a wrong message fails alone."""
     service, owner = get_service(http), call_of(http).account.owner
     data = await read_body(http)
 
@@ -205,7 +205,7 @@ async def list_message_batches(http: HttpRequest) -> Response:
 
 @router.get(PATH + "/{batch_id}", responses=replies(MessageBatch))
 async def get_message_batch(http: HttpRequest, batch_id: str) -> Response:
-    """One of the caller's batches of messages, with how far it is."""
+    """One of the caller's batches of messages, with its progress."""
     return await _reply(http, await _find(http, batch_id))
 
 
@@ -230,7 +230,7 @@ async def cancel_message_batch(http: HttpRequest, batch_id: str) -> Response:
     },
 )
 async def get_message_batch_results(http: HttpRequest, batch_id: str) -> Response:
-    """What came of each message of a batch that has ended."""
+    """The result of each message of a batch that has ended."""
     service, batch = get_service(http), await _find(http, batch_id)
     if batch.ended_s is None:
         raise NotFound("the batch has not ended: its results come then")

@@ -1,4 +1,4 @@
-"""The bodies of requests to this surface: every field and block that is understood, and no other."""
+"""Bodies of Anthropic's requests: every field and block that is understood, and no other."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from headrace.api.openai.parameters import RequestBody
-from headrace.api.openai.schema import ParameterWarning
 from headrace.errors import InvalidRequest
+from headrace.inference.events import ParameterWarning
 from headrace.sampling.params import MAX_STOPS
 
 
@@ -27,7 +27,7 @@ class CacheControl(Strict):
 
 
 class Cacheable(Strict):
-    """What may carry a mark for the cache."""
+    """A part that may have a cache mark."""
 
     cache_control: CacheControl | None = None
 
@@ -41,7 +41,7 @@ class TextPart(Cacheable):
 
 
 class ThinkingPart(Strict):
-    """What the model thought in an earlier turn. The signature is not checked."""
+    """Reasoning of an earlier turn. The signature is not checked."""
 
     type: Literal["thinking"]
     thinking: str
@@ -49,7 +49,7 @@ class ThinkingPart(Strict):
 
 
 class RedactedPart(Strict):
-    """Thinking that only the server that made it can read: left out, with a warning."""
+    """Encrypted reasoning of another server: left out, with a warning."""
 
     type: Literal["redacted_thinking"]
     data: str
@@ -72,7 +72,7 @@ class ToolUsePart(Cacheable):
 
 
 def _parts(value: object) -> object:
-    """A text stands for a list of one part."""
+    """A text means a list of one part."""
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
@@ -80,7 +80,7 @@ Texts = Annotated[list[TextPart], BeforeValidator(_parts, json_schema_input_type
 
 
 class ToolResultPart(Cacheable):
-    """What a call came to. The model reads an error as text that begins with `Error: `."""
+    """The result of a call. The model reads an error as text that begins with `Error: `."""
 
     type: Literal["tool_result"]
     tool_use_id: str
@@ -97,14 +97,14 @@ AssistantParts = Annotated[
 
 
 class UserTurn(Strict):
-    """What the user says, and what the tools answered."""
+    """Texts of the user, and results of tools."""
 
     role: Literal["user"]
     content: UserParts
 
 
 class AssistantTurn(Strict):
-    """What the model said. Where it is the last turn, the answer goes on with its text."""
+    """An answer of the model. Where it is the last turn, the new answer continues its text."""
 
     role: Literal["assistant"]
     content: AssistantParts
@@ -168,7 +168,7 @@ Display = Annotated[
 
 
 class ThinkingEnabled(Strict):
-    """Think before the answer, for so many tokens at most."""
+    """Reason before the answer, for at most `budget_tokens` tokens."""
 
     type: Literal["enabled"]
     budget_tokens: Annotated[int, Field(ge=1)]
@@ -176,14 +176,14 @@ class ThinkingEnabled(Strict):
 
 
 class ThinkingAdaptive(Strict):
-    """Think as long as the model likes to."""
+    """Reason as long as the model does by itself."""
 
     type: Literal["adaptive"]
     display: Display = None
 
 
 class ThinkingDisabled(Strict):
-    """Answer at once."""
+    """Answer without reasoning."""
 
     type: Literal["disabled"]
 
@@ -199,14 +199,14 @@ class JsonFormat(Strict):
 
 
 class OutputConfig(Strict):
-    """What the answer looks like, and how hard to think before it."""
+    """Format of the answer, and the level of reasoning before it."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JsonFormat | None = None
 
 
 class PromptBody(RequestBody):
-    """What makes a prompt: the body of a count of tokens, and part of a message's. None means: not given."""
+    """The fields that make a prompt: the body of count_tokens, and part of a message's. None: not given."""
 
     no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "metadata": ({}, {"user_id": None}),
@@ -215,7 +215,7 @@ class PromptBody(RequestBody):
         "speed": ("standard",),
         "user_profile_id": (),
     }
-    # The one edit that is let pass asks for what happens anyway.
+    # The one edit that is accepted asks for what happens anyway.
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "container": (),
         "context_management": (

@@ -1,4 +1,4 @@
-"""One answer as content blocks: how they open, grow and close, and the whole of them."""
+"""The parts of an answer as content blocks, streamed or whole."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _BARE = (CallStart, CallEnd, CallFailed)  # events without text
 
 
 class BlockStream:
-    """Turns what happens in an answer into events of its blocks, one block open at a time.
+    """Turns the parts of an answer into events of content blocks, one block open at a time.
 
-    With `hide_thinking` blocks of thinking stay empty, but for their signature.
+    With `hide_thinking`, blocks of thinking have a signature and no text.
     """
 
     def __init__(self, *, hide_thinking: bool = False) -> None:
@@ -97,7 +97,7 @@ class BlockStream:
 def whole_blocks(
     events: Sequence[AnswerEvent], *, hide_thinking: bool = False
 ) -> tuple[list[Block], str | None]:
-    """The blocks of a whole answer, and the name of the tool whose call was cut short and so has no input."""
+    """The blocks of a whole answer, and the name of the tool whose call was cut short and has no input."""
     failed = {event.index for event in events if isinstance(event, CallFailed)}
     kept = [event for event in events if isinstance(event, Text | Reasoning) or event.index not in failed]
     blocks: list[Block] = []
@@ -121,5 +121,5 @@ def whole_blocks(
 
 
 def _block_of(event: AnswerEvent) -> type[AnswerEvent] | int:
-    """What neighbors of one block have in common."""
+    """A key that adjacent parts of one block share."""
     return type(event) if isinstance(event, Text | Reasoning) else event.index

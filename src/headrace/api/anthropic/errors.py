@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from headrace.api.http.call_context import CallContext
 from headrace.errors import HeadraceError
+from headrace.inference.call_context import CallContext
 
 MESSAGES_PATH: Final = "/v1/messages"
 """What the paths of this surface begin with."""
@@ -23,7 +23,8 @@ _TYPES: Final[Mapping[int, str]] = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-# What is overload elsewhere. A body that came too slowly stays 408: the official client has a class for it.
+# Overload is 503 on the other surfaces. A body that came too slowly stays 408: the official client has a
+# class for it.
 ANTHROPIC_STATUSES: Final[Mapping[int, int]] = {503: 529}
 
 
@@ -43,7 +44,7 @@ class AnthropicError(msgspec.Struct, frozen=True, tag_field="type", tag="error")
 
 
 def anthropic_error(error: HeadraceError, call: CallContext) -> tuple[int, AnthropicError]:
-    """The status and the body that this surface gives an error: what is overload elsewhere is 529 here."""
+    """The status and the body that this surface gives an error: overload is 529."""
     status = 504 if error.code == "deadline_exceeded" else ANTHROPIC_STATUSES.get(error.status, error.status)
     kind = _TYPES.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
     details = {"error_code": error.code} if error.code is not None else msgspec.UNSET

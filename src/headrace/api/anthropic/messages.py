@@ -6,21 +6,25 @@ import uuid
 from typing import Any
 
 from fastapi import APIRouter
+from msgspec import Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.anthropic.body import MessageBody, PromptBody, ThinkingDisabled
+from headrace.api.anthropic.body import MessageBody, PromptBody
 from headrace.api.anthropic.errors import AnthropicError
-from headrace.api.anthropic.reply import MessageMeta, respond
-from headrace.api.anthropic.request_builder import Prompt, make_prompt, make_request
+from headrace.api.anthropic.reply import MessageReply
+from headrace.api.anthropic.request_builder import message_request, prompt_request, thinking_display
 from headrace.api.anthropic.schema import STREAM_EVENTS, AnthropicMessage, AnthropicTokenCount
-from headrace.api.http.call_context import call_of
+from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.errors import json_response
+from headrace.api.http.generation import answer, respond
 from headrace.api.http.openapi import SCHEMA_OF, replies
 from headrace.api.http.sse import MEDIA_TYPE
-from headrace.api.openai.parameters import json_schema, read_parameters
-from headrace.api.service import get_service, key_salt
-from headrace.engine.request import EngineRequest
+from headrace.api.openai.parameters import checked_body, json_schema, read_parameters
+from headrace.api.service import Service, get_service
+from headrace.inference.call_context import CallContext
+from headrace.inference.preparation import chat_prompt, chat_tokens
+from headrace.inference.requests import ChatRequest
 
 router = APIRouter()
 
@@ -40,34 +44,41 @@ def _message_replies() -> dict[int | str, dict[str, Any]]:
     return found
 
 
+def message_reply(body: MessageBody, call: CallContext) -> tuple[ChatRequest, MessageReply]:
+    """The request of a body and the format of its reply; warnings go to `call`.
+
+    Raises InvalidRequest for what contradicts itself.
+    """
+    reply_id = f"msg_{uuid.uuid4().hex}"
+    hide_thinking = thinking_display(body) == "omitted"
+    return message_request(body, reply_id, call), MessageReply(reply_id, hide_thinking)
+
+
 @router.post("/v1/messages", openapi_extra=json_schema(MessageBody), responses=_message_replies())
 async def create_message(http: HttpRequest) -> Response:
     """Answer a conversation, as Anthropic's API does. Errors have its shape; overload is status 529."""
-    service = get_service(http)
-    body, warnings = await read_parameters(MessageBody, http)
-    model = await service.use(call_of(http), body.model)
-    cache_salt = key_salt(http, None)
+    body = await read_parameters(MessageBody, http)
+    request, reply = message_reply(body, call_of(http))
+    return await respond(http, request, reply, stream=bool(body.stream))
 
-    def prepared() -> tuple[Prompt, EngineRequest]:
-        prompt = make_prompt(body, model, service.settings.tool_format)
-        return prompt, make_request(body, prompt, model, f"msg_{uuid.uuid4().hex}", cache_salt)
 
-    prompt, request = await service.run_in_thread(prepared)
-    thinking = body.thinking
-    hidden = (
-        thinking is not None and not isinstance(thinking, ThinkingDisabled) and thinking.display == "omitted"
-    )
-    head = MessageMeta(model.name, len(prompt.tokens), [*warnings, *prompt.warnings], hidden)
-    return await respond(http, model, request, prompt.conversation, head, stream=bool(body.stream))
+async def complete_message(data: bytes, call: HttpCall, service: Service) -> Struct:
+    """The endpoint without HTTP and streams, for batches."""
+    request, reply = message_reply(checked_body(MessageBody, data, call), call)
+    return await answer(service, request, reply, call)
 
 
 @router.post(
     "/v1/messages/count_tokens", openapi_extra=json_schema(PromptBody), responses=replies(AnthropicTokenCount)
 )
 async def count_tokens(http: HttpRequest) -> Response:
-    """How many tokens the prompt of a message would have."""
-    service = get_service(http)
-    body, _ = await read_parameters(PromptBody, http)
-    model = await service.use(call_of(http), body.model)
-    prompt = await service.run_in_thread(lambda: make_prompt(body, model, service.settings.tool_format))
-    return json_response(AnthropicTokenCount(len(prompt.tokens)))
+    """The number of tokens of the prompt that a message would have."""
+    service, call = get_service(http), call_of(http)
+    body = await read_parameters(PromptBody, http)
+    model = await service.use(call, body.model)
+
+    def counted() -> AnthropicTokenCount:
+        prompt = chat_prompt(prompt_request(body, "", call), model, call, service.settings.tool_format)
+        return AnthropicTokenCount(len(chat_tokens(prompt, model)))
+
+    return json_response(await service.run_in_thread(counted))

@@ -1,11 +1,10 @@
-"""Turns of a conversation in this surface's shape as messages for a chat template."""
+"""Turns of a conversation in Anthropic's format as messages for a chat template."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-
-from msgspec.structs import replace
+from itertools import groupby
 
 from headrace.api.anthropic.body import (
     AssistantTurn,
@@ -18,37 +17,38 @@ from headrace.api.anthropic.body import (
     ToolUsePart,
     UserTurn,
 )
-from headrace.api.openai.schema import ParameterWarning
 from headrace.chat.messages import Message, ToolCall
 from headrace.errors import InvalidRequest
+from headrace.inference.call_context import CallContext
 
 
 class Turns:
-    """The messages of a body, and warnings for what of it no template can show.
+    """The messages of a body; `call` gets warnings for what of it no template can show.
 
     Texts of one turn are joined by line ends, and so are neighboring turns of one role. A result of a tool
     is a message of its own, with the name of the tool that was called.
     """
 
-    def __init__(self, body: PromptBody) -> None:
-        self.messages: list[Message] = []
-        self.warnings: list[ParameterWarning] = []
+    def __init__(self, body: PromptBody, call: CallContext) -> None:
+        self._call = call
+        self._turns: list[Message] = []
         self._names: dict[str, str] = {}  # of tools, by the id of their call
         if body.system:
-            self._add(Message("system", _joined(body.system)))
+            self._turns.append(Message("system", _joined(body.system)))
         for index, turn in enumerate(body.messages):
             where = f"messages.{index}.content"
             match turn:
                 case SystemTurn():
-                    self._add(Message("system", _joined(turn.content)))
+                    self._turns.append(Message("system", _joined(turn.content)))
                 case UserTurn():
                     self._user(turn, where)
                 case AssistantTurn():
                     self._assistant(turn, where)
+        self.messages = _merged(self._turns)
 
     @property
     def is_continuation(self) -> bool:
-        """Whether the answer goes on with the last message."""
+        """Whether the answer continues the last message."""
         return self.messages[-1].role == "assistant"
 
     def _user(self, turn: UserTurn, where: str) -> None:
@@ -56,9 +56,9 @@ class Turns:
             raise InvalidRequest(f"{where} is empty: give a text or a tool_result", param="messages")
         for index, part in enumerate(turn.content):
             if isinstance(part, ToolResultPart):
-                self._add(self._result(part, f"{where}.{index}"))
+                self._turns.append(self._result(part, f"{where}.{index}"))
             else:
-                self._add(Message("user", part.text))
+                self._turns.append(Message("user", part.text))
 
     def _result(self, part: ToolResultPart, where: str) -> Message:
         name = self._names.get(part.tool_use_id)
@@ -84,34 +84,35 @@ class Turns:
                     thoughts.append(part.thinking)
                 case RedactedPart():
                     message = f"{where}.{index}: redacted_thinking cannot be read here, it was left out"
-                    self.warnings.append(ParameterWarning("messages", message))
+                    self._call.warn("messages", message)
                 case ToolUsePart():
                     self._names[part.id] = part.name
                     calls.append(ToolCall(part.id, part.name, json.dumps(part.input, ensure_ascii=False)))
         content = "\n".join(texts)
         reasoning = "\n".join(filter(None, thoughts)) or None
-        self._add(
+        self._turns.append(
             Message(
                 "assistant", content or (None if calls else ""), tool_calls=tuple(calls), reasoning=reasoning
             )
         )
 
-    def _add(self, message: Message) -> None:
-        """Put a message at the end, into the one before it where that is of the same speaker."""
-        last = self.messages[-1] if self.messages else None
-        if last is None or last.role != message.role or message.role not in ("user", "assistant"):
-            self.messages.append(message)
-            return
-        self.messages[-1] = replace(
-            last,
-            content=_either(last.content, message.content),
-            tool_calls=(*last.tool_calls, *message.tool_calls),
-            reasoning=_either(last.reasoning, message.reasoning),
-        )
+
+def _merged(turns: Sequence[Message]) -> list[Message]:
+    """Adjacent turns of a user or an assistant as one."""
+    found: list[Message] = []
+    for role, group in groupby(turns, lambda turn: turn.role):
+        messages = list(group)
+        if role in ("user", "assistant") and len(messages) > 1:
+            calls = tuple(call for message in messages for call in message.tool_calls)
+            content = _texts([message.content for message in messages])
+            reasoning = _texts([message.reasoning for message in messages])
+            messages = [Message(role, content, tool_calls=calls, reasoning=reasoning)]
+        found += messages
+    return found
 
 
-def _either(first: str | None, second: str | None) -> str | None:
-    return f"{first}\n{second}" if first and second else first or second
+def _texts(texts: Sequence[str | None]) -> str | None:
+    return "\n".join(filter(None, texts)) or texts[-1]
 
 
 def _joined(parts: Sequence[TextPart]) -> str:

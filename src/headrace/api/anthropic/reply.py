@@ -1,13 +1,10 @@
-"""From engine events to a message, whole or streamed."""
+"""From inference events to a message, whole or streamed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import UNSET, Struct
-from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
 
 from headrace.api.anthropic.content_blocks import BlockStream, whole_blocks
 from headrace.api.anthropic.errors import anthropic_error
@@ -24,67 +21,57 @@ from headrace.api.anthropic.schema import (
     Ping,
     StreamEvent,
 )
-from headrace.api.http.call_context import CallContext, call_of
-from headrace.api.http.errors import json_response
-from headrace.api.http.event_stream import StreamedReply
 from headrace.api.http.sse import MEDIA_TYPE, sse_event
-from headrace.api.openai.output_formatter import AnswerReader
-from headrace.api.openai.responder import collect
-from headrace.api.openai.schema import ParameterWarning
-from headrace.api.service import CLIENT_GONE, get_service
-from headrace.chat.prompt import ChatPrompt
-from headrace.engine.request import ChoiceFinished, Delta, EngineEvent, EngineRequest, RequestFinished, Usage
+from headrace.engine.request import Usage
 from headrace.errors import HeadraceError
-
-if TYPE_CHECKING:
-    from headrace.engine.client import LoadedModel
+from headrace.inference.call_context import CallContext
+from headrace.inference.events import InferenceEvent, OutputDelta, OutputFinished, Prepared, PromptFinished
+from headrace.inference.result import ResultCollector
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-class MessageMeta(Struct, frozen=True):
-    """What a message has before the model says anything. `hide_thinking`: the caller wants none to read."""
+class MessageReply(Struct, frozen=True):
+    """The format of a message. With `hide_thinking`, blocks of thinking have no text."""
 
-    model: str
-    prompt_tokens: int
-    warnings: list[ParameterWarning]
+    id: str
     hide_thinking: bool
 
+    def whole(self, prepared: Prepared, result: ResultCollector, call: CallContext) -> AnthropicMessage:
+        """The reply that is not streamed."""
+        [prompt] = result.prompts
+        [choice] = prompt.choices
+        blocks, cut = whole_blocks(choice.parts, hide_thinking=self.hide_thinking)
+        if cut is not None:
+            call.warn(
+                "max_tokens",
+                f"the call of {cut} was cut short and has no input: max_tokens or the context was reached",
+            )
+        usage = _usage(prompt.ended.usage, choice.ended.reasoning_tokens)
+        return self.message(prepared, call, blocks, _ending(choice.ended, prepared), usage)
 
-async def respond(
-    http: HttpRequest,
-    model: LoadedModel,
-    request: EngineRequest,
-    conversation: ChatPrompt,
-    head: MessageMeta,
-    *,
-    stream: bool,
-) -> Response:
-    """Submit `request` and reply; raises what the engine refuses at the door."""
-    reader = AnswerReader(None if conversation.plain else conversation.parser())
-    if stream:
-        writer = MessageWriter(request, head, reader, call_of(http))
-        reply = StreamedReply(writer, writer.opening())
-        await reply.submit(get_service(http), model, [request], call_of(http))
-        return reply
-    collector = await collect(http, model, [request])
-    if collector is None:
-        return Response(status_code=CLIENT_GONE)
-    [[choice]], [done] = collector.choices, collector.done
-    assert choice.done is not None
-    events = [
-        event
-        for text, tokens in zip(choice.text, choice.token_counts, strict=True)
-        for event in reader.feed(text, tokens)
-    ]
-    last, reason = reader.finish(choice.done.reason)
-    blocks, cut = whole_blocks([*events, *last], hide_thinking=head.hide_thinking)
-    if cut is not None:
-        message = f"the call of {cut} was cut short and has no input: max_tokens or the context was reached"
-        head.warnings.append(ParameterWarning("max_tokens", message))
-    usage = _usage(done.usage, reader.reasoning_tokens)
-    ending = _ending(choice.done, reason, request)
-    return json_response(_message(request.request_id, head, blocks, ending, usage))
+    def stream(self, prepared: Prepared, call: CallContext) -> MessageWriter:
+        """The writer of a streamed reply."""
+        return MessageWriter(self, prepared, call)
+
+    def message(
+        self,
+        prepared: Prepared,
+        call: CallContext,
+        blocks: list[Block],
+        ending: MessageEnd | None,
+        usage: MessageUsage,
+    ) -> AnthropicMessage:
+        """A message, with no `ending` while it is still being written."""
+        return AnthropicMessage(
+            id=self.id,
+            model=prepared.model,
+            content=blocks,
+            stop_reason=None if ending is None else ending.stop_reason,
+            stop_sequence=None if ending is None else ending.stop_sequence,
+            usage=usage,
+            warnings=call.warnings or UNSET,
+        )
 
 
 class MessageWriter:
@@ -92,34 +79,30 @@ class MessageWriter:
 
     media_type = MEDIA_TYPE
 
-    def __init__(
-        self, request: EngineRequest, head: MessageMeta, reader: AnswerReader, call: CallContext
-    ) -> None:
-        self._request = request
-        self._head = head
-        self._reader = reader
-        self._call = call
-        self._blocks = BlockStream(hide_thinking=head.hide_thinking)
+    def __init__(self, reply: MessageReply, prepared: Prepared, call: CallContext) -> None:
+        self._reply, self._prepared, self._call = reply, prepared, call
+        self._blocks = BlockStream(hide_thinking=reply.hide_thinking)
         self._ending = MessageEnd("end_turn", None)
-        self._usage = _usage(Usage(head.prompt_tokens, 0, 0), 0)
+        self._reasoning_tokens = 0
+        self._usage = _usage(Usage(len(prepared.prompts[0].tokens), 0, 0), 0)
 
     def opening(self) -> bytes:
         """The message without content, and a ping: both before the prompt is computed."""
-        message = _message(self._request.request_id, self._head, [], None, self._usage)
+        message = self._reply.message(self._prepared, self._call, [], None, self._usage)
         return _written(MessageStart(message)) + _written(Ping())
 
-    def events(self, index: int, events: list[EngineEvent]) -> bytes:
-        """Events of content blocks; what ends the message is remembered."""
+    def events(self, events: Sequence[InferenceEvent]) -> bytes:
+        """Events of content blocks; what ends the message is kept for `finish`."""
         found: list[BlockEvent] = []
         for event in events:
-            if isinstance(event, Delta):
-                found += self._blocks.feed(self._reader.feed(event.text, len(event.tokens)))
-            elif isinstance(event, ChoiceFinished):
-                last, reason = self._reader.finish(event.reason)
-                found += [*self._blocks.feed(last), *self._blocks.close()]
-                self._ending = _ending(event, reason, self._request)
-            elif isinstance(event, RequestFinished):
-                self._usage = _usage(event.usage, self._reader.reasoning_tokens)
+            if isinstance(event, OutputDelta):
+                found += self._blocks.feed(event.parts)
+            elif isinstance(event, OutputFinished):
+                found += [*self._blocks.feed(event.parts), *self._blocks.close()]
+                self._ending = _ending(event, self._prepared)
+                self._reasoning_tokens = event.reasoning_tokens
+            elif isinstance(event, PromptFinished):
+                self._usage = _usage(event.usage, self._reasoning_tokens)
         return b"".join(map(_written, found))
 
     def finish(self) -> bytes:
@@ -136,31 +119,14 @@ def _written(event: StreamEvent) -> bytes:
     return sse_event(event, str(event.__struct_config__.tag))
 
 
-def _message(
-    message_id: str,
-    head: MessageMeta,
-    blocks: Sequence[Block],
-    ending: MessageEnd | None,
-    usage: MessageUsage,
-) -> AnthropicMessage:
-    return AnthropicMessage(
-        id=message_id,
-        model=head.model,
-        content=list(blocks),
-        stop_reason=None if ending is None else ending.stop_reason,
-        stop_sequence=None if ending is None else ending.stop_sequence,
-        usage=usage,
-        warnings=head.warnings or UNSET,
-    )
-
-
-def _ending(done: ChoiceFinished, reason: str, request: EngineRequest) -> MessageEnd:
-    """A stop sequence is told apart from the model's own end, max_tokens from a context that is full."""
-    if isinstance(done.stop, str):
-        return MessageEnd("stop_sequence", done.stop)
-    if reason == "length" and request.params.max_tokens is None:
+def _ending(ended: OutputFinished, prepared: Prepared) -> MessageEnd:
+    """A stop sequence differs from the model's own end, and max_tokens from a context that is full."""
+    if isinstance(ended.stop, str):
+        return MessageEnd("stop_sequence", ended.stop)
+    bounded = prepared.params is not None and prepared.params.max_tokens is not None
+    if ended.reason == "length" and not bounded:
         return MessageEnd("model_context_window_exceeded", None)
-    return MessageEnd(_REASONS.get(reason, "end_turn"), None)
+    return MessageEnd(_REASONS.get(ended.reason, "end_turn"), None)
 
 
 def _usage(usage: Usage, thinking_tokens: int) -> MessageUsage:

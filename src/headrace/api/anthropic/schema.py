@@ -1,4 +1,4 @@
-"""Bodies of this surface: the message, and the events of a streamed one."""
+"""Bodies of Anthropic's replies: messages, and the events of streamed ones; models; batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from headrace.api.openai.schema import ParameterWarning
+from headrace.inference.events import ParameterWarning
 
 
 class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
@@ -18,7 +18,7 @@ class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, tag_field="type", tag="thinking"):
-    """What the model thought; `signature` is a digest of it that nothing checks."""
+    """Reasoning; `signature` is a digest of it that is never checked."""
 
     thinking: str
     signature: str
@@ -42,7 +42,7 @@ class AnthropicOutputDetails(msgspec.Struct, frozen=True):
 
 
 class MessageUsage(msgspec.Struct, frozen=True):
-    """Token counts: the prompt's are those computed and those that the prefix cache had."""
+    """Token counts; of the prompt, tokens from the prefix cache are counted separately."""
 
     input_tokens: int
     output_tokens: int
@@ -66,23 +66,23 @@ class AnthropicMessage(msgspec.Struct, frozen=True, tag_field="type", tag="messa
 
 
 class AnthropicTokenCount(msgspec.Struct, frozen=True):
-    """How many tokens a prompt has."""
+    """The number of tokens of a prompt."""
 
     input_tokens: int
 
 
 class MessageStart(msgspec.Struct, frozen=True, tag_field="type", tag="message_start"):
-    """The message, with nothing in it yet."""
+    """The message, still without content."""
 
     message: AnthropicMessage
 
 
 class Ping(msgspec.Struct, frozen=True, tag_field="type", tag="ping"):
-    """Nothing, but the connection lives."""
+    """Keeps the connection open."""
 
 
 class BlockStart(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_start"):
-    """A block opens."""
+    """A block begins."""
 
     index: int
     content_block: Block
@@ -95,13 +95,13 @@ class TextDelta(msgspec.Struct, frozen=True, tag_field="type", tag="text_delta")
 
 
 class ThinkingDelta(msgspec.Struct, frozen=True, tag_field="type", tag="thinking_delta"):
-    """More of what the model thinks."""
+    """More reasoning."""
 
     thinking: str
 
 
 class SignatureDelta(msgspec.Struct, frozen=True, tag_field="type", tag="signature_delta"):
-    """What closes a block of thinking."""
+    """The signature that ends a block of reasoning."""
 
     signature: str
 
@@ -123,7 +123,7 @@ class BlockDelta(msgspec.Struct, frozen=True, tag_field="type", tag="content_blo
 
 
 class BlockStop(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_stop"):
-    """A block is complete, or as far as it came."""
+    """A block ends, complete or cut short."""
 
     index: int
 
@@ -146,7 +146,7 @@ class MessageDelta(msgspec.Struct, frozen=True, tag_field="type", tag="message_d
 
 
 class MessageStop(msgspec.Struct, frozen=True, tag_field="type", tag="message_stop"):
-    """Nothing follows."""
+    """The end of the stream."""
 
 
 StreamEvent = MessageStart | Ping | BlockEvent | MessageDelta | MessageStop
@@ -174,7 +174,7 @@ class AnthropicModelList(msgspec.Struct, frozen=True):
 
 
 class MessageCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of a batch by what became of them; until it ends all are `processing`."""
+    """Messages of a batch by outcome; until the batch ends all are `processing`."""
 
     processing: int = 0
     succeeded: int = 0
@@ -207,7 +207,7 @@ class MessageBatchList(msgspec.Struct, frozen=True):
 
 
 class BatchSucceeded(msgspec.Struct, frozen=True, tag_field="type", tag="succeeded"):
-    """A message that was computed."""
+    """A message that was answered."""
 
     message: msgspec.Raw
 

@@ -1,13 +1,13 @@
-"""Tools and the choice among them in this surface's shape."""
+"""Tools and the choice among them in Anthropic's format."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from headrace.api.anthropic.body import NamedChoice, NoChoice, ToolChoice, ToolPart
-from headrace.api.openai.schema import ParameterWarning
 from headrace.chat.tools import Tool, ToolUse, distinct_tools, function_tool
 from headrace.errors import InvalidRequest
+from headrace.inference.call_context import CallContext
 
 
 def tool_use(tools: Sequence[ToolPart], choice: ToolChoice | None) -> ToolUse | None:
@@ -34,13 +34,11 @@ def tool_use(tools: Sequence[ToolPart], choice: ToolChoice | None) -> ToolUse | 
     return ToolUse(offered, named, "required", parallel)
 
 
-def idle_tool_fields(tools: Sequence[ToolPart]) -> list[ParameterWarning]:
-    """Warnings for what no chat template shows."""
-    return [
-        ParameterWarning("tools", f"tools.{index}.input_examples was accepted and has no effect")
-        for index, tool in enumerate(tools)
-        if tool.input_examples
-    ]
+def warn_unused(tools: Sequence[ToolPart], call: CallContext) -> None:
+    """Warn of what no chat template shows."""
+    for index, tool in enumerate(tools):
+        if tool.input_examples:
+            call.warn("tools", f"tools.{index}.input_examples was accepted and has no effect")
 
 
 def _tool(tool: ToolPart, where: str) -> Tool:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from headrace.api.http.rate_limits import ApiKeyUsage
 from headrace.config.settings import Settings
 from headrace.errors import StoreError
+from headrace.inference.accounts import Account
 from headrace.storage.database import Database
 from headrace.storage.keys import KeyLimits, Keys, StoredKey, digest_of
 
@@ -33,13 +33,13 @@ class KeyRing:
         self._pepper = secrets.token_bytes(32)
         self._configured = self._accounts(settings, {})
         self._keys = Keys(database)
-        self._stored: dict[bytes, ApiKeyUsage] = {}
+        self._stored: dict[bytes, Account] = {}
         self._stored_pepper = b""
         self._stored_ever = False
         self._version = 0
         self._read_once = False
         self._refreshed_s = -REFRESH_S
-        self.everybody = ApiKeyUsage("", self._defaults)
+        self.everybody = Account("", self._defaults)
         """Whose requests those are that need no key."""
 
     def configure(self, settings: Settings) -> None:
@@ -47,15 +47,15 @@ class KeyRing:
         limits, kept = _limits(settings), self._configured
         if limits != self._defaults:
             self._defaults, kept = limits, {}
-            self.everybody = ApiKeyUsage("", limits)
+            self.everybody = Account("", limits)
             self._stored, self._version, self._refreshed_s = {}, 0, -REFRESH_S
         self._configured = self._accounts(settings, kept)
 
-    def _accounts(self, settings: Settings, kept: Mapping[bytes, ApiKeyUsage]) -> dict[bytes, ApiKeyUsage]:
+    def _accounts(self, settings: Settings, kept: Mapping[bytes, Account]) -> dict[bytes, Account]:
         """The accounts of the settings' keys, those of `kept` as they are."""
         return {
             (digest := digest_of(key.encode(), self._pepper)): kept.get(digest)
-            or ApiKeyUsage(
+            or Account(
                 f"key {number}",
                 self._defaults,
                 cache_salt=digest.hex()[:16],
@@ -70,7 +70,7 @@ class KeyRing:
         self._refresh()
         return bool(self._configured) or self._stored_ever
 
-    def find(self, sent: bytes) -> ApiKeyUsage | None:
+    def find(self, sent: bytes) -> Account | None:
         """The account of a key; None where it is no key, or not one any more."""
         self._refresh()
         account = self._configured.get(digest_of(sent, self._pepper))
@@ -105,7 +105,7 @@ class KeyRing:
         """A configured key's name in the store: as if it were one of the store's own."""
         return _owner_of(digest_of(key, self._keys.pepper()))
 
-    def account_of(self, owner: str) -> ApiKeyUsage | None:
+    def account_of(self, owner: str) -> Account | None:
         """The account with that `owner`; None where no key here has it. It reads the store."""
         self._refresh()
         if not owner:
@@ -113,7 +113,7 @@ class KeyRing:
         accounts = (*self._configured.values(), *self._stored.values())
         return next((account for account in accounts if account.owner() == owner), None)
 
-    def _account(self, key: StoredKey) -> ApiKeyUsage:
+    def _account(self, key: StoredKey) -> Account:
         """The account of a stored key: the one it has, so that its use is not forgotten by a refresh."""
         own, defaults = key.limits, self._defaults
         limits = KeyLimits(
@@ -121,7 +121,7 @@ class KeyRing:
             own.tokens_per_minute or defaults.tokens_per_minute,
             own.concurrency or defaults.concurrency,
         )
-        return self._stored.get(key.digest) or ApiKeyUsage(
+        return self._stored.get(key.digest) or Account(
             key.name, limits, cache_salt=key.digest.hex()[:16], owner=partial(_owner_of, key.digest)
         )
 

@@ -1,56 +1,46 @@
-"""One HTTP request on its way through the server: its id, its arrival, whose it is, what became of it."""
+"""One HTTP request on its way through the server."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.requests import Request as HttpRequest
 
-from headrace.api.http.rate_limits import ApiKeyUsage
-from headrace.engine.request import Usage
 from headrace.errors import HeadraceError, Overloaded
+from headrace.inference.call_context import CallContext
 
 
-@dataclass(slots=True, eq=False)
-class CallContext:
-    """Made by the guard, filled in by those who serve it; lives on the event loop.
+@dataclass(slots=True, eq=False, kw_only=True)
+class HttpCall(CallContext):
+    """Made by the middleware. `surface` is the path of the API whose conventions the reply follows.
 
-    `arrival_s` is of the monotonic clock. `body_bytes` count as held until the reply has ended. `holds` are
-    called at its end: they let go of the models that it uses. `surface` is the path of the surface whose
-    conventions the reply follows. What is `idle` waits for everything else.
+    `body_bytes` of its body count against the server's limit until the reply has begun; `body` is kept for
+    the request log only. `releases` are called at its end. `status` is that of the reply, 0 where there was
+    none.
     """
 
-    request_id: str
     method: str
     path: str
-    account: ApiKeyUsage
-    arrival_s: float = field(default_factory=time.monotonic)
+    surface: str = ""
     body_bytes: int = 0
     body: bytes = b""
-    first_token_s: float | None = None
-    usages: list[Usage] = field(default_factory=list[Usage])
     status: int = 0
-    surface: str = field(init=False)
-    error: str | None = None
     refusal: str | None = None
-    model: str = ""
-    holds: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
-    idle: bool = False
+    releases: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
     def __post_init__(self) -> None:
-        self.surface = self.path
+        self.surface = self.surface or self.path
 
-    def note(self, error: HeadraceError) -> None:
-        """Remember what the call ended with."""
-        self.error = error.code or error.kind
+    def fail(self, error: HeadraceError) -> None:
+        """Remember the error that the call ended with, and why it was refused."""
+        self.error = error
         if isinstance(error, Overloaded):
             self.refusal = error.reason
 
 
-def call_of(http: HttpRequest) -> CallContext:
+def call_of(http: HttpRequest) -> HttpCall:
     """The call that `http` belongs to."""
     call = http.scope["headrace.call"]
-    assert isinstance(call, CallContext)
+    assert isinstance(call, HttpCall)
     return call

@@ -1,13 +1,15 @@
-"""Waiting for what a client or an engine does: the client leaves, a reply is whole."""
+"""Waiting for an answer while the client may leave."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from starlette.requests import Request as HttpRequest
 from starlette.types import Receive
 
-from headrace.api.service import ActiveRequest
+T = TypeVar("T")
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
@@ -16,20 +18,14 @@ async def wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-async def wait_for_end(request: HttpRequest, generation: ActiveRequest) -> bool:
-    """Wait for all events of a reply that is not streamed; False when the client left first.
-
-    Raises the error that ended the generation. Whatever ends the wait, nothing is left running.
-    """
-    gone = asyncio.ensure_future(wait_for_disconnect(request.receive))
+async def unless_gone(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T | None:
+    """What `work` returns or raises; None when the client left first, and then `work` is cancelled."""
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(wait_for_disconnect(http.receive))
     try:
-        await asyncio.wait((gone, generation.ended), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((gone, working), return_when=asyncio.FIRST_COMPLETED)
     finally:
         gone.cancel()
-        generation.cancel()
-    if not generation.ended.done():
-        return False
-    error = generation.ended.result()
-    if error is not None:
-        raise error
-    return True
+        if not working.done():
+            working.cancel()
+    return working.result() if working.done() and not working.cancelled() else None

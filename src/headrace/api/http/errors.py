@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.api.anthropic.errors import MESSAGES_PATH, anthropic_error
-from headrace.api.http.call_context import CallContext, call_of
+from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.ollama.errors import ollama_error
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
 
@@ -87,11 +87,11 @@ def error_body(error: HeadraceError) -> ErrorBody:
     return ErrorBody(ErrorDetail(error.message, error.kind, error.param, error.code))
 
 
-ErrorShape = Callable[[HeadraceError, CallContext], tuple[int, msgspec.Struct]]
+ErrorShape = Callable[[HeadraceError, HttpCall], tuple[int, msgspec.Struct]]
 """The status and the body that a surface gives an error."""
 
 
-def openai_error(error: HeadraceError, call: CallContext) -> tuple[int, msgspec.Struct]:
+def openai_error(error: HeadraceError, call: HttpCall) -> tuple[int, msgspec.Struct]:
     """OpenAI's shape: four keys always."""
     return error.status, error_body(error)
 
@@ -100,7 +100,7 @@ def openai_error(error: HeadraceError, call: CallContext) -> tuple[int, msgspec.
 SHAPES: Mapping[str, ErrorShape] = {"/api/": ollama_error, MESSAGES_PATH: anthropic_error}
 
 
-def error_response(error: HeadraceError, call: CallContext) -> Response:
+def error_response(error: HeadraceError, call: HttpCall) -> Response:
     """The reply for a typed error; 503 says when to come back, 401 how to authenticate."""
     shape = next((shape for path, shape in SHAPES.items() if call.surface.startswith(path)), openai_error)
     headers: dict[str, str] = {}
@@ -131,7 +131,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def typed(request: Request, error: Exception) -> Response:
         assert isinstance(error, HeadraceError)
-        call_of(request).note(error)
+        call_of(request).fail(error)
         return error_response(error, call_of(request))
 
     async def framework(request: Request, error: Exception) -> Response:

@@ -13,13 +13,13 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.api.anthropic.errors import MESSAGES_PATH
-from headrace.api.http.call_context import CallContext
+from headrace.api.http.call_context import HttpCall
 from headrace.api.http.cors import with_cors
 from headrace.api.http.errors import Forbidden, Unauthorized, error_response
-from headrace.api.http.rate_limits import ApiKeyUsage
 from headrace.api.service import Service
 from headrace.config.settings import Settings
 from headrace.errors import HeadraceError
+from headrace.inference.accounts import Account
 from headrace.storage.database import Database
 from headrace.storage.keys import Keys
 
@@ -54,7 +54,9 @@ class ServerMiddleware:
         headers = Headers(scope=scope)
         sent = headers.get("x-request-id", "")
         request_id = sent if _CLIENT_ID.fullmatch(sent) else new_request_id()
-        call = CallContext(request_id, scope["method"], scope["path"], self._keys.everybody)
+        call = HttpCall(
+            request_id=request_id, method=scope["method"], path=scope["path"], account=self._keys.everybody
+        )
         if "anthropic-version" in headers and call.path.startswith("/v1/models"):
             call.surface = MESSAGES_PATH  # this path is of two surfaces
         scope["headrace.call"] = call
@@ -77,26 +79,27 @@ class ServerMiddleware:
             self._service.ended(call)
 
     async def _pass_on(
-        self, call: CallContext, headers: Headers, scope: Scope, receive: Receive, send: Send
+        self, call: HttpCall, headers: Headers, scope: Scope, receive: Receive, send: Send
     ) -> None:
         try:
             self._check_host(headers)
         except HeadraceError as error:
-            call.note(error)
+            call.fail(error)
             await error_response(error, call)(scope, receive, send)
             return
         # A browser that asks what a page may send is answered before the key: it sends none with that.
         await (self._cors or self._admit)(scope, receive, send)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call: CallContext = scope["headrace.call"]
+        call: HttpCall = scope["headrace.call"]
         with ExitStack() as held:
             try:
                 call.account = self._account(Headers(scope=scope), call.path)
                 if call.method == "POST":  # what is posted makes work, everything else is a look at a number
-                    held.enter_context(self._service.admitted(call))
+                    held.enter_context(self._service.gate.admitted(call))
+                    held.callback(self._service.release_body, call)
             except HeadraceError as error:
-                call.note(error)
+                call.fail(error)
                 await error_response(error, call)(scope, receive, send)
                 return
             await self._app(scope, receive, send)
@@ -122,7 +125,7 @@ class ServerMiddleware:
     def _is_ours(self, host: str) -> bool:
         return host in self._hosts or is_loopback(host)
 
-    def _account(self, headers: Headers, path: str) -> ApiKeyUsage:
+    def _account(self, headers: Headers, path: str) -> Account:
         """The account of the caller's key, or where the server has no keys that of everybody."""
         if path in OPEN_PATHS or not self._keys.required:
             return self._keys.everybody

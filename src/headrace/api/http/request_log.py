@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec.structs import replace
 
-from headrace.api.http.call_context import CallContext
+from headrace.api.http.call_context import HttpCall
 from headrace.errors import StoreError
 from headrace.storage.database import Database
 from headrace.storage.request_log import LoggedRequest, write_log
@@ -28,7 +28,7 @@ class RequestLog:
         self._waiting: deque[LoggedRequest] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-log")
 
-    def add(self, call: CallContext, model: str | None) -> None:
+    def add(self, call: HttpCall, model: str | None) -> None:
         """Keep a line for a call that has ended."""
         if len(self._waiting) >= MAX_WAITING:
             self._meter.log_failures += 1
@@ -52,7 +52,7 @@ class RequestLog:
             LOG.error("%s; %d lines of the request log are lost", error.message, len(lines))
 
 
-def _line(call: CallContext, model: str | None) -> LoggedRequest:
+def _line(call: HttpCall, model: str | None) -> LoggedRequest:
     total_s = time.monotonic() - call.arrival_s
     line = LoggedRequest(
         id=call.request_id,
@@ -67,7 +67,7 @@ def _line(call: CallContext, model: str | None) -> LoggedRequest:
         completion_tokens=None,
         first_token_s=call.first_token_s,
         total_s=total_s,
-        error=call.error,
+        error=None if call.error is None else call.error.code or call.error.kind,
         body=call.body or None,
     )
     if not call.usages:

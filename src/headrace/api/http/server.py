@@ -105,7 +105,7 @@ class Server(uvicorn.Server):
         """Begin to listen, load the model where there is none yet, then say so."""
         await super().startup([handle for one in sockets or () for handle in _handles(one)])
         self._loop = asyncio.get_running_loop()
-        if not self._service.starting:
+        if not self._service.gate.starting:
             self._on_started()
             return
         self._loading = asyncio.ensure_future(self._load_default())
@@ -114,7 +114,7 @@ class Server(uvicorn.Server):
         models = self._service.models
         try:
             await models.load(models.default, self._progress)
-            self._service.starting = False
+            self._service.gate.starting = False
             self._on_started()
         except BaseException as error:
             if not self.should_exit:  # told to stop meanwhile: nobody misses the model
@@ -123,16 +123,16 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, then close. Requests still under way after `drain_s` end with an error event."""
-        self._service.draining = True
+        self._service.gate.draining = True
         deadline_s = asyncio.get_running_loop().time() + self._service.settings.drain_s
-        while self._service.active_requests and not self.force_drain:
+        while self._service.local.runs and not self.force_drain:
             if asyncio.get_running_loop().time() > deadline_s:
                 break
             await asyncio.sleep(0.02)
-        for generation in list(self._service.active_requests):
+        for generation in list(self._service.local.runs):
             generation.fail(EngineStopped("the server shut down before this reply ended: send it again"))
         deadline_s = asyncio.get_running_loop().time() + CANCEL_S
-        while self._service.active_requests and asyncio.get_running_loop().time() < deadline_s:
+        while self._service.local.runs and asyncio.get_running_loop().time() < deadline_s:
             await asyncio.sleep(0.01)
         await self._service.models.close()  # which ends what is left
         await super().shutdown(sockets)

@@ -13,22 +13,20 @@ from pydantic import WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.http.call_context import HttpCall
 from headrace.api.ollama.bodies import AnswerBody
-from headrace.api.ollama.delta import OutputDelta
-from headrace.api.ollama.handler import answer
+from headrace.api.ollama.delta import OllamaDelta
+from headrace.api.ollama.handler import answer, generation
 from headrace.api.ollama.model_names import ResolvedModel
 from headrace.api.ollama.reply import line_replies
 from headrace.api.ollama.schema import OllamaChat, OllamaMessage, timestamp
-from headrace.api.ollama.thinking import think_variables
-from headrace.api.openai.parameters import check_characters, json_schema, read_parameters
-from headrace.api.openai.schema import ParameterWarning
+from headrace.api.ollama.thinking import think_settings
+from headrace.api.openai.parameters import json_schema, read_parameters
 from headrace.api.service import new_id
 from headrace.chat.messages import Message, messages_from_openai
-from headrace.chat.prompt import ChatPrompt, prepare
-from headrace.chat.templates.chat_template import missing_template
 from headrace.chat.tools import tool_use_from_openai
-from headrace.engine.request import EngineRequest
 from headrace.errors import InvalidRequest
+from headrace.inference.requests import ChatRequest
 
 router = APIRouter()
 
@@ -52,49 +50,27 @@ class ChatBody(AnswerBody):
 )
 async def chat(http: HttpRequest) -> Response:
     """Answer a conversation; without messages, load the model."""
-    body, warnings = await read_parameters(ChatBody, http)
-    return await answer(http, body, warnings, shape=_shape, prepare=partial(_prepare, body))
+    body = await read_parameters(ChatBody, http)
+    return await answer(http, body, shape=_shape, make_request=partial(_request, body))
 
 
-def _shape(name: str, part: OutputDelta) -> OllamaChat:
+def _shape(name: str, part: OllamaDelta) -> OllamaChat:
     message = OllamaMessage(part.text, thinking=part.thinking or UNSET, tool_calls=part.calls or UNSET)
     logprobs = part.logprobs or UNSET
     return OllamaChat(model=name, created_at=timestamp(), message=message, logprobs=logprobs)
 
 
-def _prepare(
-    body: ChatBody, used: ResolvedModel, tool_format: str | None, cache_salt: str
-) -> tuple[EngineRequest, ChatPrompt, list[ParameterWarning]]:
-    """The engine request, its conversation and warnings. Not for the event loop."""
-    model = used.model
-    if model.template is None:
-        raise missing_template(used.name)
-    options = body.read_options(used.parameters)
-    variables, warnings = think_variables(body.think, model.template, used.name)
+def _request(body: ChatBody, used: ResolvedModel, call: HttpCall) -> ChatRequest:
     messages = _messages(body.messages or [], used.system)
     last = messages[-1]
-    is_continuation = last.role == "assistant" and bool(last.content) and not last.tool_calls
-    conversation = prepare(
-        model.template,
-        messages,
-        use=tool_use_from_openai(body.tools),
-        family=tool_format,
-        add_generation_prompt=not is_continuation,
-        continue_final_message=is_continuation,
-        variables=variables,
+    return ChatRequest(
+        id=new_id("chat"),
+        messages=tuple(messages),
+        tools=tool_use_from_openai(body.tools),
+        reasoning=think_settings(body.think),
+        continue_final_message=last.role == "assistant" and bool(last.content) and not last.tool_calls,
+        **generation(body, used, call),
     )
-    check_characters(conversation.text, model.context_length, "messages")
-    # The template writes the special tokens, so none are added.
-    ids = model.tokenizer.encode(conversation.text, add_special=False)
-    request = EngineRequest(
-        prompt=tuple(ids),
-        params=options.sampling(model, len(ids), top_logprobs=body.logprob_count),
-        request_id=new_id("chat"),
-        cache_salt=cache_salt,
-        visible_token_ids=conversation.visible_token_ids(model.tokenizer),
-        constraint=conversation.constraint(model.tokenizer, body.constraint()),
-    )
-    return request, conversation, options.warnings() + warnings
 
 
 def _messages(items: Sequence[Mapping[str, Any]], system: str | None) -> list[Message]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import Struct, field
 
 from headrace.api.ollama.schema import OllamaCall, OllamaFunction
 from headrace.api.openai.schema import ContentLogprob
-from headrace.chat.output_parser import OutputParser
 from headrace.chat.tool_formats.events import (
     AnswerEvent,
     Arguments,
@@ -19,7 +20,7 @@ from headrace.chat.tool_formats.events import (
 )
 
 
-class OutputDelta(Struct):
+class OllamaDelta(Struct):
     """What some events add to an answer."""
 
     text: str = ""
@@ -30,7 +31,7 @@ class OutputDelta(Struct):
     def __bool__(self) -> bool:
         return bool(self.text or self.thinking or self.calls or self.logprobs)
 
-    def add(self, more: OutputDelta) -> None:
+    def add(self, more: OllamaDelta) -> None:
         """Take what comes next into this part."""
         self.text += more.text
         self.thinking += more.thinking
@@ -39,10 +40,9 @@ class OutputDelta(Struct):
 
 
 class PartReader:
-    """Takes an answer's text; without a parser all of it is text. A call is shown when it is complete."""
+    """Reads the parts of an answer. A call is shown when it is complete."""
 
-    def __init__(self, parser: OutputParser | None) -> None:
-        self._parser = parser
+    def __init__(self) -> None:
         self._begun: dict[int, tuple[CallStart, list[str]]] = {}
 
     @property
@@ -50,19 +50,10 @@ class PartReader:
         """Functions whose calls have begun and not ended."""
         return [start.name for start, _ in self._begun.values()]
 
-    def feed(self, text: str) -> OutputDelta:
-        """More text."""
-        return OutputDelta(text) if self._parser is None else self._part(self._parser.feed(text))
-
-    def finish(self, reason: str) -> OutputDelta:
-        """The answer has ended for that reason."""
-        return (
-            OutputDelta() if self._parser is None else self._part(self._parser.finish(cut=reason != "stop"))
-        )
-
-    def _part(self, events: list[AnswerEvent]) -> OutputDelta:
-        part = OutputDelta()
-        for event in events:
+    def read(self, parts: Sequence[AnswerEvent]) -> OllamaDelta:
+        """What more parts add."""
+        part = OllamaDelta()
+        for event in parts:
             match event:
                 case Text(text):
                     part.text += text
@@ -75,7 +66,7 @@ class PartReader:
                 case CallFailed(index):
                     del self._begun[index]
                 case CallEnd(index):
-                    start, parts = self._begun.pop(index)
-                    arguments = msgspec.json.decode("".join(parts), type=dict[str, object])
+                    start, written = self._begun.pop(index)
+                    arguments = msgspec.json.decode("".join(written), type=dict[str, object])
                     part.calls.append(OllamaCall(OllamaFunction(start.name, arguments), start.id))
         return part

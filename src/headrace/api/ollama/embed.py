@@ -7,23 +7,23 @@ from typing import Annotated, Any, cast
 
 from fastapi import APIRouter
 from msgspec import UNSET
-from msgspec.structs import replace
 from pydantic import Field, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.call_context import call_of
-from headrace.api.http.errors import json_response
+from headrace.api.http.generation import respond_whole
 from headrace.api.http.openapi import replies
 from headrace.api.ollama.bodies import UsingBody
 from headrace.api.ollama.model_names import ResolvedModel, use_model
 from headrace.api.ollama.schema import OllamaEmbedding, OllamaEmbeddings
-from headrace.api.openai.embeddings import MAX_INPUTS, Embeddings, check_embeds, computed, embed_requests
+from headrace.api.openai.embeddings import MAX_INPUTS
 from headrace.api.openai.parameters import json_schema, read_parameters
-from headrace.api.openai.schema import ParameterWarning
-from headrace.api.service import CLIENT_GONE, get_service, new_id
-from headrace.engine.request import EngineRequest
+from headrace.api.service import new_id
 from headrace.errors import InvalidRequest
+from headrace.inference.call_context import CallContext
+from headrace.inference.events import ParameterWarning, Prepared
+from headrace.inference.requests import EmbeddingRequest
+from headrace.inference.result import ResultCollector
 
 router = APIRouter()
 
@@ -73,56 +73,56 @@ class EmbeddingsBody(VectorBody):
 async def embed(http: HttpRequest) -> Response:
     """Embed texts. One that is too long is refused, or cut where `truncate` says so, and `warnings` then
     too."""
-    body, warnings = await read_parameters(EmbedBody, http)
+    body = await read_parameters(EmbedBody, http)
     texts = body.texts()
     used = await use_model(http, body)
-    cut: list[ParameterWarning] = []
-
-    def make() -> list[EngineRequest]:
-        requests = embed_requests(used.model, texts, new_id("embed"), body.dimensions)
-        return [_cut(used, request, cut) for request in requests] if body.truncate else requests
-
-    check_embeds(get_service(http), used.model)
-    found = await computed(http, used.model, make) if texts else Embeddings(0)
-    if found is None:
-        return Response(status_code=CLIENT_GONE)
-    return json_response(
-        OllamaEmbeddings(
-            model=used.name,
-            embeddings=[vector.vectors[0].tolist() for vector in found.each()],
-            total_duration=round((time.monotonic() - call_of(http).arrival_s) * 1e9),
-            load_duration=round(used.load_s * 1e9),
-            prompt_eval_count=found.prompt_tokens,
-            warnings=[*warnings, *used.warnings, *cut] or UNSET,
-        )
+    request = EmbeddingRequest(
+        id=new_id("embed"),
+        model=used.model.name,
+        inputs=tuple(texts),
+        dimensions=body.dimensions,
+        truncate=bool(body.truncate),
     )
+    return await respond_whole(http, request, EmbedReply(used))
 
 
-def _cut(used: ResolvedModel, request: EngineRequest, warnings: list[ParameterWarning]) -> EngineRequest:
-    """The request as far as the model's context goes; the mark that ends a text stays at its end."""
-    prompt, limit = request.prompt, used.model.context_length
-    if len(prompt) <= limit:
-        return request
-    index = request.request_id.rpartition("-")[2]
-    message = f"text {index} has {len(prompt):,} tokens and was cut to the model's {limit:,}"
-    warnings.append(ParameterWarning("truncate", message))
-    last = prompt[-1:] if prompt[-1] in used.model.tokenizer.pieces.special_ids else ()
-    return replace(request, prompt=prompt[: limit - len(last)] + last)
+class EmbedReply:
+    """The format of the reply of /api/embed."""
+
+    def __init__(self, used: ResolvedModel) -> None:
+        self._used = used
+
+    def whole(self, prepared: Prepared, result: ResultCollector, call: CallContext) -> OllamaEmbeddings:
+        """The vectors, in the order of the texts."""
+        return OllamaEmbeddings(
+            model=self._used.name,
+            embeddings=_vectors(result),
+            total_duration=round((time.monotonic() - call.arrival_s) * 1e9),
+            load_duration=round(self._used.load_s * 1e9),
+            prompt_eval_count=sum(usage.prompt_tokens for usage in result.usages),
+            warnings=call.warnings or UNSET,
+        )
+
+
+class EmbeddingReply:
+    """The format of the reply of /api/embeddings."""
+
+    def whole(self, prepared: Prepared, result: ResultCollector, call: CallContext) -> OllamaEmbedding:
+        """The vector; none where there was no text."""
+        vectors = _vectors(result)
+        return OllamaEmbedding(vectors[0] if vectors else [], call.warnings or UNSET)
+
+
+def _vectors(result: ResultCollector) -> list[list[float]]:
+    found = [one.embedding for one in result.prompts if one.embedding is not None]
+    return [embedding.vectors[0].tolist() for embedding in found]
 
 
 @router.post("/api/embeddings", openapi_extra=json_schema(EmbeddingsBody), responses=replies(OllamaEmbedding))
 async def embeddings(http: HttpRequest) -> Response:
     """Embed one text; without one the model is only loaded."""
-    body, warnings = await read_parameters(EmbeddingsBody, http)
+    body = await read_parameters(EmbeddingsBody, http)
     used = await use_model(http, body)
-    check_embeds(get_service(http), used.model)
-    prompt = body.prompt
-    if not prompt:
-        return json_response(OllamaEmbedding([], [*warnings, *used.warnings] or UNSET))
-    found = await computed(
-        http, used.model, lambda: embed_requests(used.model, [prompt], new_id("embed"), None)
-    )
-    if found is None:
-        return Response(status_code=CLIENT_GONE)
-    vector = found.each()[0].vectors[0].tolist()
-    return json_response(OllamaEmbedding(vector, [*warnings, *used.warnings] or UNSET))
+    inputs = (body.prompt,) if body.prompt else ()
+    request = EmbeddingRequest(id=new_id("embed"), model=used.model.name, inputs=inputs)
+    return await respond_whole(http, request, EmbeddingReply())

@@ -4,34 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from fastapi import APIRouter
 from msgspec import UNSET
-from msgspec.structs import replace
 from pydantic import Field, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.http.call_context import HttpCall
 from headrace.api.ollama.bodies import AnswerBody
-from headrace.api.ollama.delta import OutputDelta
-from headrace.api.ollama.handler import answer
+from headrace.api.ollama.delta import OllamaDelta
+from headrace.api.ollama.handler import answer, generation
 from headrace.api.ollama.model_names import ResolvedModel
 from headrace.api.ollama.reply import line_replies
 from headrace.api.ollama.schema import OllamaGenerate, timestamp
-from headrace.api.ollama.thinking import think_variables
-from headrace.api.openai.parameters import check_characters, json_schema, read_parameters
-from headrace.api.openai.schema import ParameterWarning
+from headrace.api.ollama.thinking import think_settings
+from headrace.api.openai.parameters import json_schema, read_parameters
 from headrace.api.service import new_id
 from headrace.chat.messages import Message
-from headrace.chat.prompt import ChatPrompt, prepare
-from headrace.chat.templates.chat_template import ChatTemplate
-from headrace.engine.request import EngineRequest
 from headrace.errors import InvalidRequest
-from headrace.tokenization.infill import infill_prompt
-
-if TYPE_CHECKING:
-    from headrace.engine.client import LoadedModel
+from headrace.inference.requests import ChatRequest, CompletionRequest
 
 router = APIRouter()
 
@@ -81,14 +74,12 @@ class GenerateBody(AnswerBody):
 )
 async def generate(http: HttpRequest) -> Response:
     """Answer a prompt; with raw, go on with its text. An empty prompt loads the model."""
-    body, warnings = await read_parameters(GenerateBody, http)
+    body = await read_parameters(GenerateBody, http)
     body.check()
-    return await answer(
-        http, body, warnings, shape=_shape, prepare=partial(_prepare, body), gives_context=True
-    )
+    return await answer(http, body, shape=_shape, make_request=partial(_request, body), gives_context=True)
 
 
-def _shape(name: str, part: OutputDelta) -> OllamaGenerate:
+def _shape(name: str, part: OllamaDelta) -> OllamaGenerate:
     return OllamaGenerate(
         model=name,
         created_at=timestamp(),
@@ -98,61 +89,28 @@ def _shape(name: str, part: OutputDelta) -> OllamaGenerate:
     )
 
 
-def _prepare(
-    body: GenerateBody, used: ResolvedModel, tool_format: str | None, cache_salt: str
-) -> tuple[EngineRequest, ChatPrompt | None, list[ParameterWarning]]:
-    """The engine request, the conversation where a template made it, warnings. Not for the event loop."""
-    model, prompt = used.model, body.prompt or ""
-    options = body.read_options(used.parameters)
-    warnings = options.warnings()
-    conversation, ends = None, tuple[int, ...]()
+def _request(body: GenerateBody, used: ResolvedModel, call: HttpCall) -> ChatRequest | CompletionRequest:
+    """A conversation of one turn; the prompt itself with raw, suffix, or where the model has no template."""
+    prompt = body.prompt or ""
+    given: dict[str, Any] = {"id": new_id("gen"), **generation(body, used, call)}
     if body.suffix:
-        check_characters(prompt + body.suffix, model.context_length, "prompt")
-        infill = infill_prompt(model.tokenizer, prompt, body.suffix)
-        ids, ends, constraint = infill.ids, infill.end_ids, body.constraint()
-    elif not body.raw and model.template is not None:
-        variables, more = think_variables(body.think, model.template, used.name)
-        warnings += more
-        conversation = _conversation(body, used, model.template, tool_format, variables)
-        ids = _after(body.context or [], conversation.text, model)
-        constraint = conversation.constraint(model.tokenizer, body.constraint())
-    else:
+        return CompletionRequest(prompts=(prompt,), suffix=body.suffix, **given)
+    if body.raw or used.model.template is None:
         if not body.raw:
-            warnings.append(_without_template(body, used))
-        check_characters(prompt, model.context_length, "prompt")
-        ids, constraint = model.tokenizer.encode_prompt(prompt), body.constraint()
-    params = options.sampling(model, len(ids), top_logprobs=body.logprob_count)
-    request = EngineRequest(
-        prompt=tuple(ids),
-        params=replace(params, stop_token_ids=(*params.stop_token_ids, *ends)),
-        request_id=new_id("gen"),
-        cache_salt=cache_salt,
-        is_continuation=conversation is None,
-        constraint=constraint,
-        visible_token_ids=frozenset()
-        if conversation is None
-        else conversation.visible_token_ids(model.tokenizer),
-    )
-    return request, conversation, warnings
-
-
-def _conversation(
-    body: GenerateBody,
-    used: ResolvedModel,
-    template: ChatTemplate,
-    tool_format: str | None,
-    variables: dict[str, Any],
-) -> ChatPrompt:
+            _warn_without_template(body, used, call)
+        return CompletionRequest(prompts=(prompt,), **given)
     system = body.system or used.system
     messages = [Message("system", system)] if system else []
-    messages.append(Message("user", body.prompt))
-    conversation = prepare(template, messages, family=tool_format, variables=variables)
-    check_characters(conversation.text, used.model.context_length, "prompt")
-    return conversation
+    return ChatRequest(
+        messages=(*messages, Message("user", prompt)),
+        reasoning=think_settings(body.think),
+        context=tuple(body.context or ()),
+        **given,
+    )
 
 
-def _without_template(body: GenerateBody, used: ResolvedModel) -> ParameterWarning:
-    """The warning that a prompt is used as it is; raises InvalidRequest for what needs a template."""
+def _warn_without_template(body: GenerateBody, used: ResolvedModel, call: HttpCall) -> None:
+    """Warn that a prompt is used as it is; raises InvalidRequest for what needs a template."""
     for name, value in (
         ("system", body.system or used.system),
         ("context", body.context),
@@ -162,14 +120,4 @@ def _without_template(body: GenerateBody, used: ResolvedModel) -> ParameterWarni
             raise InvalidRequest(
                 f"{used.name} has no chat template, so {name} has no place: leave it out", param=name
             )
-    return ParameterWarning(
-        "raw", f"{used.name} has no chat template: the prompt was used as it is, as with raw"
-    )
-
-
-def _after(context: list[int], text: str, model: LoadedModel) -> list[int]:
-    """The tokens of a turn after those of `context`, with one beginning of the sequence."""
-    ids = model.tokenizer.encode(text, add_special=False)
-    if context and ids[:1] == [model.tokenizer.bos_id]:
-        ids = ids[1:]
-    return [*context, *ids]
+    call.warn("raw", f"{used.name} has no chat template: the prompt was used as it is, as with raw")

@@ -1,58 +1,64 @@
-"""The way of a request of /api/chat and /api/generate: load or unload the model, prepare, answer."""
+"""The path of a request of /api/chat and /api/generate: load or unload the model, or answer."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from typing import Any
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.call_context import call_of
+from headrace.api.http.call_context import HttpCall, call_of
+from headrace.api.http.generation import respond
 from headrace.api.ollama.bodies import AnswerBody
-from headrace.api.ollama.delta import OutputDelta
+from headrace.api.ollama.delta import OllamaDelta
 from headrace.api.ollama.model_names import ResolvedModel, unload_model, use_model
-from headrace.api.ollama.reply import PreparedRequest, respond, without_answer
+from headrace.api.ollama.options import in_words_of_ollama
+from headrace.api.ollama.reply import OllamaReply, without_answer
 from headrace.api.ollama.schema import OllamaLine
-from headrace.api.openai.schema import ParameterWarning
-from headrace.api.service import get_service, key_salt
-from headrace.chat.prompt import ChatPrompt
-from headrace.engine.request import EngineRequest
-
-# The engine request, the conversation where a template made it, warnings.
-Prepared = tuple[EngineRequest, ChatPrompt | None, list[ParameterWarning]]
+from headrace.errors import HeadraceError
+from headrace.inference.requests import ChatRequest, CompletionRequest
 
 
 async def answer(
     http: HttpRequest,
     body: AnswerBody,
-    warnings: list[ParameterWarning],
     *,
-    shape: Callable[[str, OutputDelta], OllamaLine],
-    prepare: Callable[[ResolvedModel, str | None, str], Prepared],
+    shape: Callable[[str, OllamaDelta], OllamaLine],
+    make_request: Callable[[ResolvedModel, HttpCall], ChatRequest | CompletionRequest],
     gives_context: bool = False,
 ) -> Response:
-    """Answer `body`. `shape` gives a part of the model's answer the endpoint's form; `prepare` takes the
-    model, the name of its tool format and the salt, and runs beside the event loop. `gives_context`: a
-    conversation's tokens come back with its answer.
+    """Answer `body`. `shape` gives a part of the answer the endpoint's form. `gives_context`: the tokens of a
+    conversation come back with its answer.
     """
-    service, call = get_service(http), call_of(http)
+    call = call_of(http)
     if body.unloads:
         await unload_model(http, body)
-        return without_answer(shape(body.model, OutputDelta()), 0.0, warnings, unloads=True)
+        return without_answer(shape(body.model, OllamaDelta()), 0.0, call.warnings, unloads=True)
     used = await use_model(http, body)
     if body.asks_nothing:
-        return without_answer(shape(used.name, OutputDelta()), used.load_s, used.warnings, unloads=False)
-    cache_salt = key_salt(http, None)
-    prepared = await service.run_in_thread(lambda: prepare(used, service.settings.tool_format, cache_salt))
-    request, conversation, more = prepared
-    asked = PreparedRequest(
-        request=request,
-        parser=None if conversation is None or conversation.plain else conversation.parser(),
-        shape=lambda part: shape(used.name, part),
-        before_s=time.monotonic() - call.arrival_s,
-        load_s=used.load_s,
-        warnings=[*warnings, *used.warnings, *more],
-        gives_context=gives_context and conversation is not None,
-    )
-    return await respond(http, used.model, asked, stream=body.streams)
+        return without_answer(shape(used.name, OllamaDelta()), used.load_s, call.warnings, unloads=False)
+    try:
+        request = make_request(used, call)
+        reply = OllamaReply(
+            lambda part: shape(used.name, part),
+            gives_context=gives_context and isinstance(request, ChatRequest),
+        )
+        return await respond(http, request, reply, stream=body.streams)
+    except HeadraceError as error:
+        raise in_words_of_ollama(error) from None
+
+
+def generation(body: AnswerBody, used: ResolvedModel, call: HttpCall) -> dict[str, Any]:
+    """The fields that all generating requests have. Warnings of options go to `call`."""
+    options = body.read_options(used.parameters)
+    call.warnings += options.warnings()
+    more = {} if body.logprob_count is None else {"logprobs": body.logprob_count}
+    return {
+        "model": used.model.name,
+        "keep_alive_s": body.keep_alive_s,
+        "sampling": options.sampling() | more,
+        "context_limit": options.num_ctx,
+        "fit_context": True,
+        "constraint": body.constraint(),
+    }

@@ -22,9 +22,9 @@ from headrace.api.ollama.options import Options, options_schema
 from headrace.api.ollama.reply import MEDIA_TYPE, line_of, line_replies
 from headrace.api.ollama.schema import OllamaStatus
 from headrace.api.openai.parameters import json_schema, read_parameters, validated
-from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest
+from headrace.inference.events import ParameterWarning
 from headrace.storage.aliases import Alias, Aliases
 from headrace.weights.hub.resolver import remove
 
@@ -80,7 +80,7 @@ class PushBody(ModelBody):
 async def create(http: HttpRequest) -> Response:
     """Give a model a second name, with a system prompt and parameters of its own. Kept in the store."""
     service = get_service(http)
-    body, _ = await read_parameters(CreateBody, http)
+    body = await read_parameters(CreateBody, http)
     given = {key: value for key, value in (body.parameters or {}).items() if value is not None}
     validated(Options, given).warnings()
     words = _license(body.license)
@@ -107,7 +107,7 @@ async def create(http: HttpRequest) -> Response:
 async def copy(http: HttpRequest) -> Response:
     """Give a model or an alias a second name. Kept in the store; no weights are copied."""
     service = get_service(http)
-    body, _ = await read_parameters(CopyBody, http)
+    body = await read_parameters(CopyBody, http)
 
     def keep() -> None:
         source = find_entry(service, body.source)
@@ -121,7 +121,7 @@ async def copy(http: HttpRequest) -> Response:
 async def delete(http: HttpRequest) -> Response:
     """Forget an alias, or delete a model of the hub from its cache. Nothing else is ever deleted."""
     service = get_service(http)
-    body, _ = await read_parameters(ModelBody, http)
+    body = await read_parameters(ModelBody, http)
 
     def forget() -> None:
         entry = find_entry(service, body.model)

@@ -10,7 +10,6 @@ from starlette.requests import Request as HttpRequest
 
 from headrace.api.http.call_context import call_of
 from headrace.api.ollama.bodies import AnswerBody, UsingBody
-from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import Service, get_service
 from headrace.errors import ModelNotFound
 from headrace.storage.aliases import Alias, Aliases
@@ -29,7 +28,6 @@ class ResolvedModel(Struct, frozen=True):
     model: LoadedModel
     alias: Alias | None
     load_s: float
-    warnings: list[ParameterWarning]
 
     @property
     def system(self) -> str | None:
@@ -44,14 +42,13 @@ class ResolvedModel(Struct, frozen=True):
 
 async def use_model(http: HttpRequest, body: UsingBody) -> ResolvedModel:
     """The model that `body` names, kept in memory as long as it says; ModelNotFound."""
-    service, start_s = get_service(http), time.monotonic()
+    service, call, start_s = get_service(http), call_of(http), time.monotonic()
     entry, alias = await _find(service, body.model)
-    model = await service.use(call_of(http), entry.name, keep_alive_s=body.keep_alive_s)
-    warnings: list[ParameterWarning] = []
+    model = await service.use(call, entry.name, keep_alive_s=body.keep_alive_s)
     if entry.fixed and body.keep_alive_s is not None and body.keep_alive_s >= 0:
         message = "keep_alive has no effect: the model belongs to the program that started this server"
-        warnings.append(ParameterWarning("keep_alive", message))
-    return ResolvedModel(body.model, model, alias, time.monotonic() - start_s, warnings)
+        call.warn("keep_alive", message)
+    return ResolvedModel(body.model, model, alias, time.monotonic() - start_s)
 
 
 async def unload_model(http: HttpRequest, body: AnswerBody) -> None:

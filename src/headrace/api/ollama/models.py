@@ -14,6 +14,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 
 from headrace import __version__
+from headrace.api.http.call_context import call_of
 from headrace.api.http.errors import json_response
 from headrace.api.http.openapi import replies
 from headrace.api.ollama.bodies import ModelBody
@@ -94,9 +95,9 @@ async def processes(http: HttpRequest) -> Response:
 async def show(http: HttpRequest) -> Response:
     """What a model is."""
     service = get_service(http)
-    body, warnings = await read_parameters(ShowBody, http)
+    body = await read_parameters(ShowBody, http)
     shown = await service.run_in_thread(lambda: _shown(service, body.model))
-    return json_response(msgspec.structs.replace(shown, warnings=warnings or UNSET))
+    return json_response(msgspec.structs.replace(shown, warnings=call_of(http).warnings or UNSET))
 
 
 def _model(entry: CatalogEntry) -> OllamaModel:

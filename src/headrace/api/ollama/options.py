@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from headrace.api.openai.parameters import RequestBody, body_schema
-from headrace.errors import ContextLengthExceeded, InvalidRequest
-from headrace.sampling.params import SamplingParams, with_defaults
-
-if TYPE_CHECKING:
-    from headrace.engine.client import LoadedModel
+from headrace.errors import HeadraceError, InvalidRequest
 
 # Ollama's name, and the engine's where it is another.
 SAMPLING: Final[Mapping[str, str]] = {
@@ -69,51 +65,23 @@ class Options(RequestBody):
     num_ctx: int | None = None
     stop: str | list[str] | None = None
 
-    def sampling(self, model: LoadedModel, prompt_tokens: int, *, top_logprobs: int | None) -> SamplingParams:
-        """Sampling parameters over the model's defaults, for a prompt of so many tokens.
-
-        Raises InvalidRequest that names the option, ContextLengthExceeded where the prompt leaves no room
-        within `num_ctx`.
-        """
+    def sampling(self) -> dict[str, Any]:
+        """The sampling parameters that were given, by the names of SamplingParams."""
         given: dict[str, Any] = {
             field: value for name, field in SAMPLING.items() if (value := getattr(self, name)) is not None
         }
         if given.get("seed") == -1:  # Ollama's word for a random one
             del given["seed"]
-        given |= {"max_tokens": self._answer_tokens(model.context_length, prompt_tokens)}
-        if self.stop is not None:
-            given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        if top_logprobs is not None:
-            given["logprobs"] = top_logprobs
-        try:
-            return with_defaults(model.defaults, given)
-        except InvalidRequest as error:
-            raise _in_words_of_ollama(error) from None
-
-    def _answer_tokens(self, context_length: int, prompt_tokens: int) -> int | None:
-        """How many tokens the answer may have at most; None: up to the model's context."""
-        asked = None if self.num_predict in UNLIMITED else self.num_predict
-        if asked is not None and asked < 1:
+        if self.num_predict in UNLIMITED:
+            del given["max_tokens"]
+        elif self.num_predict is not None and self.num_predict < 1:
             raise InvalidRequest(
-                f"num_predict is {asked:,}, it must be at least 1, or -1 for as many as fit",
+                f"num_predict is {self.num_predict:,}, it must be at least 1, or -1 for as many as fit",
                 param="num_predict",
             )
-        limit = context_length if self.num_ctx is None else self.num_ctx
-        if not 1 <= limit <= context_length:
-            raise InvalidRequest(
-                f"num_ctx is {limit:,}, the model is loaded with a context of {context_length:,} "
-                f"tokens: send at most that, or start the server with a larger --context",
-                param="num_ctx",
-            )
-        if self.num_ctx is not None and prompt_tokens >= limit:
-            raise ContextLengthExceeded(
-                f"prompt has {prompt_tokens:,} tokens, num_ctx is {limit:,}: shorten it, or raise that",
-                param="num_ctx",
-            )
-        room = limit - prompt_tokens
-        if self.num_ctx is None and (asked is None or room < 1):
-            return asked  # the engine's door knows the context
-        return room if asked is None else min(asked, room)
+        if self.stop is not None:
+            given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        return given
 
 
 def options_schema() -> dict[str, Any]:
@@ -121,9 +89,18 @@ def options_schema() -> dict[str, Any]:
     return {"anyOf": [body_schema(Options), {"type": "null"}]}
 
 
-def _in_words_of_ollama(error: InvalidRequest) -> InvalidRequest:
-    """An error of the sampler's parameters under the name that the caller gave."""
-    names = {field: name for name, field in SAMPLING.items()} | {"logprobs": "top_logprobs"}
+NAMES: Final[Mapping[str, str]] = {
+    **{field: name for name, field in SAMPLING.items()},
+    "logprobs": "top_logprobs",
+    "context_limit": "num_ctx",
+}
+"""Ollama's names of parameters that have others in errors."""
+
+
+def in_words_of_ollama(error: HeadraceError) -> HeadraceError:
+    """An error under the parameter names that the caller gave."""
     param = error.param or ""
-    name = names.get(param, param)
-    return InvalidRequest(error.message.replace(param, name, 1), param=name, code=error.code)
+    if param in NAMES:
+        error.message = error.message.replace(param, NAMES[param])
+        error.param = NAMES[param]
+    return error

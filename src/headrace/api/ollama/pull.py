@@ -111,7 +111,7 @@ class Pulls:
 async def pull_model(http: HttpRequest) -> Response:
     """Fetch a model of the hub, or what has changed of it. Nothing that could run is fetched."""
     service = get_service(http)
-    body, _ = await read_parameters(PullBody, http)
+    body = await read_parameters(PullBody, http)
     name = body.model.removesuffix(TAG)
     streams = body.stream is not False
     if await service.run_in_thread(lambda: _is_here(service, name)):

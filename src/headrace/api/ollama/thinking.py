@@ -1,18 +1,15 @@
-"""`think`: whether a model reasons before it answers, and what its template is told about it."""
+"""`think`: whether a model reasons before it answers, and how much."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from headrace.api.openai.schema import ParameterWarning
 from headrace.chat.output_parser import output_syntax
 from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.chat.tool_formats.gpt_oss import Harmony
 from headrace.errors import InvalidRequest
+from headrace.inference.requests import ReasoningSettings
 
 LEVELS = ("low", "medium", "high")
-_SWITCHES = ("enable_thinking", "thinking")
-_LEVEL = "reasoning_effort"
+NAMES = {"enabled": "think", "effort": "think"}
 
 
 def thinks(template: ChatTemplate | None) -> bool:
@@ -23,24 +20,12 @@ def thinks(template: ChatTemplate | None) -> bool:
     return syntax.reasoning is not None or isinstance(syntax.family, Harmony)
 
 
-def think_variables(
-    think: bool | str | None, template: ChatTemplate, model: str
-) -> tuple[dict[str, Any], list[ParameterWarning]]:
-    """Variables for the template; InvalidRequest where the model cannot do what is asked for."""
-    if think is None or (think is False and not thinks(template)):
-        return {}, []
-    if not thinks(template):
-        raise InvalidRequest(f"{model} does not support thinking: leave think out", param="think")
-    switches = [name for name in _SWITCHES if name in template.reads]
-    if isinstance(think, bool):
-        if think or switches:
-            return dict.fromkeys(switches, think), []
-        message = "think has no effect: this model's chat template has no switch, it always thinks"
-        return {}, [ParameterWarning("think", message)]
+def think_settings(think: bool | str | None) -> ReasoningSettings:
+    """What `think` asks for. InvalidRequest for a level that there is not."""
+    if think is None or isinstance(think, bool):
+        return ReasoningSettings(enabled=think, required=True, names=NAMES)
     if think not in LEVELS:
         raise InvalidRequest(
             f"think is {think[:40]!r}, it must be true, false or one of {', '.join(LEVELS)}", param="think"
         )
-    if _LEVEL not in template.reads:
-        raise InvalidRequest(f"{model} thinks without levels: send think: true or false", param="think")
-    return {_LEVEL: think, **dict.fromkeys(switches, True)}, []
+    return ReasoningSettings(enabled=True, effort=think, required=True, names=NAMES)

@@ -6,23 +6,23 @@ import asyncio
 import fcntl
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import IO
 
 import msgspec
-from msgspec import Struct, field
-from starlette.datastructures import Headers
+from msgspec import Struct
 from starlette.requests import Request as HttpRequest
-from starlette.types import ASGIApp, Message, Scope
 
-from headrace.api.http.call_context import CallContext
+from headrace.api.http.call_context import HttpCall
+from headrace.api.http.errors import error_response
 from headrace.api.http.middleware import new_request_id
-from headrace.api.http.rate_limits import ApiKeyUsage, RateLimited
 from headrace.api.openai.batch_files import publish
 from headrace.api.openai.batch_lines import LineResponse, reply_line
 from headrace.api.service import Service
+from headrace.errors import HeadraceError
+from headrace.inference.accounts import Account
 from headrace.storage.batches import Batches, Line, LineState, StoredBatch
 
 LOG = logging.getLogger("headrace.api")
@@ -34,23 +34,28 @@ PAUSE_AFTER_FAILURE_S = 10.0
 LINES_AT_A_TIME = 64
 
 
-class _Answer(Struct):
-    """What an endpoint sent back."""
+Operation = Callable[[bytes, HttpCall, Service], Awaitable[Struct]]
+"""What an endpoint does with a body, without HTTP: the reply, or a HeadraceError."""
 
-    status: int = 0
+
+class _LineReply(Struct):
+    """What a line brought. A refusal that asks to wait says how long."""
+
+    status: int
+    body: bytes
     pause_s: float = 1.0
-    body: bytearray = field(default_factory=bytearray)
 
 
 class BatchRunner:
     """Lives on the event loop. Of several servers with one store only one runs its batches.
 
-    A line is a call of the app itself, with the lowest priority. Lines run while fewer than half of the
+    A line is a request with the lowest priority. Lines run while fewer than half of the
     sequences that the engine computes at a time are taken, by requests and lines together.
     """
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app, self._service = app, service
+    def __init__(self, operations: Mapping[str, Operation], service: Service) -> None:
+        """`operations` by the path of their endpoint."""
+        self._operations, self._service = operations, service
         self._batches = Batches(service.database)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: set[str] = set()  # by their owners
@@ -90,14 +95,14 @@ class BatchRunner:
                     await self._news.wait()
 
     async def _look(self) -> None:
-        if self._service.draining:
+        if self._service.gate.draining:
             self._interrupt()
-        if self._service.draining or not self._service.database.exists or not self._claimed():
+        if self._service.gate.draining or not self._service.database.exists or not self._claimed():
             return
         for batch in await self._service.run_in_thread(self._batches.open):
             task, account = self._tasks.get(batch.id), self._service.keys.account_of(batch.owner)
             if task is None and account is not None:
-                self._tasks[batch.id] = asyncio.create_task(self._run(batch, account.for_idle_work()))
+                self._tasks[batch.id] = asyncio.create_task(self._run(batch, account.for_background()))
             elif task is not None and batch.status == "cancelling" and batch.id not in self._cancelled:
                 self._cancelled.add(batch.id)
                 if batch.id not in self._closing:
@@ -127,7 +132,7 @@ class BatchRunner:
             if batch_id not in self._closing:
                 task.cancel()
 
-    async def _run(self, batch: StoredBatch, account: ApiKeyUsage) -> None:
+    async def _run(self, batch: StoredBatch, account: Account) -> None:
         """One batch from where it stands to its end."""
         try:
             outcome = batch.outcome or await self._outcome(batch, account)
@@ -143,7 +148,7 @@ class BatchRunner:
             self._cancelled.discard(batch.id)
             del self._tasks[batch.id]
 
-    async def _outcome(self, batch: StoredBatch, account: ApiKeyUsage) -> str:
+    async def _outcome(self, batch: StoredBatch, account: Account) -> str:
         """Run what is pending; how the batch ended."""
         if batch.status == "cancelling":
             return "cancelled"
@@ -160,7 +165,7 @@ class BatchRunner:
             return "cancelled"
         return "completed"
 
-    async def _run_lines(self, batch: StoredBatch, account: ApiKeyUsage) -> None:
+    async def _run_lines(self, batch: StoredBatch, account: Account) -> None:
         places, after = asyncio.Semaphore(self._most), 0
         async with asyncio.TaskGroup() as group:
             while lines := await self._service.run_in_thread(
@@ -172,7 +177,7 @@ class BatchRunner:
                     task.add_done_callback(lambda _: places.release())
                     after = line.place
 
-    async def _run_line(self, batch: StoredBatch, account: ApiKeyUsage, line: Line) -> None:
+    async def _run_line(self, batch: StoredBatch, account: Account, line: Line) -> None:
         """Run a line until it has an answer that is one, and keep that."""
         while True:
             request_id = new_request_id()
@@ -182,7 +187,7 @@ class BatchRunner:
                 break
             await asyncio.sleep(min(answer.pause_s, LONGEST_PAUSE_S))
         state = LineState.COMPLETED if answer.status == 200 else LineState.FAILED
-        response = LineResponse(answer.status, request_id, msgspec.Raw(bytes(answer.body)))
+        response = LineResponse(answer.status, request_id, msgspec.Raw(answer.body))
         reply = reply_line(line.custom_id, response)
         await self._service.run_in_thread(lambda: self._batches.record(batch.id, line.place, state, reply))
 
@@ -203,39 +208,32 @@ class BatchRunner:
             self._freed.set()
 
     def _allowed(self) -> int:
+        gate = self._service.gate
+        return 0 if gate.starting or gate.draining else self._most - gate.open_calls
+
+    async def _ask(self, request_id: str, path: str, account: Account, body: bytes) -> _LineReply:
+        """Run a line as a request of `account`, whose key was checked when the batch was made."""
         service = self._service
-        return 0 if service.starting or service.draining else self._most - service.open_calls
-
-    async def _ask(self, request_id: str, path: str, account: ApiKeyUsage, body: bytes) -> _Answer:
-        """Call the endpoint as if the body had come from outside; whose call it is has been settled."""
-        service, answer = self._service, _Answer()
-        call = CallContext(request_id, "POST", path, account, idle=True)
+        call = HttpCall(request_id=request_id, account=account, background=True, method="POST", path=path)
         try:
-            account.enter()
-        except RateLimited as error:
-            return _Answer(error.status, error.retry_after_s)
-        arriving: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def receive() -> Message:
-            return arriving.pop() if arriving else await asyncio.get_running_loop().create_future()
-
-        async def send(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                call.status = answer.status = message["status"]
-                answer.pause_s = float(Headers(raw=message["headers"]).get("retry-after", 1))
-                service.release_body(call)
-            else:
-                answer.body += message.get("body", b"")
-
-        try:
-            await self._app(_scope(path, len(body), call), receive, send)
+            operation = self._operations[path]
+            reply = await operation(body, call, service)
+            found = _LineReply(200, msgspec.json.encode(reply))
+        except HeadraceError as error:
+            found = _failed(error, call)
         except Exception:  # the reply says that there was one, and this what it was
             LOG.exception("a line of a batch failed")
-        finally:
-            account.leave()
-            service.release_body(call)
-            service.ended(call)
-        return answer
+            found = _failed(HeadraceError("the server failed; its log has the details"), call)
+        call.status = found.status
+        service.ended(call)
+        return found
+
+
+def _failed(error: HeadraceError, call: HttpCall) -> _LineReply:
+    call.fail(error)
+    response = error_response(error, call)
+    pause_s = float(response.headers.get("retry-after", 1))
+    return _LineReply(response.status_code, bytes(response.body), pause_s)
 
 
 def runner_of(http: HttpRequest) -> BatchRunner:
@@ -243,21 +241,3 @@ def runner_of(http: HttpRequest) -> BatchRunner:
     runner = http.app.state.batches
     assert isinstance(runner, BatchRunner)
     return runner
-
-
-def _scope(path: str, size: int, call: CallContext) -> Scope:
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": b"",
-        "headers": [(b"content-type", b"application/json"), (b"content-length", str(size).encode())],
-        "client": None,
-        "server": None,
-        "headrace.call": call,
-    }

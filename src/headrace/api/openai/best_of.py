@@ -9,10 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from headrace.api.openai.parameters import GenerationBody
 from headrace.api.openai.schema import ScalingNote
-from headrace.chat.answer_span import AnswerSpan
-from headrace.engine.request import ChoiceFinished, Selection
-from headrace.engine.scaling.options import Scaling, scaling_of
+from headrace.engine.request import Selection
 from headrace.errors import InvalidRequest
+from headrace.inference.requests import ScalingSettings
 
 MAX_BEST_OF = 20
 
@@ -67,7 +66,7 @@ class ScalingBody(GenerationBody):
         """As a sampling parameter, how many choices are computed where these are more than are given out."""
         return {} if self.best_of is None else {"n": self.best_of}
 
-    def scaling(self, place: AnswerSpan | None = None) -> Scaling | None:
+    def scaling(self) -> ScalingSettings | None:
         """What is made of the choices; raises InvalidRequest for what contradicts itself or cannot stream."""
         n, best_of = self.n or 1, self.best_of or 0
         if self.best_of is not None and best_of < n:
@@ -87,25 +86,26 @@ class ScalingBody(GenerationBody):
             said = f"best_of ({best_of}) larger than n ({n})" if self.vote is None else "vote"
             raise InvalidRequest(f"{said} cannot be streamed: leave one out", param=name)
         ranks = best_of > n and not self.use_beam_search  # beams come best first
-        return scaling_of(
-            None if self.vote is None else self.vote.model_dump(exclude_none=True),
-            (self.best_by or "mean_logprob") if ranks else None,
-            self.max_total_tokens,
+        if self.vote is None and not ranks and self.max_total_tokens is None:
+            return None
+        return ScalingSettings(
+            vote=None if self.vote is None else self.vote.model_dump(exclude_none=True),
+            best_by=(self.best_by or "mean_logprob") if ranks else None,
+            max_total_tokens=self.max_total_tokens,
             keep=n,
-            place=place,
         )
 
 
 def scaling_note(
-    scaling: Scaling | None, verdict: Selection | None, done: ChoiceFinished | None
+    settings: ScalingSettings | None, selection: Selection | None, choice: int
 ) -> ScalingNote | UnsetType:
-    """What is to be said of a choice, where there is anything."""
-    if scaling is None or verdict is None or done is None:
+    """What a reply says of the choice of that number within its prompt; unset where there is nothing."""
+    if settings is None or selection is None:
         return UNSET
-    note = ScalingNote(budget=UNSET if verdict.budget is None else verdict.budget)
-    if scaling.vote is not None:
-        note = structs.replace(note, answer=verdict.answer, votes=dict(verdict.votes))
-    if scaling.rank is not None:
-        score = verdict.scores[done.choice]
+    note = ScalingNote(budget=UNSET if selection.budget is None else selection.budget)
+    if settings.vote is not None:
+        note = structs.replace(note, answer=selection.answer, votes=dict(selection.votes))
+    if settings.best_by is not None:
+        score = selection.scores[choice]
         note = structs.replace(note, score=UNSET if score is None else score)
     return UNSET if note == ScalingNote() else note

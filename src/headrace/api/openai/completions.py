@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter
-from msgspec import UNSET
-from msgspec.structs import replace
+from msgspec import UNSET, Struct, UnsetType
 from pydantic import Field, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.call_context import call_of
+from headrace.api.http.call_context import HttpCall
+from headrace.api.http.generation import answer, respond
 from headrace.api.http.openapi import TextChunk, TextReply, replies
 from headrace.api.openai.best_of import ScalingBody
 from headrace.api.openai.logprobs import echoed_logprobs, joined_logprobs, prompt_logprobs, text_logprobs
-from headrace.api.openai.parameters import check_characters, json_schema, read_parameters
-from headrace.api.openai.responder import ChoiceOutput, ResponseMeta, respond
-from headrace.api.openai.schema import (
-    TextChoice,
-    TextLogprobs,
-)
-from headrace.api.service import QUICK_BODY_BYTES, get_service, key_salt, new_id
-from headrace.engine.request import ChoiceFinished, Delta, EngineRequest, PromptLogprobs, TokenLogprob
-from headrace.errors import ContextLengthExceeded, InvalidRequest
-from headrace.tokenization.infill import Infill, infill_prompt
-
-if TYPE_CHECKING:
-    from headrace.engine.client import LoadedModel
+from headrace.api.openai.parameters import checked_body, json_schema, read_parameters
+from headrace.api.openai.responder import OpenAIReply, ReplyOptions
+from headrace.api.openai.schema import ScalingNote, TextChoice, TextLogprobs
+from headrace.api.service import Service, new_id
+from headrace.chat.tool_formats.events import Text
+from headrace.errors import InvalidRequest
+from headrace.inference.events import OutputDelta, OutputFinished, Prepared, PromptScored, TokenText
+from headrace.inference.requests import CompletionRequest, Prompt
+from headrace.inference.result import ChoiceResult
 
 router = APIRouter()
 
@@ -58,69 +54,48 @@ class CompletionBody(ScalingBody):
     echo: bool | None = None
     suffix: Annotated[str, Field(description=SUFFIX)] | None = None
 
-    def prompts(self, context_length: int) -> list[str | list[int]]:
-        """The prompts, each a text or token ids; raises ContextLengthExceeded where ids are too many."""
+    def prompts(self) -> tuple[Prompt, ...]:
+        """The prompts, each a text or token ids."""
         prompt: object = self.prompt
         if isinstance(prompt, str):
-            return [prompt]
+            return (prompt,)
         entries = _list(prompt)
-        if all(isinstance(entry, int) for entry in entries[:1]):
-            return [_checked_ids(entries, context_length)]
+        if isinstance(entries[0], int):
+            return (_checked_ids(entries),)
         if len(entries) > MAX_PROMPTS:
             raise InvalidRequest(
                 f"prompt has {len(entries):,} prompts, at most {MAX_PROMPTS:,} are allowed", param="prompt"
             )
         if all(isinstance(entry, str) for entry in entries):
-            return cast("list[str | list[int]]", entries)
-        return [_checked_ids(_list(entry), context_length) for entry in entries]
+            return tuple(cast("list[str]", entries))
+        return tuple(_checked_ids(_list(entry)) for entry in entries)
 
-    def requests(self, model: LoadedModel, request_id: str, cache_salt: str) -> list[EngineRequest]:
-        """An engine request for each prompt. Tokenizes: not for the event loop."""
+    def request(self, reply_id: str) -> CompletionRequest:
+        """The request that this body stands for."""
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
-        params = self.sampling(model.defaults, max_tokens=max_tokens, **self._logprobs(), **self.computed)
-        scaling = self.scaling()
-        prompts = self.prompts(model.context_length)
-        if self.suffix:
-            filled = [self._infill(model, prompt, self.suffix) for prompt in prompts]
-            params = replace(params, stop_token_ids=(*params.stop_token_ids, *filled[0].end_ids))
-            ids = [infill.ids for infill in filled]
-        else:
-            ids = [tuple(_prompt_ids(model, prompt)) for prompt in prompts]
-        return [
-            EngineRequest(
-                prompt=prompt_ids,
-                params=params,
-                request_id=f"{request_id}-{index}",
-                cache_salt=cache_salt,
-                priority=self.priority,
-                deadline_s=self.deadline_s,
-                is_continuation=len(prompt) > 0,
-                constraint=self.constraint(),
-                scaling=scaling,
-            )
-            for index, (prompt, prompt_ids) in enumerate(zip(prompts, ids, strict=True))
-        ]
+        return CompletionRequest(
+            id=reply_id,
+            model=self.model,
+            cache_key=self.prompt_cache_key,
+            priority=self.priority,
+            deadline_s=self.deadline_s,
+            prompts=self.prompts(),
+            suffix=self.suffix,
+            sampling=self.sampling(**{"max_tokens": max_tokens} | self._logprobs() | self.computed),
+            constraint=self.constraint(),
+            scaling=self.scaling(),
+        )
 
-    @staticmethod
-    def _infill(model: LoadedModel, prompt: str | list[int], suffix: str) -> Infill:
-        if not isinstance(prompt, str):
-            raise InvalidRequest("suffix needs prompts that are texts, not token ids", param="suffix")
-        check_characters(prompt, model.context_length, "prompt")
-        check_characters(suffix, model.context_length, "suffix")
-        return infill_prompt(model.tokenizer, prompt, suffix)
+    def reply(self, reply_id: str) -> OpenAIReply:
+        """The format of the reply."""
+        options = ReplyOptions(reply_id, self.keep, self.scaling(), self.include_usage)
+        return OpenAIReply(options, lambda prepared: TextFormatter(self, prepared))
 
     def _logprobs(self) -> dict[str, Any]:
         more: dict[str, Any] = {} if self.logprobs is None else {"logprobs": self.logprobs}
         if self.echo and self.logprobs is not None:
             more["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
         return more
-
-
-def _prompt_ids(model: LoadedModel, prompt: str | list[int]) -> list[int]:
-    if not isinstance(prompt, str):
-        return prompt
-    check_characters(prompt, model.context_length, "prompt")
-    return model.tokenizer.encode_prompt(prompt)
 
 
 def _list(value: object) -> list[object]:
@@ -132,16 +107,11 @@ def _list(value: object) -> list[object]:
     return cast("list[object]", value)
 
 
-def _checked_ids(ids: list[object], context_length: int) -> list[int]:
-    if len(ids) > context_length:
-        raise ContextLengthExceeded(
-            f"prompt has {len(ids):,} tokens, the model's limit is {context_length:,}: shorten it",
-            param="prompt",
-        )
+def _checked_ids(ids: list[object]) -> tuple[int, ...]:
     for token in ids:
         if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < 2**31:
             raise InvalidRequest("prompt has an entry that is no token id among token ids", param="prompt")
-    return cast("list[int]", ids)
+    return tuple(cast("list[int]", ids))
 
 
 class TextFormatter:
@@ -152,79 +122,67 @@ class TextFormatter:
 
     prompt_logprobs = UNSET  # each choice has its own
 
-    def __init__(self, model: LoadedModel, body: CompletionBody, requests: Sequence[EngineRequest]) -> None:
-        self._tokenizer = model.tokenizer
-        self._requests = requests
+    def __init__(self, body: CompletionBody, prepared: Prepared) -> None:
         self._wants_logprobs = body.logprobs is not None
         self._logprobs_tops, self._prompt_tops = body.logprobs or 0, body.prompt_logprobs
-        self._scored: dict[int, PromptLogprobs] = {}  # by request
+        self._scores: dict[int, tuple[TokenText, ...]] = {}  # by prompt
         self._offsets: dict[int, int] = {}
-        self.keep = body.keep
-        self.reasoning_tokens = 0
-        self._echoed: list[str] = []
-        if body.echo:
-            self._echoed = [
-                prompt if isinstance(prompt, str) else model.tokenizer.decode(list(prompt))
-                for prompt in body.prompts(model.context_length)
-            ]
+        self._per_prompt = prepared.choices
+        self._echoed = [prompt.text for prompt in prepared.prompts] if body.echo else []
 
-    def _prompt(self, index: int) -> str:
-        return self._echoed[index // self.keep] if self._echoed else ""
+    def prompt(self, event: PromptScored) -> None:
+        """Log probabilities of a prompt."""
+        self._scores[event.prompt] = event.tokens
 
-    def prompt(self, index: int, event: PromptLogprobs) -> None:
-        """How likely the prompt of a request was."""
-        self._scored[index] = event
-
-    def _echoed_logprobs(self, index: int) -> TextLogprobs | None:
-        scored = self._scored.get(index // self.keep)
-        if scored is None or not self._echoed or not self._wants_logprobs:
+    def _echoed_logprobs(self, prompt: int) -> TextLogprobs | None:
+        scores = self._scores.get(prompt)
+        if scores is None or not self._echoed or not self._wants_logprobs:
             return None
-        prompt = self._requests[index // self.keep].prompt
-        return echoed_logprobs(self._tokenizer, prompt, scored.logprobs, self._logprobs_tops)
+        return echoed_logprobs(scores, self._logprobs_tops)
 
     def opening(self, index: int) -> TextChoice | None:
         """The prompt, where it is to be repeated."""
-        prompt = self._prompt(index)
-        self._offsets[index] = len(prompt)
-        logprobs = self._echoed_logprobs(index)
-        return TextChoice(index, prompt, logprobs) if prompt or logprobs else None
+        prompt = index // self._per_prompt
+        text = self._echoed[prompt] if self._echoed else ""
+        self._offsets[index] = len(text)
+        logprobs = self._echoed_logprobs(prompt)
+        return TextChoice(index, text, logprobs) if text or logprobs else None
 
-    def delta(self, index: int, event: Delta) -> TextChoice | None:
-        """New text, or tokens whose text is held back where their log probabilities are wanted."""
-        if not event.text and not (self._wants_logprobs and event.logprobs):
+    def delta(self, index: int, event: OutputDelta) -> TextChoice | None:
+        """New text, or tokens whose text is buffered where their log probabilities are wanted."""
+        text = "".join(part.text for part in event.parts if isinstance(part, Text))
+        if not text and not (self._wants_logprobs and event.logprobs):
             return None
-        return TextChoice(index, event.text, self._logprobs(index, event.logprobs))
+        return TextChoice(index, text, self._logprobs(index, event.logprobs))
 
-    def ending(self, index: int, event: ChoiceFinished) -> TextChoice:
-        """The chunk with the reason of the end."""
+    def ending(self, index: int, event: OutputFinished) -> TextChoice:
+        """The chunk with the finish reason."""
         return TextChoice(index, "", None, event.reason, event.stop)
 
-    def whole(self, index: int, choice: ChoiceOutput) -> TextChoice:
+    def whole(
+        self, index: int, prompt: int, choice: ChoiceResult, note: ScalingNote | UnsetType
+    ) -> TextChoice:
         """A whole choice."""
-        assert choice.done is not None
-        prompt = self._prompt(index)
-        self._offsets[index] = len(prompt)
-        logprobs = self._logprobs(index, choice.logprobs)
-        echoed = self._echoed_logprobs(index)
+        text = self._echoed[prompt] if self._echoed else ""
+        self._offsets[index] = len(text)
+        logprobs, echoed = self._logprobs(index, choice.logprobs), self._echoed_logprobs(prompt)
         if echoed is not None and logprobs is not None:
             logprobs = joined_logprobs(echoed, logprobs)
-        scored = self._scored.get(index // self.keep)
+        scores, tops = self._scores.get(prompt), self._prompt_tops
         return TextChoice(
             index,
-            prompt + "".join(choice.text),
+            text + choice.output.content,
             logprobs,
-            choice.done.reason,
-            choice.done.stop,
-            UNSET
-            if scored is None or self._prompt_tops is None
-            else prompt_logprobs(self._tokenizer, scored.logprobs, self._prompt_tops),
-            choice.scaling,
+            choice.ended.reason,
+            choice.ended.stop,
+            UNSET if scores is None or tops is None else prompt_logprobs(scores, tops),
+            note,
         )
 
-    def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> TextLogprobs | None:
+    def _logprobs(self, index: int, tokens: Sequence[TokenText]) -> TextLogprobs | None:
         if not self._wants_logprobs:
             return None
-        shaped = text_logprobs(self._tokenizer, logprobs, self._offsets.get(index, 0))
+        shaped = text_logprobs(tokens, self._offsets.get(index, 0))
         self._offsets[index] = self._offsets.get(index, 0) + sum(map(len, shaped.tokens))
         return shaped
 
@@ -234,14 +192,13 @@ class TextFormatter:
 )
 async def create_completion(http: HttpRequest) -> Response:
     """Continue one or several prompts."""
-    service = get_service(http)
-    body, warnings = await read_parameters(CompletionBody, http)
-    model = await service.use(call_of(http), body.model)
-    head = ResponseMeta(new_id("cmpl"), model.name, warnings, body.include_usage)
-    cache_salt = key_salt(http, body.prompt_cache_key)
-    if call_of(http).body_bytes <= QUICK_BODY_BYTES:
-        requests = body.requests(model, head.id, cache_salt)
-    else:
-        requests = await service.run_in_thread(lambda: body.requests(model, head.id, cache_salt))
-    shape = TextFormatter(model, body, requests)
-    return await respond(http, model, requests, shape, head, stream=bool(body.stream))
+    body = await read_parameters(CompletionBody, http)
+    reply_id = new_id("cmpl")
+    return await respond(http, body.request(reply_id), body.reply(reply_id), stream=bool(body.stream))
+
+
+async def complete(data: bytes, call: HttpCall, service: Service) -> Struct:
+    """The endpoint without HTTP and streams, for batches."""
+    body = checked_body(CompletionBody, data, call)
+    reply_id = new_id("cmpl")
+    return await answer(service, body.request(reply_id), body.reply(reply_id), call)

@@ -1,4 +1,4 @@
-"""Log probabilities of tokens in the shapes of both generating endpoints."""
+"""Log probabilities of tokens in the formats of both generating endpoints."""
 
 from __future__ import annotations
 
@@ -16,50 +16,40 @@ from headrace.api.openai.schema import (
     TextLogprobs,
     TopLogprob,
 )
-from headrace.engine.request import TokenLogprob
-from headrace.tokenization.tokenizer import Tokenizer
+from headrace.inference.events import TokenText
 
 
-def chat_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob]) -> ChatLogprobs:
-    """The shape of chat completions: text and bytes of each token and its alternatives."""
+def chat_logprobs(tokens: Sequence[TokenText]) -> ChatLogprobs:
+    """The format of chat completions: text and bytes of each token and its alternatives."""
     content: list[ContentLogprob] = []
-    for entry in logprobs:
-        data = tokenizer.token_bytes(entry.token)
-        top = [
-            TopLogprob(_shown(raw := tokenizer.token_bytes(token)), logprob, list(raw))
-            for token, logprob in entry.top
-        ]
-        content.append(ContentLogprob(_shown(data), entry.logprob, list(data), top))
+    for entry in tokens:
+        top = [TopLogprob(_shown(other.bytes), other.logprob, list(other.bytes)) for other in entry.top]
+        content.append(ContentLogprob(_shown(entry.bytes), entry.logprob, list(entry.bytes), top))
     return ChatLogprobs(content)
 
 
-def text_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob], offset: int) -> TextLogprobs:
-    """The shape of completions; `offset` is where these tokens' text begins, in characters. Where a log
+def text_logprobs(entries: Sequence[TokenText], offset: int) -> TextLogprobs:
+    """The format of completions; `offset` is where these tokens' text begins, in characters. Where a log
     probability is NaN, there is none."""
-    tokens = [_shown(tokenizer.token_bytes(entry.token)) for entry in logprobs]
+    tokens = [_shown(entry.bytes) for entry in entries]
     offsets: list[int] = []
     for token in tokens:
         offsets.append(offset)
         offset += len(token)
-    values = [None if math.isnan(entry.logprob) else entry.logprob for entry in logprobs]
+    values = [None if math.isnan(entry.logprob) else entry.logprob for entry in entries]
     top = [
-        None
-        if value is None
-        else {_shown(tokenizer.token_bytes(token)): logprob for token, logprob in entry.top}
-        for entry, value in zip(logprobs, values, strict=True)
+        None if value is None else {_shown(other.bytes): other.logprob for other in entry.top}
+        for entry, value in zip(entries, values, strict=True)
     ]
     return TextLogprobs(tokens, values, top, offsets)
 
 
-def echoed_logprobs(
-    tokenizer: Tokenizer, prompt: Sequence[int], logprobs: Sequence[TokenLogprob], tops: int
-) -> TextLogprobs:
-    """A repeated prompt's in the shape of completions; special tokens are no part of its text."""
-    entries = [TokenLogprob(prompt[0], math.nan)]
-    entries += [TokenLogprob(entry.token, entry.logprob, entry.top[:tops]) for entry in logprobs]
-    shaped = text_logprobs(tokenizer, entries, 0)
-    special = tokenizer.pieces.special_ids
-    widths = [0 if token in special else len(text) for token, text in zip(prompt, shaped.tokens, strict=True)]
+def echoed_logprobs(scores: Sequence[TokenText], tops: int) -> TextLogprobs:
+    """Those of a repeated prompt in the format of completions; `scores` begins with its first token, which
+    has none. Special tokens are no part of the text."""
+    entries = [msgspec.structs.replace(entry, top=entry.top[:tops]) for entry in scores]
+    shaped = text_logprobs(entries, 0)
+    widths = [0 if entry.special else len(text) for entry, text in zip(entries, shaped.tokens, strict=True)]
     return msgspec.structs.replace(shaped, text_offset=list(accumulate(widths[:-1], initial=0)))
 
 
@@ -73,16 +63,16 @@ def joined_logprobs(first: TextLogprobs, second: TextLogprobs) -> TextLogprobs:
     )
 
 
-def prompt_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob], tops: int) -> PromptLogprobList:
-    """vLLM's shape of a prompt's."""
+def prompt_logprobs(scores: Sequence[TokenText], tops: int) -> PromptLogprobList:
+    """vLLM's format of a prompt's; `scores` begins with its first token, which has none."""
     shaped: PromptLogprobList = [None]
-    for entry in logprobs:
-        ranked = {token: (logprob, rank) for rank, (token, logprob) in enumerate(entry.top[:tops], 1)}
-        every = {entry.token: (entry.logprob, entry.rank)} | ranked
+    for entry in scores[1:]:
+        ranked = {other.token: other for other in entry.top[:tops]}
+        every = {entry.token: entry} | ranked
         shaped.append(
             {
-                str(token): PromptLogprob(logprob, rank, _shown(tokenizer.token_bytes(token)))
-                for token, (logprob, rank) in every.items()
+                str(token): PromptLogprob(other.logprob, other.rank, _shown(other.bytes))
+                for token, other in every.items()
             }
         )
     return shaped

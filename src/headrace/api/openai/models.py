@@ -45,7 +45,7 @@ def _for_anthropic(http: HttpRequest) -> bool:
 async def list_models(http: HttpRequest) -> Response:
     """The served models, the default one first; with the header `anthropic-version` in Anthropic's shape."""
     service = get_service(http)
-    service.check_started()
+    service.gate.check_started()
     cards = [_card(entry) for entry in service.models.entries]
     if _for_anthropic(http):
         return json_response(anthropic_models(cards, http.query_params))
@@ -56,7 +56,7 @@ async def list_models(http: HttpRequest) -> Response:
 async def get_model(http: HttpRequest, name: str) -> Response:
     """One model, or 404; with the header `anthropic-version` in Anthropic's shape, also of errors."""
     service = get_service(http)
-    service.check_started()
+    service.gate.check_started()
     card = _card(service.models.find(name))
     return json_response(anthropic_model(card) if _for_anthropic(http) else card)
 

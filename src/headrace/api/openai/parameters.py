@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 
+from headrace.api.http.call_context import call_of
 from headrace.api.http.openapi import request_body
 from headrace.api.http.request_body import read_body
 from headrace.api.openai.response_format import (
@@ -19,21 +20,15 @@ from headrace.api.openai.response_format import (
     STRUCTURED_OUTPUTS,
     constraint_of,
 )
-from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import get_service
-from headrace.chat.prompt import ChatPrompt
 from headrace.config.settings import nearest
-from headrace.engine.request import EngineRequest
-from headrace.errors import ContextLengthExceeded, InvalidRequest
+from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint
-from headrace.sampling.params import MAX_LOGIT_BIAS, MAX_N, SamplingParams, with_defaults
-from headrace.sampling.reasoning_budget import ReasoningBudget
-
-if TYPE_CHECKING:
-    from headrace.engine.client import LoadedModel
+from headrace.inference.call_context import CallContext
+from headrace.inference.events import ParameterWarning
+from headrace.sampling.params import MAX_LOGIT_BIAS, MAX_N
 
 LARGE_BODY_BYTES = 256 * 1024
-TOKEN_CHARACTERS = 512  # no vocabulary has a token that stands for more
 
 # Accepted from clients that send them as a matter of course; each given one stands in `warnings`, but
 # for the values listed, which ask for what happens anyway.
@@ -218,8 +213,8 @@ class GenerationBody(RequestBody):
     guided_choice: Annotated[list[str], Field(min_length=1)] | None = None
     guided_grammar: str | None = None
 
-    def sampling(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
-        """Sampling parameters: `more`, over what was given, over the model's `defaults`."""
+    def sampling(self, **more: Any) -> dict[str, Any]:
+        """The sampling parameters that were given, by the names of SamplingParams; `more` come over them."""
         for name in ("prompt_logprobs", "use_beam_search"):
             if self.stream and getattr(self, name) not in (None, False):
                 raise InvalidRequest(f"{name} cannot be streamed: leave one out", param=name)
@@ -231,31 +226,7 @@ class GenerationBody(RequestBody):
                 given[name] = tuple(values)
         if self.logit_bias is not None:
             given["logit_bias"] = {_token_id(key): bias for key, bias in self.logit_bias.items()}
-        return with_defaults(defaults, given | more)
-
-    def conversation_request(
-        self,
-        model: LoadedModel,
-        conversation: ChatPrompt,
-        request_id: str,
-        cache_salt: str,
-        thinking: ReasoningBudget | None,
-        **more: Any,
-    ) -> EngineRequest:
-        """The engine request of a conversation; `more` are sampling parameters over what was given.
-        Tokenizes: not for the event loop."""
-        return EngineRequest(
-            params=self.sampling(model.defaults, **more),
-            # The template writes the special tokens, so none are added.
-            prompt=tuple(model.tokenizer.encode(conversation.text, add_special=False)),
-            request_id=request_id,
-            cache_salt=cache_salt,
-            priority=self.priority,
-            deadline_s=self.deadline_s,
-            visible_token_ids=conversation.visible_token_ids(model.tokenizer),
-            constraint=conversation.constraint(model.tokenizer, self.constraint()),
-            thinking=thinking,
-        )
+        return given | more
 
     def constraint(self, *, after: str | None = None) -> Constraint | None:
         """What the output must match, after the text `after`; from whichever parameter for it was given."""
@@ -283,16 +254,6 @@ class GenerationBody(RequestBody):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
-def check_characters(text: str, context_length: int, param: str) -> None:
-    """Refuse a text that cannot fit whatever its tokens are, before time is spent on finding them."""
-    if len(text) > context_length * TOKEN_CHARACTERS:
-        raise ContextLengthExceeded(
-            f"prompt has {len(text):,} characters, far more than fit the model's limit of "
-            f"{context_length:,} tokens: shorten it",
-            param=param,
-        )
-
-
 def _token_id(key: str) -> int:
     if not key.isascii() or not key.isdecimal() or len(key) > 10:
         raise InvalidRequest(
@@ -301,16 +262,19 @@ def _token_id(key: str) -> int:
     return int(key)
 
 
-async def read_parameters(kind: type[Body], http: HttpRequest) -> tuple[Body, list[ParameterWarning]]:
-    """The body of `http`, checked, with its warnings. Large ones are parsed off the event loop."""
-    data = await read_body(http)
+async def read_parameters(kind: type[Body], http: HttpRequest) -> Body:
+    """The body of `http`, checked; its warnings are the call's. Large ones are parsed off the event loop."""
+    data, call = await read_body(http), call_of(http)
     if len(data) > LARGE_BODY_BYTES:
-        body = await get_service(http).run_in_thread(lambda: parse_body(kind, data))
-    else:
-        body = parse_body(kind, data)
-    warnings = body.warnings()
-    get_service(http).meter.warnings.update(warning.param for warning in warnings)
-    return body, warnings
+        return await get_service(http).run_in_thread(lambda: checked_body(kind, data, call))
+    return checked_body(kind, data, call)
+
+
+def checked_body(kind: type[Body], data: bytes, call: CallContext) -> Body:
+    """A body from its JSON, with its warnings among the call's."""
+    body = parse_body(kind, data)
+    call.warnings += body.warnings()
+    return body
 
 
 def json_schema(kind: type[RequestBody]) -> dict[str, Any]:

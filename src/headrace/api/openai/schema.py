@@ -7,12 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-
-class ParameterWarning(msgspec.Struct, frozen=True):
-    """A parameter that was accepted and has no effect."""
-
-    param: str
-    message: str
+from headrace.inference.events import ParameterWarning
 
 
 class PromptDetails(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.api.openai.schema import ParameterWarning
+from headrace.inference.events import ParameterWarning
 
 _SWITCHES = ("enable_thinking", "thinking")
 

@@ -14,10 +14,12 @@ from headrace.api.http.errors import json_response
 from headrace.api.http.openapi import replies, request_body
 from headrace.api.http.request_body import read_body
 from headrace.api.openai.chat_completions import ChatBody
-from headrace.api.openai.parameters import check_characters, parse_body
+from headrace.api.openai.parameters import parse_body
 from headrace.api.openai.schema import PromptText, Tokenized
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
+from headrace.inference.call_context import CallContext
+from headrace.inference.preparation import chat_prompt, check_characters
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -39,12 +41,12 @@ class TemplateBody(BaseModel):
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: Annotated[str, Field(max_length=20)] | None = None
 
-    def text(self, model: LoadedModel, tool_format: str | None) -> str:
+    def text(self, model: LoadedModel, call: CallContext, tool_format: str | None) -> str:
         """The prompt. Renders: not for the event loop."""
         if self.messages is None:
             raise InvalidRequest("messages is missing", param="messages")
         given = self.model_dump(include=set(TemplateBody.model_fields), exclude_none=True)
-        return ChatBody.model_validate(given).conversation(model, tool_format).text
+        return chat_prompt(ChatBody.model_validate(given).request(""), model, call, tool_format).text
 
 
 class TokenizeBody(TemplateBody):
@@ -54,12 +56,12 @@ class TokenizeBody(TemplateBody):
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
-    def ids(self, model: LoadedModel, tool_format: str | None) -> list[int]:
+    def ids(self, model: LoadedModel, call: CallContext, tool_format: str | None) -> list[int]:
         """The tokens. A text gets those special ones that a prompt gets; templates write theirs."""
         if (self.prompt is None) == (self.messages is None):
             raise InvalidRequest("send either prompt or messages", param="prompt")
         if self.prompt is None:
-            text, special = self.text(model, tool_format), bool(self.add_special_tokens)
+            text, special = self.text(model, call, tool_format), bool(self.add_special_tokens)
         else:
             misplaced = self.model_fields_set & set(TemplateBody.model_fields) - {"model", "messages"}
             if misplaced:
@@ -91,10 +93,11 @@ async def tokenize(http: HttpRequest) -> Response:
     """The tokens of a text, or of the prompt that a conversation becomes, and how many there may be."""
     service = get_service(http)
     body = parse_body(TokenizeBody, await read_body(http))
-    model = await service.use(call_of(http), body.model)
+    call = call_of(http)
+    model = await service.use(call, body.model)
 
     def encoded() -> Tokenized:
-        ids = body.ids(model, service.settings.tool_format)
+        ids = body.ids(model, call, service.settings.tool_format)
         texts = [model.tokenizer.pieces.token_of(token) or "" for token in ids]
         return Tokenized(len(ids), model.context_length, ids, texts if body.return_token_strs else None)
 
@@ -126,6 +129,7 @@ async def apply_template(http: HttpRequest) -> Response:
     """The prompt that a conversation becomes."""
     service = get_service(http)
     body = parse_body(TemplateBody, await read_body(http))
-    model = await service.use(call_of(http), body.model)
-    text = await service.run_in_thread(lambda: body.text(model, service.settings.tool_format))
+    call = call_of(http)
+    model = await service.use(call, body.model)
+    text = await service.run_in_thread(lambda: body.text(model, call, service.settings.tool_format))
     return json_response(PromptText(text))

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from headrace.api.openai.parameters import GenerationBody, RequestBody, check_characters
+from headrace.api.openai.parameters import GenerationBody, RequestBody
 from headrace.api.openai.response_format import constraint_of
 from headrace.api.openai.responses.items import Item
 from headrace.api.openai.responses.schema import ResponseObject, ResponseReasoning, TextOptions
 from headrace.api.openai.responses.turns import messages_of
-from headrace.api.openai.schema import ParameterWarning
-from headrace.api.openai.template_variables import idle_variables, template_variables
 from headrace.api.service import now_s
-from headrace.chat.prompt import ChatPrompt, prepare
-from headrace.chat.templates.chat_template import missing_template
 from headrace.chat.tools import ToolUse, tool_use_from_openai
-from headrace.engine.request import EngineRequest
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint
-from headrace.sampling.params import MAX_TOP_LOGPROBS
+from headrace.inference.events import ParameterWarning, Prepared
+from headrace.inference.requests import ChatRequest, ReasoningSettings
+from headrace.sampling.params import MAX_TOP_LOGPROBS, SamplingParams
 
-if TYPE_CHECKING:
-    from headrace.engine.client import LoadedModel
-
+REASONING_NAMES = {
+    "effort": "reasoning.effort",
+    "max_tokens": "thinking_token_budget",
+    "template_variables": "chat_template_kwargs",
+}
 LOGPROBS = "message.output_text.logprobs"
 Includable = Literal[
     "message.output_text.logprobs",
@@ -135,19 +134,19 @@ class PromptBody(RequestBody):
             found.append(_idle("input.phase"))
         return found
 
-    def prepare(self, model: LoadedModel, items: Sequence[Item], tool_format: str | None) -> ChatPrompt:
-        """All the `items` of the conversation made ready for `model`. Renders: not for the event loop."""
-        if model.template is None:
-            raise missing_template(model.name)
-        conversation = prepare(
-            model.template,
-            messages_of(items, self.instructions),
-            use=self.tool_use(),
-            family=tool_format,
-            variables=template_variables(self.chat_template_kwargs, self._effort, model.template.reads),
+    def chat(self, reply_id: str, items: Sequence[Item], **more: Any) -> ChatRequest:
+        """The request that stands for all the `items` of the conversation; `more` are its other fields."""
+        given: dict[str, Any] = {
+            "reasoning": ReasoningSettings(effort=self._effort, required=True, names=REASONING_NAMES),
+        }
+        return ChatRequest(
+            id=reply_id,
+            model=self.model,
+            messages=tuple(messages_of(items, self.instructions)),
+            tools=self.tool_use(),
+            template_variables=self.chat_template_kwargs,
+            **given | more,
         )
-        check_characters(conversation.text, model.context_length, "input")
-        return conversation
 
     def tool_use(self) -> ToolUse | None:
         """The tools that may be called. They and `tool_choice` name functions without a level between."""
@@ -155,11 +154,6 @@ class PromptBody(RequestBody):
         if isinstance(tools, list):
             tools = [_nested(tool) for tool in cast("list[object]", tools)]
         return tool_use_from_openai(tools, _nested(choice), self.parallel_tool_calls)
-
-    def idle_variables(self, model: LoadedModel) -> list[ParameterWarning]:
-        """Warnings for what the model's template does not look at."""
-        reads = model.template.reads if model.template else frozenset[str]()
-        return idle_variables(self.chat_template_kwargs, self._effort, reads, "reasoning.effort")
 
     @property
     def _effort(self) -> str | None:
@@ -237,27 +231,38 @@ class ResponseBody(PromptBody, GenerationBody):
             )
         return wanted or written
 
-    def request(
-        self, model: LoadedModel, conversation: ChatPrompt, request_id: str, cache_salt: str
-    ) -> EngineRequest:
-        """The engine request that this body asks for. Tokenizes: not for the event loop."""
+    def request(self, reply_id: str, items: Sequence[Item]) -> ChatRequest:
+        """The request that this body stands for, after the `items` of the conversation."""
         more: dict[str, Any] = {"n": 1}
         if self.max_output_tokens is not None:
             more["max_tokens"] = self.max_output_tokens
         if self.wants_logprobs:
             more["logprobs"] = self.top_logprobs or 0
-        thinking, budget = None, self.thinking_token_budget
-        if budget is not None:
-            thinking = conversation.thinking(model.tokenizer, budget, param="thinking_token_budget")
-        return self.conversation_request(model, conversation, request_id, cache_salt, thinking, **more)
+        reasoning = ReasoningSettings(
+            effort=self._effort,
+            max_tokens=self.thinking_token_budget,
+            required=True,
+            names=REASONING_NAMES,
+        )
+        return self.chat(
+            reply_id,
+            items,
+            reasoning=reasoning,
+            cache_key=self.prompt_cache_key,
+            priority=self.priority,
+            deadline_s=self.deadline_s,
+            sampling=self.sampling(**more),
+            constraint=self.constraint(),
+        )
 
-    def response(self, response_id: str, model: LoadedModel, request: EngineRequest) -> ResponseObject:
+    def response(self, response_id: str, prepared: Prepared) -> ResponseObject:
         """The response before anything of it is there."""
         form = self.text.format if self.text is not None else None
+        params = prepared.params or SamplingParams()
         return ResponseObject(
             id=response_id,
             created_at=now_s(),
-            model=model.name,
+            model=prepared.model,
             background=bool(self.background),
             instructions=self.instructions,
             max_output_tokens=self.max_output_tokens,
@@ -268,12 +273,12 @@ class ResponseBody(PromptBody, GenerationBody):
             prompt_cache_key=self.prompt_cache_key,
             reasoning=ResponseReasoning(self._effort),
             safety_identifier=self.safety_identifier,
-            temperature=request.params.temperature,
+            temperature=params.temperature,
             text=TextOptions(form or {"type": "text"}),
             tool_choice=self.tool_choice or "auto",
             tools=[_shown(tool) for tool in self.tools or ()],
             top_logprobs=self.top_logprobs or 0,
-            top_p=request.params.top_p,
+            top_p=params.top_p,
             user=self.user,
             store=self.kept,
             status="queued" if self.background else "in_progress",

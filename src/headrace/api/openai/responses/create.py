@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.call_context import call_of
+from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.errors import json_response
 from headrace.api.http.openapi import replies, request_body
-from headrace.api.openai.parameters import body_schema, read_parameters
+from headrace.api.openai.parameters import body_schema, checked_body, read_parameters
 from headrace.api.openai.responses.body import ELSEWHERE, CountBody, PromptBody, ResponseBody
-from headrace.api.openai.responses.generate import PreparedResponse, Run
+from headrace.api.openai.responses.generate import in_background, made, streamed, whole
 from headrace.api.openai.responses.items import Item, read_input
 from headrace.api.openai.responses.response_manager import (
     InProgressResponse,
@@ -21,13 +21,10 @@ from headrace.api.openai.responses.response_manager import (
     get_response_manager,
 )
 from headrace.api.openai.responses.schema import ResponseEvent, ResponseInputTokens, ResponseObject
-from headrace.api.openai.schema import ParameterWarning
-from headrace.api.service import get_service, key_salt, new_id
-from headrace.chat.prompt import STRICT_UNAVAILABLE, ChatPrompt
-
-if TYPE_CHECKING:
-    from headrace.engine.client import LoadedModel
-
+from headrace.api.service import Service, get_service, new_id
+from headrace.inference.handler import OpenStream
+from headrace.inference.preparation import chat_prompt, chat_tokens
+from headrace.inference.requests import ChatRequest
 
 router = APIRouter()
 
@@ -49,28 +46,36 @@ def schema_of(kind: type[PromptBody]) -> dict[str, Any]:
 )
 async def create_response(http: HttpRequest) -> Response:
     """Answer a conversation with items: text, reasoning, calls. Kept for 30 days unless `store` is false."""
-    service, desk, call = get_service(http), get_response_manager(http), call_of(http)
-    body, warnings = await read_parameters(ResponseBody, http)
-    model = await service.use(call, body.model)
-    response_id, cache_salt = new_id("resp").replace("-", "_"), key_salt(http, body.prompt_cache_key)
-
-    def prepared() -> PreparedResponse:
-        owner = call.account.owner()
-        inputs, conversation = _conversation(desk, body, model, owner, service.settings.tool_format)
-        return PreparedResponse(
-            owner, inputs, conversation, body.request(model, conversation, response_id, cache_salt)
-        )
-
-    ready = await service.run_in_thread(prepared)
-    warnings += _warnings(body, model, ready.conversation)
-    response = body.response(response_id, model, ready.request)
-    if warnings:
-        response.warnings = warnings
-    making = InProgressResponse(response, call.account, ready.owner, ready.inputs)
-    run = Run(http, model, ready, making, body.wants_logprobs)
+    manager, call = get_response_manager(http), call_of(http)
+    body = await read_parameters(ResponseBody, http)
+    logprobs, is_streamed = body.wants_logprobs, bool(body.stream)
+    stream, making = await _opened(body, manager, call, get_service(http))
     if body.background:
-        return await run.in_background(stream=bool(body.stream))
-    return await (run.streamed() if body.stream else run.whole())
+        return await in_background(stream, manager, making, logprobs=logprobs, follow=is_streamed)
+    if is_streamed:
+        return await streamed(stream, manager, making, logprobs=logprobs)
+    return await whole(http, stream, manager, making, logprobs=logprobs)
+
+
+async def _opened(
+    body: ResponseBody, manager: ResponseManager, call: HttpCall, service: Service
+) -> tuple[OpenStream, InProgressResponse]:
+    """The stream of the body's request, and the response that is made of it."""
+    response_id = new_id("resp").replace("-", "_")
+
+    def prepared() -> tuple[str, list[Item], ChatRequest]:
+        owner = call.account.owner()
+        inputs, items = _items(manager, body, owner)
+        return owner, inputs, body.request(response_id, items)
+
+    owner, inputs, request = await service.run_in_thread(prepared)
+    if body.background:
+        manager.check_background(owner, call.account)
+    stream = await service.open(request, call)
+    response = body.response(response_id, stream.prepared)
+    if call.warnings:
+        response.warnings = call.warnings
+    return stream, InProgressResponse(response, call.account, owner, inputs)
 
 
 @router.post(
@@ -78,31 +83,35 @@ async def create_response(http: HttpRequest) -> Response:
 )
 async def count_input_tokens(http: HttpRequest) -> Response:
     """How many tokens a response's input would be."""
-    service, desk, call = get_service(http), get_response_manager(http), call_of(http)
-    body, _ = await read_parameters(CountBody, http)
+    service, manager, call = get_service(http), get_response_manager(http), call_of(http)
+    body = await read_parameters(CountBody, http)
     model = await service.use(call, body.model)
 
     def counted() -> int:
-        owner = call.account.owner()
-        _, conversation = _conversation(desk, body, model, owner, service.settings.tool_format)
-        return len(model.tokenizer.encode(conversation.text, add_special=False))
+        _, items = _items(manager, body, call.account.owner())
+        prompt = chat_prompt(body.chat("", items), model, call, service.settings.tool_format)
+        return len(chat_tokens(prompt, model))
 
     return json_response(ResponseInputTokens(await service.run_in_thread(counted)))
 
 
-def _conversation(
-    desk: ResponseManager, body: PromptBody, model: LoadedModel, owner: str, tool_format: str | None
-) -> tuple[list[Item], ChatPrompt]:
-    """The request's own items, and all of the conversation made ready. Not for the event loop."""
-    inputs = read_input(body.input, lambda item_id: desk.item(owner, item_id))
+async def make_response(
+    data: bytes, call: HttpCall, service: Service, manager: ResponseManager
+) -> ResponseObject:
+    """The endpoint without HTTP and streams, for batches."""
+    body = checked_body(ResponseBody, data, call)
+    stream, making = await _opened(body, manager, call, service)
+    try:
+        await manager.begin(making)
+    except BaseException:
+        await stream.aclose()
+        raise
+    return await made(stream, manager, making, logprobs=body.wants_logprobs)
+
+
+def _items(manager: ResponseManager, body: PromptBody, owner: str) -> tuple[list[Item], list[Item]]:
+    """The request's own items, and those of the whole conversation. Not for the event loop."""
+    inputs = read_input(body.input, lambda item_id: manager.item(owner, item_id))
     previous = body.previous_response_id
-    before = [] if previous is None else desk.context(owner, previous)
-    return inputs, body.prepare(model, [*before, *inputs], tool_format)
-
-
-def _warnings(body: PromptBody, model: LoadedModel, conversation: ChatPrompt) -> list[ParameterWarning]:
-    """Warnings for what this model makes nothing of."""
-    found = body.idle_variables(model)
-    if conversation.strict_unavailable:
-        found.append(ParameterWarning("tools", STRICT_UNAVAILABLE))
-    return found
+    before = [] if previous is None else manager.context(owner, previous)
+    return inputs, [*before, *inputs]

@@ -1,4 +1,4 @@
-"""A response as it is made: from engine events to output items, and to the events of its stream."""
+"""A response as it is made: from inference events to output items, and to the events of its stream."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
-from headrace.api.openai.output_formatter import AnswerReader
+from headrace.api.openai.logprobs import chat_logprobs
 from headrace.api.openai.responses.items import (
     FunctionCall,
     ItemStatus,
@@ -39,10 +39,8 @@ from headrace.chat.tool_formats.events import (
     Reasoning,
     Text,
 )
-from headrace.engine.request import ChoiceFinished, Delta, EngineEvent, RequestFinished, TokenLogprob
 from headrace.errors import HeadraceError
-
-ShowLogprobs = Callable[[Sequence[TokenLogprob]], list[ContentLogprob]]
+from headrace.inference.events import InferenceEvent, OutputDelta, OutputFinished, PromptFinished, TokenText
 
 
 class OpenItem(Struct):
@@ -64,18 +62,18 @@ class ResponseAnswer:
     def __init__(
         self,
         response: ResponseObject,
-        reader: AnswerReader,
         emit: Callable[[ResponseEvent], None],
-        show_logprobs: ShowLogprobs | None = None,
+        *,
+        logprobs: bool = False,
     ) -> None:
         self.response = response
-        self._reader = reader
         self._emit = emit
-        self._show_logprobs = show_logprobs
+        self._shows_logprobs = logprobs
+        self._reasoning_tokens = 0
         self._number = 0
         self._items = 0
         self._open: OpenItem | None = None
-        self._logprobs: list[TokenLogprob] = []  # of tokens whose text has not come out yet
+        self._logprobs: list[TokenText] = []  # of tokens whose text has not come out yet
         self._reason: str | None = None
 
     def announce(self) -> None:
@@ -86,17 +84,17 @@ class ResponseAnswer:
         else:
             self._event("response.in_progress", response=self.response)
 
-    def take(self, events: Sequence[EngineEvent]) -> None:
-        """The engine's events, in order."""
+    def take(self, events: Sequence[InferenceEvent]) -> None:
+        """A batch of events, in order."""
         self._begin()
         for event in events:
-            if isinstance(event, Delta):
+            if isinstance(event, OutputDelta):
                 self._logprobs += event.logprobs
-                self._shape(self._reader.feed(event.text, len(event.tokens)))
-            elif isinstance(event, ChoiceFinished) and event.reason != "cancelled":
-                self._reason = event.reason
-                self._shape(self._reader.finish(event.reason)[0])
-            elif isinstance(event, RequestFinished):
+                self._shape(event.parts)
+            elif isinstance(event, OutputFinished) and event.text_reason != "cancelled":
+                self._reason, self._reasoning_tokens = event.text_reason, event.reasoning_tokens
+                self._shape(event.parts)
+            elif isinstance(event, PromptFinished):
                 self._count(event)
 
     def end(self, error: HeadraceError | None) -> None:
@@ -107,8 +105,8 @@ class ResponseAnswer:
         complete = error is None and self._reason == "stop"
         if complete and self._items == 0:
             self._start(OutputMessage(id=item_id(OutputMessage), content=[], status="in_progress"))
-        if self._open is not None and self._show_logprobs is not None:
-            self._open.logprobs += self._show_logprobs(self._logprobs)
+        if self._open is not None and self._shows_logprobs:
+            self._open.logprobs += chat_logprobs(self._logprobs).content
         self._close("completed" if complete else "incomplete")
         response = self.response
         response.status, name = self._outcome(error)
@@ -136,14 +134,14 @@ class ResponseAnswer:
             self.response.status = "in_progress"
             self._event("response.in_progress", response=self.response)
 
-    def _count(self, done: RequestFinished) -> None:
+    def _count(self, done: PromptFinished) -> None:
         usage = done.usage
         self.response.seed = done.seed
         self.response.usage = ResponseUsage(
             usage.prompt_tokens,
             ResponseInputDetails(usage.cached_tokens, usage.cache_miss_reason),
             usage.completion_tokens,
-            ResponseOutputDetails(self._reader.reasoning_tokens),
+            ResponseOutputDetails(self._reasoning_tokens),
             usage.prompt_tokens + usage.completion_tokens,
         )
 
@@ -194,7 +192,7 @@ class ResponseAnswer:
         elif isinstance(open_item.item, ReasoningItem):
             self._event("response.reasoning_text.delta", content_index=0, delta=text, **at)
         else:
-            shown = self._show_logprobs(tokens) if self._show_logprobs and tokens else []
+            shown = chat_logprobs(tokens).content if self._shows_logprobs and tokens else []
             open_item.logprobs += shown
             self._event("response.output_text.delta", content_index=0, delta=text, logprobs=shown, **at)
 

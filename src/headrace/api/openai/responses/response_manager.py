@@ -11,13 +11,13 @@ import msgspec
 from msgspec import Struct, field
 from starlette.requests import Request as HttpRequest
 
-from headrace.api.http.rate_limits import ApiKeyUsage, RateLimited
 from headrace.api.http.sse import sse_event
 from headrace.api.openai.responses.items import Item, OutputItem, stored_item
 from headrace.api.openai.responses.schema import UNFINISHED, ResponseEvent, ResponseObject
-from headrace.api.openai.schema import ParameterWarning
-from headrace.api.service import ActiveRequest, Service
+from headrace.api.service import Service
 from headrace.errors import InvalidRequest, Overloaded, StoreError
+from headrace.inference.accounts import Account, RateLimited
+from headrace.inference.events import ParameterWarning
 from headrace.storage.responses import STALE_S, Responses, StoredItem, StoredResponse
 
 LOG = logging.getLogger("headrace.api")
@@ -36,11 +36,11 @@ class InProgressResponse(Struct, eq=False):
     """A response that is being made, or is on its way into the store."""
 
     response: ResponseObject
-    account: ApiKeyUsage
+    account: Account
     owner: str
     inputs: Sequence[Item]
     events: list[bytes] = field(default_factory=list[bytes])  # of one in the background
-    generation: ActiveRequest | None = None
+    task: asyncio.Task[None] | None = None  # that makes it in the background
     more: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there are new events; then another takes its place."""
 
@@ -69,14 +69,11 @@ class ResponseManager:
     async def begin(self, making: InProgressResponse) -> None:
         """Keep a response that is to be kept from now on.
 
-        Where the store fails the response says that it is not kept; in the background it is StoreError, and
-        Overloaded where too many are.
+        Where the store fails the response says that it is not kept; in the background it is StoreError.
         """
         response = making.response
         if not response.store:
             return
-        if response.background:
-            self._check_background(making)
         inputs = [_kept(item) for item in making.inputs]
         body, previous_id = _body(response), response.previous_response_id
 
@@ -97,11 +94,6 @@ class ResponseManager:
             return
         if self._beat is None or self._beat.done():
             self._beat = asyncio.create_task(self._keep_alive())
-
-    async def drop(self, making: InProgressResponse) -> None:
-        """The response was refused before anything of it was made."""
-        if self.making.pop(making.response.id, None) is not None:
-            await self._service.run_in_thread(lambda: self.store.delete(making.owner, making.response.id))
 
     def ended(self, making: InProgressResponse) -> asyncio.Task[None]:
         """The response has ended: keep what has become of it, where it is to be kept."""
@@ -160,9 +152,9 @@ class ResponseManager:
             raise InvalidRequest(
                 f"{response_id} was not made with background: true: close its connection to stop it"
             )
-        if isinstance(found, InProgressResponse) and found.generation is not None:
-            found.generation.cancel()
-            await asyncio.wait([found.generation.ended])
+        if isinstance(found, InProgressResponse) and found.task is not None:
+            found.task.cancel()
+            await asyncio.wait([found.task])
         return found
 
     async def delete(self, owner: str, response_id: str) -> None:
@@ -170,8 +162,8 @@ class ResponseManager:
         making = self.making.get(response_id)
         if making is not None and making.owner == owner:
             del self.making[response_id]
-            if making.generation is not None:
-                making.generation.cancel()
+            if making.task is not None:
+                making.task.cancel()
         if not await self._service.run_in_thread(lambda: self.store.delete(owner, response_id)):
             raise response_not_found(response_id)
 
@@ -213,15 +205,16 @@ class ResponseManager:
         found = self.store.item(owner, item_id)
         return None if found is None else stored_item(found.body)
 
-    def _check_background(self, new: InProgressResponse) -> None:
-        """Refuse one more in the background: their HTTP requests have ended and count no longer."""
+    def check_background(self, owner: str, account: Account) -> None:
+        """Refuse one more in the background: their HTTP requests have ended and count no longer. Raises
+        Overloaded or RateLimited."""
         owners = [making.owner for making in self.making.values() if making.response.background]
         if len(owners) >= MAX_BACKGROUND_RESPONSES:
             raise Overloaded(
                 f"{MAX_BACKGROUND_RESPONSES} background responses are in progress, the maximum: try "
                 "again later"
             )
-        own, most = owners.count(new.owner), new.account.limits.concurrency
+        own, most = owners.count(owner), account.limits.concurrency
         if most is not None and own >= most:
             raise RateLimited(
                 f"{own:,} responses of this key are being made in the background, at most {most:,} may be: "

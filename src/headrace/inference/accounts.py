@@ -46,7 +46,7 @@ class Bucket:
         return max(0.0, amount - self.level(now_s)) * MINUTE_S / self.limit
 
 
-class ApiKeyUsage:
+class Account:
     """The use of one key, or of everybody where the server has no keys. Lives on the event loop."""
 
     def __init__(
@@ -71,7 +71,7 @@ class ApiKeyUsage:
         self._tokens = None if tokens is None else Bucket(tokens, now_s)
         self._kept = 0.0  # of each bucket: a share that is left to others
 
-    def for_idle_work(self) -> ApiKeyUsage:
+    def for_background(self) -> Account:
         """The same account for work in the background, which leaves half of every minute to requests."""
         twin = copy(self)
         twin.limits = replace(self.limits, concurrency=None)

@@ -1,0 +1,68 @@
+"""From an inference request to a reply, whole or streamed, in the format of any endpoint."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from msgspec import Struct
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from headrace.api.http.call_context import call_of
+from headrace.api.http.disconnect import unless_gone
+from headrace.api.http.errors import json_response
+from headrace.api.http.event_stream import StreamedReply, StreamWriter
+from headrace.api.service import CLIENT_GONE, Service, get_service
+from headrace.inference.call_context import CallContext
+from headrace.inference.events import Prepared
+from headrace.inference.requests import InferenceRequest
+from headrace.inference.result import ResultCollector, collect
+
+LOG = logging.getLogger("headrace.api")
+
+
+class WholeFormat(Protocol):
+    """How an endpoint writes a reply that is not streamed."""
+
+    def whole(self, prepared: Prepared, result: ResultCollector, call: CallContext) -> Struct:
+        """The body of the reply."""
+        ...
+
+
+class ReplyFormat(WholeFormat, Protocol):
+    """How an endpoint writes a reply, whole or streamed."""
+
+    def stream(self, prepared: Prepared, call: CallContext) -> StreamWriter:
+        """The writer of a streamed reply."""
+        ...
+
+
+async def respond(
+    http: HttpRequest, request: InferenceRequest, reply: ReplyFormat, *, stream: bool
+) -> Response:
+    """Run a request and reply; raises what refuses it."""
+    if not stream:
+        return await respond_whole(http, request, reply)
+    call = call_of(http)
+    opened = await get_service(http).open(request, call)
+    return StreamedReply(reply.stream(opened.prepared, call), opened)
+
+
+async def respond_whole(http: HttpRequest, request: InferenceRequest, reply: WholeFormat) -> Response:
+    """Run a request and reply when everything is there; raises what refuses it."""
+    call = call_of(http)
+    opened = await get_service(http).open(request, call)
+    result = await unless_gone(http, collect(opened))
+    if result is None:
+        LOG.info("%s: the client left before the reply", request.id)
+        return Response(status_code=CLIENT_GONE)
+    return json_response(reply.whole(opened.prepared, result, call))
+
+
+async def answer(
+    service: Service, request: InferenceRequest, reply: WholeFormat, call: CallContext
+) -> Struct:
+    """Run a request that no client waits for on a connection (a line of a batch), and give the reply."""
+    opened = await service.open(request, call)
+    return reply.whole(opened.prepared, await collect(opened), call)

@@ -1,0 +1,54 @@
+"""What is known of one call besides the request itself: its id, its account, its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.inference.accounts import Account
+from headrace.inference.events import ParameterWarning
+
+if TYPE_CHECKING:
+    from headrace.engine.request import Usage
+    from headrace.errors import HeadraceError
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class CallContext:
+    """Made once per request by the surface, passed to every handler, never fetched from ambient state.
+
+    `arrival_s` is monotonic. A `background` call yields to all others. Handlers fill in `model`, `usages`
+    (one per prompt), `first_token_s` (from arrival), `load_s` (waiting for the model) and `warnings`.
+    """
+
+    request_id: str
+    account: Account
+    arrival_s: float = field(default_factory=time.monotonic)
+    background: bool = False
+    model: str = ""
+    load_s: float = 0.0
+    first_token_s: float | None = None
+    usages: list[Usage] = field(default_factory=list["Usage"])
+    warnings: list[ParameterWarning] = field(default_factory=list[ParameterWarning])
+    error: HeadraceError | None = None
+    running: list[asyncio.Future[None]] = field(default_factory=list["asyncio.Future[None]"])
+    """Resolve when what was cancelled has really ended, which a client need not wait for."""
+
+    def warn(self, param: str, message: str) -> None:
+        """Add a warning: the parameter was accepted and has no effect, or another one than usual."""
+        self.warnings.append(ParameterWarning(param, message))
+
+    def when_ended(self, action: Callable[[], None]) -> None:
+        """Do something when nothing is computed for this call any more."""
+        running = [future for future in self.running if not future.done()]
+        if running:
+            asyncio.gather(*running).add_done_callback(lambda _: action())
+        else:
+            action()
+
+    def fail(self, error: HeadraceError) -> None:
+        """Remember the error that the call ended with."""
+        self.error = error

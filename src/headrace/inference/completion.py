@@ -1,0 +1,120 @@
+"""What `LLM` and `AsyncLLM` return: completions, and the chunks of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from headrace.chat.messages import ToolCall
+from headrace.chat.tool_formats.events import AnswerEvent, Reasoning, Text
+from headrace.engine.request import Selection, Timing, Usage
+from headrace.inference.events import InferenceEvent, OutputDelta, OutputFinished, Prepared, TokenText
+from headrace.inference.result import ChoiceResult, PromptResult, ResultCollector
+
+
+class Choice(Struct, frozen=True):
+    """One finished choice. Reasoning and tool calls of a chat are no part of its text."""
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: str
+    stop: str | int | None = None
+    logprobs: tuple[TokenText, ...] = ()
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    score: float | None = None  # of beam search, or of `best_by`
+
+
+class Completion(Struct, frozen=True):
+    """The answer to one prompt; `text`, `tokens`, `finish_reason`, `reasoning` and `tool_calls` are those of
+    the first choice. With `vote`, `best_by` or `max_total_tokens` the choices are in the order of the
+    `selection`, the winner first. `prompt_logprobs` has all tokens of the prompt but the first.
+    """
+
+    choices: tuple[Choice, ...]
+    usage: Usage
+    timing: Timing
+    seed: int
+    prompt_logprobs: tuple[TokenText, ...] = ()
+    selection: Selection | None = None
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return self.choices[0].tokens
+
+    @property
+    def finish_reason(self) -> str:
+        return self.choices[0].finish_reason
+
+    @property
+    def reasoning(self) -> str:
+        return self.choices[0].reasoning
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return self.choices[0].tool_calls
+
+
+class CompletionChunk(Struct, frozen=True):
+    """Part of a stream: new text of a choice, or new reasoning of a chat. The last chunk of a stream has
+    `completion`, with all tool calls."""
+
+    text: str
+    choice: int = 0
+    tokens: tuple[int, ...] = ()
+    completion: Completion | None = None
+    reasoning: str = ""
+
+
+class ChunkReader:
+    """Turns the events of a request with one prompt into chunks; the last one has the completion."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._collector = ResultCollector(1, prepared.choices)
+
+    def read(self, events: Sequence[InferenceEvent]) -> list[CompletionChunk]:
+        """The chunks of a batch of events."""
+        self._collector.add(events)
+        return [
+            _chunk(event.choice, event.parts, event.tokens if isinstance(event, OutputDelta) else ())
+            for event in events
+            if isinstance(event, OutputDelta) or (isinstance(event, OutputFinished) and event.parts)
+        ]
+
+    def last(self) -> CompletionChunk:
+        """The chunk at the end of the stream."""
+        [result] = self._collector.prompts
+        return CompletionChunk("", completion=_completion(result))
+
+
+def _chunk(choice: int, parts: Sequence[AnswerEvent], tokens: tuple[int, ...]) -> CompletionChunk:
+    text = "".join(part.text for part in parts if isinstance(part, Text))
+    reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
+    return CompletionChunk(text, choice, tokens, reasoning=reasoning)
+
+
+def _completion(result: PromptResult) -> Completion:
+    selection, ended = result.selection, result.ended
+    scores = dict(enumerate(selection.scores)) if selection is not None else {}
+    choices = tuple(_choice(one, scores.get(result.choices.index(one))) for one in result.ranked())
+    prompt_logprobs = () if result.scores is None else result.scores[1:]
+    return Completion(choices, ended.usage, ended.timing, ended.seed, prompt_logprobs, selection)
+
+
+def _choice(result: ChoiceResult, score: float | None) -> Choice:
+    output, ended = result.output, result.ended
+    return Choice(
+        output.content,
+        tuple(result.tokens),
+        ended.reason,
+        ended.stop,
+        tuple(result.logprobs),
+        output.reasoning,
+        output.calls,
+        ended.score if score is None else score,
+    )

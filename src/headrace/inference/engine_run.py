@@ -1,0 +1,168 @@
+"""The engine requests of one inference request, and their events as a stream on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.engine.request import (
+    Delta,
+    EngineEvent,
+    EngineRequest,
+    PromptLogprobs,
+    RequestFailed,
+    RequestFinished,
+    RequestHandle,
+)
+from headrace.errors import HeadraceError, Overloaded
+from headrace.inference.call_context import CallContext
+from headrace.inference.event_bridge import EventBridge
+from headrace.telemetry.request_metrics import ModelMetrics, RequestMetrics
+
+if TYPE_CHECKING:
+    from headrace.engine.client import EngineClient
+
+PAUSE_BYTES = 64 * 1024
+LIMIT_BYTES = 128 * 1024
+"""An engine is paused when so much waits for the consumer, and where it cannot be (beam search) the request
+fails at the second bound. Sizes are estimates of what a surface writes for an event."""
+_EVENT_BYTES = 200
+_LOGPROB_BYTES = 100
+
+Indexed = tuple[int, list[EngineEvent]]
+
+
+class SlowReader(Overloaded):
+    """The consumer of a stream does not keep up."""
+
+    reason = "slow_reader"
+
+
+class EngineRun:
+    """Submits engine requests and hands out their events, each with the index of its request.
+
+    Lives on the event loop. `finished` resolves when every request has had its terminal event, whatever the
+    consumer does; until then their tokens count.
+    """
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        bridge: EventBridge,
+        metrics: ModelMetrics,
+        call: CallContext,
+        requests: int,
+    ) -> None:
+        self._engine, self._bridge, self._call, self._metrics = engine, bridge, call, metrics
+        self._handles: list[RequestHandle] = []
+        self._meters: list[RequestMetrics] = []
+        self._waiting: list[Indexed] = []
+        self._waiting_bytes = 0
+        self._wake: asyncio.Future[None] | None = None
+        self._open = requests
+        self._paused = self._cancelled = False
+        self._failure: HeadraceError | None = None
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self.finished: asyncio.Future[None] = self._loop.create_future()
+        self._ended(0)  # there may be no requests
+
+    def submit(self, requests: Sequence[EngineRequest]) -> None:
+        """Hand the requests to the engine, from any thread. Raises its refusal; then all are cancelled."""
+        self._meters = [RequestMetrics(self._metrics, self._call.arrival_s) for _ in requests]
+        try:
+            for index, request in enumerate(requests):
+                sink = self._bridge.sink(lambda events, index=index: self._receive(index, events))
+                handle = self._engine.submit(request, sink)
+                self._handles.append(handle)
+                if self._cancelled:  # meanwhile, on the event loop
+                    handle.cancel()
+        except BaseException:
+            if threading.get_ident() == self._thread:
+                self._refused()
+            else:
+                self._loop.call_soon_threadsafe(self._refused)
+            raise
+
+    async def next(self) -> list[Indexed]:
+        """The events that have arrived, at least one batch; empty at the end. Raises what ended a request."""
+        while not self._waiting:
+            if self._failure is not None:
+                raise self._failure
+            if self._open == 0:
+                return []
+            self._wake = self._loop.create_future()
+            await self._wake
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if self._paused:
+            self._pause(False)
+        return waiting
+
+    def fail(self, error: HeadraceError) -> None:
+        """End the stream with `error` and stop what runs."""
+        self._failure = self._failure or error
+        self.cancel()
+        self._notify()
+
+    def cancel(self) -> None:
+        """Stop what has not ended; its pages are free within one step."""
+        if not self._cancelled and not self.finished.done():
+            self._cancelled = True
+            for handle in self._handles:
+                handle.cancel()
+
+    def _refused(self) -> None:
+        """Not all requests were taken: cancel those that were, and expect the end of these alone."""
+        self.cancel()
+        self._ended(self._open - len(self._handles))
+
+    def _ended(self, count: int) -> None:
+        self._open -= count
+        if self._open == 0 and not self.finished.done():
+            self.finished.set_result(None)
+
+    def _receive(self, index: int, events: list[EngineEvent]) -> None:
+        now_s = time.monotonic()
+        if self._call.first_token_s is None:
+            self._call.first_token_s = now_s - self._call.arrival_s
+        self._meters[index].take(events, now_s)
+        last = events[-1]
+        if not self._cancelled:
+            self._waiting.append((index, events))
+            self._waiting_bytes += sum(map(_size, events))
+            self._bound()
+        if isinstance(last, RequestFailed):
+            self.fail(last.error)
+        if isinstance(last, RequestFinished):
+            self._call.usages.append(last.usage)
+        if isinstance(last, RequestFinished | RequestFailed):
+            self._ended(1)
+        self._notify()
+
+    def _bound(self) -> None:
+        """Keep what waits for the consumer within bounds."""
+        if self._waiting_bytes > LIMIT_BYTES:
+            self.fail(SlowReader(f"{self._waiting_bytes:,} bytes wait for the reader: read faster"))
+        elif self._waiting_bytes > PAUSE_BYTES and not self._paused:
+            self._pause(True)
+
+    def _pause(self, paused: bool) -> None:
+        self._paused = paused
+        for handle in self._handles:
+            handle.pause(paused)
+
+    def _notify(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+
+def _size(event: EngineEvent) -> int:
+    """About how many bytes a surface writes for an event."""
+    if isinstance(event, Delta):
+        logprobs = sum(1 + len(entry.top) for entry in event.logprobs)
+        return _EVENT_BYTES + len(event.text) + _LOGPROB_BYTES * logprobs
+    if isinstance(event, PromptLogprobs):
+        return _LOGPROB_BYTES * sum(1 + len(entry.top) for entry in event.logprobs)
+    return _EVENT_BYTES

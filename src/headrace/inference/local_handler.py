@@ -1,0 +1,148 @@
+"""The end of every chain: a local model answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec.structs import replace
+
+from headrace.engine.validation import MAX_PRIORITY
+from headrace.errors import InvalidRequest
+from headrace.inference.call_context import CallContext
+from headrace.inference.engine_run import EngineRun
+from headrace.inference.event_bridge import EventBridge
+from headrace.inference.events import Prepared, PreparedPrompt, Started
+from headrace.inference.handler import EventBatches
+from headrace.inference.model_source import ModelSource
+from headrace.inference.preparation import PreparedRequest, prepare_request, prompt_texts
+from headrace.inference.requests import CompletionRequest, EmbeddingRequest, InferenceRequest
+
+if TYPE_CHECKING:
+    from headrace.engine.client import LoadedModel
+
+T = TypeVar("T")
+
+QUICK_TOKENS = 4 * 1024
+QUICK_CHARACTERS = 4 * 1024
+"""Smaller requests are prepared and submitted on the event loop: handing them to a thread takes longer."""
+
+
+class LocalHandler:
+    """Chat template, tokenizer, engine client and output parser of the models of one process.
+
+    Lives on one event loop. `runs` are the requests that have not ended.
+    """
+
+    def __init__(
+        self, models: ModelSource, threads: ThreadPoolExecutor, tool_format: str | None = None
+    ) -> None:
+        self._models = models
+        self._threads = threads
+        self._bridge: EventBridge | None = None
+        self.tool_format = tool_format
+        self.runs: set[EngineRun] = set()
+        self.queued_tokens = 0
+        """Tokens of prompts that have not produced anything yet."""
+
+    async def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
+        """See `Handler.handle`."""
+        asked_s = time.monotonic()
+        model, release = await self._models.acquire(request.model, request.keep_alive_s, call)
+        call.load_s, call.model = time.monotonic() - asked_s, model.name
+        try:
+            self._check_kind(request, model)
+            prepared = await self._prepared(request, model, call)
+            yield [_announced(request, prepared, model)]
+            async with aclosing(self._run(request, prepared, model, call)) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            call.when_ended(release)
+
+    async def _run(
+        self, request: InferenceRequest, prepared: PreparedRequest, model: LoadedModel, call: CallContext
+    ) -> EventBatches:
+        engine, metrics = model.engine, self._models.metrics(model)
+        run = EngineRun(engine, self._event_bridge(), metrics, call, len(prepared.requests))
+        tokens = sum(len(one.prompt) for one in prepared.requests)
+        waiting = tokens
+        self.runs.add(run)
+        self.queued_tokens += waiting
+        try:
+            await self._submit(run, prepared, quick=tokens <= QUICK_TOKENS)
+            yield [Started()]
+            while indexed := await run.next():
+                self.queued_tokens -= waiting
+                waiting = 0
+                read = prepared.reader.read
+                yield [event for index, events in indexed for event in read(index, events)]
+        finally:
+            self.queued_tokens -= waiting
+            run.cancel()  # pages are free after the current step, which nothing here waits for
+            call.running.append(run.finished)
+            call.when_ended(lambda: self.runs.discard(run))
+
+    async def _prepared(
+        self, request: InferenceRequest, model: LoadedModel, call: CallContext
+    ) -> PreparedRequest:
+        def prepare() -> PreparedRequest:
+            prepared = prepare_request(request, model, call, self.tool_format)
+            check_choices(prepared, model)
+            if not call.background:
+                return prepared
+            later = tuple(replace(one, priority=MAX_PRIORITY) for one in prepared.requests)
+            return replace(prepared, requests=later)
+
+        quick = isinstance(request, CompletionRequest) and _characters(request) <= QUICK_CHARACTERS
+        return prepare() if quick else await self._in_thread(prepare)
+
+    async def _submit(self, run: EngineRun, prepared: PreparedRequest, *, quick: bool) -> None:
+        """In a thread where it may take long: every token is validated, grammars are compiled."""
+        if quick and not any(one.constraint for one in prepared.requests):
+            run.submit(prepared.requests)
+        else:  # shielded: what has begun must end, so that every request that was taken is accounted for
+            await asyncio.shield(self._in_thread(lambda: run.submit(prepared.requests)))
+
+    def _check_kind(self, request: InferenceRequest, model: LoadedModel) -> None:
+        if isinstance(request, EmbeddingRequest) and not model.engine.limits.embedding_size:
+            raise InvalidRequest(
+                f"{model.name} generates text and makes no embeddings; {self._models.encoders()}: name an "
+                "encoder such as BERT",
+                param="model",
+            )
+
+    def _event_bridge(self) -> EventBridge:
+        if self._bridge is None:
+            self._bridge = EventBridge(asyncio.get_running_loop())
+        return self._bridge
+
+    def _in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _announced(request: InferenceRequest, prepared: PreparedRequest, model: LoadedModel) -> Prepared:
+    texts = prompt_texts(request, prepared.requests, model)
+    prompts = tuple(
+        PreparedPrompt(one.prompt, text) for one, text in zip(prepared.requests, texts, strict=True)
+    )
+    return Prepared(model.name, prompts, prepared.params, prepared.choices)
+
+
+def check_choices(prepared: PreparedRequest, model: LoadedModel) -> None:
+    """InvalidRequest for more choices than are ever computed concurrently: a retry would not help."""
+    asked, limit = prepared.choices * len(prepared.requests), model.engine.limits.max_choices
+    if asked > limit:
+        raise InvalidRequest(
+            f"the request asks for {asked:,} choices (prompts times n), at most {limit:,} are computed "
+            "concurrently: split it",
+            param="n",
+        )
+
+
+def _characters(request: CompletionRequest) -> int:
+    return sum(map(len, request.prompts)) + len(request.suffix or "")

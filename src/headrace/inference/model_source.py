@@ -1,0 +1,86 @@
+"""Where a handler gets loaded models from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.telemetry.request_metrics import ModelMetrics
+
+if TYPE_CHECKING:
+    from headrace.engine.client import LoadedModel
+    from headrace.workers.model_manager import ModelManager
+
+
+class ModelSource(Protocol):
+    """Loaded models by name."""
+
+    async def acquire(
+        self, name: str | None, keep_alive_s: float | None, user: object
+    ) -> tuple[LoadedModel, Callable[[], None]]:
+        """The model of that name (None: the default one), and what to call when `user` needs it no longer.
+
+        Raises ModelNotFound, ModelLoading where loading takes too long to wait for, Overloaded where models
+        in use leave no memory for it.
+        """
+        ...
+
+    def metrics(self, model: LoadedModel) -> ModelMetrics:
+        """The counters of a model's requests."""
+        ...
+
+    def encoders(self) -> str:
+        """Which models make embeddings, for an error message."""
+        ...
+
+
+class ManagedModels:
+    """The models of a server, loaded on demand."""
+
+    def __init__(self, manager: ModelManager) -> None:
+        self._manager = manager
+        self._metrics: dict[str, ModelMetrics] = {}
+
+    async def acquire(
+        self, name: str | None, keep_alive_s: float | None, user: object
+    ) -> tuple[LoadedModel, Callable[[], None]]:
+        """As `ModelSource.acquire`."""
+        return await self._manager.acquire(self._manager.find(name), keep_alive_s, user=user)
+
+    def metrics(self, model: LoadedModel) -> ModelMetrics:
+        """As `ModelSource.metrics`."""
+        return self.metrics_of(model.name)
+
+    def encoders(self) -> str:
+        """As `ModelSource.encoders`."""
+        entries = self._manager.entries
+        able = [one.name for one in entries if one.model and one.model.engine.limits.embedding_size]
+        unloaded = [one.name for one in entries if one.model is None]
+        found = f"of the loaded models, {', '.join(able)} can" if able else "no loaded model can"
+        return f"{found}; not loaded: {', '.join(unloaded[:10])}" if unloaded else found
+
+    def metrics_of(self, name: str) -> ModelMetrics:
+        """The counters of the model of that name."""
+        return self._metrics.setdefault(name, ModelMetrics())
+
+
+class OneModel:
+    """A single model that is loaded already and stays so."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self.model = model
+        self._metrics = ModelMetrics()
+
+    async def acquire(
+        self, name: str | None, keep_alive_s: float | None, user: object
+    ) -> tuple[LoadedModel, Callable[[], None]]:
+        """The model, whatever name is asked for."""
+        return self.model, lambda: None
+
+    def metrics(self, model: LoadedModel) -> ModelMetrics:
+        """The counters of the model's requests."""
+        return self._metrics
+
+    def encoders(self) -> str:
+        """As `ModelSource.encoders`."""
+        return "no other model is loaded"

@@ -1,0 +1,275 @@
+"""From an inference request to engine requests: templates, tokens, parameters.
+
+Nothing here belongs on the event loop, unless the request is small.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headrace.chat.answer_span import AnswerSpan
+from headrace.chat.prompt import STRICT_UNAVAILABLE, ChatPrompt, prepare
+from headrace.chat.templates.chat_template import missing_template
+from headrace.engine.request import EmbedParams, EngineRequest
+from headrace.engine.scaling.options import Scaling, scaling_of
+from headrace.errors import ContextLengthExceeded, InvalidRequest
+from headrace.inference.call_context import CallContext
+from headrace.inference.output_reader import OutputReader
+from headrace.inference.reasoning import check_enabled, reasoning_budget, template_variables, warn_unread
+from headrace.inference.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    GenerationRequest,
+    InferenceRequest,
+    Prompt,
+)
+from headrace.sampling.params import SamplingParams, with_defaults
+from headrace.tokenization.infill import infill_prompt
+from headrace.tokenization.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from headrace.engine.client import LoadedModel
+
+TOKEN_CHARACTERS = 512
+"""No vocabulary has a token that stands for more."""
+
+
+class PreparedRequest(Struct, frozen=True):
+    """Engine requests in the order of the prompts, and the reader of their events."""
+
+    requests: tuple[EngineRequest, ...]
+    reader: OutputReader
+    choices: int
+    params: SamplingParams | None
+
+
+def prepare_request(
+    request: InferenceRequest, model: LoadedModel, call: CallContext, tool_format: str | None
+) -> PreparedRequest:
+    """Everything that `model` needs for `request`; InvalidRequest names what cannot be honored."""
+    if isinstance(request, ChatRequest):
+        return _chat(request, model, call, tool_format)
+    if isinstance(request, CompletionRequest):
+        return _completion(request, model, call)
+    if isinstance(request, EmbeddingRequest):
+        return _embedding(request, model, call)
+    raise TypeError(f"no handler for {type(request).__name__}")
+
+
+def chat_prompt(
+    request: ChatRequest, model: LoadedModel, call: CallContext, tool_format: str | None
+) -> ChatPrompt:
+    """The rendered conversation of a request."""
+    template = model.template
+    if template is None:
+        raise missing_template(model.name)
+    prompt = prepare(
+        template,
+        list(request.messages),
+        use=request.tools,
+        family=request.tool_format or tool_format,
+        add_generation_prompt=request.add_generation_prompt and not request.continue_final_message,
+        continue_final_message=request.continue_final_message,
+        variables=template_variables(request, template),
+    )
+    check_characters(prompt.text, _context(request, model), "messages")
+    check_enabled(request.reasoning, prompt, template, model.name, call)
+    warn_unread(request, template, call)
+    if prompt.strict_unavailable:
+        call.warn("tools", STRICT_UNAVAILABLE)
+    return prompt
+
+
+def chat_tokens(prompt: ChatPrompt, model: LoadedModel) -> tuple[int, ...]:
+    """The tokens of a rendered conversation: the template writes the special ones, so none are added."""
+    return tuple(model.tokenizer.encode(prompt.text, add_special=False))
+
+
+def check_characters(text: str, context_length: int, param: str) -> None:
+    """Refuse a text that cannot fit, before time is spent on its tokens."""
+    if len(text) > context_length * TOKEN_CHARACTERS:
+        raise ContextLengthExceeded(
+            f"prompt has {len(text):,} characters, far more than fit the model's limit of "
+            f"{context_length:,} tokens: shorten it",
+            param=param,
+        )
+
+
+def _chat(
+    request: ChatRequest, model: LoadedModel, call: CallContext, tool_format: str | None
+) -> PreparedRequest:
+    prompt = chat_prompt(request, model, call, tool_format)
+    tokenizer, template = model.tokenizer, model.template
+    assert template is not None
+    tokens = _after(request.context, chat_tokens(prompt, model), tokenizer)
+    prediction: tuple[int, ...] = ()
+    if request.prediction is not None:
+        check_characters(request.prediction, model.context_length, "prediction")
+        prediction = tuple(tokenizer.encode(request.prediction, add_special=False, parse_special=False))
+    params = _params(request, model, len(tokens))
+    engine_request = EngineRequest(
+        prompt=tokens,
+        params=params,
+        visible_token_ids=prompt.visible_token_ids(tokenizer),
+        constraint=prompt.constraint(tokenizer, request.constraint),
+        thinking=reasoning_budget(request.reasoning, prompt, tokenizer, template),
+        prediction=prediction,
+        scaling=_scaling(request, prompt.answer_span),
+        **_common(request, request.id, call),
+    )
+    new_parser = (lambda: None) if prompt.plain else prompt.parser
+    return PreparedRequest(
+        (engine_request,), OutputReader(tokenizer, [tokens], params.n, new_parser), params.n, params
+    )
+
+
+def _completion(request: CompletionRequest, model: LoadedModel, call: CallContext) -> PreparedRequest:
+    tokenizer = model.tokenizer
+    stop_ids: tuple[int, ...] = ()
+    if request.suffix:
+        filled = [_infill(model, prompt, request.suffix) for prompt in request.prompts]
+        ids, stop_ids = [infill.ids for infill in filled], tuple(filled[0].end_ids)
+    else:
+        ids = [_prompt_ids(prompt, model, "prompt") for prompt in request.prompts]
+    params = _params(request, model, max(map(len, ids)))
+    if stop_ids:
+        params = replace(params, stop_token_ids=(*params.stop_token_ids, *stop_ids))
+    scaling, several = _scaling(request), len(ids) > 1
+    requests = tuple(
+        EngineRequest(
+            prompt=tokens,
+            params=params,
+            is_continuation=len(prompt) > 0,
+            constraint=request.constraint,
+            scaling=scaling,
+            **_common(request, f"{request.id}-{index}" if several else request.id, call),
+        )
+        for index, (prompt, tokens) in enumerate(zip(request.prompts, ids, strict=True))
+    )
+    reader = OutputReader(tokenizer, ids, params.n, lambda: None)
+    return PreparedRequest(requests, reader, params.n, params)
+
+
+def _embedding(request: EmbeddingRequest, model: LoadedModel, call: CallContext) -> PreparedRequest:
+    ids = [_prompt_ids(text, model, "input") for text in request.inputs]
+    if request.truncate:
+        ids = [_truncated(one, index, model, call) for index, one in enumerate(ids)]
+    requests = tuple(
+        EngineRequest(
+            prompt=tokens,
+            embed=EmbedParams(request.dimensions),
+            **_common(request, f"{request.id}-{index}", call),
+        )
+        for index, tokens in enumerate(ids)
+    )
+    reader = OutputReader(model.tokenizer, [one.prompt for one in requests], 1, lambda: None)
+    return PreparedRequest(requests, reader, 1, None)
+
+
+def _truncated(ids: tuple[int, ...], index: int, model: LoadedModel, call: CallContext) -> tuple[int, ...]:
+    """The tokens up to the model's context; a special token at the end stays there."""
+    limit = model.context_length
+    if len(ids) <= limit:
+        return ids
+    call.warn("truncate", f"text {index} has {len(ids):,} tokens and was cut to the model's {limit:,}")
+    last = ids[-1:] if ids[-1] in model.tokenizer.pieces.special_ids else ()
+    return ids[: limit - len(last)] + last
+
+
+def _after(context: tuple[int, ...], ids: tuple[int, ...], tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The tokens of a turn after those of `context`, with one beginning of the sequence."""
+    if context and ids[:1] == (tokenizer.bos_id,):
+        ids = ids[1:]
+    return context + ids
+
+
+def _common(request: InferenceRequest, request_id: str, call: CallContext) -> dict[str, Any]:
+    """What engine requests of all kinds take over from the request and its call."""
+    return {
+        "request_id": request_id,
+        "cache_salt": cache_salt(call.account.cache_salt, request.cache_key),
+        "priority": request.priority,
+        "deadline_s": request.deadline_s,
+    }
+
+
+def cache_salt(account: str, key: str | None) -> str:
+    """What separates prefix caches: the account, and the caller's own key within it."""
+    return hashlib.sha256(f"{account}\0{key or ''}".encode()).hexdigest()[:16] if account or key else ""
+
+
+def _context(request: GenerationRequest, model: LoadedModel) -> int:
+    limit = request.context_limit
+    if limit is None:
+        return model.context_length
+    if not 1 <= limit <= model.context_length:
+        raise InvalidRequest(
+            f"context_limit is {limit:,}, the model is loaded with a context of {model.context_length:,} "
+            "tokens: send at most that, or load the model with a larger context",
+            param="context_limit",
+        )
+    return limit
+
+
+def _params(request: GenerationRequest, model: LoadedModel, prompt_tokens: int) -> SamplingParams:
+    """Sampling parameters over the model's defaults, with `max_tokens` within the context where asked."""
+    params = with_defaults(model.defaults, request.sampling)
+    asked = params.max_tokens
+    if request.context_limit is not None:
+        room = _context(request, model) - prompt_tokens
+        if room < 1:
+            raise ContextLengthExceeded(
+                f"prompt has {prompt_tokens:,} tokens, context_limit is {request.context_limit:,}: shorten "
+                "it, or raise that",
+                param="context_limit",
+            )
+        return replace(params, max_tokens=room if asked is None else min(asked, room))
+    if (
+        request.fit_context
+        and asked is not None
+        and prompt_tokens + asked > model.engine.limits.context_length
+    ):
+        return replace(params, max_tokens=None)
+    return params
+
+
+def _scaling(request: GenerationRequest, span: AnswerSpan | None = None) -> Scaling | None:
+    settings = request.scaling
+    if settings is None:
+        return None
+    return scaling_of(
+        settings.vote, settings.best_by, settings.max_total_tokens, keep=settings.keep, place=span
+    )
+
+
+def _prompt_ids(prompt: Prompt, model: LoadedModel, param: str) -> tuple[int, ...]:
+    if not isinstance(prompt, str):
+        return prompt
+    check_characters(prompt, model.context_length, param)
+    return tuple(model.tokenizer.encode_prompt(prompt))
+
+
+def _infill(model: LoadedModel, prompt: Prompt, suffix: str) -> Any:
+    if not isinstance(prompt, str):
+        raise InvalidRequest("suffix needs prompts that are texts, not token ids", param="suffix")
+    check_characters(prompt, model.context_length, "prompt")
+    check_characters(suffix, model.context_length, "suffix")
+    return infill_prompt(model.tokenizer, prompt, suffix)
+
+
+def prompt_texts(
+    request: InferenceRequest, requests: Sequence[EngineRequest], model: LoadedModel
+) -> list[str]:
+    """The text of each prompt of a completion, as it was given or decoded; empty for other requests."""
+    if not isinstance(request, CompletionRequest):
+        return [""] * len(requests)
+    return [
+        prompt if isinstance(prompt, str) else model.tokenizer.decode(list(prompt))
+        for prompt in request.prompts
+    ]

@@ -1,0 +1,120 @@
+"""Requests in a form that no provider's API defines: what the surfaces translate their bodies to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from headrace.chat.messages import Message
+from headrace.chat.tools import ToolUse
+from headrace.grammar.constraint import Constraint
+
+Prompt = str | tuple[int, ...]
+"""Text, or token ids."""
+
+
+class ReasoningSettings(Struct, frozen=True, kw_only=True):
+    """How much a model that reasons should reason; None leaves it to the model.
+
+    `enabled` switches reasoning on or off, `effort` is a level such as "low". `max_tokens` and `min_tokens`
+    bound its tokens: where the model would end it earlier, `continuation` takes the place of the end mark.
+    `required`: a model that does not reason is an error rather than a warning. `names` maps these fields to
+    the parameters of the surface, for errors and warnings.
+    """
+
+    enabled: bool | None = None
+    effort: str | None = None
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    continuation: str | None = None
+    required: bool = False
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def name(self, field_name: str) -> str:
+        """The surface's parameter for a field of this class."""
+        return self.names.get(field_name, field_name)
+
+
+class ScalingSettings(Struct, frozen=True, kw_only=True):
+    """What is made of several choices of a prompt: see `engine.scaling.options.scaling_of`.
+
+    `keep` is how many of them are returned.
+    """
+
+    vote: object = None
+    best_by: object = None
+    max_total_tokens: int | None = None
+    keep: int = 1
+
+
+class InferenceRequest(Struct, frozen=True, kw_only=True):
+    """What all requests have. `id` is the reply's, unique among running requests.
+
+    `model` None is the default model, kept loaded for `keep_alive_s` after its use (None: as configured).
+    `cache_key` separates prefix caches within an account. A lower `priority` runs sooner; `deadline_s`
+    counts from submission.
+    """
+
+    id: str
+    model: str | None = None
+    keep_alive_s: float | None = None
+    cache_key: str | None = None
+    priority: int = 0
+    deadline_s: float | None = None
+
+
+class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):
+    """Text is generated. `sampling` has the parameters that were given, by the names of `SamplingParams`;
+    the model's defaults fill in the rest.
+
+    `constraint` is what every choice must match. `context_limit` is a context smaller than the model's, in
+    tokens. With `fit_context`, `max_tokens` is a bound and not a reservation: an answer may end earlier
+    because the context is full.
+    """
+
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    constraint: Constraint | None = None
+    scaling: ScalingSettings | None = None
+    context_limit: int | None = None
+    fit_context: bool = False
+
+
+class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
+    """A conversation to answer. `template_variables` go to the chat template by name.
+
+    `context` has tokens of earlier turns, which the rendered messages continue. `prediction` is text that the
+    answer is expected to contain, which makes it faster where it does.
+    """
+
+    messages: tuple[Message, ...]
+    tools: ToolUse | None = None
+    tool_format: str | None = None
+    reasoning: ReasoningSettings = ReasoningSettings()
+    template_variables: Mapping[str, Any] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    context: tuple[int, ...] = ()
+    prediction: str | None = None
+
+
+class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
+    """Prompts to continue; every one has its own choices. Of choice c of prompt p the number is p * n + c.
+
+    With `suffix` the text between prompt and suffix is generated.
+    """
+
+    prompts: tuple[Prompt, ...]
+    suffix: str | None = None
+
+
+class EmbeddingRequest(InferenceRequest, frozen=True, kw_only=True):
+    """Vectors of inputs; of each vector the first `dimensions` numbers, None for all.
+
+    Inputs longer than the context are refused, or with `truncate` cut with a warning.
+    """
+
+    inputs: tuple[Prompt, ...]
+    dimensions: int | None = None
+    truncate: bool = False
