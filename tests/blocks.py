@@ -9,7 +9,7 @@ import numpy as np
 
 from gguf_file import Stored, gguf_bytes
 from headrace.weights.quant_types import BY_NAME, READABLE, SCALED, dequantize
-from headrace.weights.quant_types.blocks import BlockType
+from headrace.weights.quant_types.block_type import BlockType
 
 GGML = [kind for kind in READABLE if kind.block_size > 1]
 KINDS = [*GGML, *SCALED]

@@ -22,7 +22,7 @@ from headrace.program.record import record
 from headrace.program.verify import verify
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.packing.packed_weights import WeightSpec, format_of, load_packed
-from headrace.weights.quant_types.blocks import BlockType
+from headrace.weights.quant_types.block_type import BlockType
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 

@@ -155,7 +155,7 @@ def test_wrong_factors_are_refused(tmp_path: Path, factors: np.ndarray) -> None:
             "general.architecture",
             "mamba",
             UnsupportedModel,
-            "'mamba', which is not supported as GGUF; the nearest that is: 'mamba2'; known: llama",
+            "'mamba', which is not supported as GGUF; the nearest that is: 'mamba2'; known: deepseek2, fal",
         ),
         ("general.architecture", None, CorruptFile, "'general.architecture' is missing"),
         ("llama.expert_count", 8, UnsupportedModel, "has no place here"),

@@ -14,9 +14,9 @@ import pytest
 
 from gguf_file import Raw, Stored, encode, gguf_bytes, text
 from headrace.errors import CorruptFile, UnsupportedModel
+from headrace.weights.gguf.header_reader import MAX_DEPTH, MAX_STRINGS
 from headrace.weights.gguf.reader import MAX_KEYS, MAX_TENSORS, GgufFile
-from headrace.weights.gguf.split import open_parts
-from headrace.weights.gguf.values import MAX_DEPTH, MAX_STRINGS
+from headrace.weights.gguf.split_files import open_parts
 
 RNG = np.random.default_rng(7)
 VALUES: dict[str, Any] = {

@@ -12,7 +12,7 @@ from headrace.weights import formats
 from headrace.weights.formats import activations
 from headrace.weights.formats.column_panels import Bytes, Floats
 from headrace.weights.quant_types import BY_NAME, READABLE, SCALED, dequantize
-from headrace.weights.quant_types.blocks import BlockType
+from headrace.weights.quant_types.block_type import BlockType
 
 pytestmark = pytest.mark.isas
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

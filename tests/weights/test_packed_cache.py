@@ -255,12 +255,12 @@ import sys
 from pathlib import Path
 from headrace import _native
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.packing.packed_weights import Wanted, load_packed
+from headrace.weights.packing.packed_weights import WeightSpec, load_packed
 pool = _native.Pool(1)
 sys.stdin.readline()
 with open_checkpoint(Path(sys.argv[1])) as checkpoint:
     for _ in range(20):
-        wanted = [Wanted("a", 100, 96, "f32"), Wanted("embed", 65, 64, "bf16")]
+        wanted = [WeightSpec("a", 100, 96, "f32"), WeightSpec("embed", 65, 64, "bf16")]
         found = load_packed(checkpoint, wanted, pool, cache=Path(sys.argv[2]))
         for path in Path(sys.argv[2]).glob("*.packed"):
             path.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ from headrace.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.weights.formats import FORMATS
 from headrace.weights.packing import packed_weights as packed
 from headrace.weights.packing.packed_weights import WeightSpec, format_of, load_packed, predicted_bytes
-from headrace.weights.quant_types.blocks import BlockType
+from headrace.weights.quant_types.block_type import BlockType
 
 
 @pytest.mark.parametrize("format", FORMATS)

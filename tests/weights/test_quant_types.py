@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from headrace.errors import UnsupportedModel
-from headrace.weights.quant_types import BY_ID, BY_NAME, READABLE, dequantize, scaled, unreadable
-from headrace.weights.quant_types.blocks import BlockType
+from headrace.weights.quant_types import BY_ID, BY_NAME, READABLE, dequantize, float_scales, unreadable
+from headrace.weights.quant_types.block_type import BlockType
 
 BLOCKS = 512
 
@@ -83,7 +83,7 @@ def test_places_within_a_scaled_block() -> None:
 def test_e4m3_is_that_of_torch() -> None:
     torch = pytest.importorskip("torch", reason="the oracle is not here: pip install torch")
     codes = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
-    np.testing.assert_array_equal(scaled.E4M3, codes.float().numpy())
+    np.testing.assert_array_equal(float_scales.E4M3, codes.float().numpy())
 
 
 def test_scales_of_a_block_of_256() -> None:

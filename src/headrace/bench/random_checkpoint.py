@@ -7,8 +7,6 @@ import json
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import tokenizers
@@ -20,6 +18,7 @@ from headrace.models.registry import find_model
 from headrace.program.program import Program
 from headrace.program.record import record
 from headrace.tokenization.tokenizer import Tokenizer
+from headrace.weights.closeable import Closeable
 from headrace.weights.config_json import Config
 from headrace.weights.tensor_file import TensorInfo
 
@@ -28,7 +27,7 @@ _DEVIATION = 0.02  # the usual initializer standard deviation
 _DTYPE, _BYTES = "BF16", 2
 
 
-class RandomCheckpoint:
+class RandomCheckpoint(Closeable):
     """A `CheckpointReader` with random bfloat16 tensors for a config's model: norms near 1, the rest
     noise.
 
@@ -88,14 +87,6 @@ class RandomCheckpoint:
 
     def close(self) -> None:
         """Nothing to close."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def stored_shapes(program: Program) -> dict[str, tuple[int, ...]]:

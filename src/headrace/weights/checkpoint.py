@@ -6,8 +6,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType, TracebackType
-from typing import Self, cast
+from types import MappingProxyType
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headrace.errors import CorruptFile, ModelNotFound
 from headrace.weights import strict_json
 from headrace.weights.checkpoint_reader import CheckpointReader
+from headrace.weights.closeable import Closeable
 from headrace.weights.gguf.checkpoint import GgufCheckpoint
 from headrace.weights.quantized.checkpoint import QuantizedCheckpoint, quantization_of
 from headrace.weights.safetensors.reader import SafetensorsFile, element_bytes
@@ -26,7 +27,7 @@ MAX_CONFIG_BYTES = 1 << 20
 MAX_INDEX_BYTES = 32 << 20  # 140,000 tensors of the largest public model need 13 MB
 
 
-class Checkpoint:
+class Checkpoint(Closeable):
     """An open folder, a `CheckpointReader`.
 
     `tensors` lists what the files hold; nothing is read until asked for.
@@ -102,14 +103,6 @@ class Checkpoint:
     def close(self) -> None:
         for file in self._files.values():
             file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _open_single(self) -> Mapping[str, TensorInfo]:
         return self._open(SINGLE).tensors

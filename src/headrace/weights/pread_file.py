@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from headrace.errors import CorruptFile
+from headrace.weights.closeable import Closeable
 
 
-class PositionedFile:
+class PositionedFile(Closeable):
     """An open file. `size` and `stamp` (size, mtime_ns) are those of the time of opening."""
 
     def __init__(self, path: Path) -> None:
@@ -33,14 +32,6 @@ class PositionedFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def read_into(self, offset: int, out: memoryview, what: str) -> None:
         """Bytes [offset, offset + len(out)) into `out`, a flat view of bytes; `what` names them in errors.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.weights.quant_types import BY_NAME
-from headrace.weights.quant_types.blocks import Bytes, Floats
+from headrace.weights.quant_types.block_type import Bytes, Floats
 
 # Of the largest magnitude, the share that the last code stands for. The first is what ggml's own does.
 _SYMMETRIC_TRIES = (1.0, 1.03, 0.97, 0.94, 0.91, 0.87, 0.83, 0.78)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from msgspec import Struct
 
+from headrace.weights.closeable import Closeable
 from headrace.weights.pread_file import PositionedFile
 
 
@@ -22,7 +21,7 @@ class TensorInfo(Struct, frozen=True):
     offset: int
 
 
-class TensorFile:
+class TensorFile(Closeable):
     """An open file of tensors; a format's reader extends it. `stamp` is (size, mtime_ns) at opening."""
 
     def __init__(self, path: Path) -> None:
@@ -32,14 +31,6 @@ class TensorFile:
 
     def close(self) -> None:
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def read_into(self, info: TensorInfo, start: int, out: memoryview) -> None:
         """Bytes [start, start + len(out)) of the tensor into `out`, a flat view of bytes.

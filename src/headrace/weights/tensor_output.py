@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from headrace.weights.checkpoint_reader import CheckpointReader, TensorReader
 from headrace.weights.quant_types import BY_NAME, dequantize
-from headrace.weights.quant_types.blocks import Bytes, Floats
+from headrace.weights.quant_types.block_type import Bytes, Floats
 from headrace.weights.tensor_roles import class_of
 
 _BLOCK_ENTRIES = 1 << 18  # converted at once by one thread: 1 MB of floats, and what NumPy makes on the way

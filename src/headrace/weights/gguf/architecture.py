@@ -11,8 +11,8 @@ from typing import Literal
 from msgspec import Struct, field
 
 from headrace.weights.config_json import Config
-from headrace.weights.gguf.keys import MetadataKeys
-from headrace.weights.quant_types.blocks import Floats
+from headrace.weights.gguf.metadata_keys import MetadataKeys
+from headrace.weights.quant_types.block_type import Floats
 from headrace.weights.row_order import RowOrder
 
 Names = Mapping[str, str]

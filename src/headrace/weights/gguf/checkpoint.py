@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Self, cast
+from types import MappingProxyType
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile
+from headrace.weights.closeable import Closeable
 from headrace.weights.gguf.config_keys import config_of, generation_config_of
 from headrace.weights.gguf.families import architecture_of
-from headrace.weights.gguf.keys import MetadataKeys
+from headrace.weights.gguf.metadata_keys import MetadataKeys
 from headrace.weights.gguf.reader import GgufFile
 from headrace.weights.gguf.rope_keys import (
     ATTENTION_FACTOR,
@@ -23,14 +24,14 @@ from headrace.weights.gguf.rope_keys import (
     SHORT_FACTORS,
     rope_with_factors,
 )
-from headrace.weights.gguf.split import open_parts
+from headrace.weights.gguf.split_files import open_parts
 from headrace.weights.gguf.tensor_names import named_tensors
 from headrace.weights.quant_types import BY_NAME, unreadable
 from headrace.weights.row_order import gather_rows
 from headrace.weights.tensor_file import TensorInfo
 
 
-class GgufCheckpoint:
+class GgufCheckpoint(Closeable):
     """Implements `Source`. A TensorInfo keeps the name that the tensor has in the file."""
 
     def __init__(self, path: Path) -> None:
@@ -113,14 +114,6 @@ class GgufCheckpoint:
     def close(self) -> None:
         for part in self._parts:
             part.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _set_rope_factors(self, factors: Mapping[str, TensorInfo]) -> None:
         rotary_dim = int(self._head_dim * cast(float, self.config.get("partial_rotary_factor", 1.0)))

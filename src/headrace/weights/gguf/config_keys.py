@@ -9,7 +9,7 @@ from typing import cast
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.config_json import Config, integer, number
 from headrace.weights.gguf.architecture import LAYER_NORM_KEY, RMS_NORM_KEY, Architecture, ConfigField
-from headrace.weights.gguf.keys import MetadataKeys
+from headrace.weights.gguf.metadata_keys import MetadataKeys
 from headrace.weights.gguf.reader import corrupt_metadata
 from headrace.weights.gguf.rope_keys import rope_keys, rope_parameters_of
 from headrace.weights.tensor_file import TensorInfo

@@ -13,7 +13,7 @@ from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.gguf.architecture import Architecture
 from headrace.weights.gguf.tensor_names import stored_name
 from headrace.weights.quant_types import BY_NAME, dequantize
-from headrace.weights.quant_types.blocks import Bytes, Floats
+from headrace.weights.quant_types.block_type import Bytes, Floats
 from headrace.weights.quantize import quantize
 from headrace.weights.row_order import RowOrder
 from headrace.weights.tensor_output import Converter, TensorOutput, float_rows, read_floats

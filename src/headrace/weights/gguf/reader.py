@@ -15,10 +15,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
-from headrace.weights.gguf.values import HeaderReader, Metadata
+from headrace.weights.gguf.header_reader import HeaderReader, Metadata
 from headrace.weights.pread_file import PositionedFile
 from headrace.weights.quant_types import BY_ID, BY_NAME, READABLE, dequantize
-from headrace.weights.quant_types.blocks import BlockType
+from headrace.weights.quant_types.block_type import BlockType
 from headrace.weights.tensor_file import TensorFile, TensorInfo
 
 MAGIC = b"GGUF"

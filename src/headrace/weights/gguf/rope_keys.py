@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.config_json import Config, find, integer, number, numbers
 from headrace.weights.gguf.architecture import Architecture
-from headrace.weights.gguf.keys import MetadataKeys
+from headrace.weights.gguf.metadata_keys import MetadataKeys
 
 # Tensors that belong to the config: divisors of the rotary frequencies.
 ROPE_FACTORS = "rope_freqs.weight"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.errors import UnsupportedModel
-from headrace.weights.quant_types import iq4, k_quants, legacy, mxfp4, plain, scaled
-from headrace.weights.quant_types.blocks import BlockType, Bytes, Floats
+from headrace.weights.quant_types import float_scales, floats, iq4, k_quants, legacy, mxfp4
+from headrace.weights.quant_types.block_type import BlockType, Bytes, Floats
 
 # ggml types known by their size only, so that a file which holds one can be checked and the type be named.
 _UNREADABLE = (
@@ -30,8 +30,8 @@ _UNREADABLE = (
     BlockType("Q1_0", 41, 128, 18),
 )
 # READABLE are types of ggml; the SCALED ones are made by readers of other checkpoints.
-READABLE = (*plain.TYPES, *legacy.TYPES, *k_quants.TYPES, *iq4.TYPES, *mxfp4.TYPES)
-SCALED = scaled.TYPES
+READABLE = (*floats.TYPES, *legacy.TYPES, *k_quants.TYPES, *iq4.TYPES, *mxfp4.TYPES)
+SCALED = float_scales.TYPES
 BY_ID = {kind.id: kind for kind in (*READABLE, *_UNREADABLE)}
 BY_NAME = {kind.name: kind for kind in (*BY_ID.values(), *SCALED)}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.weights.quant_types.blocks import BlockType, Bytes, Floats, bit_fields, fields, half, signed
+from headrace.weights.quant_types.block_type import BlockType, Bytes, Floats, bit_fields, fields, half, signed
 
 STEPS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=np.float32)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.weights.quant_types.blocks import BlockType, Bytes, Floats, bit_fields, fields, half, signed
+from headrace.weights.quant_types.block_type import BlockType, Bytes, Floats, bit_fields, fields, half, signed
 
 
 def _q2_k(blocks: Bytes) -> Floats:

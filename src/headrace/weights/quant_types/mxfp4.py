@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.weights.quant_types.blocks import BlockType, Bytes, Floats, bit_fields, fields
+from headrace.weights.quant_types.block_type import BlockType, Bytes, Floats, bit_fields, fields
 
 DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=np.float32)
 

@@ -11,16 +11,16 @@ import numpy as np
 from headrace.errors import UnsupportedModel
 from headrace.weights.config_json import Config, integer, text
 from headrace.weights.quant_types import BY_NAME
-from headrace.weights.quant_types.blocks import Bytes
-from headrace.weights.quantized.encode import fields_of_words, u4_blocks
-from headrace.weights.quantized.stored_parts import Stored
-from headrace.weights.quantized.tensor import QuantizedTensor, even_groups
+from headrace.weights.quant_types.block_type import Bytes
+from headrace.weights.quantized.block_encoding import fields_of_words, u4_blocks
+from headrace.weights.quantized.quantized_tensor import QuantizedTensor, even_groups
+from headrace.weights.quantized.raw_tensors import RawTensorReader
 
 _PLACE_OF_OUTPUT = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 _SCALES = ("F16", "BF16", "F32")
 
 
-def find(stored: Stored, config: Config) -> dict[str, QuantizedTensor]:
+def find(stored: RawTensorReader, config: Config) -> dict[str, QuantizedTensor]:
     """Every layer that has a `qweight`. UnsupportedModel for other widths and versions."""
     bits, version = integer(config, "bits", 4), text(config, "version", "gemm")
     if bits != 4:
@@ -32,7 +32,7 @@ def find(stored: Stored, config: Config) -> dict[str, QuantizedTensor]:
 
 
 class _Awq(QuantizedTensor):
-    def __init__(self, stored: Stored, layer: str, group: int) -> None:
+    def __init__(self, stored: RawTensorReader, layer: str, group: int) -> None:
         self._stored, self._layer = stored, layer
         k, words = stored.check(f"{layer}.qweight", ("I32",), (None, None)).shape
         super().__init__(stored, f"{layer}.weight", BY_NAME["U4_G32"], (words * 8, k), f"{layer}.qweight")

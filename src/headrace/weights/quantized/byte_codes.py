@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from headrace.weights.quant_types import BY_NAME
-from headrace.weights.quant_types.blocks import Bytes
-from headrace.weights.quantized.encode import byte_blocks
-from headrace.weights.quantized.stored_parts import Stored
-from headrace.weights.quantized.tensor import QuantizedTensor, read_grid
+from headrace.weights.quant_types.block_type import Bytes
+from headrace.weights.quantized.block_encoding import byte_blocks
+from headrace.weights.quantized.quantized_tensor import QuantizedTensor, read_grid
+from headrace.weights.quantized.raw_tensors import RawTensorReader
 
 TYPES = {"I8": "S8_G32", "F8_E4M3": "E4M3_G32"}
 
@@ -15,7 +15,7 @@ class ByteCodes(QuantizedTensor):
     """`layer.weight` [n, k] in I8 or F8_E4M3, times its scales."""
 
     def __init__(
-        self, stored: Stored, layer: str, scale: str, *, block: tuple[int, int] | None = None
+        self, stored: RawTensorReader, layer: str, scale: str, *, block: tuple[int, int] | None = None
     ) -> None:
         name = f"{layer}.weight"
         info = stored.check(name, tuple(TYPES), (None, None))

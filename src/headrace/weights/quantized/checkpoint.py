@@ -5,24 +5,25 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Callable, Mapping
-from types import MappingProxyType, TracebackType
-from typing import Protocol, Self, cast
+from types import MappingProxyType
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.checkpoint_reader import CheckpointReader
+from headrace.weights.closeable import Closeable
 from headrace.weights.config_json import Config, find
 from headrace.weights.quant_types import dequantize
 from headrace.weights.quantized import awq, compressed_tensors, fp8, gptq, mxfp4, nvfp4
-from headrace.weights.quantized.stored_parts import RawTensors, Stored
-from headrace.weights.quantized.tensor import Ints, QuantizedTensor
+from headrace.weights.quantized.quantized_tensor import Ints, QuantizedTensor
+from headrace.weights.quantized.raw_tensors import RawTensorReader, RawTensors
 from headrace.weights.tensor_file import TensorInfo
 
 _BLOCK_BYTES = 16 << 20  # of float32 rows in memory at once
 _LOG = logging.getLogger(__name__)
-_SCHEMES: dict[str, Callable[[Stored, Config], dict[str, QuantizedTensor]]] = {
+_SCHEMES: dict[str, Callable[[RawTensorReader, Config], dict[str, QuantizedTensor]]] = {
     "gptq": gptq.find,
     "awq": awq.find,
     "fp8": fp8.find,
@@ -49,7 +50,7 @@ def quantization_of(config: Config) -> Config | None:
     return None
 
 
-class QuantizedCheckpoint:
+class QuantizedCheckpoint(Closeable):
     """Layers that the scheme quantizes by their plain names, the others as they are stored."""
 
     metadata: None = None
@@ -58,7 +59,7 @@ class QuantizedCheckpoint:
         self._raw = raw
         self.config = raw.config
         self.generation_config = raw.generation_config
-        stored = Stored(raw)
+        stored = RawTensorReader(raw)
         method = settings.get("quant_method")
         self._quantized = _scheme(method)(stored, settings)
         _tell_ignored(settings, stored)
@@ -105,14 +106,6 @@ class QuantizedCheckpoint:
     def close(self) -> None:
         self._raw.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _hides(self, name: str) -> bool:
         """Whether a stored tensor is part of a quantized one."""
         layer, _, field = name.rpartition(".")
@@ -122,7 +115,7 @@ class QuantizedCheckpoint:
         )
 
 
-def _scheme(method: object) -> Callable[[Stored, Config], dict[str, QuantizedTensor]]:
+def _scheme(method: object) -> Callable[[RawTensorReader, Config], dict[str, QuantizedTensor]]:
     if isinstance(method, str) and method in _SCHEMES:
         return _SCHEMES[method]
     nearest = difflib.get_close_matches(str(method)[:60], _SCHEMES, 1, 0.0)[0]
@@ -132,7 +125,7 @@ def _scheme(method: object) -> Callable[[Stored, Config], dict[str, QuantizedTen
     )
 
 
-def _tell_ignored(settings: Config, stored: Stored) -> None:
+def _tell_ignored(settings: Config, stored: RawTensorReader) -> None:
     """Settings that change what other programs compute, and no weight."""
     groups = settings.get("config_groups")
     activations = any(

@@ -18,19 +18,19 @@ from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.config_json import Config, integers
 from headrace.weights.config_json import find as find_field
 from headrace.weights.quant_types import BY_NAME
-from headrace.weights.quant_types.blocks import Bytes
-from headrace.weights.quantized.byte_codes import TYPES, ByteCodes
-from headrace.weights.quantized.encode import (
+from headrace.weights.quant_types.block_type import Bytes
+from headrace.weights.quantized.block_encoding import (
     byte_blocks,
     fields_of_words,
     mxfp4_blocks,
     nibbles_of_bytes,
     u4_blocks,
 )
+from headrace.weights.quantized.byte_codes import TYPES, ByteCodes
 from headrace.weights.quantized.mxfp4 import checked
 from headrace.weights.quantized.nvfp4 import Nvfp4
-from headrace.weights.quantized.stored_parts import FLOATS, Stored
-from headrace.weights.quantized.tensor import InputGroups, QuantizedTensor, even_groups, read_groups
+from headrace.weights.quantized.quantized_tensor import InputGroups, QuantizedTensor, even_groups, read_groups
+from headrace.weights.quantized.raw_tensors import FLOATS, RawTensorReader
 
 _FORMATS = (
     *("pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "dense"),
@@ -39,7 +39,7 @@ _FORMATS = (
 _PACKED = {4: "U4_G32", 8: "S8_G32"}
 
 
-def find(stored: Stored, config: Config) -> dict[str, QuantizedTensor]:
+def find(stored: RawTensorReader, config: Config) -> dict[str, QuantizedTensor]:
     """Every layer that has a `weight_packed`, or a `weight` of one byte with a `weight_scale`."""
     _check_format(find_field(config, "format"))
     block: tuple[int, int] | None = None
@@ -72,7 +72,7 @@ def _block(group: Config) -> tuple[int, int] | None:
     return (size[0], size[1]) if size is not None and len(size) == 2 and min(size) > 0 else None
 
 
-def _refuse_zeros(stored: Stored, name: str) -> None:
+def _refuse_zeros(stored: RawTensorReader, name: str) -> None:
     """Symmetric layers may store zeros of 0."""
     if name in stored and (stored.whole(name) != 0).any():
         raise UnsupportedModel(
@@ -81,7 +81,7 @@ def _refuse_zeros(stored: Stored, name: str) -> None:
         )
 
 
-def _packed(stored: Stored, layer: str) -> QuantizedTensor:
+def _packed(stored: RawTensorReader, layer: str) -> QuantizedTensor:
     if f"{layer}.weight_global_scale" in stored:
         return Nvfp4(stored, layer, "weight_packed", "weight_global_scale", divisor=True)
     if stored.tensors[f"{layer}.weight_packed"].dtype == "U8":
@@ -90,7 +90,7 @@ def _packed(stored: Stored, layer: str) -> QuantizedTensor:
 
 
 class _Mxfp4(QuantizedTensor):
-    def __init__(self, stored: Stored, layer: str) -> None:
+    def __init__(self, stored: RawTensorReader, layer: str) -> None:
         self._stored, self._layer = stored, layer
         n, pairs = stored.check(f"{layer}.weight_packed", ("U8",), (None, None)).shape
         super().__init__(
@@ -105,7 +105,7 @@ class _Mxfp4(QuantizedTensor):
 
 
 class _PackedInts(QuantizedTensor):
-    def __init__(self, stored: Stored, layer: str) -> None:
+    def __init__(self, stored: RawTensorReader, layer: str) -> None:
         self._stored, self._layer = stored, layer
         n, words = stored.check(f"{layer}.weight_packed", ("I32",), (None, None)).shape
         stored.check(f"{layer}.weight_shape", ("I64", "I32"), (2,))

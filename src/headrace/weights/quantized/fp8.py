@@ -9,13 +9,13 @@ from __future__ import annotations
 from headrace.errors import CorruptFile
 from headrace.weights.config_json import Config, integers
 from headrace.weights.quantized.byte_codes import ByteCodes
-from headrace.weights.quantized.stored_parts import Stored
-from headrace.weights.quantized.tensor import QuantizedTensor
+from headrace.weights.quantized.quantized_tensor import QuantizedTensor
+from headrace.weights.quantized.raw_tensors import RawTensorReader
 
 _SCALES = ("weight_scale_inv", "weight_scale")
 
 
-def find(stored: Stored, config: Config) -> dict[str, QuantizedTensor]:
+def find(stored: RawTensorReader, config: Config) -> dict[str, QuantizedTensor]:
     """Every FP8 weight, by name; CorruptFile for one without scales."""
     size = integers(config, "weight_block_size")
     if size is not None and (len(size) != 2 or min(size) < 1):

@@ -15,17 +15,17 @@ from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.config_json import Config, boolean, integer, text
 from headrace.weights.config_json import find as find_field
 from headrace.weights.quant_types import BY_NAME
-from headrace.weights.quant_types.blocks import Bytes
-from headrace.weights.quantized.encode import byte_blocks, fields_of_words, u4_blocks
-from headrace.weights.quantized.stored_parts import Stored
-from headrace.weights.quantized.tensor import InputGroups, QuantizedTensor, even_groups, read_groups
+from headrace.weights.quant_types.block_type import Bytes
+from headrace.weights.quantized.block_encoding import byte_blocks, fields_of_words, u4_blocks
+from headrace.weights.quantized.quantized_tensor import InputGroups, QuantizedTensor, even_groups, read_groups
+from headrace.weights.quantized.raw_tensors import RawTensorReader
 
 _TYPES = {4: "U4_G32", 8: "S8_G32"}
 _ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
 _SCALES = ("F16", "BF16", "F32")
 
 
-def find(stored: Stored, config: Config) -> dict[str, QuantizedTensor]:
+def find(stored: RawTensorReader, config: Config) -> dict[str, QuantizedTensor]:
     """Every layer that has a `qweight`. UnsupportedModel for other widths and formats."""
     bits, format = integer(config, "bits"), text(config, "checkpoint_format", "gptq")
     if bits not in _TYPES:
@@ -52,7 +52,7 @@ def find(stored: Stored, config: Config) -> dict[str, QuantizedTensor]:
 
 class _Gptq(QuantizedTensor):
     def __init__(
-        self, stored: Stored, layer: str, bits: int, size: int, indexed: bool, zero_offset: int
+        self, stored: RawTensorReader, layer: str, bits: int, size: int, indexed: bool, zero_offset: int
     ) -> None:
         self._stored, self._layer, self._bits, self._zero_offset = stored, layer, bits, zero_offset
         words, n = stored.check(f"{layer}.qweight", ("I32",), (None, None)).shape

@@ -11,19 +11,19 @@ import numpy as np
 from headrace.errors import CorruptFile
 from headrace.weights.config_json import Config
 from headrace.weights.quant_types import BY_NAME
-from headrace.weights.quant_types.blocks import Bytes
-from headrace.weights.quantized.encode import mxfp4_blocks, nibbles_of_bytes
-from headrace.weights.quantized.stored_parts import Stored
-from headrace.weights.quantized.tensor import QuantizedTensor
+from headrace.weights.quant_types.block_type import Bytes
+from headrace.weights.quantized.block_encoding import mxfp4_blocks, nibbles_of_bytes
+from headrace.weights.quantized.quantized_tensor import QuantizedTensor
+from headrace.weights.quantized.raw_tensors import RawTensorReader
 
 
-def find(stored: Stored, config: Config) -> dict[str, QuantizedTensor]:
+def find(stored: RawTensorReader, config: Config) -> dict[str, QuantizedTensor]:
     """Every pair of blocks and scales."""
     return {name: _Experts(stored, name) for name in stored.with_suffix("_blocks")}
 
 
 class _Experts(QuantizedTensor):
-    def __init__(self, stored: Stored, name: str) -> None:
+    def __init__(self, stored: RawTensorReader, name: str) -> None:
         self._stored, self._name = stored, name
         experts, rows, groups, _ = stored.check(f"{name}_blocks", ("U8",), (None, None, None, 16)).shape
         stored.check(f"{name}_scales", ("U8",), (experts, rows, groups))

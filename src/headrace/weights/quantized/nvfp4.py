@@ -11,14 +11,14 @@ import numpy as np
 from headrace.errors import CorruptFile
 from headrace.weights.config_json import Config
 from headrace.weights.quant_types import BY_NAME
-from headrace.weights.quant_types.blocks import Bytes
+from headrace.weights.quant_types.block_type import Bytes
 from headrace.weights.quantized import fp8
-from headrace.weights.quantized.encode import e2m1_blocks, nibbles_of_bytes
-from headrace.weights.quantized.stored_parts import Stored
-from headrace.weights.quantized.tensor import QuantizedTensor, read_grid
+from headrace.weights.quantized.block_encoding import e2m1_blocks, nibbles_of_bytes
+from headrace.weights.quantized.quantized_tensor import QuantizedTensor, read_grid
+from headrace.weights.quantized.raw_tensors import RawTensorReader
 
 
-def find(stored: Stored, config: Config) -> dict[str, QuantizedTensor]:
+def find(stored: RawTensorReader, config: Config) -> dict[str, QuantizedTensor]:
     """modelopt: NVFP4 layers have a `weight_scale_2`, FP8 layers are as in other checkpoints."""
     found = fp8.find(stored, config)
     for layer in stored.with_suffix(".weight_scale_2"):
@@ -29,7 +29,7 @@ def find(stored: Stored, config: Config) -> dict[str, QuantizedTensor]:
 class Nvfp4(QuantizedTensor):
     """`codes` and `whole` are the fields that hold the codes, and the scale of the whole tensor."""
 
-    def __init__(self, stored: Stored, layer: str, codes: str, whole: str, *, divisor: bool) -> None:
+    def __init__(self, stored: RawTensorReader, layer: str, codes: str, whole: str, *, divisor: bool) -> None:
         self._stored, self._codes = stored, f"{layer}.{codes}"
         n, pairs = stored.check(self._codes, ("U8",), (None, None)).shape
         super().__init__(stored, f"{layer}.weight", BY_NAME["E2M1_G16"], (n, pairs * 2), self._codes)
@@ -44,7 +44,7 @@ class Nvfp4(QuantizedTensor):
         return e2m1_blocks(codes, scale / self._whole if self._divisor else scale * self._whole)
 
 
-def _one_number(stored: Stored, name: str) -> np.float32:
+def _one_number(stored: RawTensorReader, name: str) -> np.float32:
     stored.check(name, ("F32",), stored.tensors[name].shape if name in stored else (1,))
     values = stored.finite(name, stored.whole(name)).reshape(-1)
     if values.size != 1 or values[0] <= 0:

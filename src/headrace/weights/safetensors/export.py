@@ -15,7 +15,7 @@ from msgspec import Struct
 from headrace.errors import UnsupportedModel
 from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.quant_types import BY_NAME, dequantize
-from headrace.weights.quant_types.blocks import Bytes, Floats
+from headrace.weights.quant_types.block_type import Bytes, Floats
 from headrace.weights.quantize import quantize, symmetric_bf16
 from headrace.weights.safetensors.reader import READABLE
 from headrace.weights.tensor_output import Converter, TensorOutput, float_rows

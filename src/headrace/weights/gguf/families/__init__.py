@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from headrace.errors import UnsupportedModel
 from headrace.weights.gguf.architecture import Architecture
-from headrace.weights.gguf.keys import MetadataKeys
+from headrace.weights.gguf.metadata_keys import MetadataKeys
 from headrace.weights.gguf.reader import corrupt_metadata
 
 
@@ -29,7 +29,7 @@ def architecture_of(metadata: Mapping[str, object], file: str) -> Architecture:
         raise corrupt_metadata(file, "general.architecture", name, "the name of an architecture")
     variants = [known for known in _ALL if known.name == name]
     if not variants:
-        names = list(dict.fromkeys(known.name for known in _ALL))
+        names = sorted({known.name for known in _ALL})
         nearest = difflib.get_close_matches(name[:60], names, 1, cutoff=0)[0]
         raise UnsupportedModel(
             f"{file} holds the architecture {name[:60]!r}, which is not supported as GGUF; the nearest that "
@@ -44,6 +44,6 @@ def by_model_type(model_type: str) -> Architecture:
     """The architecture whose GGUF files stand for a `model_type`; UnsupportedModel where there is none."""
     if model_type not in _MODEL_TYPES:
         raise UnsupportedModel(
-            f"model_type {model_type!r} has no GGUF architecture here; known: {', '.join(_MODEL_TYPES)}"
+            f"model_type {model_type!r} has no GGUF architecture; known: {', '.join(sorted(_MODEL_TYPES))}"
         )
     return _MODEL_TYPES[model_type]

@@ -7,7 +7,7 @@ from typing import cast
 from headrace.errors import UnsupportedModel
 from headrace.weights.config_json import Config, boolean, find, integer, number
 from headrace.weights.gguf.architecture import EXPERTS, MLP, PRE_NORMS, TOP, Architecture, ConfigField
-from headrace.weights.gguf.keys import MetadataKeys
+from headrace.weights.gguf.metadata_keys import MetadataKeys
 
 _SIGMOID = 2  # llama.cpp's number of the function that routes
 _LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"

@@ -16,7 +16,7 @@ from headrace.weights.gguf.architecture import (
     ConfigField,
     TensorTransform,
 )
-from headrace.weights.gguf.keys import MetadataKeys
+from headrace.weights.gguf.metadata_keys import MetadataKeys
 from headrace.weights.gguf.rope_keys import scaling_keys
 
 _BLOCK = (

@@ -15,7 +15,7 @@ from headrace.weights.gguf.architecture import (
     Architecture,
     ConfigField,
 )
-from headrace.weights.gguf.keys import MetadataKeys
+from headrace.weights.gguf.metadata_keys import MetadataKeys
 from headrace.weights.row_order import RowOrder
 
 

@@ -18,7 +18,7 @@ from headrace.weights.gguf.architecture import (
     ConfigField,
     no_fields,
 )
-from headrace.weights.gguf.keys import MetadataKeys
+from headrace.weights.gguf.metadata_keys import MetadataKeys
 from headrace.weights.row_order import RowOrder
 
 _ROTATES_NOT = 4  # of SmolLM3 every fourth layer, which its files do not say

@@ -15,7 +15,7 @@ from headrace.weights.gguf.architecture import (
     ShapeTransform,
     TensorTransform,
 )
-from headrace.weights.gguf.keys import MetadataKeys
+from headrace.weights.gguf.metadata_keys import MetadataKeys
 
 
 def _read(keys: MetadataKeys, fields: Config) -> Config:

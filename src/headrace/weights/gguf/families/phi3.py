@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.weights.config_json import Config, integer
 from headrace.weights.gguf.architecture import PRE_NORMS, SLIDING_WINDOW, TOP, Architecture
-from headrace.weights.gguf.keys import MetadataKeys
+from headrace.weights.gguf.metadata_keys import MetadataKeys
 
 _ORIGINAL = "rope.scaling.original_context_length"
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from headrace.errors import UnsupportedModel
 from headrace.weights.config_json import Config, boolean, integer
 from headrace.weights.gguf.architecture import EXPERTS, HEAD_NORMS, LLAMA, TOP, Architecture, ConfigField
-from headrace.weights.gguf.keys import MetadataKeys
+from headrace.weights.gguf.metadata_keys import MetadataKeys
 
 
 def _write(config: Config) -> dict[str, object]:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile
 from headrace.weights.config_json import Config
-from headrace.weights.quant_types.blocks import Floats
-from headrace.weights.quant_types.scaled import E4M3
+from headrace.weights.quant_types.block_type import Floats
+from headrace.weights.quant_types.float_scales import E4M3
 from headrace.weights.tensor_file import TensorInfo
 
 Shape = tuple[int | None, ...]
@@ -47,7 +47,7 @@ class RawTensors(Protocol):
         ...
 
 
-class Stored:
+class RawTensorReader:
     """Reads arrays of any element type that a scheme uses; nothing of them is trusted before `check`."""
 
     def __init__(self, raw: RawTensors) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.weights.quant_types.blocks import BlockType, Bytes, Floats
+from headrace.weights.quant_types.block_type import BlockType, Bytes, Floats
 
 
 def _f32(blocks: Bytes) -> Floats:

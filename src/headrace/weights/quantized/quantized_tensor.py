@@ -10,8 +10,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
-from headrace.weights.quant_types.blocks import BlockType, Bytes, Floats
-from headrace.weights.quantized.stored_parts import FLOATS, Stored
+from headrace.weights.quant_types.block_type import BlockType, Bytes, Floats
+from headrace.weights.quantized.raw_tensors import FLOATS, RawTensorReader
 from headrace.weights.tensor_file import TensorInfo
 
 Ints = NDArray[np.int32]
@@ -25,7 +25,9 @@ class QuantizedTensor(ABC):
 
     order: Ints | None = None
 
-    def __init__(self, stored: Stored, name: str, type: BlockType, shape: tuple[int, int], main: str) -> None:
+    def __init__(
+        self, stored: RawTensorReader, name: str, type: BlockType, shape: tuple[int, int], main: str
+    ) -> None:
         """`main` is the stored tensor that holds the codes. UnsupportedModel for rows of no whole blocks."""
         n, k = shape
         if k % type.block_size:
@@ -50,7 +52,7 @@ class InputGroups(Struct, frozen=True, eq=False):
     order: Ints | None
 
 
-def read_groups(stored: Stored, name: str, k: int, groups: int) -> InputGroups:
+def read_groups(stored: RawTensorReader, name: str, k: int, groups: int) -> InputGroups:
     """From a stored index, the group of each input (`desc_act` of GPTQ). CorruptFile for groups that are not
     there, UnsupportedModel for some whose size is no multiple of 32."""
     stored.check(name, ("I32",), (k,))
@@ -85,7 +87,7 @@ def _uneven(name: str, size: int) -> UnsupportedModel:
 class ScaleGrid(Struct, frozen=True, eq=False):
     """Scales [rows, columns] of a matrix: each is for `height` outputs times `width` inputs."""
 
-    stored: Stored
+    stored: RawTensorReader
     name: str
     height: int
     width: int
@@ -105,7 +107,7 @@ class ScaleGrid(Struct, frozen=True, eq=False):
 
 
 def read_grid(
-    stored: Stored, name: str, n: int, k: int, size: int, block: tuple[int, int] | None = None
+    stored: RawTensorReader, name: str, n: int, k: int, size: int, block: tuple[int, int] | None = None
 ) -> ScaleGrid:
     """How the scales of a tensor [n, k] are laid out, from their shape: one, one per output, `block`, or
     groups of inputs that are multiples of `size`. CorruptFile for any other shape."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.weights.quant_types.blocks import Bytes, Floats
+from headrace.weights.quant_types.block_type import Bytes, Floats
 
 
 def u4_blocks(codes: Bytes, scale: Floats, zero: Bytes) -> Bytes:
