@@ -91,7 +91,7 @@ def raw(server: Running, data: bytes) -> bytes:
 
 @contextmanager
 def running_server(model: Any, **flags: Any) -> Iterator[Running]:
-    settings: Settings = load_settings({"port": 0, "drain_s": 5, **flags}, environ={}, folders=[])
+    settings: Settings = load_settings({"port": 0, "shutdown_timeout": 5, **flags}, environ={}, folders=[])
     listener = bind(settings)
     port = listener.getsockname()[1]
     server = Server(create_app(model, settings), settings, lambda: None)

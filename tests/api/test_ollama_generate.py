@@ -116,7 +116,7 @@ def test_limits_of_the_answer(server: Running, options: dict[str, int], max_toke
     ("options", "said"),
     [
         ({"temprature": 1}, "did you mean 'temperature'"),
-        ({"num_ctx": CONTEXT_LENGTH + 1}, "larger --context"),
+        ({"num_ctx": CONTEXT_LENGTH + 1}, "larger --max-model-len"),
         ({"num_ctx": 22}, "num_ctx is 22"),
         ({"num_ctx": 0}, "num_ctx is 0"),
         ({"num_predict": 0}, "num_predict is 0"),

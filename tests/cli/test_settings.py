@@ -26,27 +26,27 @@ def test_precedence_of_flags_variables_and_files(tmp_path: Path) -> None:
         environ={"HEADRACE_PORT": "2", "HEADRACE_THREADS": "2"},
         folders=[near, far],
     )
-    assert (settings.port, settings.threads, settings.max_sequences, settings.token_budget) == (1, 2, 3, 4)
+    assert (settings.port, settings.threads, settings.max_num_seqs, settings.max_batch_tokens) == (1, 2, 3, 4)
     assert settings.host == "127.0.0.1"
 
 
 def test_every_setting_parses_from_text_as_from_toml(tmp_path: Path) -> None:
     text = {
-        "HEADRACE_KV_MEMORY": "1.5GiB",
+        "HEADRACE_KV_CACHE_MEMORY": "1.5GiB",
         "HEADRACE_OFFLINE": "yes",
         "HEADRACE_API_KEY": "a, b",
         "HEADRACE_CACHE_DIR": "/x",
-        "HEADRACE_DRAIN_S": "2.5",
-        "HEADRACE_WEIGHTS": "int4",
+        "HEADRACE_SHUTDOWN_TIMEOUT": "2.5",
+        "HEADRACE_QUANTIZATION": "int4",
     }
     folder = write(
         tmp_path,
-        'kv_memory = 1610612736\noffline = true\napi_key = ["a", "b"]\ncache_dir = "/x"\n'
-        'drain_s = 2.5\nweights = "int4"\n',
+        'kv_cache_memory = 1610612736\noffline = true\napi_key = ["a", "b"]\ncache_dir = "/x"\n'
+        'shutdown_timeout = 2.5\nweights = "int4"\n',
     )
     from_text = load_settings(environ=text, folders=[])
     assert from_text == load_settings(environ={}, folders=[folder])
-    assert from_text.kv_memory == 3 * 2**29
+    assert from_text.kv_cache_memory == 3 * 2**29
     assert from_text.api_key == ("a", "b")
     assert from_text.cache_dir == Path("/x")
 
@@ -57,10 +57,10 @@ def test_every_setting_parses_from_text_as_from_toml(tmp_path: Path) -> None:
         ({"HEADRACE_PROT": "1"}, "unknown environment variable HEADRACE_PROT: did you mean 'HEADRACE_PORT'"),
         ({"HEADRACE_PORT": "x"}, "HEADRACE_PORT is 'x', which is not an integer from 0 to 65,535"),
         ({"HEADRACE_PORT": "70000"}, "HEADRACE_PORT is '70000'"),
-        ({"HEADRACE_WEIGHTS": "int3"}, "one of auto, keep, bf16, int8, int4"),
+        ({"HEADRACE_QUANTIZATION": "int3"}, "one of auto, keep, bf16, int8, int4"),
         ({"HEADRACE_OFFLINE": "maybe"}, "true or false"),
-        ({"HEADRACE_KV_MEMORY": "lots"}, "a size such as 4GiB"),
-        ({"HEADRACE_DRAIN_S": "nan"}, "a number of seconds"),
+        ({"HEADRACE_KV_CACHE_MEMORY": "lots"}, "a size such as 4GiB"),
+        ({"HEADRACE_SHUTDOWN_TIMEOUT": "nan"}, "a number of seconds"),
     ],
 )
 def test_invalid_variables_are_named(environ: dict[str, str], message: str) -> None:

@@ -221,7 +221,7 @@ class Service:
                 reason="draining",
             )
         self.check_started()
-        most, tokens = self.settings.max_requests, self.settings.max_queued_tokens
+        most, tokens = self.settings.max_concurrent_requests, self.settings.max_queued_tokens
         if self.open_calls >= most:
             raise Overloaded(f"{most:,} requests are under way, as many as are allowed: try again later")
         if self.queued_tokens >= tokens:

@@ -14,39 +14,39 @@ from headrace.errors import InvalidRequest, UsageError
 from headrace.sampling.params import SamplingParams
 
 MODEL_SETTINGS = (
-    "weights",
-    "context",
+    "quantization",
+    "max_model_len",
     "threads",
-    "max_sequences",
-    "token_budget",
-    "kv_dtype",
-    "kv_memory",
-    "executor",
-    "speculation",
-    "draft_model",
-    "draft_layers",
+    "max_num_seqs",
+    "max_batch_tokens",
+    "kv_cache_dtype",
+    "kv_cache_memory",
+    "backend",
+    "speculative",
+    "speculative_model",
+    "speculative_layers",
     "cache_dir",
     "offline",
 )
 SERVER_SETTINGS = (
     "memory",
     "keep_alive",
-    "load_wait_s",
-    "on_demand",
+    "load_timeout",
+    "load_on_demand",
     "host",
     "port",
     "api_key",
-    "requests_per_minute",
-    "tokens_per_minute",
-    "concurrency",
-    "max_requests",
+    "key_rpm",
+    "key_tpm",
+    "key_max_concurrency",
+    "max_concurrent_requests",
     "max_queued_tokens",
     "log_requests",
     "log_content",
     "allowed_hosts",
     "cors_origins",
     "tool_format",
-    "drain_s",
+    "shutdown_timeout",
     "store",
 )
 
@@ -104,9 +104,9 @@ def _setting_flag(name: str) -> Flag:
     setting = SETTINGS[name]
     help = f"{setting.help} [default: {setting.shown_default}]"
     if isinstance(setting.default, bool):
-        return Flag(name, bool, typer.Option(setting.flag, help=help, show_default=False))
+        return Flag(name, bool, typer.Option(setting.flag, *setting.aliases, help=help, show_default=False))
     metavar = setting.type_name if setting.choices else setting.type_name.upper()
-    option = typer.Option(setting.flag, help=help, metavar=metavar, show_default=False)
+    option = typer.Option(setting.flag, *setting.aliases, help=help, metavar=metavar, show_default=False)
     return Flag(name, str, option)
 
 

@@ -33,7 +33,7 @@ headrace. A single argument is MODEL when it is an existing folder, OWNER/NAME, 
 \b
 Examples:
   headrace run "It was a dark and stormy night" --raw --max-tokens 80
-  headrace run ./my-model "What is a headrace?" --weights int4
+  headrace run ./my-model "What is a headrace?" --quantization int4
   cat letter.txt | headrace run ./my-model - --system "Summarize in one sentence."
   headrace run ./my-model
 """

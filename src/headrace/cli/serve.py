@@ -19,13 +19,13 @@ While the first model loads, requests get 503 with Retry-After. Other models, in
 headrace.toml, load on first use, within --memory. Each model runs in its own process and is restarted if it
 crashes.
 
-Stops on Ctrl-C or SIGTERM: in-flight requests get --drain-s seconds to finish; a second signal exits
+Stops on Ctrl-C or SIGTERM: in-flight requests get --shutdown-timeout seconds to finish; a second signal exits
 immediately. SIGHUP reloads settings without interrupting requests.
 
 \b
 Examples:
   headrace serve
-  headrace serve ./my-model --port 9000 --weights int8
+  headrace serve ./my-model --port 9000 --quantization int8
   headrace serve ./my-model ./my-other-model --memory 8GiB --keep-alive 600
   HEADRACE_API_KEY=secret headrace serve Qwen/Qwen3-0.6B --host 0.0.0.0
 """

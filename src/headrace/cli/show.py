@@ -27,7 +27,7 @@ machine's measured limits permit.
 \b
 Examples:
   headrace show
-  headrace show ./my-model --weights int4 --context 4096
+  headrace show ./my-model --quantization int4 --max-model-len 4096
   headrace show mini --card
 """
 

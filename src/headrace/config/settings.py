@@ -45,15 +45,17 @@ class Setting:
     choices: tuple[str, ...]
     help: str
     parse: Callable[[object], object]
+    aliases: tuple[str, ...] = ()
+    """Further flags, those of other servers."""
 
     @property
     def flag(self) -> str:
-        """The command-line option, e.g. `--kv-dtype`."""
+        """The command-line option, e.g. `--kv-cache-dtype`."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """The environment variable, e.g. `HEADRACE_KV_DTYPE`."""
+        """The environment variable, e.g. `HEADRACE_KV_CACHE_DTYPE`."""
         return PREFIX + self.name.upper()
 
 
@@ -65,14 +67,15 @@ def _setting(
     *,
     shown_default: str | None = None,
     choices: tuple[str, ...] = (),
+    aliases: tuple[str, ...] = (),
 ) -> Any:
-    row = {"parse": parse, "type_name": type_name, "help": help, "choices": choices}
+    row = {"parse": parse, "type_name": type_name, "help": help, "choices": choices, "aliases": aliases}
     row["shown_default"] = str(default) if shown_default is None else shown_default
     return field(default=default, metadata=row)
 
 
-def _one_of(default: str, help: str, *choices: str) -> Any:
-    return _setting(default, one_of(*choices), "|".join(choices), help, choices=choices)
+def _one_of(default: str, help: str, *choices: str, aliases: tuple[str, ...] = ()) -> Any:
+    return _setting(default, one_of(*choices), "|".join(choices), help, choices=choices, aliases=aliases)
 
 
 def default_cache_dir() -> Path:
@@ -91,7 +94,7 @@ def default_store() -> Path:
 class Settings:
     """Every setting, typed and checked. Make one with `load_settings`."""
 
-    weights: str = _one_of(
+    quantization: str = _one_of(
         "auto",
         "weight format to run in; auto and keep: as stored (the shipped mini: int8); others quantize on load",
         "auto",
@@ -99,48 +102,60 @@ class Settings:
         "bf16",
         "int8",
         "int4",
+        aliases=("--dtype",),
     )
-    kv_dtype: str = _one_of("auto", "type of the keys and values kept in memory", "auto", "f32", "bf16")
-    context: int | None = _setting(
-        None, an_integer(1), "tokens", "context length in tokens", shown_default="the model's limit"
+    kv_cache_dtype: str = _one_of("auto", "type of the keys and values kept in memory", "auto", "f32", "bf16")
+    max_model_len: int | None = _setting(
+        None,
+        an_integer(1),
+        "tokens",
+        "context length in tokens",
+        shown_default="the model's limit",
+        aliases=("--ctx-size",),
     )
     threads: int | None = _setting(
         None, an_integer(1, 1024), "count", "compute threads", shown_default="the cores it may use"
     )
-    max_sequences: int = _setting(32, an_integer(1, 4096), "count", "sequences computed at the same time")
-    token_budget: int = _setting(512, an_integer(1, 2**20), "tokens", "most tokens computed in one step")
-    kv_memory: int | None = _setting(
+    max_num_seqs: int = _setting(32, an_integer(1, 4096), "count", "sequences computed at the same time")
+    max_batch_tokens: int = _setting(
+        512,
+        an_integer(1, 2**20),
+        "tokens",
+        "most tokens computed in one step",
+        aliases=("--max-num-batched-tokens",),
+    )
+    kv_cache_memory: int | None = _setting(
         None,
         a_size,
         "size",
         "memory for keys and values, e.g. 4GiB",
         shown_default="planned from free memory",
     )
-    executor: str = _one_of(
+    backend: str = _one_of(
         "native",
         "what runs the model: C++ kernels, the NumPy definition, torch",
         "native",
-        "reference",
+        "numpy",
         "torch",
     )
-    speculation: str = _one_of(
+    speculative: str = _one_of(
         "auto",
-        "guess tokens and check several in one step where that pays; never changes them",
+        "draft tokens and verify several in one step where that pays; never changes them",
         "auto",
         "off",
     )
-    draft_model: str | None = _setting(
+    speculative_model: str | None = _setting(
         None,
         a_text,
         "model",
-        "small model with the same tokenizer that guesses tokens, as nano does for mini",
+        "small model with the same tokenizer that drafts tokens, as nano does for mini",
         shown_default="none",
     )
-    draft_layers: int | None = _setting(
+    speculative_layers: int | None = _setting(
         None,
         an_integer(1),
         "count",
-        "first layers of the model itself that guess tokens",
+        "first layers of the model itself that draft tokens",
         shown_default="none",
     )
     cache_dir: Path | None = _setting(
@@ -166,10 +181,10 @@ class Settings:
         "time after which an unused model is unloaded; never: only where another needs the memory",
         shown_default="never",
     )
-    load_wait_s: float = _setting(
+    load_timeout: float = _setting(
         60.0, seconds, "seconds", "time that a request waits for its model to load; then it gets 503"
     )
-    on_demand: bool = _setting(
+    load_on_demand: bool = _setting(
         False,
         a_switch,
         "true|false",
@@ -187,21 +202,21 @@ class Settings:
         "keys that clients must send; several are separated by commas",
         shown_default="none",
     )
-    requests_per_minute: int | None = _setting(
+    key_rpm: int | None = _setting(
         None, an_integer(1), "count", "requests that each key may make in a minute", shown_default="no limit"
     )
-    tokens_per_minute: int | None = _setting(
+    key_tpm: int | None = _setting(
         None,
         an_integer(1),
         "tokens",
         "tokens, of prompts and answers, that each key may use in a minute",
         shown_default="no limit",
     )
-    concurrency: int | None = _setting(
+    key_max_concurrency: int | None = _setting(
         None, an_integer(1), "count", "requests of each key at the same time", shown_default="no limit"
     )
-    max_requests: int = _setting(
-        2048, an_integer(1), "count", "requests under way, running or queued; more get 503"
+    max_concurrent_requests: int = _setting(
+        2048, an_integer(1), "count", "maximum in-flight requests, running or queued; more get 503"
     )
     max_queued_tokens: int = _setting(
         2**22,
@@ -236,11 +251,11 @@ class Settings:
         "syntax of tool calls, e.g. hermes",
         shown_default="told by the chat template",
     )
-    drain_s: float = _setting(
+    shutdown_timeout: float = _setting(
         30.0,
         seconds,
         "seconds",
-        "time that requests under way get to finish when the server is told to stop",
+        "time that in-flight requests get to finish when the server stops",
     )
 
     @property

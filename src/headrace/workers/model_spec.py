@@ -26,17 +26,17 @@ from headrace.loading.text_assets import served_name
 from headrace.weights.hub.bundled import BUNDLED_DEFAULT
 
 OF_A_MODEL = (
-    "weights",
-    "context",
+    "quantization",
+    "max_model_len",
     "threads",
-    "max_sequences",
-    "token_budget",
-    "kv_dtype",
-    "kv_memory",
-    "executor",
-    "speculation",
-    "draft_model",
-    "draft_layers",
+    "max_num_seqs",
+    "max_batch_tokens",
+    "kv_cache_dtype",
+    "kv_cache_memory",
+    "backend",
+    "speculative",
+    "speculative_model",
+    "speculative_layers",
     "keep_alive",
 )
 """Settings that a model's own table may have."""

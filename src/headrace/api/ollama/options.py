@@ -102,7 +102,7 @@ class Options(RequestBody):
         if not 1 <= limit <= context_length:
             raise InvalidRequest(
                 f"num_ctx is {limit:,}, the model is loaded with a context of {context_length:,} "
-                f"tokens: send at most that, or start the server with a larger --context",
+                f"tokens: send at most that, or start the server with a larger --max-model-len",
                 param="num_ctx",
             )
         if self.num_ctx is not None and prompt_tokens >= limit:
