@@ -23,8 +23,9 @@ from headrace.bench.engine import StepReport, bench_step
 from headrace.bench.profile import StepProfile, bench_profile
 from headrace.bench.summary import Summary
 from headrace.bench.workload import Workload
+from headrace.config.model_settings import Quantization
 from headrace.errors import HeadraceError
-from headrace.loading.options import EngineOptions, Quantization
+from headrace.loading.options import EngineOptions
 
 COLD_S = {"A": 0.6, "B": 1.0}
 EXTRA_BYTES = 150e6  # allowed resident memory besides packed weights, keys and values

@@ -31,7 +31,7 @@ from stepper import NullExecutor, Round, StepEngine
 from headrace import _native
 from headrace.api.app import create_app
 from headrace.api.http.server import Server, bind
-from headrace.config.settings import load_settings
+from headrace.config.sources import load_settings
 from headrace.engine.engine import Engine, EngineLimits
 from headrace.executors.executor import ExecutorLimits
 from headrace.kv.pages import PAGE_TOKENS

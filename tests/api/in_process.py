@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from headrace.api.app import create_app
 from headrace.api.http.server import Server, bind
 from headrace.chat.templates.chat_template import ChatTemplate
-from headrace.config.settings import Settings, load_settings
+from headrace.config.settings import Settings
+from headrace.config.sources import load_settings
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 

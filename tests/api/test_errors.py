@@ -15,7 +15,7 @@ from headrace.api.http.call_context import CallContext
 from headrace.api.http.errors import ClientGone
 from headrace.api.http.rate_limits import ApiKeyUsage
 from headrace.api.http.request_body import read_body
-from headrace.config.settings import load_settings
+from headrace.config.sources import load_settings
 from headrace.errors import (
     ContextLengthExceeded,
     EngineStopped,

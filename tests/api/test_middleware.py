@@ -14,7 +14,7 @@ from in_process import Running, raw
 import headrace.api.http.bounded_protocol
 import headrace.api.http.event_stream
 from headrace.api.http.middleware import exposed
-from headrace.config.settings import load_settings
+from headrace.config.sources import load_settings
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 

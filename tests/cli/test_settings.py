@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import json
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
-from headrace.cli.flags import MODEL_SETTINGS, SERVER_SETTINGS
-from headrace.config.settings import SETTINGS, Settings, load_settings, settings_table
+from headrace.cli.main import build
+from headrace.config.settings import SETTINGS, Settings, settings_table
+from headrace.config.sources import load_settings
 from headrace.errors import UsageError
+from headrace.loading.options import EngineOptions
 
 
 def write(folder: Path, text: str) -> Path:
@@ -98,8 +102,23 @@ def test_variables_of_tests_and_kernels_are_known() -> None:
 
 
 def test_every_setting_is_described_and_is_a_flag_of_a_command() -> None:
-    assert list(SETTINGS) == [field.name for field in fields(Settings)]
-    assert set(SETTINGS) == {*MODEL_SETTINGS, *SERVER_SETTINGS}
+    assert list(SETTINGS) == list(Settings.__struct_fields__)
+    serve = get_command(build(["serve"])).commands["serve"]  # type: ignore[attr-defined]
+    flags = {flag for parameter in serve.params for flag in parameter.opts}
     for setting in SETTINGS.values():
         assert setting.help
-        assert f"`{setting.flag}` | `{setting.variable}` | `{setting.name}`" in settings_table()
+        assert {setting.flag, *setting.aliases} <= flags
+        assert setting.scopes[0] == "server"
+        assert f"`{setting.variable}` | `{setting.name}` |" in settings_table()
+
+
+def test_what_a_model_has_of_its_own_is_an_engine_option() -> None:
+    own = {name for name, setting in SETTINGS.items() if "model" in setting.scopes}
+    assert own - {"keep_alive"} < set(EngineOptions.__struct_fields__)
+
+
+def test_the_flags_of_other_servers() -> None:
+    words = ["--ctx-size", "64", "--max-num-batched-tokens", "128", "--dtype", "int8", "--json"]
+    shown = CliRunner().invoke(build(["show"]), ["show", *words])
+    assert shown.exit_code == 0
+    assert json.loads(shown.stdout)["plan"]["context"] == 64

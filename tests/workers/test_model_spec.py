@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.config.settings import Settings, load_settings
+from headrace.config.settings import Settings
+from headrace.config.sources import load_settings
 from headrace.errors import UsageError
 from headrace.workers.model_spec import ModelSpec, read_specs
 

@@ -9,46 +9,10 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from msgspec import Struct
 
-from headrace.config.settings import SETTINGS, Settings, load_settings
+from headrace.config.settings import SETTINGS, Settings
+from headrace.config.sources import load_settings
 from headrace.errors import InvalidRequest, UsageError
 from headrace.sampling.params import SamplingParams
-
-MODEL_SETTINGS = (
-    "quantization",
-    "max_model_len",
-    "threads",
-    "max_num_seqs",
-    "max_batch_tokens",
-    "kv_cache_dtype",
-    "kv_cache_memory",
-    "backend",
-    "speculative",
-    "speculative_model",
-    "speculative_layers",
-    "cache_dir",
-    "offline",
-)
-SERVER_SETTINGS = (
-    "memory",
-    "keep_alive",
-    "load_timeout",
-    "load_on_demand",
-    "host",
-    "port",
-    "api_key",
-    "key_rpm",
-    "key_tpm",
-    "key_max_concurrency",
-    "max_concurrent_requests",
-    "max_queued_tokens",
-    "log_requests",
-    "log_content",
-    "allowed_hosts",
-    "cors_origins",
-    "tool_format",
-    "shutdown_timeout",
-    "store",
-)
 
 
 class Flag(Struct, frozen=True):
@@ -105,7 +69,8 @@ def _setting_flag(name: str) -> Flag:
     help = f"{setting.help} [default: {setting.shown_default}]"
     if isinstance(setting.default, bool):
         return Flag(name, bool, typer.Option(setting.flag, *setting.aliases, help=help, show_default=False))
-    metavar = setting.type_name if setting.choices else setting.type_name.upper()
+    shown = setting.values.shown
+    metavar = shown if setting.values.choices else shown.upper()
     option = typer.Option(setting.flag, *setting.aliases, help=help, metavar=metavar, show_default=False)
     return Flag(name, str, option)
 

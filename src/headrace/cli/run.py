@@ -12,10 +12,10 @@ from headrace.chat.messages import Message
 from headrace.chat.templates.chat_template import missing_template
 from headrace.cli.answer_printer import events, statistics
 from headrace.cli.chat import chat
-from headrace.cli.flags import MODEL_SETTINGS, takes_sampling, takes_settings
+from headrace.cli.flags import takes_sampling, takes_settings
 from headrace.cli.load_progress import loaded, names_a_model
 from headrace.cli.terminal import JsonFlag, note, print_json
-from headrace.config.settings import Settings
+from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.engine.client import LoadedModel
 from headrace.engine.request import ChoiceFinished, Delta, EngineRequest, RequestFinished
 from headrace.errors import UsageError

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.flags import MODEL_SETTINGS, SERVER_SETTINGS, takes_settings_again
-from headrace.config.settings import Settings
+from headrace.cli.flags import takes_settings_again
+from headrace.config.settings import SETTINGS, Settings
 from headrace.workers.spawn import spawn
 
 HELP = """Serve models over HTTP with an OpenAI-compatible API; /docs describes all endpoints.
@@ -31,7 +31,7 @@ Examples:
 """
 
 
-@takes_settings_again(*SERVER_SETTINGS, *MODEL_SETTINGS)
+@takes_settings_again(*SETTINGS)
 def command(
     models: Annotated[list[str] | None, typer.Argument(help="Folders, OWNER/NAME or bundled models.")] = None,
     *,

@@ -9,9 +9,9 @@ from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from headrace.cli.fetching import fetch
-from headrace.cli.flags import MODEL_SETTINGS, takes_settings
+from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, print_table, size
-from headrace.config.settings import Settings
+from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.errors import UsageError
 from headrace.loading.describe import ModelFacts, describe
 from headrace.loading.model_card import about, card

@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
-
-from headrace.config.settings import Settings
+from headrace.config.model_settings import ModelSettings
+from headrace.config.setting import Setting, table_of
+from headrace.config.settings import MODEL_SETTINGS, Settings
+from headrace.config.values import SIZE, one_of
 from headrace.errors import UsageError
 
-Quantization = Literal["auto", "keep", "bf16", "int8", "int4"]
-KvCacheDtype = Literal["auto", "f32", "bf16"]
-Backend = Literal["native", "numpy", "torch"]
 PoolingName = Literal["auto", "mean", "cls", "last", "none"]
-Speculative = Literal["auto", "off"]
 
 NO_DRAFT = "none"  # instead of the name of a draft model
-MAX_THREADS = 1024  # as the native pool
-
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "quantization": ("auto", "keep", "bf16", "int8", "int4"),
-    "kv_cache_dtype": ("auto", "f32", "bf16"),
-    "backend": ("native", "numpy", "torch"),
-    "pooling": ("auto", "mean", "cls", "last", "none"),
-    "speculative": ("auto", "off"),
-}
-_COUNTS = (
-    "max_model_len",
-    "threads",
-    "max_num_seqs",
-    "max_batch_tokens",
-    "kv_cache_memory",
-    "memory_bytes",
-    "speculative_layers",
-)
 
 
-class EngineOptions(Struct, frozen=True, kw_only=True):
+class EngineOptions(ModelSettings, frozen=True, kw_only=True):
     """`quantization` "keep" stays with the checkpoint's type; so does "auto", but for a shipped model that
     runs in another one. `kv_cache_dtype` "auto" is f32 for f32 weights, else bf16.
 
@@ -53,35 +31,16 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     (`speculative_layers`); `speculative_model` "none" leaves out the one that ships for `mini`.
     """
 
-    quantization: Quantization = "auto"
-    kv_cache_dtype: KvCacheDtype = "auto"
-    max_model_len: int | None = None
-    threads: int | None = None
-    max_num_seqs: int = 32
-    max_batch_tokens: int = 512
-    kv_cache_memory: int | None = None
-    memory_bytes: int | None = None
-    backend: Backend = "native"
-    pooling: PoolingName = "auto"
-    cache_dir: Path | None = None
-    offline: bool = False
-    speculative: Speculative = "auto"
-    speculative_model: str | None = None
-    speculative_layers: int | None = None
+    memory_bytes: Annotated[int | None, Setting(help="most memory that the process may use", values=SIZE)] = (
+        None
+    )
+    pooling: Annotated[
+        PoolingName, Setting(help="how an encoder makes one vector of a text", values=one_of(PoolingName))
+    ] = "auto"
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in choices:
-                raise UsageError(f"{name} is '{value}', it must be one of {', '.join(choices)}", param=name)
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise UsageError(f"{name} is {value!r}, it must be a whole number, at least 1", param=name)
-        if self.threads is not None and self.threads > MAX_THREADS:
-            raise UsageError(
-                f"threads is {self.threads:,}, at most {MAX_THREADS:,} are used", param="threads"
-            )
+        for name, setting in OPTIONS.items():
+            setting.check(getattr(self, name))
         self._check_drafts()
         if self.max_batch_tokens < self.max_num_seqs:
             raise UsageError(
@@ -116,20 +75,12 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             )
 
 
+OPTIONS = table_of(EngineOptions)
+"""Every keyword of `LLM`, which are the settings of a model and those that only Python has."""
+
+
 def engine_options(settings: Settings) -> EngineOptions:
-    """The engine's part of the settings."""
-    return EngineOptions(
-        quantization=settings.quantization,  # type: ignore[arg-type]
-        kv_cache_dtype=settings.kv_cache_dtype,  # type: ignore[arg-type]
-        max_model_len=settings.max_model_len,
-        threads=settings.threads,
-        max_num_seqs=settings.max_num_seqs,
-        max_batch_tokens=settings.max_batch_tokens,
-        kv_cache_memory=settings.kv_cache_memory,
-        backend=settings.backend,  # type: ignore[arg-type]
-        cache_dir=settings.cache_folder,
-        offline=settings.offline,
-        speculative=settings.speculative,  # type: ignore[arg-type]
-        speculative_model=settings.speculative_model,
-        speculative_layers=settings.speculative_layers,
-    )
+    """The model's part of the settings."""
+    values: dict[str, Any] = {name: getattr(settings, name) for name in MODEL_SETTINGS}
+    values["cache_dir"] = settings.cache_folder
+    return EngineOptions(**values)

@@ -22,7 +22,7 @@ from headrace.api.openai.response_format import (
 from headrace.api.openai.schema import ParameterWarning
 from headrace.api.service import get_service
 from headrace.chat.prompt import ChatPrompt
-from headrace.config.settings import nearest
+from headrace.config.names import nearest
 from headrace.engine.request import EngineRequest
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.grammar.constraint import Constraint
