@@ -270,7 +270,7 @@ def test_a_port_in_use_is_wrong_usage(inside: Callable[..., Outcome]) -> None:
 
 def test_ctrl_c_ends_a_streamed_answer_with_130(environment: dict[str, str]) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    arguments = ("--raw", "--backend", "reference", "--ignore-eos", "--max-tokens", "400", "The sea")
+    arguments = ("--raw", "--backend", "numpy", "--ignore-eos", "--max-tokens", "400", "The sea")
     with start(environment, "run", *arguments, **pipes) as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.read(1)
@@ -352,7 +352,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(environment: dict[str, str]
         "novelette",
         "--ignore-eos",
         "--backend",
-        "reference",
+        "numpy",
         "--max-tokens",
         "400",
         "--seed",  # another seed may give only empty lines

@@ -23,8 +23,8 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_precedence_of_flags_variables_and_files(tmp_path: Path) -> None:
-    near = write(tmp_path / "near", "port = 3\nthreads = 3\nmax_sequences = 3\n")
-    far = write(tmp_path / "far", "port = 4\nthreads = 4\nmax_sequences = 4\ntoken_budget = 4\n")
+    near = write(tmp_path / "near", "port = 3\nthreads = 3\nmax_num_seqs = 3\n")
+    far = write(tmp_path / "far", "port = 4\nthreads = 4\nmax_num_seqs = 4\nmax_batch_tokens = 4\n")
     settings = load_settings(
         {"port": "1", "threads": None},
         environ={"HEADRACE_PORT": "2", "HEADRACE_THREADS": "2"},
@@ -46,7 +46,7 @@ def test_every_setting_parses_from_text_as_from_toml(tmp_path: Path) -> None:
     folder = write(
         tmp_path,
         'kv_cache_memory = 1610612736\noffline = true\napi_key = ["a", "b"]\ncache_dir = "/x"\n'
-        'shutdown_timeout = 2.5\nweights = "int4"\n',
+        'shutdown_timeout = 2.5\nquantization = "int4"\n',
     )
     from_text = load_settings(environ=text, folders=[])
     assert from_text == load_settings(environ={}, folders=[folder])
@@ -77,7 +77,7 @@ def test_invalid_variables_are_named(environ: dict[str, str], message: str) -> N
     ("text", "message"),
     [
         ("prot = 1", "unknown setting 'prot': did you mean 'port'?"),
-        ("zzz = 1", "valid are weights, "),
+        ("zzz = 1", "valid are quantization, "),
         ("port = '", "cannot be read"),
         ("port = 1.5", "port is 1.5, which is not an integer"),
         ("port = true", "which is not an integer"),
