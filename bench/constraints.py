@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
-    options = EngineOptions(weights=asked.weights, context=512, max_sequences=asked.sequences)
+    options = EngineOptions(quantization=asked.weights, max_model_len=512, max_num_seqs=asked.sequences)
     checkpoint = RandomCheckpoint(read_config_file(asked.config))
     tokenizer = load_tokenizer(asked.tokenizer)
     model = start(prepare_checkpoint(checkpoint, options, "random", asked.config, tokenizer, None), options)

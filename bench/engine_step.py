@@ -59,7 +59,7 @@ def main() -> None:
     )
     executor = NullExecutor(capacity, tokenizer.vocabulary_size)
     sampler = Sampler(tokenizer.vocabulary_size, _native.Pool(1))
-    limits = EngineLimits(context_length=total, max_sequences=asked.sequences)
+    limits = EngineLimits(context_length=total, max_num_seqs=asked.sequences)
     engine = Engine(executor, sampler, tokenizer, limits)
     ended = threading.Semaphore(0)
 

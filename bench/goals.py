@@ -23,8 +23,9 @@ from headrace.bench.engine import StepReport, bench_step
 from headrace.bench.profile import StepProfile, bench_profile
 from headrace.bench.summary import Summary
 from headrace.bench.workload import Workload
+from headrace.config.model_settings import Quantization
 from headrace.errors import HeadraceError
-from headrace.loading.options import EngineOptions, Weights
+from headrace.loading.options import EngineOptions
 
 COLD_S = {"A": 0.6, "B": 1.0}
 EXTRA_BYTES = 150e6  # allowed resident memory besides packed weights, keys and values
@@ -53,7 +54,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
     name: str
     group: str
-    weights: Weights
+    weights: Quantization
     prompt: int
     generate: int
     batch: int
@@ -137,7 +138,7 @@ def settings(model: str) -> Iterator[Setting]:
             name=f"int4, batch {batch}, 128 + 128", group="int4", weights="int4", prompt=128,
             generate=128, batch=batch, goals=(batched(bound),),
         )  # fmt: skip
-    others: tuple[tuple[Weights, float], ...] = (("int8", 0.75), ("bf16", 0.65))
+    others: tuple[tuple[Quantization, float], ...] = (("int8", 0.75), ("bf16", 0.65))
     for weights, bound in others:
         yield Setting(
             name=f"{weights}, 512 + 128", group=weights, weights=weights, **one,
@@ -174,7 +175,7 @@ def report_model(model: str, config: Path, asked: argparse.Namespace, table: Tab
         for setting in settings(model):
             if setting.group not in asked.only:
                 continue
-            options = EngineOptions(weights=setting.weights, cache_dir=Path(cache))
+            options = EngineOptions(quantization=setting.weights, cache_dir=Path(cache))
             with console.status("") as status:
                 say = lambda text, of=f"{model}, {setting.name}": status.update(f"{of}: {text}")  # noqa: E731
                 report = bench_step(setting.workload(config), options, runs=asked.runs, progress=say)

@@ -15,7 +15,7 @@ PROMPT_TOKENS = 2048
 
 def decoding_step_us(queued: int) -> tuple[float, float]:
     """Median and 99th percentile of a step in microseconds, with `queued` more requests in the queue."""
-    scheduler = Scheduler(page_count=32_768, token_budget=8192, max_sequences=SEQUENCES, ageing_s=10.0)
+    scheduler = Scheduler(page_count=32_768, max_batch_tokens=8192, max_num_seqs=SEQUENCES, ageing_s=10.0)
     for index in range(SEQUENCES + queued):
         prompt = [index * 7 + position for position in range(PROMPT_TOKENS)]
         scheduler.add(

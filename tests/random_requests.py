@@ -77,7 +77,7 @@ def answers_alone(folder: str, requests: list[EngineRequest], **options: Any) ->
     """What each request gives alone, on one thread, token by token."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("headrace.engine.multi_step.MAX_STEPS", 1)
-        model = load_model(folder, EngineOptions(threads=1, max_sequences=1, **options))
+        model = load_model(folder, EngineOptions(threads=1, max_num_seqs=1, **options))
         outcomes = [Running(model.engine, one).finish() for one in requests]
         model.close()
     return outcomes

@@ -69,12 +69,12 @@ def test_stories260k_from_q8_0(tmp_path: Path, shared_data: Path) -> None:
     between the best two tokens at some places."""
     stories = shared_data / "stories260K"
     path = stories_gguf(tmp_path, stories, "Q8_0", embedding="F16")
-    for executor in ("reference", "native"):
-        with LLM(path, executor=executor, weights="keep", kv_dtype="f32") as llm:
+    for executor in ("numpy", "native"):
+        with LLM(path, backend=executor, quantization="keep", kv_cache_dtype="f32") as llm:
             text = llm.generate("", temperature=0.0, max_tokens=200).text
         assert text == (stories / "expected_greedy_200.txt").read_text()
     for weights in ("bf16", "int8", "int4"):
-        with LLM(path, weights=weights) as llm:
+        with LLM(path, quantization=weights) as llm:
             assert llm.generate("Once", temperature=0.0, max_tokens=5).text
 
 

@@ -32,7 +32,7 @@ OPENING = "It was a cold evening, and the old house"
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM("novelette", max_sequences=8) as loaded:
+    with LLM("novelette", max_num_seqs=8) as loaded:
         yield loaded
 
 
@@ -153,14 +153,14 @@ def test_options_of_the_wrong_type(tmp_path: Path) -> None:
         {"threads": "2"},
         {"threads": 1.5},
         {"threads": 5000},
-        {"context": True},
-        {"kv_memory_bytes": "4G"},
+        {"max_model_len": True},
+        {"kv_cache_memory": "4G"},
     ):
         with pytest.raises(UsageError, match=next(iter(options))):
             LLM(**options)
     with pytest.raises(ModelNotFound):
         LLM("")
-    LLM(weights="int8", cache_dir=str(tmp_path / "cache")).close()
+    LLM(quantization="int8", cache_dir=str(tmp_path / "cache")).close()
     assert list((tmp_path / "cache").rglob("*"))
 
 
@@ -187,7 +187,7 @@ def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
 def test_quantized_weights_continue_a_story(llm: LLM, weights: str) -> None:
-    with LLM("novelette", weights=weights) as quantized:
+    with LLM("novelette", quantization=weights) as quantized:
         text = quantized.generate(OPENING, max_tokens=60, temperature=0.0).text
     assert len(text.split()) > 20
     if weights == "bf16":  # the shipped weights' own type

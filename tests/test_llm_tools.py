@@ -25,7 +25,7 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": SCHE
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM("novelette", max_sequences=8) as loaded:
+    with LLM("novelette", max_num_seqs=8) as loaded:
         loaded.model = replace(loaded.model, template=ChatTemplate(TEMPLATE))
         yield loaded
 

@@ -82,7 +82,7 @@ def test_a_model_is_served(tmp_path: Path, name: str) -> None:
         shutil.copy(tiny_model(tmp_path / file) / file, folder / file)
     prompts = ["abc", "the longer prompt of the two", "z"]
     for weights in ("keep", "bf16", "int8", "int4"):
-        with LLM(folder, weights=weights) as llm:
+        with LLM(folder, quantization=weights) as llm:
             alone = [llm.generate(prompt, max_tokens=12, temperature=0.0).text for prompt in prompts]
             together = llm.generate_batch(prompts, max_tokens=12, temperature=0.0)
         assert [answer.text for answer in together] == alone, weights

@@ -28,7 +28,14 @@ def measure(folder: Path, model: str, match: Match, case: Case, threads: int) ->
     repeats while the machine is busy would be an advantage. Raises Failed.
     """
     path = folder / "models" / match.model_file.format(model)
-    words = ["--weights", match.weights, "--threads", str(threads), "--cache-dir", str(folder / "packed")]
+    words = [
+        "--quantization",
+        match.weights,
+        "--threads",
+        str(threads),
+        "--cache-dir",
+        str(folder / "packed"),
+    ]
     words += ["--prompt", str(case.prompt), "--generate", str(case.generate), "--batch", str(case.batch)]
     command = [sys.executable, "-m", "headrace", "bench", "engine", str(path), *words]
     command += ["--runs", "1", "--repeats", "0", "--json", "--offline"]

@@ -60,7 +60,7 @@ class StepEngine:
     """
 
     def __init__(self, text: str, width: int, after_step: Round) -> None:
-        self.limits = EngineLimits(context_length=10**6, max_sequences=width)
+        self.limits = EngineLimits(context_length=10**6, max_num_seqs=width)
         self._delta = Delta(0, text, (300,))
         self._width = width
         self._after_step = after_step

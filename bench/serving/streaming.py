@@ -31,7 +31,7 @@ from stepper import NullExecutor, Round, StepEngine
 from headrace import _native
 from headrace.api.app import create_app
 from headrace.api.http.server import Server, bind
-from headrace.config.settings import load_settings
+from headrace.config.sources import load_settings
 from headrace.engine.engine import Engine, EngineLimits
 from headrace.executors.executor import ExecutorLimits
 from headrace.kv.pages import PAGE_TOKENS
@@ -66,7 +66,7 @@ class Lockstep:
 
 def make_model(kind: str, streams: int, tokens: int, after_step: Round) -> LoadedModel:
     """The bundled model's tokenizer and template, with an engine that computes nothing."""
-    loaded = load_model("novelette", EngineOptions(max_sequences=1, threads=1))
+    loaded = load_model("novelette", EngineOptions(max_num_seqs=1, threads=1))
     loaded.close()
     if kind == "events":
         engine: object = StepEngine(loaded.tokenizer.decode([TOKEN]), streams, after_step)
@@ -81,7 +81,7 @@ def make_model(kind: str, streams: int, tokens: int, after_step: Round) -> Loade
             NullExecutor(capacity, vocabulary, TOKEN, after_step),
             Sampler(vocabulary, _native.Pool(1)),
             loaded.tokenizer,
-            EngineLimits(context_length=total, max_sequences=streams),
+            EngineLimits(context_length=total, max_num_seqs=streams),
         )
     return replace(loaded, engine=engine)
 

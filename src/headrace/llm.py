@@ -91,7 +91,7 @@ class LLM(_Model):
     """A loaded model.
 
     `model` is a folder, a file, a hub name or the name of a bundled model; None loads the default. Options
-    are those of `EngineOptions` (weights, kv_dtype, context, threads, max_sequences, token_budget, ...);
+    are those of `EngineOptions` (quantization, kv_cache_dtype, max_model_len, threads, max_num_seqs, ...);
     packed weights are kept in the user's cache folder unless `cache_dir` says otherwise (None: nowhere).
     Sampling parameters are keywords of each call (those of `SamplingParams`); what is not given comes from
     the model's generation_config.json. One more keyword may say what the output must match: `json_schema` (a

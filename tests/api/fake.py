@@ -114,7 +114,7 @@ class FakeEngine:
         self.held_requests: set[str] = set()  # at any time
         self.cancelled_event = threading.Event()
         self.alive = True
-        self.limits = EngineLimits(context_length=CONTEXT_LENGTH, max_sequences=32)
+        self.limits = EngineLimits(context_length=CONTEXT_LENGTH, max_num_seqs=32)
         self._steps = 0
         self._running: dict[str, _Running] = {}
         self._wake = threading.Condition()

@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from headrace.api.app import create_app
 from headrace.api.http.server import Server, bind
 from headrace.chat.templates.chat_template import ChatTemplate
-from headrace.config.settings import Settings, load_settings
+from headrace.config.settings import Settings
+from headrace.config.sources import load_settings
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 
@@ -91,7 +92,7 @@ def raw(server: Running, data: bytes) -> bytes:
 
 @contextmanager
 def running_server(model: Any, **flags: Any) -> Iterator[Running]:
-    settings: Settings = load_settings({"port": 0, "drain_s": 5, **flags}, environ={}, folders=[])
+    settings: Settings = load_settings({"port": 0, "shutdown_timeout": 5, **flags}, environ={}, folders=[])
     listener = bind(settings)
     port = listener.getsockname()[1]
     server = Server(create_app(model, settings), settings, lambda: None)

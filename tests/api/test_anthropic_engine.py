@@ -24,7 +24,9 @@ TEMPLATE = """{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}{% for m 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    with shipped_model_server(TEMPLATE, max_sequences=8, token_budget=64, context=CONTEXT_LENGTH) as running:
+    with shipped_model_server(
+        TEMPLATE, max_num_seqs=8, max_batch_tokens=64, max_model_len=CONTEXT_LENGTH
+    ) as running:
         yield running
 
 

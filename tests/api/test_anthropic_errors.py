@@ -218,7 +218,7 @@ def test_a_body_that_is_too_large(serve: Serve, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_limits_of_a_key(serve: Serve) -> None:
-    server = serve(FakeModel(), api_key="one", requests_per_minute=1)
+    server = serve(FakeModel(), api_key="one", key_rpm=1)
     client = server.anthropic(api_key="one")
     client.messages.create(**BODY)
     with pytest.raises(anthropic.RateLimitError) as caught:
@@ -228,7 +228,7 @@ def test_limits_of_a_key(serve: Serve) -> None:
 
 
 def test_a_server_that_is_full(serve: Serve) -> None:
-    server = serve(FakeModel(), max_requests=1)
+    server = serve(FakeModel(), max_concurrent_requests=1)
     engine = server.model.engine
     engine.go.clear()
     with (

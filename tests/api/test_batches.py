@@ -198,7 +198,7 @@ def test_pages(start: Serve) -> None:
 
 def test_only_idle_capacity_is_used(start: Serve) -> None:
     model = FakeModel(engine=FakeEngine(pause_s=0.001))
-    server = start(model, max_sequences=8)
+    server = start(model, max_num_seqs=8)
     model.engine.go.clear()
     batch = begin(server, [line(str(n)) for n in range(20)])
     engine = model.engine
@@ -216,7 +216,7 @@ def test_only_idle_capacity_is_used(start: Serve) -> None:
 
 
 def test_lines_wait_while_requests_take_the_room(start: Serve) -> None:
-    server = start(max_sequences=4)
+    server = start(max_num_seqs=4)
     service = server.server._service
     service.gate.open_calls += 2
     batch = begin(server, [line("a")])
@@ -238,7 +238,7 @@ def test_an_overloaded_server_is_tried_again(start: Serve) -> None:
 
 
 def test_a_limit_of_tokens_leaves_half_to_requests(start: Serve) -> None:
-    server = start(tokens_per_minute=1000)
+    server = start(key_tpm=1000)
     batch = begin(server, [line(str(n), max_tokens=400, n=1) for n in range(2)])
     service = server.server._service
     wait_until(lambda: service.metrics.replies[429] > 0)
@@ -250,7 +250,7 @@ def test_a_limit_of_tokens_leaves_half_to_requests(start: Serve) -> None:
 
 
 def test_cancel_keeps_what_has_run(start: Serve) -> None:
-    server = start(max_sequences=4)
+    server = start(max_num_seqs=4)
     engine = server.model.engine
     done = finish(server, begin(server, [line("a")]))
     again = server.openai().batches
@@ -273,7 +273,7 @@ def test_cancel_keeps_what_has_run(start: Serve) -> None:
 
 
 def test_a_batch_whose_time_is_over_has_what_was_done(start: Serve) -> None:
-    server = start(max_sequences=2)
+    server = start(max_num_seqs=2)
     engine = server.model.engine
     engine.go.clear()
     batch = begin(
@@ -293,7 +293,7 @@ def test_a_batch_whose_time_is_over_has_what_was_done(start: Serve) -> None:
 
 def test_the_next_server_goes_on_where_one_stopped(start: Serve) -> None:
     model = FakeModel()
-    first = start(model, max_sequences=4, drain_s=1)
+    first = start(model, max_num_seqs=4, shutdown_timeout=1)
     batch = begin(first, [line(str(n), max_tokens=4) for n in range(10)])
     wait_until(lambda: first.openai().batches.retrieve(batch.id).request_counts.completed >= 2)
     model.engine.go.clear()
@@ -301,7 +301,7 @@ def test_the_next_server_goes_on_where_one_stopped(start: Serve) -> None:
     model.engine.go.set()
     first.thread.join(20)
     ran = len(model.engine.submitted)
-    second = start(FakeModel(engine=FakeEngine("another answer")), max_sequences=4)
+    second = start(FakeModel(engine=FakeEngine("another answer")), max_num_seqs=4)
     batch = finish(second, second.openai().batches.retrieve(batch.id))
     assert (batch.status, batch.request_counts.completed) == ("completed", 10)
     outputs = lines_of(second, batch.output_file_id)

@@ -24,7 +24,7 @@ LINES = 24
 def serving(folder: Path) -> Generator[tuple[openai.OpenAI, subprocess.Popen[bytes]]]:
     """A server as a process of its own, killed at the end."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
-    command = [sys.executable, "-m", "headrace", "serve", "--port", "0", "--max-sequences", "4"]
+    command = [sys.executable, "-m", "headrace", "serve", "--port", "0", "--max-num-seqs", "4"]
     command += ["--store", str(folder / "store.sqlite3"), "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=kept, cwd=folder) as process:
         try:

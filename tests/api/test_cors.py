@@ -9,7 +9,7 @@ import httpx
 import pytest
 from in_process import Running
 
-from headrace.config.settings import load_settings
+from headrace.config.sources import load_settings
 from headrace.errors import EngineStopped, UsageError
 
 PAGE = "https://app.example"

@@ -14,7 +14,7 @@ from headrace.api.app import create_app
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.errors import ClientGone
 from headrace.api.http.request_body import read_body
-from headrace.config.settings import load_settings
+from headrace.config.sources import load_settings
 from headrace.errors import (
     ContextLengthExceeded,
     EngineStopped,

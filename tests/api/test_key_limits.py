@@ -68,7 +68,7 @@ def test_tokens_are_set_aside_and_settled() -> None:
 
 
 def test_headers_and_refusal_of_a_key(serve) -> None:
-    server = serve(api_key="one,two", requests_per_minute=2)
+    server = serve(api_key="one,two", key_rpm=2)
     one = server.http(headers={"authorization": "Bearer one"})
     first = one.post(CHAT, json=BODY)
     assert first.status_code == 200
@@ -86,7 +86,7 @@ def test_headers_and_refusal_of_a_key(serve) -> None:
 
 
 def test_tokens_per_minute_over_http(serve) -> None:
-    http = serve(tokens_per_minute=1000).http()
+    http = serve(key_tpm=1000).http()
     reply = http.post(CHAT, json=BODY | {"max_tokens": 900})
     usage = reply.json()["usage"]
     assert int(reply.headers["x-ratelimit-remaining-tokens"]) >= 1000 - usage["total_tokens"]
@@ -96,7 +96,7 @@ def test_tokens_per_minute_over_http(serve) -> None:
 
 
 def test_a_refusal_at_the_engines_door_costs_no_tokens(serve) -> None:
-    server = serve(tokens_per_minute=100_000)
+    server = serve(key_tpm=100_000)
     refused = server.http().post(CHAT, json=BODY | {"max_tokens": 50_000})
     assert refused.status_code == 400
     assert int(refused.headers["x-ratelimit-remaining-tokens"]) == 100_000
@@ -104,7 +104,7 @@ def test_a_refusal_at_the_engines_door_costs_no_tokens(serve) -> None:
 
 def test_requests_at_a_time(serve) -> None:
     model = FakeModel()
-    server = serve(model, concurrency=1)
+    server = serve(model, key_max_concurrency=1)
     model.engine.go.clear()
     with server.http().stream("POST", CHAT, json=BODY | {"stream": True}) as stream:
         assert server.http().post(CHAT, json=BODY).status_code == 429
@@ -115,7 +115,8 @@ def test_requests_at_a_time(serve) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "reason"), [({"max_requests": 1}, "queue"), ({"max_queued_tokens": 1}, "queued_tokens")]
+    ("flags", "reason"),
+    [({"max_concurrent_requests": 1}, "queue"), ({"max_queued_tokens": 1}, "queued_tokens")],
 )
 def test_a_full_queue_refuses_before_the_body_is_read(serve, flags, reason) -> None:
     model = FakeModel()
@@ -166,7 +167,7 @@ def test_keys_of_the_store_count_at_once_and_revoking_closes(serve, tmp_path: Pa
 
 
 def test_refusals_print_how_long_they_take(serve) -> None:
-    server = serve(requests_per_minute=1)
+    server = serve(key_rpm=1)
     http = server.http()
     http.post(CHAT, json=BODY)
     times: list[float] = []

@@ -15,7 +15,7 @@ from fake import FakeModel
 
 from headrace.api.app import create_app
 from headrace.api.http.server import Server, bind
-from headrace.config.settings import load_settings
+from headrace.config.sources import load_settings
 from headrace.errors import CorruptFile
 from headrace.loading.options import EngineOptions
 from headrace.workers.model_entry import Policy

@@ -15,7 +15,7 @@ import headrace.api.http.bounded_protocol
 import headrace.api.http.event_stream
 import headrace.inference.engine_run
 from headrace.api.http.middleware import exposed
-from headrace.config.settings import load_settings
+from headrace.config.sources import load_settings
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 

@@ -52,7 +52,7 @@ def own(serve: Serve, tmp_path: Path) -> Running:
 @pytest.fixture(scope="module")
 def real() -> Iterator[Running]:
     """A server of the model that ships."""
-    loaded: LoadedModel = load_model("novelette", EngineOptions(max_sequences=4))
+    loaded: LoadedModel = load_model("novelette", EngineOptions(max_num_seqs=4))
     with running_server(loaded) as server:
         yield server
     loaded.close()

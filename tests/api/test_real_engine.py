@@ -18,7 +18,7 @@ PROMPT = "It was a cold evening, and the old house at the end of the lane"
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LoadedModel]:
-    loaded = load_model("novelette", EngineOptions(max_sequences=64, token_budget=256))
+    loaded = load_model("novelette", EngineOptions(max_num_seqs=64, max_batch_tokens=256))
     yield loaded
     loaded.close()
 

@@ -331,7 +331,7 @@ class Mood(BaseModel):
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LoadedModel]:
-    loaded = load_model("novelette", EngineOptions(max_sequences=8, token_budget=128))
+    loaded = load_model("novelette", EngineOptions(max_num_seqs=8, max_batch_tokens=128))
     yield loaded
     loaded.close()
 

@@ -259,7 +259,7 @@ def test_what_waits_for_its_client_is_not_to_be_cancelled(server: Running) -> No
 def test_a_shutdown_ends_what_is_made(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite3"
     model = FakeModel(engine=FakeEngine("a" * 4000, pause_s=0.01))
-    with running_server(model, store=path, drain_s=0) as server:
+    with running_server(model, store=path, shutdown_timeout=0) as server:
         made = ask(server, background=True)
     with running_server(FakeModel(), store=path) as server:
         kept = server.openai().responses.retrieve(made.id)
@@ -311,7 +311,7 @@ def test_a_store_that_fails_costs_the_keeping_alone(server: Running, monkeypatch
 
 
 def test_background_work_counts_for_its_key(serve: Serve) -> None:
-    server = serve(api_key="k1", concurrency=2)
+    server = serve(api_key="k1", key_max_concurrency=2)
     server.model.engine.go.clear()
     made = [ask(server, "k1", background=True) for _ in range(2)]
     with pytest.raises(openai.RateLimitError):

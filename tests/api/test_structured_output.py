@@ -27,7 +27,7 @@ class Guest(BaseModel):
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LoadedModel]:
-    loaded = load_model("novelette", EngineOptions(max_sequences=16, token_budget=128))
+    loaded = load_model("novelette", EngineOptions(max_num_seqs=16, max_batch_tokens=128))
     yield loaded
     loaded.close()
 

@@ -16,7 +16,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 @pytest.fixture(scope="module")
 def real() -> Iterator[Running]:
-    loaded = load_model("novelette", EngineOptions(max_sequences=4, token_budget=64))
+    loaded = load_model("novelette", EngineOptions(max_num_seqs=4, max_batch_tokens=64))
     with running_server(loaded) as running:
         yield running
     loaded.close()

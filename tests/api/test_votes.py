@@ -16,7 +16,7 @@ PATTERN = {"extract": "regex", "pattern": "[a-z]* ([1-3])"}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    with shipped_model_server(REASONING_TEMPLATE, max_sequences=8, token_budget=64) as running:
+    with shipped_model_server(REASONING_TEMPLATE, max_num_seqs=8, max_batch_tokens=64) as running:
         yield running
 
 

@@ -32,7 +32,7 @@ FIGURES = RunResult(
 
 
 def test_json_has_every_metric(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "engine", "--config", str(CONFIG), "--weights", "int8", "--prompt", "20"]
+    words = ["bench", "engine", "--config", str(CONFIG), "--quantization", "int8", "--prompt", "20"]
     with pytest.raises(SystemExit) as exit:
         main([*words, "--generate", "5", "--batch", "2", "--runs", "1", "--threads", "1", "--json"])
     assert exit.value.code == 0
@@ -48,7 +48,7 @@ def test_json_has_every_metric(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_profile_names_every_instruction() -> None:
-    options = bench.fitted(WORKLOAD, EngineOptions(weights="int4", threads=1))
+    options = bench.fitted(WORKLOAD, EngineOptions(quantization="int4", threads=1))
     _, (prefill, decode) = bench_profile(WORKLOAD, options, repeats=2)
     for profile in (prefill, decode):
         assert sum(part.count for part in profile.parts if part.name == "attend") == 3  # layers

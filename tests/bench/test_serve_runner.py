@@ -36,7 +36,7 @@ from headrace.loading.options import EngineOptions
 @pytest.fixture(scope="module")
 def real() -> Iterator[Running]:
     """The bundled model behind the complete server."""
-    model = load_model("novelette", EngineOptions(max_sequences=16, token_budget=256))
+    model = load_model("novelette", EngineOptions(max_num_seqs=16, max_batch_tokens=256))
     try:
         with running_server(model) as running:
             yield running

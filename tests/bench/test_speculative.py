@@ -22,7 +22,7 @@ def test_a_cell_for_each_drafter_temperature_and_batch(tmp_path: Path) -> None:
         generate=20,
         pairs=2,
     )
-    cells = list(bench_speculate(order, EngineOptions(draft_model=folder)))
+    cells = list(bench_speculate(order, EngineOptions(speculative_model=folder)))
     assert [(cell.drafter, cell.temperature, cell.batch) for cell in cells] == [
         (drafter, temperature, batch)
         for temperature in (0.0, 1.0)

@@ -52,11 +52,11 @@ def test_every_help_text_has_an_example(command: str, inside: Callable[..., Outc
         (["frobnicate"], "frobnicate"),
         (["run", "--frobnicate"], "--frobnicate"),
         (["run", "--max-tokens", "many", "x"], "--max-tokens"),
-        (["run", "--weights", "int3", "x"], "one of auto, keep, bf16, int8, int4"),
+        (["run", "--quantization", "int3", "x"], "one of auto, keep, bf16, int8, int4"),
         (["run", "--raw", "--system", "be kind", "x"], "--system needs the chat template"),
         (["run"], "stdin is empty"),
         (["run", "--raw", "--logit-bias", "a=b", "x"], "ID=X"),
-        (["run", "--raw", "--token-budget", "4", "x"], "token_budget is 4"),
+        (["run", "--raw", "--max-batch-tokens", "4", "x"], "max_batch_tokens is 4"),
         (["run", "--raw", "--temperature", "-1", "x"], "temperature is -1.0"),
         (["run", "--raw", "--stop", "", "x"], "stop takes up to 16 non-empty strings"),
         (["rm", "novelette"], "ships inside the package"),
@@ -163,14 +163,14 @@ def test_reports_as_json(headrace: Headrace, inside: Callable[..., Outcome]) -> 
 def test_quantize_replaces_only_with_force(inside: Callable[..., Outcome], tmp_path: Path) -> None:
     folder, out = convertible_model(tmp_path), tmp_path / "tiny.gguf"
     (folder / "README.md").write_text("---\nlicense: cc0-1.0\n---\n")
-    written = json.loads(inside("quantize", str(folder), str(out), "--weights", "q8_0", "--json").stdout)
+    written = json.loads(inside("quantize", str(folder), str(out), "--quantization", "q8_0", "--json").stdout)
     assert {"attention", "mlp"} <= {line["kind"] for line in written["classes"]}
     assert json.loads(inside("show", str(out), "--json").stdout)["license"] == "cc0-1.0"
-    refused = inside("quantize", str(folder), str(out), "--weights", "q4_0")
+    refused = inside("quantize", str(folder), str(out), "--quantization", "q4_0")
     assert refused.code == 2 and "--force" in refused.stderr
-    table = inside("quantize", str(folder), str(out), "--weights", "q4_k", "--force").stdout
+    table = inside("quantize", str(folder), str(out), "--quantization", "q4_k", "--force").stdout
     assert re.search(r"attention +Q8_0 +8 ", table)  # rows of 32 are not whole blocks of q4_k
-    wrong = inside("quantize", str(folder), str(tmp_path / "x.gguf"), "--weights", "int4")
+    wrong = inside("quantize", str(folder), str(tmp_path / "x.gguf"), "--quantization", "int4")
     assert wrong.code == 2 and "q4_k" in wrong.stderr
 
 
@@ -270,7 +270,7 @@ def test_a_port_in_use_is_wrong_usage(inside: Callable[..., Outcome]) -> None:
 
 def test_ctrl_c_ends_a_streamed_answer_with_130(environment: dict[str, str]) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    arguments = ("--raw", "--executor", "reference", "--ignore-eos", "--max-tokens", "400", "The sea")
+    arguments = ("--raw", "--backend", "numpy", "--ignore-eos", "--max-tokens", "400", "The sea")
     with start(environment, "run", *arguments, **pipes) as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.read(1)
@@ -351,8 +351,8 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(environment: dict[str, str]
         "run",
         "novelette",
         "--ignore-eos",
-        "--executor",
-        "reference",
+        "--backend",
+        "numpy",
         "--max-tokens",
         "400",
         "--seed",  # another seed may give only empty lines

@@ -13,7 +13,7 @@ Inside = Callable[..., Outcome]
 
 def test_a_key_is_shown_once(inside: Inside, tmp_path: Path) -> None:
     store = ("--store", str(tmp_path / "store.sqlite3"))
-    added = inside("keys", "add", "alice", "--requests-per-minute", "60", *store)
+    added = inside("keys", "add", "alice", "--key-rpm", "60", *store)
     assert added.code == 0, added.stderr
     key = added.stdout.strip()
     assert key.startswith("hr-")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import json
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
-from headrace.cli.flags import MODEL_SETTINGS, SERVER_SETTINGS
-from headrace.config.settings import SETTINGS, Settings, load_settings, settings_table
+from headrace.cli.main import build
+from headrace.config.settings import SETTINGS, Settings, settings_table
+from headrace.config.sources import load_settings
 from headrace.errors import UsageError
+from headrace.loading.options import EngineOptions
 
 
 def write(folder: Path, text: str) -> Path:
@@ -19,34 +23,34 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_precedence_of_flags_variables_and_files(tmp_path: Path) -> None:
-    near = write(tmp_path / "near", "port = 3\nthreads = 3\nmax_sequences = 3\n")
-    far = write(tmp_path / "far", "port = 4\nthreads = 4\nmax_sequences = 4\ntoken_budget = 4\n")
+    near = write(tmp_path / "near", "port = 3\nthreads = 3\nmax_num_seqs = 3\n")
+    far = write(tmp_path / "far", "port = 4\nthreads = 4\nmax_num_seqs = 4\nmax_batch_tokens = 4\n")
     settings = load_settings(
         {"port": "1", "threads": None},
         environ={"HEADRACE_PORT": "2", "HEADRACE_THREADS": "2"},
         folders=[near, far],
     )
-    assert (settings.port, settings.threads, settings.max_sequences, settings.token_budget) == (1, 2, 3, 4)
+    assert (settings.port, settings.threads, settings.max_num_seqs, settings.max_batch_tokens) == (1, 2, 3, 4)
     assert settings.host == "127.0.0.1"
 
 
 def test_every_setting_parses_from_text_as_from_toml(tmp_path: Path) -> None:
     text = {
-        "HEADRACE_KV_MEMORY": "1.5GiB",
+        "HEADRACE_KV_CACHE_MEMORY": "1.5GiB",
         "HEADRACE_OFFLINE": "yes",
         "HEADRACE_API_KEY": "a, b",
         "HEADRACE_CACHE_DIR": "/x",
-        "HEADRACE_DRAIN_S": "2.5",
-        "HEADRACE_WEIGHTS": "int4",
+        "HEADRACE_SHUTDOWN_TIMEOUT": "2.5",
+        "HEADRACE_QUANTIZATION": "int4",
     }
     folder = write(
         tmp_path,
-        'kv_memory = 1610612736\noffline = true\napi_key = ["a", "b"]\ncache_dir = "/x"\n'
-        'drain_s = 2.5\nweights = "int4"\n',
+        'kv_cache_memory = 1610612736\noffline = true\napi_key = ["a", "b"]\ncache_dir = "/x"\n'
+        'shutdown_timeout = 2.5\nquantization = "int4"\n',
     )
     from_text = load_settings(environ=text, folders=[])
     assert from_text == load_settings(environ={}, folders=[folder])
-    assert from_text.kv_memory == 3 * 2**29
+    assert from_text.kv_cache_memory == 3 * 2**29
     assert from_text.api_key == ("a", "b")
     assert from_text.cache_dir == Path("/x")
 
@@ -57,10 +61,10 @@ def test_every_setting_parses_from_text_as_from_toml(tmp_path: Path) -> None:
         ({"HEADRACE_PROT": "1"}, "unknown environment variable HEADRACE_PROT: did you mean 'HEADRACE_PORT'"),
         ({"HEADRACE_PORT": "x"}, "HEADRACE_PORT is 'x', which is not an integer from 0 to 65,535"),
         ({"HEADRACE_PORT": "70000"}, "HEADRACE_PORT is '70000'"),
-        ({"HEADRACE_WEIGHTS": "int3"}, "one of auto, keep, bf16, int8, int4"),
+        ({"HEADRACE_QUANTIZATION": "int3"}, "one of auto, keep, bf16, int8, int4"),
         ({"HEADRACE_OFFLINE": "maybe"}, "true or false"),
-        ({"HEADRACE_KV_MEMORY": "lots"}, "a size such as 4GiB"),
-        ({"HEADRACE_DRAIN_S": "nan"}, "a number of seconds"),
+        ({"HEADRACE_KV_CACHE_MEMORY": "lots"}, "a size such as 4GiB"),
+        ({"HEADRACE_SHUTDOWN_TIMEOUT": "nan"}, "a number of seconds"),
     ],
 )
 def test_invalid_variables_are_named(environ: dict[str, str], message: str) -> None:
@@ -73,7 +77,7 @@ def test_invalid_variables_are_named(environ: dict[str, str], message: str) -> N
     ("text", "message"),
     [
         ("prot = 1", "unknown setting 'prot': did you mean 'port'?"),
-        ("zzz = 1", "valid are weights, "),
+        ("zzz = 1", "valid are quantization, "),
         ("port = '", "cannot be read"),
         ("port = 1.5", "port is 1.5, which is not an integer"),
         ("port = true", "which is not an integer"),
@@ -98,8 +102,23 @@ def test_variables_of_tests_and_kernels_are_known() -> None:
 
 
 def test_every_setting_is_described_and_is_a_flag_of_a_command() -> None:
-    assert list(SETTINGS) == [field.name for field in fields(Settings)]
-    assert set(SETTINGS) == {*MODEL_SETTINGS, *SERVER_SETTINGS}
+    assert list(SETTINGS) == list(Settings.__struct_fields__)
+    serve = get_command(build(["serve"])).commands["serve"]  # type: ignore[attr-defined]
+    flags = {flag for parameter in serve.params for flag in parameter.opts}
     for setting in SETTINGS.values():
         assert setting.help
-        assert f"`{setting.flag}` | `{setting.variable}` | `{setting.name}`" in settings_table()
+        assert {setting.flag, *setting.aliases} <= flags
+        assert setting.scopes[0] == "server"
+        assert f"`{setting.variable}` | `{setting.name}` |" in settings_table()
+
+
+def test_what_a_model_has_of_its_own_is_an_engine_option() -> None:
+    own = {name for name, setting in SETTINGS.items() if "model" in setting.scopes}
+    assert own - {"keep_alive"} < set(EngineOptions.__struct_fields__)
+
+
+def test_the_flags_of_other_servers() -> None:
+    words = ["--ctx-size", "64", "--max-num-batched-tokens", "128", "--dtype", "int8", "--json"]
+    shown = CliRunner().invoke(build(["show"]), ["show", *words])
+    assert shown.exit_code == 0
+    assert json.loads(shown.stdout)["plan"]["context"] == 64

@@ -13,8 +13,8 @@ def scheduler(
 ) -> Scheduler:
     return Scheduler(
         page_count=pages,
-        token_budget=budget,
-        max_sequences=slots,
+        max_batch_tokens=budget,
+        max_num_seqs=slots,
         ageing_s=ageing_s,
         page_tokens=P,
         recurrent=recurrent,

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Iterator[LoadedModel]:
-    loaded = load_model(str(folder), EngineOptions(cache_dir=None, max_sequences=16, token_budget=128))
+    loaded = load_model(str(folder), EngineOptions(cache_dir=None, max_num_seqs=16, max_batch_tokens=128))
     yield loaded
     loaded.close()
 
@@ -72,7 +72,7 @@ def test_many_searches_at_once_and_few_pages_change_nothing(folder: Path, model:
     alone = [Running(model.engine, request(case, logprobs=3)).finish() for case in CASES[::5]]
     per_page = model.plan.kv_bytes // model.plan.page_count
     # 45 tokens are 3 pages; 3 slots are fewer than most searches have beams.
-    options = EngineOptions(cache_dir=None, max_sequences=3, token_budget=20, kv_memory_bytes=7 * per_page)
+    options = EngineOptions(cache_dir=None, max_num_seqs=3, max_batch_tokens=20, kv_cache_memory=7 * per_page)
     small = load_model(str(folder), options)
     try:
         running = [Running(small.engine, request(case, logprobs=3)) for case in CASES[::5]]
@@ -96,7 +96,7 @@ def test_beams_share_the_pages_of_their_prompt(folder: Path, model: LoadedModel)
     per_page = model.plan.kv_bytes // model.plan.page_count
     # 20 pages of prompt, which all beams together have once: five times would not fit.
     options = EngineOptions(
-        cache_dir=None, max_sequences=16, token_budget=128, kv_memory_bytes=(20 + 5 * 6) * per_page
+        cache_dir=None, max_num_seqs=16, max_batch_tokens=128, kv_cache_memory=(20 + 5 * 6) * per_page
     )
     small = load_model(str(folder), options)
     try:

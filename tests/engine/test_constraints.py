@@ -31,7 +31,7 @@ SCHEMA = {
 @pytest.fixture(scope="module")
 def model() -> Iterator[LoadedModel]:
     loaded = load_model(
-        "novelette", EngineOptions(speculation="off", max_sequences=16, token_budget=64, threads=2)
+        "novelette", EngineOptions(speculative="off", max_num_seqs=16, max_batch_tokens=64, threads=2)
     )
     yield loaded
     loaded.close()
@@ -154,7 +154,7 @@ def test_a_constrained_request_can_be_cancelled(model: LoadedModel) -> None:
 
 
 def test_an_unconstrained_request_builds_no_grammar(tmp_path_factory: pytest.TempPathFactory) -> None:
-    loaded = load_model("novelette", EngineOptions(max_sequences=4, token_budget=16))
+    loaded = load_model("novelette", EngineOptions(max_num_seqs=4, max_batch_tokens=16))
     engine: Engine = loaded.engine
     try:
         [event] = run(loaded, None, max_tokens=3).terminal

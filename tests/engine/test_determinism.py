@@ -52,12 +52,16 @@ def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     rng = random.Random(golden)
     stems = [[rng.randrange(VOCABULARY) for _ in range(90)] for _ in range(4)]
     requests = [random_request(rng, stems) for _ in range(REQUESTS)]
-    alone = answers_alone(folder, requests, weights=weights, token_budget=256)
+    alone = answers_alone(folder, requests, quantization=weights, max_batch_tokens=256)
     shaped = [
         load_with_pages(
             folder,
             EngineOptions(
-                weights=weights, threads=threads, max_sequences=sequences, token_budget=budget, context=160
+                quantization=weights,
+                threads=threads,
+                max_num_seqs=sequences,
+                max_batch_tokens=budget,
+                max_model_len=160,
             ),
             pages,
         )

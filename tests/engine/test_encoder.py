@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Iterator[LoadedModel]:
-    loaded = load_model(str(folder), EngineOptions(threads=2, max_sequences=4, token_budget=70))
+    loaded = load_model(str(folder), EngineOptions(threads=2, max_num_seqs=4, max_batch_tokens=70))
     yield loaded
     loaded.close()
 
@@ -71,7 +71,7 @@ def test_a_text_has_the_same_bits_whatever_else_is_computed(model: LoadedModel, 
     together = [submit(model, text) for text in TEXTS * 3]
     found = [ended(events)[0].data for events in together]
     assert found[:10] == found[10:20] == found[20:]
-    alone = load_model(str(folder), EngineOptions(threads=1, max_sequences=1, token_budget=1))
+    alone = load_model(str(folder), EngineOptions(threads=1, max_num_seqs=1, max_batch_tokens=1))
     try:
         assert [vector(alone, text).tobytes() for text in TEXTS] == found[:10]
     finally:
@@ -90,8 +90,8 @@ def test_what_an_ended_text_tells(model: LoadedModel) -> None:
 
 def test_executors_agree(folder: Path) -> None:
     found = []
-    for executor in ("native", "reference"):
-        with LLM(folder, executor=executor, threads=1) as llm:
+    for executor in ("native", "numpy"):
+        with LLM(folder, backend=executor, threads=1) as llm:
             found.append(llm.embed(list(TEXTS)))
     assert relative_error(found[0], found[1]) <= 1e-4
 
@@ -131,7 +131,7 @@ def test_pooling_of_the_files_and_of_the_options(tmp_path: Path, folder: Path) -
 
 def test_a_decoder_with_pooling_encodes(tmp_path: Path) -> None:
     folder = tiny_model(tmp_path, "qwen3")
-    with LLM(folder, threads=1, pooling="last", context=32) as llm:
+    with LLM(folder, threads=1, pooling="last", max_model_len=32) as llm:
         assert llm.embed("abc").shape == (1, 32)
     with (
         LLM(folder, threads=1) as llm,
@@ -152,8 +152,8 @@ def test_refused_at_the_door(model: LoadedModel) -> None:
 
 
 def test_less_memory_for_keys_than_a_step_needs(folder: Path) -> None:
-    with pytest.raises(UsageError, match="kv_memory_bytes"):
-        load_model(str(folder), EngineOptions(kv_memory_bytes=64))
+    with pytest.raises(UsageError, match="kv_cache_memory"):
+        load_model(str(folder), EngineOptions(kv_cache_memory=64))
 
 
 class Held:
@@ -229,7 +229,7 @@ def test_a_broken_step_fails_all(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_in_a_worker_the_bits_are_the_same(model: LoadedModel, folder: Path) -> None:
-    options = EngineOptions(threads=1, max_sequences=4)
+    options = EngineOptions(threads=1, max_num_seqs=4)
     launch = WorkerLoader(ModelSpec(name="tiny", model=str(folder), options=options))
     launch.plan(None)
     remote = launch.load(lambda done, total: None)

@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def model(folder: Path) -> Iterator[LoadedModel]:
-    loaded = load_model(str(folder), EngineOptions(max_sequences=8, token_budget=64))
+    loaded = load_model(str(folder), EngineOptions(max_num_seqs=8, max_batch_tokens=64))
     yield loaded
     loaded.close()
 
@@ -175,7 +175,7 @@ def test_a_deadline_ends_a_request(model: LoadedModel) -> None:
 
 
 def test_an_overfull_queue_refuses(folder: Path) -> None:
-    model = load_model(str(folder), EngineOptions(max_sequences=1, token_budget=8))
+    model = load_model(str(folder), EngineOptions(max_num_seqs=1, max_batch_tokens=8))
     accepted = 0
     with pytest.raises(Overloaded, match="sequences are queued"):
         while True:
@@ -243,17 +243,17 @@ def test_logprobs_are_those_of_the_model(model: LoadedModel) -> None:
 
 def test_options_that_cannot_work(folder: Path) -> None:
     with pytest.raises(UsageError, match="weights is 'int3'"):
-        EngineOptions(weights="int3")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="token_budget is 4 and max_sequences 8"):
-        EngineOptions(token_budget=4, max_sequences=8)
+        EngineOptions(quantization="int3")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="max_batch_tokens is 4 and max_num_seqs 8"):
+        EngineOptions(max_batch_tokens=4, max_num_seqs=8)
     with pytest.raises(UsageError, match="threads is 0"):
         EngineOptions(threads=0)
     with pytest.raises(UsageError, match="513 is more than the model's own 512"):
-        load_model(str(folder), EngineOptions(context=513))
+        load_model(str(folder), EngineOptions(max_model_len=513))
     with pytest.raises(UsageError, match="less than one page"):
-        load_model(str(folder), EngineOptions(kv_memory_bytes=10))
+        load_model(str(folder), EngineOptions(kv_cache_memory=10))
     with pytest.raises(OutOfMemory, match="are free"):
-        load_model(str(folder), EngineOptions(token_budget=1 << 32))
+        load_model(str(folder), EngineOptions(max_batch_tokens=1 << 32))
 
 
 def test_checkpoints_that_cannot_work(tmp_path: Path) -> None:
@@ -278,11 +278,11 @@ def test_weights_that_are_no_numbers_are_named(tmp_path: Path) -> None:
 
 def test_a_recurrent_model_needs_no_pages_and_computes_every_prompt(tmp_path: Path) -> None:
     folder = str(tiny_model(tmp_path, "mamba2"))
-    with pytest.raises(UsageError, match="kv_memory_bytes has no effect on a model without keys and values"):
-        load_model(folder, EngineOptions(kv_memory_bytes=1 << 20))
+    with pytest.raises(UsageError, match="kv_cache_memory has no effect on a model without keys and values"):
+        load_model(folder, EngineOptions(kv_cache_memory=1 << 20))
     with pytest.raises(UsageError, match="2,048 sequences of 1,048,576 tokens"):
-        load_model(folder, EngineOptions(max_sequences=2048, token_budget=2048))
-    model = load_model(folder, EngineOptions(max_sequences=4))
+        load_model(folder, EngineOptions(max_num_seqs=2048, max_batch_tokens=2048))
+    model = load_model(folder, EngineOptions(max_num_seqs=4))
     try:
         plan = model.plan
         assert (plan.kv_bytes, plan.page_count, model.context_length) == (0, 4, 1 << 20)

@@ -22,7 +22,7 @@ END = "</think>"
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LoadedModel]:
-    loaded = load_model("novelette", EngineOptions(max_sequences=8, token_budget=64, threads=2))
+    loaded = load_model("novelette", EngineOptions(max_num_seqs=8, max_batch_tokens=64, threads=2))
     yield loaded
     loaded.close()
 
@@ -86,7 +86,7 @@ def test_preempted_or_beside_others_it_is_the_same(model: LoadedModel) -> None:
     alone = run(model, 11, n=4, max_tokens=200).bits
     small = load_model(
         "novelette",
-        EngineOptions(max_sequences=8, token_budget=16, threads=1, kv_memory_bytes=small_cache(model)),
+        EngineOptions(max_num_seqs=8, max_batch_tokens=16, threads=1, kv_cache_memory=small_cache(model)),
     )
     try:
         several = [Running(small.engine, request(small, 11, n=4, max_tokens=200)) for _ in range(2)]
@@ -158,7 +158,7 @@ def test_the_end_of_the_text_does_not_end_reasoning_early(model: LoadedModel) ->
 def test_a_least_is_the_same_however_it_runs(model: LoadedModel) -> None:
     asked = at_least(model, 60, n=4, max_tokens=120)
     alone = Running(model.engine, asked).finish().bits
-    small = load_model("novelette", EngineOptions(max_sequences=2, token_budget=16, threads=1))
+    small = load_model("novelette", EngineOptions(max_num_seqs=2, max_batch_tokens=16, threads=1))
     try:
         several = [Running(small.engine, asked) for _ in range(2)]
         assert [running.finish().bits for running in several] == [alone, alone]

@@ -55,7 +55,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def model(tmp_path: Any) -> Iterator[LoadedModel]:
-    loaded = load_model(str(tiny_model(tmp_path)), EngineOptions(speculation="off"))
+    loaded = load_model(str(tiny_model(tmp_path)), EngineOptions(speculative="off"))
     yield loaded
     loaded.close()
 
@@ -69,14 +69,16 @@ def test_bytes_are_those_of_single_steps(
     folder = small_model(tmp_path, golden)
     stems = [[rng.randrange(VOCABULARY) for _ in range(45)] for _ in range(3)]
     requests = [_unwatched(random_request(rng, stems), rng) for _ in range(REQUESTS)]
-    alone = [one.bits for one in answers_alone(folder, requests, weights=weights, speculation="off")]
+    alone = [one.bits for one in answers_alone(folder, requests, quantization=weights, speculative="off")]
     assert not calls
     models = [
-        load_with_pages(folder, EngineOptions(weights=weights, threads=threads, context=160, **more), pages)  # type: ignore[arg-type]
+        load_with_pages(
+            folder, EngineOptions(quantization=weights, threads=threads, max_model_len=160, **more), pages
+        )  # type: ignore[arg-type]
         for threads, pages, more in [
-            (2, 400, {"max_sequences": 8}),
-            (1, 14, {"max_sequences": 6, "token_budget": 40}),
-            (3, 24, {"max_sequences": 4, "speculation": "off"}),
+            (2, 400, {"max_num_seqs": 8}),
+            (1, 14, {"max_num_seqs": 6, "max_batch_tokens": 40}),
+            (3, 24, {"max_num_seqs": 4, "speculative": "off"}),
         ]
     ]
     for _ in range(TRIALS // len(CASES)):
@@ -149,13 +151,13 @@ def test_an_error_within_a_call_is_that_of_single_steps(
     """After one certain token every token is forbidden, so there is none left to draw."""
     folder = str(tiny_model(tmp_path, golden))
     request = EngineRequest(prompt=PROMPT, params=SamplingParams(**PLAIN))
-    [free] = answers_alone(folder, [request], speculation="off")
+    [free] = answers_alone(folder, [request], speculative="off")
     tokens = free.tokens[0]
     last = next(at for at in range(12, 60) if tokens[at] not in tokens[:at])
     forbidden = [[tokens[last], token] for token in range(256)]
     monkeypatch.setattr(TokenLimits, "bad_words", lambda self, params: forbidden)
-    [alone] = answers_alone(folder, [request], speculation="off")
-    loaded = load_model(folder, EngineOptions(speculation="off"))
+    [alone] = answers_alone(folder, [request], speculative="off")
+    loaded = load_model(folder, EngineOptions(speculative="off"))
     outcome = Running(loaded.engine, request).finish()
     loaded.close()
     assert calls
@@ -240,7 +242,7 @@ def test_wrong_guesses_are_counted_and_change_nothing(guessing: Guessing, tmp_pa
         EngineRequest(prompt=tuple(range(5, 25)) * 3, params=SamplingParams(**PLAIN | {"seed": seed}))
         for seed in range(12)
     ]
-    alone = answers_alone(str(tiny_model(tmp_path / "alone")), requests, speculation="off")
+    alone = answers_alone(str(tiny_model(tmp_path / "alone")), requests, speculative="off")
     running = [Running(loaded.engine, request) for request in requests]
     assert [one.finish().bits for one in running] == [one.bits for one in alone]
     guessed = [draft for call in ran for draft in call.drafts if draft[2]]

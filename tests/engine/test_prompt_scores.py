@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Iterator[LoadedModel]:
-    loaded = load_model(str(folder), EngineOptions(cache_dir=None, max_sequences=32, token_budget=64))
+    loaded = load_model(str(folder), EngineOptions(cache_dir=None, max_num_seqs=32, max_batch_tokens=64))
     yield loaded
     loaded.close()
 
@@ -72,7 +72,7 @@ def test_they_change_nothing_else_and_need_no_room(model: LoadedModel) -> None:
 def test_chunks_batch_and_preemption_change_no_bit(folder: Path, model: LoadedModel) -> None:
     alone = [logprobs(scored(model.engine, PROMPT[i:])) for i in range(8)]
     per_page = model.plan.kv_bytes // model.plan.page_count
-    options = EngineOptions(cache_dir=None, max_sequences=4, token_budget=9, kv_memory_bytes=per_page * 18)
+    options = EngineOptions(cache_dir=None, max_num_seqs=4, max_batch_tokens=9, kv_cache_memory=per_page * 18)
     small = load_model(str(folder), options)
     try:
         running = [

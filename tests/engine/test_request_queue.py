@@ -30,7 +30,7 @@ def item(
 
 @pytest.fixture
 def inbox() -> RequestQueue[Item]:
-    return RequestQueue(EngineLimits(context_length=8, max_sequences=1, max_waiting=3))
+    return RequestQueue(EngineLimits(context_length=8, max_num_seqs=1, max_waiting=3))
 
 
 def test_words_come_in_order_and_requests_stay_active_until_their_end(inbox: RequestQueue[Item]) -> None:

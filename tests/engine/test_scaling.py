@@ -23,7 +23,7 @@ N = 8
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LoadedModel]:
-    loaded = load_model("novelette", EngineOptions(max_sequences=8, token_budget=64, threads=2))
+    loaded = load_model("novelette", EngineOptions(max_num_seqs=8, max_batch_tokens=64, threads=2))
     yield loaded
     loaded.close()
 
@@ -31,7 +31,7 @@ def model() -> Iterator[LoadedModel]:
 @pytest.fixture(scope="module")
 def small() -> Iterator[LoadedModel]:
     """Of eight choices three run at a time, and begin at different steps."""
-    loaded = load_model("novelette", EngineOptions(max_sequences=3, token_budget=16, threads=1))
+    loaded = load_model("novelette", EngineOptions(max_num_seqs=3, max_batch_tokens=16, threads=1))
     yield loaded
     loaded.close()
 

@@ -22,7 +22,7 @@ def test_of_a_draft_what_is_right_is_kept():
 
 def test_drafts_get_the_tokens_rows_and_pages_that_are_left():
     engine = Scheduler(
-        page_count=64, token_budget=12, max_sequences=3, ageing_s=10, page_tokens=P, max_rows=8
+        page_count=64, max_batch_tokens=12, max_num_seqs=3, ageing_s=10, page_tokens=P, max_rows=8
     )
     first, second, long = sequence(0, 4, room=20), sequence(1, 4, room=20), sequence(2, 30)
     engine.add(first)
@@ -54,7 +54,9 @@ def test_a_draft_takes_no_page_that_others_may_need():
 
 
 def test_a_draft_that_gets_nothing_waits():
-    engine = Scheduler(page_count=64, token_budget=8, max_sequences=2, ageing_s=10, page_tokens=P, max_rows=4)
+    engine = Scheduler(
+        page_count=64, max_batch_tokens=8, max_num_seqs=2, ageing_s=10, page_tokens=P, max_rows=4
+    )
     first, second = sequence(0, 4, room=20), sequence(1, 4, room=20)
     engine.add(first)
     engine.add(second)

@@ -68,8 +68,8 @@ class Machine(RuleBasedStateMachine):
         self.ended: set[int] = set()
         self.scheduler = Scheduler(
             page_count=pages,
-            token_budget=self.budget,
-            max_sequences=slots,
+            max_batch_tokens=self.budget,
+            max_num_seqs=slots,
             ageing_s=AGEING_S,
             page_tokens=PAGE_TOKENS,
             recurrent=recurrent,

@@ -103,7 +103,7 @@ def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     rng = random.Random(golden)
     stems = [[rng.randrange(VOCABULARY) for _ in range(45)] for _ in range(3)]
     requests = [random_request(rng, [*stems, stems[0] * 2]) for _ in range(REQUESTS)]
-    outcomes = answers_alone(folder, requests, weights=weights, speculation="off")
+    outcomes = answers_alone(folder, requests, quantization=weights, speculative="off")
     answers = {
         (one.prompt, one.params.seed, choice): tokens
         for one, outcome in zip(requests, outcomes, strict=True)
@@ -137,13 +137,13 @@ def _drafting(
     pages: int,
 ) -> LoadedModel:
     options = EngineOptions(
-        weights=weights,  # type: ignore[arg-type]
+        quantization=weights,  # type: ignore[arg-type]
         threads=threads,
-        max_sequences=sequences,
-        token_budget=budget,
-        context=160,
-        draft_model=folder if drafter == "itself" else None,
-        draft_layers=1 if drafter == "layers" else None,
+        max_num_seqs=sequences,
+        max_batch_tokens=budget,
+        max_model_len=160,
+        speculative_model=folder if drafter == "itself" else None,
+        speculative_layers=1 if drafter == "layers" else None,
     )
     with pytest.MonkeyPatch.context() as patch:
         draft_freely(patch, answers if drafter == "prompter" else None)
@@ -176,7 +176,7 @@ def test_a_model_of_its_own_is_right_about_itself(tmp_path: Path, monkeypatch: p
     """The same weights, drawn with the same random numbers: every draft is accepted, at any temperature."""
     draft_freely(monkeypatch)
     folder = str(tiny_model(tmp_path, "llama3"))
-    model = load_model(folder, EngineOptions(draft_model=folder, token_budget=64))
+    model = load_model(folder, EngineOptions(speculative_model=folder, max_batch_tokens=64))
     params = SamplingParams(temperature=1.2, top_p=0.95, seed=3, max_tokens=90, ignore_eos=True, n=2)
     Running(model.engine, EngineRequest(prompt=(5, 6, 7), params=params)).finish()
     status = model.engine.status()
@@ -259,23 +259,23 @@ def test_a_draft_model_with_another_tokenizer_is_refused(tmp_path: Path) -> None
     path = other / "tokenizer.json"
     path.write_text(path.read_text().replace('"!": 2,', '"\\u20ac": 2,'))
     with pytest.raises(UsageError, match=r"id 2 is '€' there and '!' here"):
-        load_model(str(folder), EngineOptions(draft_model=str(other)))
+        load_model(str(folder), EngineOptions(speculative_model=str(other)))
 
 
 def test_first_layers_draft_without_weights_of_their_own(tmp_path: Path) -> None:
     folder = str(tiny_model(tmp_path))
     plain = load_model(folder, EngineOptions())
-    drafting = load_model(folder, EngineOptions(draft_layers=1))
+    drafting = load_model(folder, EngineOptions(speculative_layers=1))
     assert drafting.plan.weights_bytes == plain.plan.weights_bytes
     assert drafting.plan.draft_bytes > 0
     plain.close()
     drafting.close()
-    with pytest.raises(UsageError, match=r"draft_layers is 3, llama has 3 layers"):
-        load_model(folder, EngineOptions(draft_layers=3))
+    with pytest.raises(UsageError, match=r"speculative_layers is 3, llama has 3 layers"):
+        load_model(folder, EngineOptions(speculative_layers=3))
     with pytest.raises(UsageError, match="name one"):
-        EngineOptions(draft_layers=1, draft_model="x")
+        EngineOptions(speculative_layers=1, speculative_model="x")
 
 
 def test_a_draft_model_needs_speculation() -> None:
     with pytest.raises(UsageError, match="speculation off"):
-        EngineOptions(draft_model="x", speculation="off")
+        EngineOptions(speculative_model="x", speculative="off")

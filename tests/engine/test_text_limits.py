@@ -18,7 +18,7 @@ PROMPT = "Once upon a time there was a"
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LoadedModel]:
-    loaded = load_model("novelette", EngineOptions(max_sequences=16, token_budget=64, threads=2))
+    loaded = load_model("novelette", EngineOptions(max_num_seqs=16, max_batch_tokens=64, threads=2))
     yield loaded
     loaded.close()
 
@@ -84,7 +84,7 @@ def test_neither_the_batch_nor_preemption_changes_a_token(
     alone = [run(model, f"{i} {PROMPT}", seed=i, **common).tokens[0] for i in range(8)]
     small = load_model(
         "novelette",
-        EngineOptions(max_sequences=8, token_budget=16, threads=1, kv_memory_bytes=_pages(model, 12)),
+        EngineOptions(max_num_seqs=8, max_batch_tokens=16, threads=1, kv_cache_memory=_pages(model, 12)),
     )
     try:
         params = [SamplingParams(**(common | {"seed": i, "ignore_eos": True})) for i in range(8)]  # type: ignore[arg-type]

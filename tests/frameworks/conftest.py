@@ -19,7 +19,7 @@ TEMPLATE = (
 @pytest.fixture(scope="session")
 def server() -> Iterator[Running]:
     """A server of the shipped model, whose grammars hold it to whatever a framework asks for."""
-    with shipped_model_server(TEMPLATE, max_sequences=4, token_budget=128) as running:
+    with shipped_model_server(TEMPLATE, max_num_seqs=4, max_batch_tokens=128) as running:
         yield running
 
 

@@ -29,7 +29,7 @@ def test_a_folder(tmp_path: Path) -> None:
     }  # fmt: skip
     assert facts.tokenizer.startswith("BPE, ") and facts.runs_in == ("f32",)
     assert facts.speed is not None and facts.speed.arithmetic == "f32"
-    assert facts_of(folder, weights="int4").speed.arithmetic == "int8"  # type: ignore[union-attr]
+    assert facts_of(folder, quantization="int4").speed.arithmetic == "int8"  # type: ignore[union-attr]
 
 
 def test_a_gguf_file(tmp_path: Path) -> None:

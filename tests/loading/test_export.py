@@ -132,9 +132,9 @@ def test_template_and_tokens_come_along(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "Hi there"}]
     texts = []
     for path in (folder, tmp_path / "back"):
-        with LLM(path, weights="bf16") as llm:
+        with LLM(path, quantization="bf16") as llm:
             texts.append(llm.chat(messages, temperature=0.0, max_tokens=5).text)
-    with LLM(tmp_path / "tiny.gguf", weights="bf16") as llm:
+    with LLM(tmp_path / "tiny.gguf", quantization="bf16") as llm:
         assert llm.chat(messages, max_tokens=5).usage.prompt_tokens > 5
     assert texts[0] and len(texts) == 2
 

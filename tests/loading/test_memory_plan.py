@@ -22,7 +22,7 @@ from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 from headrace.engine.request import Done, Request
 from headrace.sampling.params import SamplingParams
-model = load_model(sys.argv[1], EngineOptions(weights=sys.argv[2], max_sequences=4))
+model = load_model(sys.argv[1], EngineOptions(quantization=sys.argv[2], max_num_seqs=4))
 events = queue.SimpleQueue()
 for number in range(4):
     prompt = tuple((7 * number + i) % 1000 for i in range(model.context_length - 2))
@@ -59,7 +59,7 @@ def test_the_plan_is_within_five_percent_of_resident_memory(folder: Path, weight
 def test_quantized_plans_are_smaller() -> None:
     plans = {}
     for weights in ("keep", "int8", "int4"):
-        prepared = prepare("novelette", EngineOptions(weights=weights))
+        prepared = prepare("novelette", EngineOptions(quantization=weights))
         prepared.checkpoint.close()
         plans[weights] = prepared.plan
     assert plans["int4"].weights_bytes < plans["int8"].weights_bytes < plans["keep"].weights_bytes
@@ -72,16 +72,16 @@ def test_memory_for_keys_and_values_follows_the_options() -> None:
         prepared.checkpoint.close()
         return prepared.plan.page_count
 
-    assert pages(EngineOptions(max_sequences=1)) == 32  # one context of 512 tokens
-    assert pages(EngineOptions(max_sequences=4)) == 128
-    assert pages(EngineOptions(max_sequences=4, context=64)) == 16
-    one = prepare("novelette", EngineOptions(max_sequences=1))
+    assert pages(EngineOptions(max_num_seqs=1)) == 32  # one context of 512 tokens
+    assert pages(EngineOptions(max_num_seqs=4)) == 128
+    assert pages(EngineOptions(max_num_seqs=4, max_model_len=64)) == 16
+    one = prepare("novelette", EngineOptions(max_num_seqs=1))
     one.checkpoint.close()
-    assert pages(EngineOptions(kv_memory_bytes=one.plan.kv_bytes // 2)) == 16
+    assert pages(EngineOptions(kv_cache_memory=one.plan.kv_bytes // 2)) == 16
 
 
 def test_of_a_mixture_the_experts_of_one_token_count_and_routers_stay_fine(tmp_path: Path) -> None:
-    prepared = prepare(str(tiny_model(tmp_path, "mixtral")), EngineOptions(weights="int8"))
+    prepared = prepare(str(tiny_model(tmp_path, "mixtral")), EngineOptions(quantization="int8"))
     prepared.checkpoint.close()
     nbytes = {weight.name: predicted_bytes([weight]) for weight in prepared.wanted}
     experts = sum(size for name, size in nbytes.items() if "experts" in name)

@@ -132,7 +132,7 @@ def test_every_stored_number_is_used_once(name: str) -> None:
 def test_a_loaded_model_gives_the_golden_tokens(tmp_path: Path, name: str) -> None:
     """Parts are packed by the native code here, block by block, where the tests of models read them whole."""
     truth = load_file(FOLDER / name / "golden.safetensors")
-    model = load_model(str(tiny_model(tmp_path, name)), EngineOptions(max_sequences=2, token_budget=16))
+    model = load_model(str(tiny_model(tmp_path, name)), EngineOptions(max_num_seqs=2, max_batch_tokens=16))
     prompt, greedy = truth["prompt"].tolist(), truth["greedy"].tolist()
     params = SamplingParams(temperature=0, max_tokens=len(greedy), ignore_eos=True)
     outcome = Running(model.engine, EngineRequest(prompt=tuple(prompt), params=params)).finish()

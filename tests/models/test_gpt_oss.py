@@ -69,7 +69,7 @@ def test_mxfp4_experts_equal_float_experts(tmp_path: Path) -> None:
 
     folder = tiny_model(tmp_path, "gpt_oss")
     write(folder, packed, quantization_config={"quant_method": "mxfp4"})
-    model = load_model(str(folder), EngineOptions(max_sequences=2, token_budget=16))
+    model = load_model(str(folder), EngineOptions(max_num_seqs=2, max_batch_tokens=16))
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     outcome = Running(model.engine, EngineRequest(prompt=tuple(range(2, 22)), params=params)).finish()
     model.close()

@@ -35,7 +35,7 @@ def test_the_context_option_of_loading_is_used(tmp_path: Path) -> None:
     folder = str(tiny_model(tmp_path, "phi3_longrope"))
     tables: list[np.ndarray] = []
     for context in (None, 16):
-        prepared = prepare(folder, EngineOptions(context=context))
+        prepared = prepare(folder, EngineOptions(max_model_len=context))
         prepared.checkpoint.close()
         tables.append(next(iter(prepared.program.constants.values())))
     assert (tables[0] < tables[1]).all()

@@ -146,8 +146,8 @@ def test_transformers_gives_the_same_vectors() -> None:
     with torch.no_grad():
         states = model(torch.tensor([ids])).last_hidden_state[0].mean(0)
     expected = torch.nn.functional.normalize(states, dim=0).numpy()
-    for executor, error in (("reference", 1e-5), ("native", 0.02)):
-        with LLM(folder, executor=executor, cache_dir=None) as llm:
+    for executor, error in (("numpy", 1e-5), ("native", 0.02)):
+        with LLM(folder, backend=executor, cache_dir=None) as llm:
             np.testing.assert_allclose(llm.embed(text)[0], expected, atol=error)
 
 
@@ -155,10 +155,10 @@ def test_transformers_gives_the_same_vectors() -> None:
     ("options", "draft"),
     [
         ({}, None),
-        ({"draft_model": "nano"}, "nano"),
-        ({"draft_layers": 2}, "mini"),
-        ({"draft_model": "none"}, None),
-        ({"draft_model": "none", "speculation": "off"}, None),
+        ({"speculative_model": "nano"}, "nano"),
+        ({"speculative_layers": 2}, "mini"),
+        ({"speculative_model": "none"}, None),
+        ({"speculative_model": "none", "speculative": "off"}, None),
     ],
 )
 def test_when_the_bundled_draft_model_is_used(options: dict[str, Any], draft: str | None) -> None:
@@ -178,7 +178,7 @@ def test_when_the_bundled_draft_model_is_used(options: dict[str, Any], draft: st
     ],
 )
 def test_the_default_model_runs_in_int8(name: str | None, weights: Any, format: str) -> None:
-    with prepare(name, EngineOptions(weights=weights)) as prepared:
+    with prepare(name, EngineOptions(quantization=weights)) as prepared:
         assert {wanted.format for wanted in prepared.wanted} == {format}
 
 

@@ -77,12 +77,12 @@ def splits(data: bytes) -> Iterator[list[bytes]]:
 def scripted(tiny: Path, tmp_path: Path) -> Iterator[tuple[Running, ScriptedExecutor, dict[bytes, int]]]:
     ids = write_tokenizer(tmp_path)
     tokenizer = load_tokenizer(tmp_path)
-    loaded = load_model(str(tiny), EngineOptions(max_sequences=1, threads=1))
+    loaded = load_model(str(tiny), EngineOptions(max_num_seqs=1, threads=1))
     loaded.close()
     executor = ScriptedExecutor(
         ExecutorLimits(max_tokens=64, max_rows=1, page_count=8, page_tokens=16), len(ids)
     )
-    limits = EngineLimits(context_length=64, max_sequences=1)
+    limits = EngineLimits(context_length=64, max_num_seqs=1)
     sampler = Sampler(len(ids), _native.Pool(1))
     engine = Engine(executor, sampler, tokenizer, limits)
     model = replace(loaded, tokenizer=tokenizer, engine=engine)

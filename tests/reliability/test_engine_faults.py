@@ -42,7 +42,7 @@ def long_request(rng: random.Random, phase: str) -> EngineRequest:
 def test_l4_aborts_in_every_phase(
     tiny: Path, show: Show, monkeypatch: pytest.MonkeyPatch, aborts: int
 ) -> None:
-    model = load(tiny, max_sequences=8, token_budget=16)
+    model = load(tiny, max_num_seqs=8, max_batch_tokens=16)
     engine, rng = model.engine, random.Random(4)
     phases = ("queued", "prefill", "decode", "constrained")
     waits_ms: list[float] = []
@@ -84,7 +84,7 @@ def test_l4_aborts_in_every_phase(
 @pytest.mark.parametrize("trials", [200, pytest.param(1_000, marks=FULL)])
 def test_l5_an_abort_beside_a_prefill(tiny: Path, show: Show, trials: int) -> None:
     """B, which shares pages with A or not, gives what it gives alone."""
-    model = load(tiny, max_sequences=4, token_budget=8)
+    model = load(tiny, max_num_seqs=4, max_batch_tokens=8)
     rng = random.Random(5)
     stem = tuple(rng.randrange(2, 80) for _ in range(60))
     other = tuple(rng.randrange(2, 80) for _ in range(60))
@@ -121,7 +121,7 @@ def test_f5_a_tenth_of_the_memory(
 ) -> None:
     rng = random.Random(6)
     asked = [long_request(rng, "decode") for _ in range(requests)]
-    model = load(tiny, max_sequences=24, token_budget=64, context=240)
+    model = load(tiny, max_num_seqs=24, max_batch_tokens=64, max_model_len=240)
     demand = model.plan.kv_bytes  # what 24 full contexts need
     alone = [Running(model.engine, request).finish().bits for request in asked]
     model.close()
@@ -133,7 +133,7 @@ def test_f5_a_tenth_of_the_memory(
         preempt(self, sequence)
 
     monkeypatch.setattr(Scheduler, "_preempt", counted)
-    model = load(tiny, max_sequences=24, token_budget=64, context=240, kv_memory_bytes=demand // 10)
+    model = load(tiny, max_num_seqs=24, max_batch_tokens=64, max_model_len=240, kv_cache_memory=demand // 10)
     running = [Running(model.engine, request) for request in asked]
     contended = [one.finish().bits for one in running]
     pages = model.engine.status()

@@ -57,7 +57,7 @@ def test_l1_a_thousand_streams(tiny: Path, show: Show, tokens: int) -> None:
     # Streams of 16 tokens are over while others still connect: there the client's own pace is in the figure,
     # and what other programs take of it. They make it worse and never better, so the best of three counts.
     bound, tries = (0.95, 1) if tokens == 128 else (0.5, 3)
-    with served(tiny, "--max-sequences", "1000", "--token-budget", "2048") as server:
+    with served(tiny, "--max-num-seqs", "1000", "--max-batch-tokens", "2048") as server:
         assert any(fairness_of_all(server) >= bound for _ in range(tries))
 
 
@@ -157,7 +157,7 @@ def test_l2_more_than_can_be_served(show: Show, tmp_path: Path, wall_s: float) -
         capacity = await closed_loop(port, UNDER_WAY, wall_s)
         return capacity, [await open_loop(port, capacity * times, wall_s) for times in (1, 2, 10)]
 
-    limits = ("--max-sequences", str(AT_A_TIME), "--max-requests", str(UNDER_WAY), "--threads", "1")
+    limits = ("--max-num-seqs", str(AT_A_TIME), "--max-concurrent-requests", str(UNDER_WAY), "--threads", "1")
     model = random_model(tmp_path / "model", hidden=384, intermediate=1024, layers=6)
     with served(model, *limits) as server, without_collector():
         capacity, found = asyncio.run(phases(server.port))

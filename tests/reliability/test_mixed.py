@@ -119,7 +119,7 @@ async def settled(server: Running) -> None:
 
 @pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_p5_nothing_is_left_behind(tiny: Path, show: Callable[[str], None], count: int) -> None:
-    model = load_model(str(tiny), EngineOptions(max_sequences=32, token_budget=128, threads=2))
+    model = load_model(str(tiny), EngineOptions(max_num_seqs=32, max_batch_tokens=128, threads=2))
     rng = random.Random(8)
 
     async def run(requests: int) -> Counter[str]:

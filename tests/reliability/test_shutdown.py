@@ -37,7 +37,7 @@ async def stop_under_way(server: Served, tokens: int, signals: int) -> tuple[lis
 
 @pytest.mark.parametrize(("tokens", "signals"), [(60, 1), (8000, 2)], ids=["drains", "second-signal"])
 def test_f2_sigterm_with_200_in_flight(tiny: Path, show, tokens: int, signals: int) -> None:
-    flags = ("--max-sequences", "200", "--kv-memory", "64M", "--drain-s", "60")
+    flags = ("--max-num-seqs", "200", "--kv-cache-memory", "64M", "--shutdown-timeout", "60")
     with served("novelette" if signals == 2 else tiny, *flags) as server:
         tokens = min(tokens, 400)
         family = [psutil.Process(server.process.pid)]

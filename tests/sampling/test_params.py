@@ -8,7 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.errors import InvalidRequest
-from headrace.sampling.params import MAX_LOGIT_BIAS, MAX_N, MAX_STOPS, SamplingParams
+from headrace.sampling.params import (
+    MAX_LOGIT_BIAS,
+    MAX_N,
+    MAX_STOPS,
+    PARAMETERS,
+    SamplingParams,
+    parameters_table,
+)
 
 REFUSED: list[tuple[str, object]] = [
     ("temperature", -0.01),
@@ -109,3 +116,17 @@ def test_min_tokens_may_not_exceed_max_tokens() -> None:
 def test_an_unknown_parameter_is_an_error() -> None:
     with pytest.raises(TypeError, match="temprature"):
         SamplingParams(temprature=1.0)  # type: ignore[call-arg]
+
+
+def test_every_parameter_is_described_and_its_default_is_taken() -> None:
+    assert tuple(PARAMETERS) == SamplingParams.__struct_fields__
+    defaults = SamplingParams()
+    for name, row in PARAMETERS.items():
+        assert row.help and f"| `{name}` |" in parameters_table()
+        assert row.default == getattr(defaults, name)
+        row.check(row.default)
+
+
+def test_ollama_has_each_name_once() -> None:
+    names = [row.ollama for row in PARAMETERS.values() if row.ollama]
+    assert len(set(names)) == len(names) == 15

@@ -45,7 +45,7 @@ def test_embed_is_the_same_in_headrace_and_in_transformers(trained: Path) -> Non
     from headrace import LLM
 
     texts = ["list a file of kind 1", "hi", "how do I remove a user?"]
-    with LLM(trained / "embed", executor="reference", cache_dir=None) as llm:
+    with LLM(trained / "embed", backend="numpy", cache_dir=None) as llm:
         ours = llm.embed(texts)
     assert ours.shape == (3, 32) and np.allclose(np.linalg.norm(ours, axis=1), 1)
     model = transformers.AutoModel.from_pretrained(trained / "embed", dtype=torch.float32)
@@ -83,7 +83,7 @@ def test_headrace_finds_what_the_recipe_finds(
     monkeypatch.setattr(torch, "autocast", lambda *given: nullcontext())
     theirs = tag.tag_texts(tagger, tokenizer, texts, torch.device("cpu"))
     _lift_bias(trained / "tagger/head.safetensors")
-    with LLM(trained / "tagger", executor="reference", cache_dir=None) as llm:
+    with LLM(trained / "tagger", backend="numpy", cache_dir=None) as llm:
         [mine] = llm.embed_tokens([encoded.ids])
         ours = [llm.extract_entities(text.text, text.labels)[0] for text in texts]
     assert np.allclose(mine, states[0].numpy(), atol=1e-4)

@@ -139,7 +139,7 @@ def test_transformers_loads_the_folder_and_gives_the_same_tokens(
     assert prompt == "<s><|user|>remove a user of kind 3</s><|assistant|>"
     ids = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")["input_ids"]
     theirs = model.generate(ids, max_new_tokens=12, do_sample=False)[0, ids.shape[1] :].tolist()
-    with LLM(folder, executor="reference", cache_dir=None) as llm:
+    with LLM(folder, backend="numpy", cache_dir=None) as llm:
         ours = llm.chat(messages, max_tokens=12)
     assert list(ours.tokens) == theirs
     decoder, _ = importlib.import_module("export").read_model(folder)

@@ -22,14 +22,14 @@ GENERATES = [
 
 
 @pytest.mark.parametrize("name", GENERATES)
-@pytest.mark.parametrize(("executor", "gap"), [("reference", 0.0), ("native", TIE)])
+@pytest.mark.parametrize(("executor", "gap"), [("numpy", 0.0), ("native", TIE)])
 def test_transformers_gives_the_same_tokens(name: str, executor: str, gap: float) -> None:
     transformers = pytest.importorskip("transformers", reason="needs headrace[train]")
     torch = pytest.importorskip("torch", reason="needs headrace[train]")
     folder = list_bundled()[name]
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    with LLM(folder, executor=executor, weights="keep", cache_dir=None) as llm:
+    with LLM(folder, backend=executor, quantization="keep", cache_dir=None) as llm:
         for text in TEXTS:
             messages = [{"role": "user", "content": text}]
             prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)

@@ -108,7 +108,9 @@ def test_keep_keeps_every_type() -> None:
     assert [format_of("keep", dtype) for dtype in ("F32", "F16", "BF16")] == ["f32", "f16", "bf16"]
     for kind in READABLE[3:]:
         assert format_of("keep", kind.name) == kind.name.lower()
-    with pytest.raises(UnsupportedModel, match="type IQ1_S cannot be kept as they are: choose --weights"):
+    with pytest.raises(
+        UnsupportedModel, match="type IQ1_S cannot be kept as they are: choose --quantization"
+    ):
         format_of("keep", "IQ1_S")
     assert format_of("int4", "Q4_K") == "int4"
 

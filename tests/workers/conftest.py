@@ -14,7 +14,7 @@ from headrace.workers.model_spec import ModelSpec
 from headrace.workers.worker_loader import WorkerLoader
 from tiny import tiny_model
 
-OPTIONS = EngineOptions(threads=1, max_sequences=4)
+OPTIONS = EngineOptions(threads=1, max_num_seqs=4)
 
 
 @pytest.fixture(scope="session")

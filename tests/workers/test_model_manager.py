@@ -96,12 +96,12 @@ def run(
     test: Callable[[ModelManager, Machine], Awaitable[None]],
     *specs: ModelSpec,
     memory_bytes: int = 100,
-    load_wait_s: float = 20.0,
+    load_timeout: float = 20.0,
 ) -> Machine:
     machine = Machine()
 
     async def main() -> None:
-        policy = Policy(memory_bytes=memory_bytes, load_wait_s=load_wait_s)
+        policy = Policy(memory_bytes=memory_bytes, load_timeout=load_timeout)
         table = ModelManager(specs or [spec(name) for name in SIZES], machine.launch, policy)
         machine.loop = asyncio.get_running_loop()
         await test(table, machine)
@@ -143,7 +143,9 @@ def test_names_aliases_and_unknown_models() -> None:
         for name in ("", "../etc/passwd", "large"):
             with pytest.raises(ModelNotFound, match="'small', 'middle'"):
                 table.find(name)
-        table.policy = replace(table.policy, on_demand=lambda name: spec(name) if name == "large" else None)
+        table.policy = replace(
+            table.policy, load_on_demand=lambda name: spec(name) if name == "large" else None
+        )
         assert table.find("large").name == "large"
         assert [entry.name for entry in table.entries] == ["small", "middle", "large"]
 
@@ -162,7 +164,7 @@ def test_a_long_load_is_503_and_continues() -> None:
         assert (await table.acquire(entry))[0] is entry.model
         assert machine.loads == ["small"]
 
-    run(test, load_wait_s=0.01)
+    run(test, load_timeout=0.01)
 
 
 def test_a_load_error_is_reported_and_retried() -> None:
@@ -303,7 +305,7 @@ def test_an_update_keeps_what_is_the_same_and_drains_the_rest() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
         _, of_small = await table.acquire(table.find("small"))
         changed, of_middle = await table.acquire(table.find("middle"))
-        other = replace(spec("middle"), options=EngineOptions(context=16))
+        other = replace(spec("middle"), options=EngineOptions(max_model_len=16))
         table.update([replace(spec("small"), aliases=("s",)), other, spec("large")], table.policy)
         assert table.find("s").model is not None
         assert table.find("middle").model is None

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.config.settings import Settings, load_settings
+from headrace.config.settings import Settings
+from headrace.config.sources import load_settings
 from headrace.errors import UsageError
 from headrace.workers.model_spec import ModelSpec, read_specs
 
@@ -18,15 +19,15 @@ other = "/b/folder"
 [models.small]
 path = "./a-folder"
 aliases = ["gpt-4o-mini", "s"]
-context = 1024
-weights = "int4"
+max_model_len = 1024
+quantization = "int4"
 keep_alive = "never"
 """
 
 
 def specs(folder: Path, text: str, *models: str) -> list[ModelSpec]:
     (folder / "headrace.toml").write_text(text)
-    settings = load_settings({"max_sequences": "8"}, environ={}, folders=[folder])
+    settings = load_settings({"max_num_seqs": "8"}, environ={}, folders=[folder])
     return read_specs(models, settings, folders=[folder])
 
 
@@ -45,8 +46,12 @@ def test_a_models_own_settings_win(tmp_path: Path) -> None:
     found = {spec.name: spec for spec in specs(tmp_path, TABLE)}
     small, other = found["small"], found["other"]
     assert (small.model, small.aliases, small.keep_alive_s) == ("./a-folder", ("gpt-4o-mini", "s"), -1)
-    assert (small.options.context, small.options.weights, small.options.max_sequences) == (1024, "int4", 8)
-    assert (other.model, other.options.context, other.keep_alive_s) == ("/b/folder", None, 5)
+    assert (small.options.max_model_len, small.options.quantization, small.options.max_num_seqs) == (
+        1024,
+        "int4",
+        8,
+    )
+    assert (other.model, other.options.max_model_len, other.keep_alive_s) == ("/b/folder", None, 5)
     assert found["Qwen/Qwen3-0.6B"].model == "Qwen/Qwen3-0.6B"
 
 
@@ -56,8 +61,8 @@ def test_a_models_own_settings_win(tmp_path: Path) -> None:
         ("models = 3", "models is a table"),
         ("[models]\na = 3", "models.a is neither a path nor a table"),
         ("[models.a]\nport = 3", "models.a: unknown 'port'"),
-        ("[models.a]\ncontexts = 3", "did you mean 'context'"),
-        ("[models.a]\ncontext = 0", "models.a.context is 0, which is not an integer"),
+        ("[models.a]\nmax_model_length = 3", "did you mean 'max_model_len'"),
+        ("[models.a]\nmax_model_len = 0", "models.a.max_model_len is 0, which is not an integer"),
         ("[models.a]\npath = 3", "path is a text"),
         ('[models.a]\naliases = "b"', "aliases is a list of texts"),
         ('[models.a]\n[models.b]\naliases = ["a"]', "two models are named 'a'"),

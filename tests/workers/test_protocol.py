@@ -103,7 +103,7 @@ REQUEST = EngineRequest(
         vote=Vote("regex", "([a-d])"), max_total_tokens=99, place=AnswerSpan("</t>", "<t>", True, ("a", "b"))
     ),
 )
-OPTIONS = EngineOptions(weights="int4", context=5, cache_dir=Path("/a/b"), memory_bytes=2**40)
+OPTIONS = EngineOptions(quantization="int4", max_model_len=5, cache_dir=Path("/a/b"), memory_bytes=2**40)
 EVENTS: list[EngineEvent] = [
     PromptLogprobs((TokenLogprob(3, -0.5, ((3, -0.5),)),)),
     Delta(1, "é€\x00", (5, 6), (TokenLogprob(5, -0.25, ((5, -0.25), (9, -3.0))), TokenLogprob(6, -1.0))),
@@ -122,7 +122,7 @@ TO_WORKER: list[ToWorker] = [
     EventsAck(12),
     Pause(4, True),
 ]
-LIMITS = EngineLimits(context_length=9, max_sequences=2)
+LIMITS = EngineLimits(context_length=9, max_num_seqs=2)
 FROM_WORKER: list[FromWorker] = [
     ModelPlanned(PLAN),
     LoadProgress(1, 2),

@@ -179,7 +179,7 @@ def test_a_second_sigterm_ends_streams_with_an_error(serve: Callable[..., Served
     """F2: in-flight requests end with an event by the deadline, exit 0, no orphans (checked by the
     fixture).
     """
-    served = serve(str(models / "llama3"), "--drain-s", "60")
+    served = serve(str(models / "llama3"), "--shutdown-timeout", "60")
     http = served.http()
     [worker] = served.workers()
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -201,7 +201,7 @@ def test_a_second_sigterm_ends_streams_with_an_error(serve: Callable[..., Served
 
 def test_two_models_in_one_budget(serve: Callable[..., Served], models: Path) -> None:
     names = [str(models / "llama3"), str(models / "qwen3")]
-    served = serve(*names, "--memory", "400M", "--kv-memory", "200K")
+    served = serve(*names, "--memory", "400M", "--kv-cache-memory", "200K")
     http = served.http()
     cards = {card["id"]: card for card in http.get("/v1/models").json()["data"]}
     assert {name: card["state"] for name, card in cards.items()} == {"llama3": "loaded", "qwen3": "unloaded"}

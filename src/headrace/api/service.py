@@ -50,7 +50,7 @@ class Service:
         self._sources = ManagedModels(models)
         self.local = LocalHandler(self._sources, self._threads, settings.tool_format)
         self.gate = AdmissionGate(
-            settings.max_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
+            settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )
         self.gate.starting = models.default.model is None
         self.handler: Handler = build_chain(self.local, self.gate)
@@ -60,7 +60,7 @@ class Service:
     def configure(self, settings: Settings) -> None:
         """Take over settings that were read again."""
         self.settings = settings
-        self.gate.max_calls, self.gate.max_queued_tokens = settings.max_requests, settings.max_queued_tokens
+        self.gate.max_calls, self.gate.max_queued_tokens = settings.max_concurrent_requests, settings.max_queued_tokens
         self.local.tool_format = settings.tool_format
 
     def metrics_of(self, name: str) -> ModelMetrics:

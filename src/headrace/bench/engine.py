@@ -100,10 +100,10 @@ def fitted(workload: Workload, options: EngineOptions) -> EngineOptions:
     """The options with enough context and sequences for the workload."""
     return replace(
         options,
-        context=options.context or workload.prompt + workload.generate,
-        max_sequences=workload.batch,
-        token_budget=max(options.token_budget, workload.batch),
-        speculation="off",  # measure decode without drafts
+        max_model_len=options.max_model_len or workload.prompt + workload.generate,
+        max_num_seqs=workload.batch,
+        max_batch_tokens=max(options.max_batch_tokens, workload.batch),
+        speculative="off",  # measure decode without drafts
     )
 
 

@@ -62,8 +62,8 @@ def bench_profile(
 
     Raises the errors of loading, and UsageError for an executor without timed instructions.
     """
-    if options.executor != "native":
-        raise UsageError(f"--executor {options.executor} cannot be profiled: use native", param="executor")
+    if options.backend != "native":
+        raise UsageError(f"--backend {options.backend} cannot be profiled: use native", param="backend")
     threads = options.threads or usable_cores()
     progress("measuring the machine")
     limits = machine_limits(threads, None)
@@ -73,7 +73,7 @@ def bench_profile(
         executor = make_executor(prepared, options, pool, load_weights(prepared, options, pool))
     assert isinstance(executor, NativeExecutor)
     counter = _Counter(executor.program, prepared.wanted, prepared.plan.kv_type)
-    chunk = min(workload.prompt, options.token_budget)
+    chunk = min(workload.prompt, options.max_batch_tokens)
     progress("filling keys and values")
     _fill(executor, workload, chunk)
     found: list[StepProfile] = []

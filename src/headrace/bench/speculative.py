@@ -119,7 +119,7 @@ def bench_speculate(
     """Measure all cells. Raises the errors of loading, and HeadraceError if drafts change a token."""
     if min(order.pairs, order.generate, *order.batches) < 1:
         raise UsageError("--pairs, --tokens and --batch must be at least 1", param="pairs")
-    options = replace(options, max_sequences=max(options.max_sequences, *order.batches))
+    options = replace(options, max_num_seqs=max(options.max_num_seqs, *order.batches))
     progress("loading")
     with _engines(order, options) as (plain, drafting):
         for job, prompts in order.prompts.items():
@@ -135,18 +135,18 @@ def _engines(
     order: SpeculativeBenchConfig, options: EngineOptions
 ) -> Generator[tuple[LoadedModel, Mapping[str, LoadedModel]]]:
     """The plain engine, and one per draft method."""
-    alone = replace(options, draft_model=None, draft_layers=None)
+    alone = replace(options, speculative_model=None, speculative_layers=None)
     shapes = {"lookup": alone}
     if options.named_draft is not None:
         shapes["model"] = options
-    if options.draft_layers is not None:
+    if options.speculative_layers is not None:
         shapes["layers"] = options
     with ExitStack() as stack:
 
         def load(of: EngineOptions) -> LoadedModel:
             return stack.enter_context(closing(load_model(order.model, of)))
 
-        yield load(replace(alone, speculation="off")), {name: load(of) for name, of in shapes.items()}
+        yield load(replace(alone, speculative="off")), {name: load(of) for name, of in shapes.items()}
 
 
 def _cells(

@@ -49,7 +49,7 @@ def prepare_workload(workload: Workload, options: EngineOptions) -> PlannedModel
         checkpoint, path = RandomCheckpoint(read_config_file(workload.config)), workload.config
         return prepare_checkpoint(checkpoint, options, path.stem, path, no_tokenizer(), None)
     except UsageError as error:
-        if error.param != "context":
+        if error.param != "max_model_len":
             raise
         raise UsageError(
             f"--prompt {workload.prompt:,} and --generate {workload.generate:,} do not fit: {error.message}",

@@ -9,46 +9,11 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from msgspec import Struct
 
-from headrace.config.settings import SETTINGS, Settings, load_settings
+from headrace.config.settings import SETTINGS, Settings
+from headrace.config.sources import load_settings
 from headrace.errors import InvalidRequest, UsageError
-from headrace.sampling.params import SamplingParams
-
-MODEL_SETTINGS = (
-    "weights",
-    "context",
-    "threads",
-    "max_sequences",
-    "token_budget",
-    "kv_dtype",
-    "kv_memory",
-    "executor",
-    "speculation",
-    "draft_model",
-    "draft_layers",
-    "cache_dir",
-    "offline",
-)
-SERVER_SETTINGS = (
-    "memory",
-    "keep_alive",
-    "load_wait_s",
-    "on_demand",
-    "host",
-    "port",
-    "api_key",
-    "requests_per_minute",
-    "tokens_per_minute",
-    "concurrency",
-    "max_requests",
-    "max_queued_tokens",
-    "log_requests",
-    "log_content",
-    "allowed_hosts",
-    "cors_origins",
-    "tool_format",
-    "drain_s",
-    "store",
-)
+from headrace.sampling.parameters import Kind, Parameter
+from headrace.sampling.params import PARAMETERS, SamplingParams
 
 
 class Flag(Struct, frozen=True):
@@ -104,66 +69,36 @@ def _setting_flag(name: str) -> Flag:
     setting = SETTINGS[name]
     help = f"{setting.help} [default: {setting.shown_default}]"
     if isinstance(setting.default, bool):
-        return Flag(name, bool, typer.Option(setting.flag, help=help, show_default=False))
-    metavar = setting.type_name if setting.choices else setting.type_name.upper()
-    option = typer.Option(setting.flag, help=help, metavar=metavar, show_default=False)
+        return Flag(name, bool, typer.Option(setting.flag, *setting.aliases, help=help, show_default=False))
+    shown = setting.values.shown
+    metavar = shown if setting.values.choices else shown.upper()
+    option = typer.Option(setting.flag, *setting.aliases, help=help, metavar=metavar, show_default=False)
     return Flag(name, str, option)
 
 
-def _sampling_flag(name: str, type: Any, metavar: str, help: str) -> Flag:
-    declaration = "--" + name.replace("_", "-")
-    return Flag(name, type, typer.Option(declaration, help=help, metavar=metavar, show_default=False))
+_SHOWN: Mapping[Kind, tuple[Any, str]] = {
+    "integer": (int, "N"),
+    "number": (float, "X"),
+    "switch": (bool, ""),
+    "texts": (list[str], "TEXT"),
+    "ids": (list[int], "ID"),
+    "biases": (list[str], "ID=X"),
+}
 
 
-SAMPLING_FLAGS = (
-    _sampling_flag("max_tokens", int, "N", "most tokens to generate"),
-    _sampling_flag("temperature", float, "X", "0 always takes the likeliest token"),
-    _sampling_flag("top_k", int, "N", "only the N likeliest tokens; 0 is off"),
-    _sampling_flag("top_p", float, "X", "only the likeliest tokens that sum up to X"),
-    _sampling_flag("min_p", float, "X", "only tokens at least X times as likely as the likeliest"),
-    _sampling_flag("typical_p", float, "X", "only the most typical tokens that sum up to X"),
-    _sampling_flag("top_n_sigma", float, "X", "only logits within X standard deviations of the largest"),
-    _sampling_flag("xtc_probability", float, "X", "how often the likeliest tokens are left out"),
-    _sampling_flag("xtc_threshold", float, "X", "from which share on a token is one of these"),
-    _sampling_flag("dynatemp_range", float, "X", "vary the temperature by so much with the entropy"),
-    _sampling_flag("dynatemp_exponent", float, "X", "how the temperature follows the entropy"),
-    _sampling_flag("mirostat", int, "N", "version 1 or 2 instead of truncation; 0 is off"),
-    _sampling_flag("mirostat_tau", float, "X", "surprise that mirostat aims at, in bits"),
-    _sampling_flag("mirostat_eta", float, "X", "how fast mirostat adapts"),
-    _sampling_flag("repetition_penalty", float, "X", "make tokens already seen less likely; 1 is off"),
-    _sampling_flag("presence_penalty", float, "X", "subtracted from the logits of generated tokens"),
-    _sampling_flag("frequency_penalty", float, "X", "the same for each time a token was generated"),
-    _sampling_flag("repeat_last_n", int, "N", "penalties look at the last N tokens; -1 is all"),
-    _sampling_flag("dry_multiplier", float, "X", "make long repetitions less likely; 0 is off"),
-    _sampling_flag("dry_base", float, "X", "how fast that grows with each repeated token"),
-    _sampling_flag("dry_allowed_length", int, "N", "repetitions of fewer than N tokens are free"),
-    _sampling_flag("dry_penalty_last_n", int, "N", "repetitions of the last N tokens; -1 is all"),
-    _sampling_flag("dry_sequence_breakers", list[str], "TEXT", "no repetition reaches across TEXT"),
-    _sampling_flag("bad_words", list[str], "TEXT", "never these tokens; can be repeated"),
-    _sampling_flag("banned_strings", list[str], "TEXT", "never this text; can be repeated"),
-    _sampling_flag("logit_bias", list[str], "ID=X", "add X to a token's logit; can be repeated"),
-    _sampling_flag("seed", int, "N", "same seed, same text"),
-    _sampling_flag("min_tokens", int, "N", "no end before N tokens"),
-    _sampling_flag("stop", list[str], "TEXT", "end before TEXT; can be repeated"),
-    _sampling_flag("stop_token_ids", list[int], "ID", "end at this token; can be repeated"),
-    Flag(
-        "include_stop_str_in_output",
-        bool,
-        typer.Option("--include-stop", help="keep the stop text in the output", show_default=False),
-    ),
-    Flag(
-        "ignore_eos",
-        bool,
-        typer.Option("--ignore-eos", help="go on after the model's end token", show_default=False),
-    ),
-)
+def _sampling_flag(parameter: Parameter, flag: str) -> Flag:
+    type, metavar = _SHOWN[parameter.kind]
+    option = typer.Option(flag, help=parameter.help, metavar=metavar or None, show_default=False)
+    return Flag(parameter.name, type, option)
+
+
+SAMPLING_FLAGS = tuple(_sampling_flag(row, row.flag) for row in PARAMETERS.values() if row.flag)
 
 
 def sampling_values(given: Mapping[str, Any]) -> dict[str, Any]:
     """What was given, as fields of SamplingParams; UsageError for a value that these refuse."""
     values = {name: value for name, value in given.items() if value not in (None, [])}
-    lists = ("stop", "stop_token_ids", "dry_sequence_breakers", "bad_words", "banned_strings")
-    values |= {name: tuple(values[name]) for name in lists if name in values}
+    values |= {name: tuple(values[name]) for name in values if PARAMETERS[name].is_list}
     if "logit_bias" in values:
         values["logit_bias"] = dict(_bias(text) for text in values["logit_bias"])
     try:

@@ -23,7 +23,7 @@ needs one. The limit flags apply to the new key; the defaults are the server's s
 \b
 Examples:
   headrace keys add alice
-  headrace keys add ci --requests-per-minute 60 --tokens-per-minute 100000 --concurrency 4
+  headrace keys add ci --key-rpm 60 --key-tpm 100000 --key-max-concurrency 4
   headrace keys list
   headrace keys rm alice
 """
@@ -37,7 +37,7 @@ class Action(StrEnum):
     RM = "rm"
 
 
-@takes_settings("requests_per_minute", "tokens_per_minute", "concurrency", "store")
+@takes_settings("key_rpm", "key_tpm", "key_max_concurrency", "store")
 def command(
     action: Annotated[Action, typer.Argument(help="Subcommand.")],
     name: Annotated[str | None, typer.Argument(help="Name of the key, for add and rm.")] = None,
@@ -55,7 +55,7 @@ def command(
         if not name:
             raise UsageError(f"keys {action.value} needs a name: headrace keys {action.value} NAME")
         if action is Action.ADD:
-            limits = KeyLimits(settings.requests_per_minute, settings.tokens_per_minute, settings.concurrency)
+            limits = KeyLimits(settings.key_rpm, settings.key_tpm, settings.key_max_concurrency)
             key = keys.add(name, limits)
             print_json({"name": name, "key": key}) if json else print(key)
         else:

@@ -30,8 +30,8 @@ integer types in the format of compressed-tensors. Tokenizer, chat template and 
 
 \b
 Examples:
-  headrace quantize ./my-model my-model.gguf --weights q4_k
-  headrace quantize my-model.gguf ./my-model --weights bf16
+  headrace quantize ./my-model my-model.gguf --quantization q4_k
+  headrace quantize my-model.gguf ./my-model --quantization bf16
 """
 
 
@@ -39,7 +39,7 @@ Examples:
 def command(
     source: Annotated[str, typer.Argument(metavar="IN", help="Folder, x.gguf, OWNER/NAME or bundled model.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="x.gguf, or a folder.")],
-    weights: Annotated[str, typer.Option(help="Weight type.", metavar="TYPE")],
+    quantization: Annotated[str, typer.Option(help="Weight type.", metavar="TYPE")],
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
     json: JsonFlag = False,
     *,
@@ -49,9 +49,9 @@ def command(
     out = out.expanduser().absolute()
     is_gguf = out.suffix == ".gguf"
     known = tuple(gguf_export.FILE_TYPES) if is_gguf else safetensors_export.TYPES
-    if weights.lower() not in known:
+    if quantization.lower() not in known:
         kind = "a GGUF file" if is_gguf else "a folder"
-        raise UsageError(f"--weights {weights} cannot be written to {kind}: use {', '.join(known)}")
+        raise UsageError(f"--quantization {quantization} cannot be written to {kind}: use {', '.join(known)}")
     if out.exists() and not force:
         raise UsageError(f"{out} already exists: choose another name, or replace it with --force")
     fetch(source, settings)
@@ -61,7 +61,7 @@ def command(
             checkpoint=checkpoint,
             path=path,
             name=served_name(source, path).removesuffix(".gguf"),
-            type=weights.lower(),
+            type=quantization.lower(),
             threads=settings.threads or usable_cores(),
         )
         lines = export.to_gguf(out, progress) if is_gguf else export.to_folder(out, progress)

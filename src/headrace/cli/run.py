@@ -11,10 +11,10 @@ from msgspec import to_builtins
 
 from headrace.cli.answer_printer import AnswerPrinter, statistics
 from headrace.cli.chat import chat
-from headrace.cli.flags import MODEL_SETTINGS, takes_sampling, takes_settings
+from headrace.cli.flags import takes_sampling, takes_settings
 from headrace.cli.load_progress import loaded, names_a_model
 from headrace.cli.terminal import JsonFlag, note, print_json
-from headrace.config.settings import Settings
+from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.errors import UsageError
 from headrace.inference.completion import Completion, CompletionChunk
 from headrace.llm import LLM
@@ -31,7 +31,7 @@ headrace. A single argument is MODEL when it is an existing folder, OWNER/NAME, 
 \b
 Examples:
   headrace run "It was a dark and stormy night" --raw --max-tokens 80
-  headrace run ./my-model "What is a headrace?" --weights int4
+  headrace run ./my-model "What is a headrace?" --quantization int4
   cat letter.txt | headrace run ./my-model - --system "Summarize in one sentence."
   headrace run ./my-model
 """

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.flags import MODEL_SETTINGS, SERVER_SETTINGS, takes_settings_again
-from headrace.config.settings import Settings
+from headrace.cli.flags import takes_settings_again
+from headrace.config.settings import SETTINGS, Settings
 from headrace.workers.spawn import spawn
 
 HELP = """Serve models over HTTP with an OpenAI-compatible API; /docs describes all endpoints.
@@ -19,19 +19,19 @@ While the first model loads, requests get 503 with Retry-After. Other models, in
 headrace.toml, load on first use, within --memory. Each model runs in its own process and is restarted if it
 crashes.
 
-Stops on Ctrl-C or SIGTERM: in-flight requests get --drain-s seconds to finish; a second signal exits
+Stops on Ctrl-C or SIGTERM: in-flight requests get --shutdown-timeout seconds to finish; a second signal exits
 immediately. SIGHUP reloads settings without interrupting requests.
 
 \b
 Examples:
   headrace serve
-  headrace serve ./my-model --port 9000 --weights int8
+  headrace serve ./my-model --port 9000 --quantization int8
   headrace serve ./my-model ./my-other-model --memory 8GiB --keep-alive 600
   HEADRACE_API_KEY=secret headrace serve Qwen/Qwen3-0.6B --host 0.0.0.0
 """
 
 
-@takes_settings_again(*SERVER_SETTINGS, *MODEL_SETTINGS)
+@takes_settings_again(*SETTINGS)
 def command(
     models: Annotated[list[str] | None, typer.Argument(help="Folders, OWNER/NAME or bundled models.")] = None,
     *,

@@ -88,14 +88,14 @@ class _Bar:
 def _policy(settings: Settings, free_bytes: int) -> Policy:
     return Policy(
         memory_bytes=settings.memory or free_bytes,
-        load_wait_s=settings.load_wait_s,
-        on_demand=partial(_on_demand, settings),
+        load_timeout=settings.load_timeout,
+        load_on_demand=partial(_on_demand, settings),
     )
 
 
 def _on_demand(settings: Settings, name: str) -> ModelSpec | None:
     """A spec for a model without an entry, if enabled: a model on this machine, by name, never by path."""
-    known = settings.on_demand and any(model.name == name for model in list_local())
+    known = settings.load_on_demand and any(model.name == name for model in list_local())
     return spec_of(name, settings) if known else None
 
 

@@ -9,9 +9,9 @@ from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from headrace.cli.fetching import fetch
-from headrace.cli.flags import MODEL_SETTINGS, takes_settings
+from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, print_table, size
-from headrace.config.settings import Settings
+from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.errors import UsageError
 from headrace.loading.describe import ModelFacts, describe
 from headrace.loading.model_card import about, card
@@ -27,7 +27,7 @@ machine's measured limits permit.
 \b
 Examples:
   headrace show
-  headrace show ./my-model --weights int4 --context 4096
+  headrace show ./my-model --quantization int4 --max-model-len 4096
   headrace show mini --card
 """
 

@@ -1,35 +1,84 @@
-"""The values of settings: each reader takes what a flag, a variable or the file has, or says why not."""
+"""The values of settings: each kind reads what a flag, a variable or the file has, or says why not."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, get_args
+
+from msgspec import Struct
+
+MAX_INTEGER = 2**63 - 1
 
 
-def a_text(value: object) -> str:
-    """Any text but the empty one."""
-    if not isinstance(value, str) or not value:
-        raise ValueError("a non-empty text")
-    return value
+class Values(Struct, frozen=True):
+    """A kind of values: `parse` reads one or raises ValueError that says what was expected.
+
+    `types` are those of a value that is read; `shown` is the placeholder in help texts.
+    """
+
+    shown: str
+    parse: Callable[[object], object]
+    types: tuple[type, ...]
+    choices: tuple[str, ...] = ()
+
+    def check(self, value: object) -> None:
+        """Raise ValueError, which says what was expected, where `value` is none of these values."""
+        if not isinstance(value, self.types):
+            value = None
+        self.parse(value)
 
 
-def an_integer(low: int, high: int = 2**63 - 1) -> Callable[[object], int]:
-    """Reads whole numbers from `low` to `high`."""
+def integer(low: int, high: int = MAX_INTEGER, unit: str = "count") -> Values:
+    """Whole numbers from `low` to `high`."""
 
     def parse(value: object) -> int:
-        wanted = f"an integer from {low:,}" + (f" to {high:,}" if high < 2**63 - 1 else " up")
+        wanted = f"an integer from {low:,}" + (f" to {high:,}" if high < MAX_INTEGER else " up")
         if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise ValueError(wanted)
         return value
 
-    return parse
+    return Values(unit, parse, (int,))
 
 
-def seconds(value: object) -> float:
-    """A number of seconds, at most a day."""
+def one_of(literal: Any) -> Values:
+    """The texts of a Literal type."""
+    choices: tuple[str, ...] = get_args(literal)
+
+    def parse(value: object) -> str:
+        if value not in choices:
+            raise ValueError("one of " + ", ".join(choices))
+        return str(value)
+
+    return Values("|".join(choices), parse, (str,), choices)
+
+
+def text(shown: str) -> Values:
+    """Any text but the empty one."""
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or not value:
+            raise ValueError("a non-empty text")
+        return value
+
+    return Values(shown, parse, (str,))
+
+
+def path(shown: str) -> Values:
+    """A path; ~ is the home folder."""
+
+    def parse(value: object) -> Path:
+        if not isinstance(value, str | Path) or not str(value):
+            raise ValueError("a path")
+        return Path(value).expanduser()
+
+    return Values(shown, parse, (Path,))
+
+
+def _seconds(value: object) -> float:
     try:
         number = float(value) if isinstance(value, str | int | float) else -1.0
     except ValueError:
@@ -39,7 +88,7 @@ def seconds(value: object) -> float:
     return number
 
 
-def idle_seconds(value: object) -> float:
+def _idle_seconds(value: object) -> float:
     try:
         number = -1.0 if value == "never" else float(value) if isinstance(value, str | int | float) else -2.0
     except ValueError:
@@ -49,8 +98,7 @@ def idle_seconds(value: object) -> float:
     return number
 
 
-def a_switch(value: object) -> bool:
-    """True or false, in some spellings."""
+def _switch(value: object) -> bool:
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     found = words.get(str(value).lower())
     if found is None:
@@ -61,29 +109,20 @@ def a_switch(value: object) -> bool:
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-def a_size(value: object) -> int:
-    """Bytes, also as 4GiB or 512M."""
-    text = str(value).strip().upper().removesuffix("B").removesuffix("I")
-    number = text.rstrip("KMGT")
-    unit = text[len(number) :]
+def _size(value: object) -> int:
+    name = str(value).strip().upper().removesuffix("B").removesuffix("I")
+    number = name.rstrip("KMGT")
+    unit = name[len(number) :]
     try:
         size = float(number) * _UNITS[unit]
     except (ValueError, KeyError):
         size = -1.0
-    if not 0 < size < 2**63:
+    if isinstance(value, bool) or not 0 < size < 2**63:
         raise ValueError("a size such as 4GiB, 512M or a number of bytes")
     return int(size)
 
 
-def a_path(value: object) -> Path:
-    """A path; ~ is the home folder."""
-    if not isinstance(value, str | Path) or not str(value):
-        raise ValueError("a path")
-    return Path(value).expanduser()
-
-
-def texts(value: object) -> tuple[str, ...]:
-    """One or several texts separated by commas, or a list."""
+def _texts(value: object) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple):
         raise ValueError("one or several texts separated by commas")
@@ -93,20 +132,26 @@ def texts(value: object) -> tuple[str, ...]:
     return found
 
 
-def origins(value: object) -> tuple[str, ...]:
-    found = texts(value)
+def _origins(value: object) -> tuple[str, ...]:
+    found = _texts(value)
     for origin in found:
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", origin, re.IGNORECASE):
             raise ValueError("origins such as https://app.example:8443, without a path; or *")
     return found
 
 
-def one_of(*choices: str) -> Callable[[object], str]:
-    """Reads one of `choices`."""
+def texts(shown: str) -> Values:
+    """One or several texts separated by commas, or a list of them."""
+    return Values(shown, _texts, (tuple,))
 
-    def parse(value: object) -> str:
-        if value not in choices:
-            raise ValueError("one of " + ", ".join(choices))
-        return str(value)
 
-    return parse
+SECONDS = Values("seconds", _seconds, (int, float))
+"""A number of seconds, at most a day."""
+IDLE_SECONDS = Values("seconds", _idle_seconds, (int, float))
+"""A number of seconds, or `never`, which is read as -1."""
+SWITCH = Values("true|false", _switch, (bool,))
+"""True or false, in some spellings."""
+SIZE = Values("size", _size, (int,))
+"""Bytes, also as 4GiB or 512M."""
+ORIGINS = Values("origin[,origin]", _origins, (tuple,))
+"""Web origins, or `*`."""

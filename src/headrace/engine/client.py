@@ -23,7 +23,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     """
 
     context_length: int
-    max_sequences: int
+    max_num_seqs: int
     max_waiting: int = 4096
     ageing_s: float = 5.0
     embedding_size: int = 0
@@ -31,7 +31,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     @property
     def max_choices(self) -> int:
         """Most choices that may be queued or running."""
-        return self.max_waiting + self.max_sequences
+        return self.max_waiting + self.max_num_seqs
 
     def check_room(self, pending: int, choices: int) -> None:
         """Raise Overloaded where `choices` more beside `pending` ones are too many."""

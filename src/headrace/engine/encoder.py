@@ -147,7 +147,7 @@ class Encoder:
         """Take from the queue, in its order, what fits into one step."""
         texts: list[_Text] = []
         left = self._capacity.max_tokens
-        while self._queue and len(texts) < self.limits.max_sequences:
+        while self._queue and len(texts) < self.limits.max_num_seqs:
             text = self._queue[0][2]
             if not text.ended:
                 left -= len(text.request.prompt)

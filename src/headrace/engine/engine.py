@@ -377,8 +377,8 @@ class Engine:
 def _scheduler(capacity: ExecutorLimits, limits: EngineLimits) -> Scheduler:
     return Scheduler(
         page_count=capacity.page_count,
-        token_budget=capacity.max_tokens,
-        max_sequences=limits.max_sequences,
+        max_batch_tokens=capacity.max_tokens,
+        max_num_seqs=limits.max_num_seqs,
         ageing_s=limits.ageing_s,
         page_tokens=capacity.page_tokens,
         recurrent=capacity.state_slots > 0,

@@ -26,7 +26,7 @@ def validate_request(
     if count + least > longest:
         wanted = f"prompt has {count:,} tokens" + (f" and max_tokens is {asked:,}" if asked else "")
         raise ContextLengthExceeded(
-            f"{wanted}, the limit is {longest:,}: shorten it or load with a larger --context",
+            f"{wanted}, the limit is {longest:,}: shorten it or load with a larger --max-model-len",
             param="max_tokens" if asked and count < longest else "prompt",
         )
     _check_ids("prompt", request.prompt, vocabulary)
@@ -107,7 +107,7 @@ def _check_least_thinking(request: EngineRequest, longest: int) -> None:
     if least > room:
         raise ContextLengthExceeded(
             f"min_thinking_tokens is {least:,} and the prompt has {len(request.prompt):,} tokens, the limit "
-            f"is {longest:,}: ask for less or load with a larger --context",
+            f"is {longest:,}: ask for less or load with a larger --max-model-len",
             param="min_thinking_tokens",
         )
     if request.params.max_tokens is not None and least > request.params.max_tokens:

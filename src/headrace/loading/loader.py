@@ -135,7 +135,7 @@ def _engine(
     config, pooling = prepared.model.config, prepared.model.pooling
     limits = EngineLimits(
         context_length=prepared.plan.context,
-        max_sequences=options.max_sequences,
+        max_num_seqs=options.max_num_seqs,
         embedding_size=0 if pooling is None else config.hidden,
     )
     if pooling is not None:
@@ -179,7 +179,7 @@ def prepare_checkpoint(
     _check_isa()
     model, normalize = model_of(checkpoint.config, folder, options)
     encodes = model.pooling is not None
-    if encodes and (draft is not None or options.draft_layers is not None):
+    if encodes and (draft is not None or options.speculative_layers is not None):
         raise UsageError(f"{name} is an encoder, which generates nothing to draft: leave its draft out")
 
     def plan(model: Model, options: EngineOptions, draft: PlannedModel | None = None) -> PlannedModel:
@@ -204,8 +204,8 @@ def prepare_checkpoint(
             draft=draft,
         )
 
-    if options.draft_layers is not None:
-        draft = plan(first_layers(model, options.draft_layers), draft_options(options))
+    if options.speculative_layers is not None:
+        draft = plan(first_layers(model, options.speculative_layers), draft_options(options))
     return plan(model, options, draft)
 
 
@@ -219,7 +219,9 @@ def _check_isa() -> None:
 def draft_options(options: EngineOptions) -> EngineOptions:
     """How a draft model is to be loaded beside its model."""
     shared = max(int(free_memory_bytes() * DRAFT_KV_SHARE), DRAFT_KV_BYTES)
-    return replace(options, speculation="off", draft_model=None, draft_layers=None, kv_memory_bytes=shared)
+    return replace(
+        options, speculative="off", speculative_model=None, speculative_layers=None, kv_cache_memory=shared
+    )
 
 
 def first_layers(model: Model, layers: int) -> Model:
@@ -228,27 +230,28 @@ def first_layers(model: Model, layers: int) -> Model:
     config = model.config
     if not isinstance(config, DecoderConfig) or layers >= config.layers:
         raise UsageError(
-            f"draft_layers is {layers}, {model.model_type} has {config.layers} layers: use fewer of them,"
-            " of a decoder that only attends",
-            param="draft_layers",
+            f"speculative_layers is {layers}, {model.model_type} has {config.layers} layers: use fewer"
+            " of them, of a decoder that only attends",
+            param="speculative_layers",
         )
     return replace(model, config=replace(config, layers=layers))
 
 
 def prepare_draft(draft_name: str, options: EngineOptions, name: str, tokenizer: Tokenizer) -> PlannedModel:
     """The draft model of the model `name`, with its own plan; UsageError where it does not fit to it."""
-    draft = prepare(draft_name, replace(draft_options(options), context=None))
+    draft = prepare(draft_name, replace(draft_options(options), max_model_len=None))
     try:
         check_pair(name, tokenizer, draft_name, draft.tokenizer)
         if draft.model.pooling is not None:
             raise UsageError(
-                f"draft_model '{draft_name}' is an encoder: choose one that generates", param="draft_model"
+                f"speculative_model '{draft_name}' is an encoder: choose one that generates",
+                param="speculative_model",
             )
         if draft.plan.state_bytes:
             raise UsageError(
-                f"draft_model '{draft_name}' keeps a state that cannot be taken back: choose one that only"
-                " attends",
-                param="draft_model",
+                f"speculative_model '{draft_name}' keeps a state that cannot be taken back: choose one"
+                " that only attends",
+                param="speculative_model",
             )
     except BaseException:
         draft.close()
@@ -265,7 +268,7 @@ def make_speculation(
 ) -> Speculation | None:
     """What guesses tokens; None where it is off, or the model keeps a state that cannot be taken back.
     `weights` are the model's own, `load` gets those of a draft model."""
-    if options.speculation == "off" or prepared.plan.state_bytes or prepared.model.pooling is not None:
+    if options.speculative == "off" or prepared.plan.state_bytes or prepared.model.pooling is not None:
         return None
     model = None
     draft = prepared.draft
@@ -289,7 +292,7 @@ def model_of(config: Config, folder: Path, options: EngineOptions) -> tuple[Mode
     else:
         pooling = read_pooling(folder) if folder.is_dir() else None
     kind = None if pooling is None else pooling.kind
-    model = find_model(config, context=options.context, pooling=kind)
+    model = find_model(config, context=options.max_model_len, pooling=kind)
     return model, pooling is None or pooling.normalize
 
 
@@ -299,7 +302,7 @@ def weight_specs(
     """The matrices to pack, in the program's order; CorruptFile where a tensor has another shape,
     UnsupportedModel where it has an element type that is none of weights. `folder` is the model's."""
     wanted: list[WeightSpec] = []
-    choice = (bundled_weights(folder) or "keep") if options.weights == "auto" else options.weights
+    choice = (bundled_weights(folder) or "keep") if options.quantization == "auto" else options.quantization
     routers = _routers(program)
     for name, value in program.weights.items():
         info = checkpoint.info(name)
@@ -359,7 +362,7 @@ def load_weights(
     """The weights as the executor wants them; `on_failure` gets the cache file that could not be written."""
     program = prepared.program
     checkpoint = ProgramWeights(prepared.checkpoint, program)
-    if options.executor != "native":
+    if options.backend != "native":
         return PackedWeights({}, {name: checkpoint.float32(name) for name in program.weights})
     matrices = load_packed(
         checkpoint, prepared.wanted, pool, cache=options.cache_dir, progress=progress, on_failure=on_failure
@@ -373,9 +376,9 @@ def make_executor(
 ) -> Executor:
     """The executor of a program with its weights."""
     program, capacity = prepared.program, capacity_of(prepared.plan, options)
-    if options.executor == "reference":
+    if options.backend == "numpy":
         return ReferenceExecutor(program, weights.floats, capacity)
-    if options.executor == "torch":
+    if options.backend == "torch":
         return TorchExecutor(program, weights.floats, capacity)
     kv_type = prepared.plan.kv_type
     return NativeExecutor(program, weights.matrices, weights.floats, capacity, pool=pool, kv_type=kv_type)

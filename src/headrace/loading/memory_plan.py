@@ -38,12 +38,12 @@ def plan_memory(
     by its draft model. An encoder reads a text in one step, so that its steps are that long, and needs keys
     and values of one step only.
     """
-    context = _context(options.context, context)
+    context = _context(options.max_model_len, context)
     kv_type = _kv_type(options, wanted)
     weights = predicted_bytes(wanted) + 4 * _vector_entries(program)
     step_tokens, step_rows = _step_size(options, context, encodes=encodes)
     activations = _activation_bytes(program, wanted, step_tokens, step_rows)
-    states = state_bytes(program, options.max_sequences)
+    states = state_bytes(program, options.max_num_seqs)
     per_page = kv_bytes_per_page(program, kv_type, PAGE_TOKENS)
     base = psutil.Process().memory_info().rss
     usable = _usable_bytes(options, base)
@@ -75,7 +75,8 @@ def _does_not_fit(plan: MemoryPlan, usable: int) -> OutOfMemory:
     return OutOfMemory(
         f"the model needs {draft}{_gb(plan.weights_bytes)} for weights, {_gb(plan.activation_bytes)} for"
         f" activations, {_gb(plan.state_bytes)} for states and {_gb(plan.kv_bytes)} for keys and values, "
-        f"{_gb(max(usable, 0))} are free: use a smaller --context or --max-sequences, or --weights int4",
+        f"{_gb(max(usable, 0))} are free: use a smaller --max-model-len or --max-num-seqs,"
+        " or --quantization int4",
         needed_bytes=plan.total_bytes,
     )
 
@@ -96,9 +97,9 @@ def _activation_bytes(
 def _step_size(options: EngineOptions, context: int, *, encodes: bool) -> tuple[int, int]:
     """Most tokens of a step, and most rows of output."""
     if encodes:
-        tokens = max(options.token_budget, context)
+        tokens = max(options.max_batch_tokens, context)
         return tokens, tokens
-    return options.token_budget, _max_rows(options)
+    return options.max_batch_tokens, _max_rows(options)
 
 
 def capacity_of(plan: MemoryPlan, options: EngineOptions) -> ExecutorLimits:
@@ -108,28 +109,29 @@ def capacity_of(plan: MemoryPlan, options: EngineOptions) -> ExecutorLimits:
         max_rows=plan.step_rows,
         page_count=plan.page_count,
         page_tokens=plan.page_tokens,
-        state_slots=options.max_sequences if plan.state_bytes else 0,
+        state_slots=options.max_num_seqs if plan.state_bytes else 0,
     )
 
 
 def _max_rows(options: EngineOptions) -> int:
     """Rows of logits: one for each sequence, and enough for the drafts of a few."""
-    if options.speculation == "off":
-        return options.max_sequences
-    return min(max(options.max_sequences, DRAFT_ROWS), options.token_budget)
+    if options.speculative == "off":
+        return options.max_num_seqs
+    return min(max(options.max_num_seqs, DRAFT_ROWS), options.max_batch_tokens)
 
 
 def _context(asked: int | None, own: int) -> int:
     if asked is not None and asked > own:
         raise UsageError(
-            f"--context {asked:,} is more than the model's own {own:,} tokens: lower it", param="context"
+            f"--max-model-len {asked:,} is more than the model's own {own:,} tokens: lower it",
+            param="max_model_len",
         )
     return asked or own
 
 
 def _kv_type(options: EngineOptions, wanted: Sequence[WeightSpec]) -> KvType:
-    if options.kv_dtype != "auto":
-        return options.kv_dtype
+    if options.kv_cache_dtype != "auto":
+        return options.kv_cache_dtype
     return "f32" if all(weight.format == "f32" for weight in wanted) else "bf16"
 
 
@@ -140,45 +142,45 @@ def _pages(options: EngineOptions, context: int, per_page: int, free: int) -> in
 def _page_count(options: EngineOptions, context: int, per_page: int, free: int) -> int:
     """Pages for the asked bytes, or for every sequence's full context as far as half the free memory goes."""
     one_context = -(-context // PAGE_TOKENS)
-    if options.kv_memory_bytes is not None:
-        pages = options.kv_memory_bytes // per_page
+    if options.kv_cache_memory is not None:
+        pages = options.kv_cache_memory // per_page
         if pages < 1:
             raise UsageError(
-                f"kv_memory_bytes {options.kv_memory_bytes:,} is less than one page of {per_page:,} bytes",
-                param="kv_memory_bytes",
+                f"kv_cache_memory {options.kv_cache_memory:,} is less than one page of {per_page:,} bytes",
+                param="kv_cache_memory",
             )
-        return min(pages, one_context * options.max_sequences)
+        return min(pages, one_context * options.max_num_seqs)
     affordable = int(free * KV_SHARE_OF_FREE_MEMORY) // per_page
-    return max(one_context, min(one_context * options.max_sequences, affordable))
+    return max(one_context, min(one_context * options.max_num_seqs, affordable))
 
 
 def _encoder_pages(options: EngineOptions, step_tokens: int, per_page: int, free: int) -> int:
     """Pages for an encoder, each of whose texts begins with one of its own."""
-    pages = pages_for(step_tokens, PAGE_TOKENS) + options.max_sequences
-    if options.kv_memory_bytes is not None and options.kv_memory_bytes < pages * per_page:
+    pages = pages_for(step_tokens, PAGE_TOKENS) + options.max_num_seqs
+    if options.kv_cache_memory is not None and options.kv_cache_memory < pages * per_page:
         raise UsageError(
-            f"kv_memory_bytes {options.kv_memory_bytes:,} is less than {pages * per_page:,}, which a step of"
-            f" {step_tokens:,} tokens needs: raise it, or use a smaller --context",
-            param="kv_memory_bytes",
+            f"kv_cache_memory {options.kv_cache_memory:,} is less than {pages * per_page:,}, which a step of"
+            f" {step_tokens:,} tokens needs: raise it, or use a smaller --max-model-len",
+            param="kv_cache_memory",
         )
     return pages
 
 
 def _pages_of_nothing(options: EngineOptions, context: int) -> int:
     """One page for each sequence, of a model that keeps no keys and values."""
-    if options.kv_memory_bytes is not None:
+    if options.kv_cache_memory is not None:
         raise UsageError(
-            "kv_memory_bytes has no effect on a model without keys and values: leave it out, and lower"
-            " --max-sequences for less memory",
-            param="kv_memory_bytes",
+            "kv_cache_memory has no effect on a model without keys and values: leave it out, and lower"
+            " --max-num-seqs for less memory",
+            param="kv_cache_memory",
         )
-    if context * options.max_sequences >= 1 << 31:
+    if context * options.max_num_seqs >= 1 << 31:
         raise UsageError(
-            f"{options.max_sequences:,} sequences of {context:,} tokens are more than {1 << 31:,} tokens:"
-            " use a smaller --context",
-            param="context",
+            f"{options.max_num_seqs:,} sequences of {context:,} tokens are more than {1 << 31:,} tokens:"
+            " use a smaller --max-model-len",
+            param="max_model_len",
         )
-    return options.max_sequences
+    return options.max_num_seqs
 
 
 def _vector_entries(program: Program) -> int:

@@ -1,20 +1,21 @@
-"""Sampling parameters of a request, and their validation."""
+"""Sampling parameters of a request: their table, and which of them exclude each other."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from headrace.errors import InvalidRequest
+from headrace.sampling.parameters import Parameter, markdown, table_of
 
+MAX_INT = 2**31 - 1
 MAX_LOGIT_BIAS = 1024
 MAX_TOP_LOGPROBS = 20
 MAX_N = 128
 MAX_STOPS = 16
-MAX_STOP_CHARACTERS = 2048  # total over all stop strings; each request in the queue holds them in memory
 MAX_STOP_TOKEN_IDS = 1024
 MAX_ALLOWED_TOKEN_IDS = 2**19
 MAX_BANNED = 128  # for bad_words, and for banned_strings
@@ -34,78 +35,210 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     tokenized.
     """
 
-    temperature: float = 1.0
-    dynatemp_range: float = 0.0  # 0: off
-    dynatemp_exponent: float = 1.0
-    top_n_sigma: float = 0.0  # 0 and -1: off
-    top_k: int = 0  # 0: off
-    typical_p: float = 1.0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    mirostat: int = 0  # 0: off; 1 or 2: its version
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repeat_last_n: int = -1
-    dry_multiplier: float = 0.0  # 0: off
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = -1
-    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    bad_words: tuple[str, ...] = ()
-    banned_strings: tuple[str, ...] = ()
-    logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])
-    seed: int | None = None
-    n: int = 1  # with beam search, also the number of beams
-    use_beam_search: bool = False
-    length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
-    max_tokens: int | None = None  # None: up to the context length
-    min_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    allowed_token_ids: tuple[int, ...] | None = None  # None: all
-    # None: off; 0..20: log-probability of the chosen token and of that many alternatives
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None  # the same for prompt tokens
+    temperature: Annotated[
+        float,
+        Parameter(
+            "0 always takes the likeliest token", 0.0, 100.0, also_off=0, beams=False, ollama="temperature"
+        ),
+    ] = 1.0
+    dynatemp_range: Annotated[
+        float,
+        Parameter("vary the temperature by so much with the entropy; 0 is off", 0.0, 100.0, truncates=True),
+    ] = 0.0
+    dynatemp_exponent: Annotated[
+        float, Parameter("how the temperature follows the entropy", 0.0, 100.0, above_low=True)
+    ] = 1.0
+    top_n_sigma: Annotated[
+        float,
+        Parameter(
+            "only logits within X standard deviations of the largest; 0 and -1 are off",
+            -1.0,
+            1000.0,
+            also_off=-1,
+            truncates=True,
+        ),
+    ] = 0.0
+    top_k: Annotated[
+        int,
+        Parameter("only the N likeliest tokens; 0 is off", 0, MAX_INT, truncates=True, ollama="top_k"),
+    ] = 0
+    typical_p: Annotated[
+        float,
+        Parameter(
+            "only the most typical tokens that sum up to X",
+            0.0,
+            1.0,
+            above_low=True,
+            truncates=True,
+            ollama="typical_p",
+        ),
+    ] = 1.0
+    top_p: Annotated[
+        float,
+        Parameter(
+            "only the likeliest tokens that sum up to X",
+            0.0,
+            1.0,
+            above_low=True,
+            truncates=True,
+            ollama="top_p",
+        ),
+    ] = 1.0
+    min_p: Annotated[
+        float,
+        Parameter(
+            "only tokens at least X times as likely as the likeliest",
+            0.0,
+            1.0,
+            truncates=True,
+            ollama="min_p",
+        ),
+    ] = 0.0
+    xtc_probability: Annotated[
+        float, Parameter("how often the likeliest tokens are left out", 0.0, 1.0, truncates=True)
+    ] = 0.0
+    xtc_threshold: Annotated[float, Parameter("from which share on a token is one of these", 0.0, 0.5)] = 0.1
+    mirostat: Annotated[
+        int,
+        Parameter("version 1 or 2 instead of truncation; 0 is off", 0, 2, beams=False, ollama="mirostat"),
+    ] = 0
+    mirostat_tau: Annotated[
+        float, Parameter("surprise that mirostat aims at, in bits", 0.0, 100.0, ollama="mirostat_tau")
+    ] = 5.0
+    mirostat_eta: Annotated[float, Parameter("how fast mirostat adapts", 0.0, 1.0, ollama="mirostat_eta")] = (
+        0.1
+    )
+    repetition_penalty: Annotated[
+        float,
+        Parameter(
+            "make tokens already seen less likely; 1 is off",
+            0.0,
+            100.0,
+            above_low=True,
+            beams=False,
+            ollama="repeat_penalty",
+        ),
+    ] = 1.0
+    presence_penalty: Annotated[
+        float,
+        Parameter(
+            "subtracted from the logits of generated tokens",
+            -100.0,
+            100.0,
+            beams=False,
+            ollama="presence_penalty",
+        ),
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float,
+        Parameter(
+            "the same for each time a token was generated",
+            -100.0,
+            100.0,
+            beams=False,
+            ollama="frequency_penalty",
+        ),
+    ] = 0.0
+    repeat_last_n: Annotated[
+        int, Parameter("penalties look at the last N tokens; -1 is all", -1, MAX_INT, ollama="repeat_last_n")
+    ] = -1
+    dry_multiplier: Annotated[
+        float, Parameter("make long repetitions less likely; 0 is off", 0.0, 100.0, beams=False)
+    ] = 0.0
+    dry_base: Annotated[float, Parameter("how fast that grows with each repeated token", 1.0, 100.0)] = 1.75
+    dry_allowed_length: Annotated[
+        int, Parameter("repetitions of fewer than N tokens are free", 1, MAX_INT)
+    ] = 2
+    dry_penalty_last_n: Annotated[
+        int, Parameter("repetitions of the last N tokens; -1 is all", -1, MAX_INT)
+    ] = -1
+    dry_sequence_breakers: Annotated[
+        tuple[str, ...], Parameter("no repetition reaches across TEXT", most=MAX_BREAKERS)
+    ] = ("\n", ":", '"', "*")
+    bad_words: Annotated[
+        tuple[str, ...], Parameter("never these tokens; can be repeated", most=MAX_BANNED, beams=False)
+    ] = ()
+    banned_strings: Annotated[
+        tuple[str, ...], Parameter("never this text; can be repeated", most=MAX_BANNED, beams=False)
+    ] = ()
+    logit_bias: Annotated[
+        Mapping[int, float],
+        Parameter(
+            "add X to a token's logit; can be repeated", -100.0, 100.0, most=MAX_LOGIT_BIAS, beams=False
+        ),
+    ] = field(default_factory=dict[int, float])
+    seed: Annotated[
+        int | None,
+        Parameter("same seed, same text; by default a random one", -(2**63), 2**64 - 1, ollama="seed"),
+    ] = None
+    n: Annotated[
+        int, Parameter("number of choices; with beam search, of beams, too", 1, MAX_N, flag=None)
+    ] = 1
+    use_beam_search: Annotated[bool, Parameter("the n likeliest texts instead of random ones", flag=None)] = (
+        False
+    )
+    length_penalty: Annotated[
+        float,
+        Parameter(
+            "exponent of the length that divides the log-probability of a beam", -10.0, 10.0, flag=None
+        ),
+    ] = 1.0
+    early_stopping: Annotated[
+        bool | Literal["never"],
+        Parameter(
+            "end beam search with the first n texts; never: only where no better one can come", flag=None
+        ),
+    ] = False
+    max_tokens: Annotated[
+        int | None,
+        Parameter(
+            "most tokens to generate; by default as many as fit the context", 1, MAX_INT, ollama="num_predict"
+        ),
+    ] = None
+    min_tokens: Annotated[int, Parameter("no end before N tokens", 0, MAX_INT)] = 0
+    stop: Annotated[
+        tuple[str, ...],
+        Parameter("end before TEXT; can be repeated", most=MAX_STOPS, beams=False, ollama="stop"),
+    ] = ()
+    stop_token_ids: Annotated[
+        tuple[int, ...], Parameter("end at this token; can be repeated", most=MAX_STOP_TOKEN_IDS)
+    ] = ()
+    include_stop_str_in_output: Annotated[
+        bool, Parameter("keep the stop text in the output", flag="--include-stop")
+    ] = False
+    ignore_eos: Annotated[bool, Parameter("go on after the model's end token")] = False
+    allowed_token_ids: Annotated[
+        tuple[int, ...] | None,
+        Parameter("only these tokens; by default all", most=MAX_ALLOWED_TOKEN_IDS, beams=False, flag=None),
+    ] = None
+    logprobs: Annotated[
+        int | None,
+        Parameter(
+            "log-probabilities of the chosen token and of N alternatives", 0, MAX_TOP_LOGPROBS, flag=None
+        ),
+    ] = None
+    prompt_logprobs: Annotated[
+        int | None,
+        Parameter("the same for the tokens of the prompt", 0, MAX_TOP_LOGPROBS, beams=False, flag=None),
+    ] = None
 
     def __post_init__(self) -> None:
-        self._check_numbers()
+        for name, parameter in PARAMETERS.items():
+            parameter.check(getattr(self, name))
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequest(
+                f"min_tokens ({self.min_tokens}) is larger than max_tokens ({self.max_tokens})",
+                param="min_tokens",
+            )
         self._check_mirostat()
         self._check_beam_search()
-        self._check_collections()
-        self._check_allowed()
-        for name in ("include_stop_str_in_output", "ignore_eos", "use_beam_search"):
-            _type(name, getattr(self, name), bool)
-
-    def _check_numbers(self) -> None:
-        for name, (low, high) in _RANGES.items():
-            _range(name, getattr(self, name), low, high, open_low=name in _OPEN)
-        if self.max_tokens is not None:
-            _range("max_tokens", self.max_tokens, 1, 2**31 - 1)
-            if self.min_tokens > self.max_tokens:
-                raise InvalidRequest(
-                    f"min_tokens ({self.min_tokens}) is larger than max_tokens ({self.max_tokens})",
-                    param="min_tokens",
-                )
-        for name in ("logprobs", "prompt_logprobs"):
-            if getattr(self, name) is not None:
-                _range(name, getattr(self, name), 0, MAX_TOP_LOGPROBS)
-        if self.seed is not None:
-            _range("seed", self.seed, -(2**63), 2**64 - 1)
 
     def _check_mirostat(self) -> None:
         if not self.mirostat:
             return
         if self.temperature == 0.0:
             raise InvalidRequest("mirostat needs a temperature above 0", param="mirostat")
-        for name, off in TRUNCATION.items():
+        for name, off in _TRUNCATION.items():
             if getattr(self, name) not in off:
                 raise InvalidRequest(
                     f"mirostat replaces {name} ({getattr(self, name)}): leave one of them out",
@@ -113,8 +246,6 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
                 )
 
     def _check_beam_search(self) -> None:
-        if self.early_stopping != "never":
-            _type("early_stopping", self.early_stopping, bool)
         if not self.use_beam_search:
             for name, off in (("length_penalty", 1.0), ("early_stopping", False)):
                 if getattr(self, name) != off:
@@ -127,118 +258,12 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
                     param=name,
                 )
 
-    def _check_collections(self) -> None:
-        _type("logit_bias", self.logit_bias, Mapping)
-        if len(self.logit_bias) > MAX_LOGIT_BIAS:
-            raise InvalidRequest(
-                f"logit_bias has {len(self.logit_bias)} entries, at most {MAX_LOGIT_BIAS} are allowed",
-                param="logit_bias",
-            )
-        for token, bias in self.logit_bias.items():
-            _type("logit_bias", token, int)
-            _type("logit_bias", bias, float)
-            if token < 0 or not -100.0 <= bias <= 100.0:
-                raise InvalidRequest(
-                    f"logit_bias[{token}] = {bias}: ids are >= 0 and biases between -100 and 100",
-                    param="logit_bias",
-                )
-        self._check_texts()
-        _entries("stop_token_ids", self.stop_token_ids, int)
-        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
-            raise InvalidRequest(
-                f"stop_token_ids has {len(self.stop_token_ids):,} entries, "
-                f"at most {MAX_STOP_TOKEN_IDS:,} are allowed",
-                param="stop_token_ids",
-            )
 
-    def _check_texts(self) -> None:
-        for name, most in _TEXTS.items():
-            texts: tuple[str, ...] = getattr(self, name)
-            _entries(name, texts, str)
-            if len(texts) > most or "" in texts:
-                raise InvalidRequest(
-                    f"{name} takes up to {most} non-empty strings, got {len(texts)}", param=name
-                )
-            characters = sum(map(len, texts))
-            if characters > MAX_STOP_CHARACTERS:
-                raise InvalidRequest(
-                    f"{name} has {characters:,} characters, at most {MAX_STOP_CHARACTERS:,} are allowed",
-                    param=name,
-                )
+PARAMETERS: Mapping[str, Parameter] = table_of(SamplingParams)
+"""The table: a row for each field of SamplingParams."""
 
-    def _check_allowed(self) -> None:
-        if self.allowed_token_ids is None:
-            return
-        _entries("allowed_token_ids", self.allowed_token_ids, int)
-        if not 1 <= len(self.allowed_token_ids) <= MAX_ALLOWED_TOKEN_IDS:
-            raise InvalidRequest(
-                f"allowed_token_ids has {len(self.allowed_token_ids):,} entries, "
-                f"1 to {MAX_ALLOWED_TOKEN_IDS:,} are allowed",
-                param="allowed_token_ids",
-            )
-
-
-TRUNCATION: Mapping[str, tuple[float, ...]] = {
-    "top_n_sigma": (0, -1),
-    "top_k": (0,),
-    "typical_p": (1,),
-    "top_p": (1,),
-    "min_p": (0,),
-    "xtc_probability": (0,),
-    "dynatemp_range": (0,),
-}
-"""Parameters that mirostat replaces, with the values that turn each off."""
-
-_NOT_OF_BEAMS: Mapping[str, tuple[object, ...]] = {
-    **TRUNCATION,
-    "temperature": (1, 0),
-    "mirostat": (0,),
-    "repetition_penalty": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "dry_multiplier": (0,),
-    "bad_words": ((),),
-    "banned_strings": ((),),
-    "logit_bias": ({},),
-    "stop": ((),),
-    "allowed_token_ids": (None,),
-    "prompt_logprobs": (None,),
-}
-
-_RANGES: Mapping[str, tuple[float, float]] = {
-    "temperature": (0.0, 100.0),
-    "dynatemp_range": (0.0, 100.0),
-    "dynatemp_exponent": (0.0, 100.0),
-    "top_n_sigma": (-1.0, 1000.0),
-    "top_k": (0, 2**31 - 1),
-    "typical_p": (0.0, 1.0),
-    "top_p": (0.0, 1.0),
-    "min_p": (0.0, 1.0),
-    "xtc_probability": (0.0, 1.0),
-    "xtc_threshold": (0.0, 0.5),
-    "mirostat": (0, 2),
-    "mirostat_tau": (0.0, 100.0),
-    "mirostat_eta": (0.0, 1.0),
-    "repetition_penalty": (0.0, 100.0),
-    "presence_penalty": (-100.0, 100.0),
-    "frequency_penalty": (-100.0, 100.0),
-    "repeat_last_n": (-1, 2**31 - 1),
-    "dry_multiplier": (0.0, 100.0),
-    "dry_base": (1.0, 100.0),
-    "dry_allowed_length": (1, 2**31 - 1),
-    "dry_penalty_last_n": (-1, 2**31 - 1),
-    "n": (1, MAX_N),
-    "length_penalty": (-10.0, 10.0),
-    "min_tokens": (0, 2**31 - 1),
-}
-# the lowest value itself is excluded
-_OPEN = ("dynatemp_exponent", "typical_p", "top_p", "repetition_penalty")
-_TEXTS: Mapping[str, int] = {
-    "stop": MAX_STOPS,
-    "bad_words": MAX_BANNED,
-    "banned_strings": MAX_BANNED,
-    "dry_sequence_breakers": MAX_BREAKERS,
-}
+_TRUNCATION = {name: row.off for name, row in PARAMETERS.items() if row.truncates}
+_NOT_OF_BEAMS = {name: row.off for name, row in PARAMETERS.items() if not row.beams}
 
 
 def with_defaults(defaults: SamplingParams, given: Mapping[str, Any]) -> SamplingParams:
@@ -248,38 +273,10 @@ def with_defaults(defaults: SamplingParams, given: Mapping[str, Any]) -> Samplin
     if given.get("use_beam_search"):
         given = {name: values[0] for name, values in _NOT_OF_BEAMS.items()} | dict(given)
     elif given.get("mirostat"):
-        given = {name: values[0] for name, values in TRUNCATION.items()} | dict(given)
+        given = {name: values[0] for name, values in _TRUNCATION.items()} | dict(given)
     return replace(defaults, **given)
 
 
-_WORDS = {
-    int: "a whole number",
-    float: "a number",
-    bool: "True or False",
-    str: "a text",
-    Mapping: "a mapping",
-}
-
-
-def _type(name: str, value: object, kind: type) -> None:
-    """Reject a value of another type, which the kernels would notice too late; bool is not a number."""
-    accepted = (int, float) if kind is float else kind
-    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-        raise InvalidRequest(f"{name} is {str(value)[:80]!r}, it must be {_WORDS[kind]}", param=name)
-
-
-def _entries(name: str, values: object, kind: type) -> None:
-    if not isinstance(values, tuple):
-        raise InvalidRequest(f"{name} is {str(values)[:80]!r}, it must be a tuple", param=name)
-    for value in cast("tuple[object, ...]", values):
-        _type(name, value, kind)
-
-
-def _range(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
-    """Reject values outside [low, high] (or (low, high]) and NaN; if `low` is an int, also non-integers."""
-    _type(name, value, type(low))
-    if not low <= value <= high or (open_low and value == low):
-        bracket = "(" if open_low else "["
-        raise InvalidRequest(
-            f"{name} is {str(value)[:40]}, it must be in {bracket}{low}, {high}]", param=name
-        )
+def parameters_table() -> str:
+    """The sampling parameters as a Markdown table, for the documentation."""
+    return markdown(PARAMETERS)

@@ -286,7 +286,7 @@ class RemoteEngineClient:
         if self._heard:
             return []
         choices = itertools.accumulate(item.request.params.n for item in self._open.values())
-        fit = sum(count <= self.limits.max_sequences for count in choices)
+        fit = sum(count <= self.limits.max_num_seqs for count in choices)
         return list(self._open.values())[: max(fit, 1)]
 
     def _revive(self, cause: str) -> WorkerProcess | None:

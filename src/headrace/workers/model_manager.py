@@ -78,7 +78,7 @@ class ModelManager:
             found = next((entry for entry in self._entries.values() if name in entry.spec.aliases), None)
         if found is not None:
             return found
-        spec = self.policy.on_demand(name)
+        spec = self.policy.load_on_demand(name)
         if spec is None:
             served = ", ".join(repr(entry) for entry in self._entries)
             raise ModelNotFound(
@@ -182,10 +182,10 @@ class ModelManager:
 
     async def _wait(self, entry: ModelEntry) -> LoadedModel:
         task = self._begin(entry)
-        done, _ = await asyncio.wait({task}, timeout=self.policy.load_wait_s)
+        done, _ = await asyncio.wait({task}, timeout=self.policy.load_timeout)
         if not done:
             raise ModelLoading(
-                f"{entry.name!r} has been loading for more than {self.policy.load_wait_s:g} s: "
+                f"{entry.name!r} has been loading for more than {self.policy.load_timeout:g} s: "
                 "try again in a moment",
                 retry_after_s=5.0,
                 reason="loading",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -10,35 +9,15 @@ from typing import Any, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.config.settings import (
-    FILE_NAME,
-    MODELS,
-    SETTINGS,
-    Settings,
-    default_folders,
-    known_name,
-    parse_setting,
-    read_file,
-)
+from headrace.config.names import known_name
+from headrace.config.settings import SETTINGS, Settings
+from headrace.config.sources import FILE_NAME, MODELS, default_folders, read_file
 from headrace.errors import UsageError
 from headrace.loading.options import EngineOptions, engine_options
 from headrace.loading.text_assets import served_name
 from headrace.weights.hub.bundled import BUNDLED_DEFAULT
 
-OF_A_MODEL = (
-    "weights",
-    "context",
-    "threads",
-    "max_sequences",
-    "token_budget",
-    "kv_dtype",
-    "kv_memory",
-    "executor",
-    "speculation",
-    "draft_model",
-    "draft_layers",
-    "keep_alive",
-)
+OF_A_MODEL = tuple(name for name, setting in SETTINGS.items() if "model" in setting.scopes)
 """Settings that a model's own table may have."""
 
 
@@ -112,6 +91,6 @@ def _spec(where: str, name: str, entry: object, settings: Settings) -> ModelSpec
     own: dict[str, Any] = {}
     for key, value in given.items():
         setting = SETTINGS[known_name(key, ["path", "aliases", *OF_A_MODEL], f"{where}: unknown {key!r}")]
-        own[key] = parse_setting(setting, value, f"{where}.{key}")
-    settings = dataclasses.replace(settings, **own)
+        own[key] = setting.parse(value, f"{where}.{key}")
+    settings = replace(settings, **own)
     return replace(spec_of(model, settings), name=name, aliases=tuple(cast("list[str]", aliases)))

@@ -52,7 +52,7 @@ class WorkerLoader:
         self._process.put(LoadModel())
         ready = self._process.ready(progress)
         # A restarted worker gets the same KV cache size, whatever memory is free then.
-        pinned = replace(self._spec.options, kv_memory_bytes=plan.kv_bytes or None)
+        pinned = replace(self._spec.options, kv_cache_memory=plan.kv_bytes or None)
         tokenizer, template = self._text
         return LoadedModel(
             name=self._spec.name,

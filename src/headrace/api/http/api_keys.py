@@ -127,7 +127,7 @@ class KeyRing:
 
 
 def _limits(settings: Settings) -> KeyLimits:
-    return KeyLimits(settings.requests_per_minute, settings.tokens_per_minute, settings.concurrency)
+    return KeyLimits(settings.key_rpm, settings.key_tpm, settings.key_max_concurrency)
 
 
 def _owner_of(digest: bytes) -> str:

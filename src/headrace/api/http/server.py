@@ -38,7 +38,8 @@ def bind(settings: Settings) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """uvicorn with a drain: listening goes on with 503 until all replies have ended or `drain_s` is over.
+    """uvicorn with a drain: listening goes on with 503 until all replies have ended, or
+    `shutdown_timeout` is over.
 
     Where the default model is not loaded yet it is loaded then, and until it is there requests get 503.
     `failure` is what prevented that, after which the server stops. SIGHUP calls `reload`.
@@ -122,9 +123,9 @@ class Server(uvicorn.Server):
             self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain, then close. Requests still under way after `drain_s` end with an error event."""
+        """Drain, then close. Requests still under way after `shutdown_timeout` end with an error event."""
         self._service.gate.draining = True
-        deadline_s = asyncio.get_running_loop().time() + self._service.settings.drain_s
+        deadline_s = asyncio.get_running_loop().time() + self._service.settings.shutdown_timeout
         while self._service.local.runs and not self.force_drain:
             if asyncio.get_running_loop().time() > deadline_s:
                 break

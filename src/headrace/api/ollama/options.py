@@ -7,24 +7,10 @@ from typing import Any, ClassVar, Final
 
 from headrace.api.openai.parameters import RequestBody, body_schema
 from headrace.errors import HeadraceError, InvalidRequest
+from headrace.sampling.params import PARAMETERS
 
-# Ollama's name, and the engine's where it is another.
-SAMPLING: Final[Mapping[str, str]] = {
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "repeat_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "typical_p": "typical_p",
-    "repeat_last_n": "repeat_last_n",
-    "mirostat": "mirostat",
-    "mirostat_tau": "mirostat_tau",
-    "mirostat_eta": "mirostat_eta",
-    "seed": "seed",
-    "num_predict": "max_tokens",
-}
+SAMPLING: Final[Mapping[str, str]] = {row.ollama: row.name for row in PARAMETERS.values() if row.ollama}
+"""Ollama's names, and the engine's."""
 # How a model is loaded is the server's business: settings of `headrace serve` decide it.
 NO_EFFECT: Final[Mapping[str, tuple[object, ...]]] = dict.fromkeys(
     [

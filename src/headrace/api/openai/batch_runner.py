@@ -60,7 +60,7 @@ class BatchRunner:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: set[str] = set()  # by their owners
         self._closing: set[str] = set()  # what is left to do is not interrupted
-        self._most = max(1, service.settings.max_sequences // 2)
+        self._most = max(1, service.settings.max_num_seqs // 2)
         self._running = 0
         self._news = asyncio.Event()
         self._turn, self._freed = asyncio.Lock(), asyncio.Event()

@@ -21,7 +21,7 @@ from headrace.api.openai.response_format import (
     constraint_of,
 )
 from headrace.api.service import get_service
-from headrace.config.settings import nearest
+from headrace.config.names import nearest
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint
 from headrace.inference.call_context import CallContext

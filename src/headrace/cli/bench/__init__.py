@@ -7,8 +7,8 @@ Speeds on this machine are also shown relative to its measured limits.
 \b
 Examples:
   headrace bench roofline --measure
-  headrace bench engine --config config.json --weights int4
-  headrace bench speculative MODEL --draft-model SMALL
+  headrace bench engine --config config.json --quantization int4
+  headrace bench speculative MODEL --speculative-model SMALL
   headrace bench serve http://127.0.0.1:8080
 """
 COMMANDS = {

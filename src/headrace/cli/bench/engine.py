@@ -26,12 +26,14 @@ runs during which the machine was slower than at its best are marked, and repeat
 \b
 Examples:
   headrace bench engine
-  headrace bench engine Qwen/Qwen3-0.6B --weights int4 --prompt 512 --generate 128
-  headrace bench engine --config config.json --weights int4 --batch 16 --prompt 128
+  headrace bench engine Qwen/Qwen3-0.6B --quantization int4 --prompt 512 --generate 128
+  headrace bench engine --config config.json --quantization int4 --batch 16 --prompt 128
 """
 
 
-@takes_settings("weights", "kv_dtype", "context", "threads", "token_budget", "cache_dir", "offline")
+@takes_settings(
+    "quantization", "kv_cache_dtype", "max_model_len", "threads", "max_batch_tokens", "cache_dir", "offline"
+)
 def command(
     model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or bundled model.")] = None,
     config: Annotated[Path | None, typer.Option(help="A config.json, run with random weights.")] = None,

@@ -25,11 +25,13 @@ matrix products, whichever takes longer. OF LIMIT is LIMIT divided by the measur
 \b
 Examples:
   headrace bench profile --prompt 256
-  headrace bench profile --config config.json --weights int4 --batch 16
+  headrace bench profile --config config.json --quantization int4 --batch 16
 """
 
 
-@takes_settings("weights", "kv_dtype", "context", "threads", "token_budget", "cache_dir", "offline")
+@takes_settings(
+    "quantization", "kv_cache_dtype", "max_model_len", "threads", "max_batch_tokens", "cache_dir", "offline"
+)
 def command(
     model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or bundled model.")] = None,
     config: Annotated[Path | None, typer.Option(help="A config.json, run with random weights.")] = None,

@@ -26,7 +26,7 @@ pair, with minimum and maximum. Drafts never change the output; this is verified
 \b
 Examples:
   headrace bench speculative
-  headrace bench speculative MODEL --draft-model SMALL --temperature 0 --temperature 0.8 --batch 1 --batch 16
+  headrace bench speculative MODEL --speculative-model SMALL --temperature 0.8 --batch 1 --batch 16
   headrace bench speculative MODEL --prompts prompts.txt --png speed-up.png
 """
 
@@ -40,13 +40,13 @@ PromptsFlag = Annotated[
 
 
 @takes_settings(
-    "weights",
-    "kv_dtype",
-    "context",
+    "quantization",
+    "kv_cache_dtype",
+    "max_model_len",
     "threads",
-    "token_budget",
-    "draft_model",
-    "draft_layers",
+    "max_batch_tokens",
+    "speculative_model",
+    "speculative_layers",
     "cache_dir",
     "offline",
 )

@@ -50,14 +50,14 @@ class Scheduler:
     Choices. Of the sequences of one request the first computes the prompt's full pages while the others
     wait; then they find these in the prefix tree (with `cache` off, under a salt of the request's own).
 
-    Rows. A step has at most `max_sequences` rows of logits. A sequence that `scores` takes nothing from the
+    Rows. A step has at most `max_num_seqs` rows of logits. A sequence that `scores` takes nothing from the
     prefix tree and gets half of the rows that are left when every running sequence has one, the other half
     stays for newcomers.
 
     Drafts get what the others leave of a step: tokens, rows, pages that hold nothing in use. Nobody is
     preempted for them, and no sequence goes beyond its `max_length`.
 
-    Slots. Every running sequence has one of `max_sequences` slots for a model's recurrent states. With
+    Slots. Every running sequence has one of `max_num_seqs` slots for a model's recurrent states. With
     `recurrent` a text's pages are of no use without the state at their end, which nobody saves: nothing is
     taken from the prefix tree or put there, every choice computes its own prompt, and a preempted sequence
     starts again.
@@ -67,27 +67,27 @@ class Scheduler:
         self,
         *,
         page_count: int,
-        token_budget: int,
-        max_sequences: int,
+        max_batch_tokens: int,
+        max_num_seqs: int,
         ageing_s: float,
         page_tokens: int = PAGE_TOKENS,
         recurrent: bool = False,
         max_rows: int | None = None,
     ) -> None:
-        if token_budget < max_sequences:
+        if max_batch_tokens < max_num_seqs:
             raise ProgramError(
-                f"token_budget {token_budget} is below max_sequences {max_sequences}: "
+                f"max_batch_tokens {max_batch_tokens} is below max_num_seqs {max_num_seqs}: "
                 "every running sequence needs one token per step"
             )
-        self._token_budget = token_budget
-        self._max_sequences = max_sequences
-        self._max_rows = max_rows or max_sequences
+        self._max_batch_tokens = max_batch_tokens
+        self._max_num_seqs = max_num_seqs
+        self._max_rows = max_rows or max_num_seqs
         self._ageing_s = ageing_s
         self._page_tokens = page_tokens
         self._pages = Pages(page_count)
         self._tree = PrefixTree(self._pages, page_tokens=page_tokens)
         self._recurrent = recurrent
-        self._free_slots = list(range(max_sequences))
+        self._free_slots = list(range(max_num_seqs))
         self._waiting: list[Sequence] = []  # by rank
         self._running: list[Sequence] = []  # by rank
         self._leaders: dict[int | str, Sequence] = {}  # who computes a request's prompt now, by request_key
@@ -168,7 +168,7 @@ class Scheduler:
         """The next step: first every sequence with one token to compute, then prefill in rank order."""
         planned: dict[int, ScheduledChunk] = {}
         self._extra_rows = 0
-        budget = self._token_budget
+        budget = self._max_batch_tokens
         prefills: list[Sequence] = []
         size = self._page_tokens
         for sequence in self._running[:]:
@@ -272,7 +272,7 @@ class Scheduler:
             if sequence.state is State.RUNNING:  # not preempted by one before it
                 wanted = min(sequence.pending, budget)
                 if sequence.scores:
-                    rows = self._max_sequences - len(self._running) - self._extra_rows
+                    rows = self._max_num_seqs - len(self._running) - self._extra_rows
                     wanted = min(wanted, 1 + rows // 2)
                 count = self._provide(sequence, wanted, planned)
                 if count:
@@ -286,7 +286,7 @@ class Scheduler:
 
     def _newcomer(self, place: int) -> tuple[int, Sequence | None]:
         """The first in the queue, from `place` on, that could be admitted now, and its place."""
-        if len(self._running) + self._extra_rows < self._max_sequences:
+        if len(self._running) + self._extra_rows < self._max_num_seqs:
             while place < len(self._waiting):
                 sequence = self._waiting[place]
                 if sequence is self._blocked:

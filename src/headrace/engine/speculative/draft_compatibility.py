@@ -12,9 +12,9 @@ def check_pair(name: str, tokenizer: Tokenizer, draft_name: str, draft_tokenizer
         ours, theirs = tokenizer.pieces.token_of(token_id), draft_tokenizer.pieces.token_of(token_id)
         if ours != theirs:
             raise UsageError(
-                f"draft_model '{draft_name}' has another tokenizer than '{name}': id {token_id} is "
+                f"speculative_model '{draft_name}' has another tokenizer than '{name}': id {token_id} is "
                 f"{_said(theirs)} there and {_said(ours)} here; choose a draft model of the same family",
-                param="draft_model",
+                param="speculative_model",
             )
 
 

@@ -19,7 +19,7 @@ from headrace.weights.row_order import RowOrder
 from headrace.weights.tensor_output import Converter, TensorOutput, float_rows, read_floats
 from headrace.weights.tensor_roles import class_of
 
-# What `--weights` may name, and llama.cpp's number for a file that is mostly of that type.
+# What `--quantization` may name, and llama.cpp's number for a file that is mostly of that type.
 FILE_TYPES: Mapping[str, int] = {
     "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9,
     "q4_k": 14, "q5_k": 16, "q6_k": 18, "bf16": 32,

@@ -73,7 +73,8 @@ def format_of(choice: str, dtype: str) -> str:
         return choice
     if choice == "keep":
         raise UnsupportedModel(
-            f"weights of the type {dtype} cannot be kept as they are: choose --weights int8, int4 or bf16"
+            f"weights of the type {dtype} cannot be kept as they are: choose "
+            "--quantization int8, int4 or bf16"
         )
     raise UsageError(f"there is no weight format {choice!r}: use keep, {', '.join(FORMATS)}")
 

@@ -133,6 +133,6 @@ def _tell_ignored(settings: Config, stored: RawTensorReader) -> None:
         for group in (cast(Config, groups).values() if isinstance(groups, dict) else ())
     )
     if activations or settings.get("activation_scheme") or any(stored.with_suffix(".input_scale")):
-        _LOG.info("the checkpoint's quantization of activations is not used: products follow --weights")
+        _LOG.info("the checkpoint's quantization of activations is not used: products follow --quantization")
     if settings.get("kv_cache_scheme") is not None or settings.get("kv_cache_quant_algo") is not None:
-        _LOG.info("the checkpoint's quantization of keys and values is not used: see --kv-dtype")
+        _LOG.info("the checkpoint's quantization of keys and values is not used: see --kv-cache-dtype")

@@ -1,0 +1,123 @@
+"""How a model is loaded and run: the settings that the command line, the server and `LLM` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Struct
+
+from headrace.config.setting import Scope, Setting
+from headrace.config.values import SIZE, SWITCH, integer, one_of, path, text
+
+Quantization = Literal["auto", "keep", "bf16", "int8", "int4"]
+KvCacheDtype = Literal["auto", "f32", "bf16"]
+Backend = Literal["native", "numpy", "torch"]
+Speculative = Literal["auto", "off"]
+MAX_THREADS = 1024  # as the native pool
+
+_MODEL: tuple[Scope, ...] = ("server", "model")
+
+
+class ModelSettings(Struct, frozen=True, kw_only=True):
+    """One field for each setting of a model; what it means stands beside it."""
+
+    quantization: Annotated[
+        Quantization,
+        Setting(
+            help="weight format to run in; auto and keep: as stored (the shipped mini: int8); "
+            "others quantize on load",
+            values=one_of(Quantization),
+            scopes=_MODEL,
+            aliases=("--dtype",),
+        ),
+    ] = "auto"
+    kv_cache_dtype: Annotated[
+        KvCacheDtype,
+        Setting(
+            help="type of the keys and values kept in memory", values=one_of(KvCacheDtype), scopes=_MODEL
+        ),
+    ] = "auto"
+    max_model_len: Annotated[
+        int | None,
+        Setting(
+            help="context length in tokens",
+            values=integer(1, unit="tokens"),
+            shown_default="the model's limit",
+            scopes=_MODEL,
+            aliases=("--ctx-size",),
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        Setting(
+            help="compute threads",
+            values=integer(1, MAX_THREADS),
+            shown_default="the cores it may use",
+            scopes=_MODEL,
+        ),
+    ] = None
+    max_num_seqs: Annotated[
+        int, Setting(help="sequences computed at the same time", values=integer(1, 4096), scopes=_MODEL)
+    ] = 32
+    max_batch_tokens: Annotated[
+        int,
+        Setting(
+            help="most tokens computed in one step",
+            values=integer(1, 2**20, "tokens"),
+            scopes=_MODEL,
+            aliases=("--max-num-batched-tokens",),
+        ),
+    ] = 512
+    kv_cache_memory: Annotated[
+        int | None,
+        Setting(
+            help="memory for keys and values, e.g. 4GiB",
+            values=SIZE,
+            shown_default="planned from free memory",
+            scopes=_MODEL,
+        ),
+    ] = None
+    backend: Annotated[
+        Backend,
+        Setting(
+            help="what runs the model: C++ kernels, the NumPy definition, torch",
+            values=one_of(Backend),
+            scopes=_MODEL,
+        ),
+    ] = "native"
+    speculative: Annotated[
+        Speculative,
+        Setting(
+            help="draft tokens and verify several in one step where that pays; never changes them",
+            values=one_of(Speculative),
+            scopes=_MODEL,
+        ),
+    ] = "auto"
+    speculative_model: Annotated[
+        str | None,
+        Setting(
+            help="small model with the same tokenizer that drafts tokens, as nano does for mini",
+            values=text("model"),
+            shown_default="none",
+            scopes=_MODEL,
+        ),
+    ] = None
+    speculative_layers: Annotated[
+        int | None,
+        Setting(
+            help="first layers of the model itself that draft tokens",
+            values=integer(1),
+            shown_default="none",
+            scopes=_MODEL,
+        ),
+    ] = None
+    cache_dir: Annotated[
+        Path | None,
+        Setting(
+            help="where packed weights are kept", values=path("folder"), shown_default="~/.cache/headrace"
+        ),
+    ] = None
+    offline: Annotated[
+        bool, Setting(help="never reach for the network", values=SWITCH, shown_default="false")
+    ] = False

@@ -1,0 +1,82 @@
+"""Where settings come from: flags, then HEADRACE_* variables, then headrace.toml, then defaults."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.config.names import known_name
+from headrace.config.setting import PREFIX
+from headrace.config.settings import SETTINGS, Settings
+from headrace.errors import UsageError
+
+FILE_NAME = "headrace.toml"
+MODELS = "models"
+"""The file's one table, of models to serve: no setting."""
+OTHER_VARIABLES: Mapping[str, str] = {
+    "HEADRACE_ISA": "instruction set of the kernels (portable, avx2, avx512, amx, neon); for tests",
+    "HEADRACE_SHARED_DATA": "folder of real inputs that some tests read",
+}
+
+
+def load_settings(
+    flags: Mapping[str, object] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    folders: Sequence[Path] | None = None,
+) -> Settings:
+    """Settings from `flags` (None: not given), `environ`, headrace.toml in `folders`, defaults: first wins.
+
+    The first folder's file wins over the second's. Raises UsageError that names an unknown key or
+    variable and the nearest valid one, or a value that cannot be read and where it stands.
+    """
+    values: dict[str, object] = {}
+    for folder in reversed(default_folders() if folders is None else folders):
+        values |= _from_file(folder / FILE_NAME)
+    values |= _from_environment(os.environ if environ is None else environ)
+    for name, value in (flags or {}).items():
+        setting = SETTINGS[known_name(name, list(SETTINGS), f"unknown setting {name!r}")]
+        if value is not None:
+            values[name] = setting.parse(value, setting.flag)
+    return Settings(**values)  # pyright: ignore[reportArgumentType]
+
+
+def default_folders() -> tuple[Path, ...]:
+    """Where headrace.toml is looked for, nearest first: here, then the user's configuration folder."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path.cwd(), (Path(base) if base else Path.home() / ".config") / "headrace")
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """A headrace.toml as it is written, empty where there is none; UsageError where it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    content = read_file(path)
+    values: dict[str, object] = {}
+    content.pop(MODELS, None)
+    for key, value in content.items():
+        name = known_name(key, list(SETTINGS), f"{path}: unknown setting {key!r}")
+        values[name] = SETTINGS[name].parse(value, f"{path}: {name}")
+    return values
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
+    by_variable = {setting.variable: setting for setting in SETTINGS.values()}
+    values: dict[str, object] = {}
+    for variable, value in environ.items():
+        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
+            continue
+        names = [*by_variable, *OTHER_VARIABLES]
+        name = known_name(variable, names, f"unknown environment variable {variable}")
+        values[by_variable[name].name] = by_variable[name].parse(value, name)
+    return values
