@@ -60,7 +60,10 @@ class Service:
     def configure(self, settings: Settings) -> None:
         """Take over settings that were read again."""
         self.settings = settings
-        self.gate.max_calls, self.gate.max_queued_tokens = settings.max_concurrent_requests, settings.max_queued_tokens
+        self.gate.max_calls, self.gate.max_queued_tokens = (
+            settings.max_concurrent_requests,
+            settings.max_queued_tokens,
+        )
         self.local.tool_format = settings.tool_format
 
     def metrics_of(self, name: str) -> ModelMetrics:

@@ -112,7 +112,7 @@ def _reload(
     for name in FIXED_SETTINGS:
         if getattr(settings, name) != getattr(service.settings, name):
             LOG.warning("%s has changed; this takes effect after a restart", name)
-    service.settings = settings
+    service.configure(settings)
     service.models.update(specs, _policy(settings, free_bytes))
     LOG.warning("settings reloaded")
 
