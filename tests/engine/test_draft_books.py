@@ -118,7 +118,7 @@ def test_texts_that_are_watched_bear_what_looking_at_them_takes(costs: StepCosts
     texts = NgramIndexes(books, lookup=True, model_rate=Rate(0.5))
     sequence = SimpleNamespace(id=1, tokens=[5, 6, 7, 5, 6], prompt_length=5)
     request = SimpleNamespace(prediction=())
-    choice: Any = SimpleNamespace(sequence=sequence, generation=SimpleNamespace(request=request))
+    choice: Any = SimpleNamespace(sequence=sequence, request_state=SimpleNamespace(request=request))
     turns: Any = [SimpleNamespace(choice=choice)]
     assert texts.guesses(turns, 32, costs).texts and texts.watched
     assert books.charged is books.lookup and books.taken_s > 0

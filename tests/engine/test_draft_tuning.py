@@ -244,7 +244,7 @@ def test_a_sleep_that_is_ended_counts_what_it_took():
 
 def _arrived(*, matcher: object = None, prediction: tuple[int, ...] = ()) -> Any:
     request = SimpleNamespace(prediction=prediction)
-    return SimpleNamespace(matcher=matcher, generation=SimpleNamespace(request=request))
+    return SimpleNamespace(matcher=matcher, request_state=SimpleNamespace(request=request))
 
 
 def test_what_brings_drafts_of_its_own_keeps_speculation_awake():

@@ -58,7 +58,7 @@ class Prompter(Speculation):
     def propose(self, choices: Iterable[ChoiceState], *, several: bool = False) -> None:
         self._set = list(choices)
         for choice in self._set:
-            sequence, request = choice.sequence, choice.generation.request
+            sequence, request = choice.sequence, choice.request_state.request
             answer = self.answers.get((request.prompt, request.params.seed, sequence.choice))
             sequence.draft = []
             if answer is None or sequence.state is not State.RUNNING:

@@ -69,8 +69,8 @@ class Encoder:
         self.limits = limits
         self._pooling, self._vocabulary, self._clock = pooling, vocabulary, clock
         self._capacity = executor.capacity
-        self._inbox: RequestQueue[_Text] = RequestQueue(limits)
-        self._queue: list[tuple[float, int, _Text]] = []  # a heap, by rank; this and the next: the loop's own
+        self._queue: RequestQueue[_Text] = RequestQueue(limits)
+        self._ranked: list[tuple[float, int, _Text]] = []  # a heap, by rank; for the loop alone
         self._arrivals = itertools.count()
         self._running, self.steps, self._last_step_s = 0, 0, clock()
         self._thread = threading.Thread(
@@ -88,8 +88,8 @@ class Encoder:
             longest=self.limits.context_length,
             embedding_size=self.limits.embedding_size,
         )
-        request_id = self._inbox.name(request)
-        self._inbox.accept(_Text(request_id, request, sink, self._clock()))
+        request_id = self._queue.request_id(request)
+        self._queue.accept(_Text(request_id, request, sink, self._clock()))
         return RequestHandle(request_id, self.cancel, self.pause)
 
     def status(self) -> EngineStatus:
@@ -97,7 +97,7 @@ class Encoder:
         pages = self._capacity.page_count
         return EngineStatus(
             running=self._running,
-            waiting=self._inbox.pending_choices - self._running,
+            waiting=self._queue.pending_choices - self._running,
             free_pages=pages,
             available_pages=pages,
             page_count=pages,
@@ -108,12 +108,12 @@ class Encoder:
 
     def close(self) -> None:
         """Stop the loop; texts that have not ended fail with EngineStopped."""
-        self._inbox.close()
+        self._queue.close()
         self._thread.join()
 
     def cancel(self, request_id: str) -> None:
         """Stop a request, as its ticket does; nothing where it has ended."""
-        self._inbox.tell(CancelRequest(request_id))
+        self._queue.put(CancelRequest(request_id))
 
     def pause(self, request_id: str, paused: bool) -> None:
         """Without effect: all that comes of a text comes at once, so that no reader falls behind."""
@@ -121,25 +121,25 @@ class Encoder:
     # -- on the engine's thread -----------------------------------------------------------------------
 
     def _run(self, executor: Executor) -> None:
-        with self._inbox.serving():
-            while self._take_inbox():
+        with self._queue.serving():
+            while self._receive():
                 if texts := self._fitting():
                     self._step(executor, texts)
 
-    def _take_inbox(self) -> bool:
+    def _receive(self) -> bool:
         """Take what has arrived, waiting while there is nothing to do; False when it is time to stop."""
-        arrived = self._inbox.take(idle=not self._queue)
+        arrived = self._queue.receive(idle=not self._ranked)
         if arrived is None:
             return False
         for item in arrived:
             if isinstance(item, CancelRequest):
-                text = self._inbox.active.get(item.request_id)
+                text = self._queue.active.get(item.request_id)
                 if text is not None:
                     self._end(text, [ChoiceFinished(0, "cancelled"), self._done(text, self._clock())])
             elif not isinstance(item, PauseRequest):
                 rank = item.submitted_s + item.request.priority * self.limits.ageing_s
-                heapq.heappush(self._queue, (rank, next(self._arrivals), item))
-        for text, error in self._inbox.late(self._clock()):
+                heapq.heappush(self._ranked, (rank, next(self._arrivals), item))
+        for text, error in self._queue.overdue(self._clock()):
             self._end(text, [RequestFailed(error)])
         return True
 
@@ -147,14 +147,14 @@ class Encoder:
         """Take from the queue, in its order, what fits into one step."""
         texts: list[_Text] = []
         left = self._capacity.max_tokens
-        while self._queue and len(texts) < self.limits.max_sequences:
-            text = self._queue[0][2]
+        while self._ranked and len(texts) < self.limits.max_sequences:
+            text = self._ranked[0][2]
             if not text.ended:
                 left -= len(text.request.prompt)
                 if left < 0:
                     break
                 texts.append(text)
-            heapq.heappop(self._queue)
+            heapq.heappop(self._ranked)
         return texts
 
     def _step(self, executor: Executor, texts: Sequence[_Text]) -> None:
@@ -196,7 +196,7 @@ class Encoder:
 
     def _end(self, text: _Text, events: list[EngineEvent]) -> None:
         text.ended = True
-        self._inbox.end(text)
+        self._queue.end(text)
         send(text, events)
 
 

@@ -49,7 +49,7 @@ class PauseRequest(Struct, frozen=True):
 class RequestQueue(Generic[AcceptedType]):
     """The requests of one loop, from their acceptance to their end.
 
-    Those that `take` has given out are `active` until `end`; that dictionary is for the loop's thread alone.
+    Those that `receive` has returned are `active` until `end`; only the loop's thread may use that dictionary.
     """
 
     def __init__(self, limits: EngineLimits, arrived: Callable[[], None] = lambda: None) -> None:
@@ -75,7 +75,7 @@ class RequestQueue(Generic[AcceptedType]):
         """Choices of all requests that have not ended."""
         return self._pending_choices
 
-    def name(self, request: EngineRequest) -> str:
+    def request_id(self, request: EngineRequest) -> str:
         """The request's own id, or a new one."""
         return request.request_id or f"r{next(self._numbers)}"
 
@@ -90,9 +90,9 @@ class RequestQueue(Generic[AcceptedType]):
             self._limits.check_room(self._pending_choices, choices)
             self._pending_choices += choices
             self._accepted[item.request_id] = item
-            self.tell(item)
+            self.put(item)
 
-    def tell(self, word: AcceptedType | CancelRequest | PauseRequest) -> None:
+    def put(self, word: AcceptedType | CancelRequest | PauseRequest) -> None:
         """Put a word before the loop."""
         with self._wake:
             self._unread.append(word)
@@ -125,7 +125,7 @@ class RequestQueue(Generic[AcceptedType]):
             for item in left:
                 send(item, [RequestFailed(failure)])
 
-    def take(self, *, idle: bool) -> list[AcceptedType | CancelRequest | PauseRequest] | None:
+    def receive(self, *, idle: bool) -> list[AcceptedType | CancelRequest | PauseRequest] | None:
         """What has arrived, in order; an `idle` loop waits for it. None when it is time to stop."""
         with self._wake:
             if idle and not self._unread and not self._stopping:
@@ -139,7 +139,7 @@ class RequestQueue(Generic[AcceptedType]):
                 self.active[item.request_id] = item
         return arrived
 
-    def late(self, now_s: float) -> list[tuple[AcceptedType, DeadlineExceeded]]:
+    def overdue(self, now_s: float) -> list[tuple[AcceptedType, DeadlineExceeded]]:
         """The active requests whose deadline has passed, each with the error that says so."""
         late: list[tuple[AcceptedType, DeadlineExceeded]] = []
         for item in self.active.values():

@@ -50,7 +50,7 @@ class BeamGroup:
         """Those that are in the scheduler."""
         return [sequence for sequence in self._sequences if sequence is not None]
 
-    def take(self, sequence: Sequence, sampler: Sampler, logits: Array, row: int) -> None:
+    def add_candidates(self, sequence: Sequence, sampler: Sampler, logits: Array, row: int) -> None:
         """Find the tokens that may follow a beam in its row of `logits`."""
         try:
             found = sampler.top(logits, row, self.search.wanted)

@@ -18,7 +18,7 @@ class PromptScores:
         self._found: dict[int, TokenLogprob] = {}  # by place in the prompt
         self.error: HeadraceError | None = None
 
-    def take(self, sampler: Sampler, logits: Array, first_row: int, start: int, count: int) -> None:
+    def add(self, sampler: Sampler, logits: Array, first_row: int, start: int, count: int) -> None:
         """Rows first_row .. first_row + count of `logits` are those of the tokens from `start` on."""
         places = range(start + 1, min(start + count + 1, len(self._prompt)))
         tokens = [self._prompt[place] for place in places]

@@ -80,11 +80,11 @@ class SpeculationLedger:
             self.called_s = 0.0
 
     def settle(
-        self, turns: Sequence[SampleSlot], spent: StepTiming, right: int, costs: StepCosts, *, free: bool
+        self, slots: Sequence[SampleSlot], spent: StepTiming, right: int, costs: StepCosts, *, free: bool
     ) -> None:
         """Book the last look, of whose drafts `right` tokens came true, by what such steps take: a single one
         is disturbed too easily. `free`: without it several steps would have been one call."""
-        decoding = [turn.chunk for turn in turns if turn.chunk.start >= turn.chunk.sequence.prompt_length]
+        decoding = [slot.chunk for slot in slots if slot.chunk.start >= slot.chunk.sequence.prompt_length]
         drafted = sum(chunk.drafted for chunk in decoding)
         tokens = min(sum(chunk.length for chunk in decoding), LARGEST)
         if tokens <= drafted:

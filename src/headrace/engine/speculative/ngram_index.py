@@ -21,7 +21,7 @@ MIN_INTERVAL = 32  # times until what pays is worked out again
 TRIED_KIND = 3  # of what is found: so good a draft is tried even where none seems to pay
 PREDICTION_GRANT = 1.0  # steps that a client's prediction may cost
 _NOTHING = [0] * MATCH_KINDS
-Guessed = tuple[int, int, int, int, int]  # turn, kind, tokens that were checked, right, and wrong
+Guessed = tuple[int, int, int, int, int]  # slot, kind, tokens that were checked, right, and wrong
 
 
 class NgramIndexes:
@@ -54,7 +54,7 @@ class NgramIndexes:
         sequence = choice.sequence
         state = self._states.get(sequence.id)
         if state is None:
-            prediction = choice.generation.request.prediction
+            prediction = choice.request_state.request.prediction
             state = self._states[sequence.id] = Drafting(
                 Lookup(sequence.prompt_length, prediction) if self._lookup or prediction else None,
                 OwnRate(self._model_rate),
@@ -76,7 +76,7 @@ class NgramIndexes:
     def grant(self, decoding: Iterable[ChoiceState]) -> None:
         """A prediction may always be tried, once for each choice."""
         for choice in decoding:
-            if choice.generation.request.prediction and choice.sequence.id not in self._states:
+            if choice.request_state.request.prediction and choice.sequence.id not in self._states:
                 self.state(choice)
                 self._books.lookup.grant(PREDICTION_GRANT)
 
@@ -127,19 +127,19 @@ class NgramIndexes:
 
     # -- within calls of several steps ----------------------------------------------------------------
 
-    def guesses(self, turns: Sequence[SampleSlot], room: int, costs: StepCosts) -> DraftPlan:
-        """What a call with these turns may guess, in steps of at most `room` tokens."""
+    def guesses(self, slots: Sequence[SampleSlot], room: int, costs: StepCosts) -> DraftPlan:
+        """What a call with these slots may guess, in steps of at most `room` tokens."""
         if not self._books.lookup.tolerant:
             return NO_DRAFTS
         began_s, taken_s = time.perf_counter(), self._books.taken_s
-        found = self._guesses(turns, room, costs)
+        found = self._guesses(slots, room, costs)
         if found.texts and self._books.charged is None:
             self._books.charged = self._books.lookup  # without texts nothing would have been looked for
         self._books.called_s += time.perf_counter() - began_s - (self._books.taken_s - taken_s)
         return found
 
-    def _guesses(self, turns: Sequence[SampleSlot], room: int, costs: StepCosts) -> DraftPlan:
-        base = len(turns)
+    def _guesses(self, slots: Sequence[SampleSlot], room: int, costs: StepCosts) -> DraftPlan:
+        base = len(slots)
         self._depths_age += 1
         if self._depths_age >= MIN_INTERVAL:
             self._depths_age = 0
@@ -149,8 +149,8 @@ class NgramIndexes:
             self._depths[base] = [best_depth(rate.value, base, costs) for rate in self.rates]
         texts: list[SuffixAutomaton | None] = []
         depths: list[int] = []
-        for turn in turns:
-            text, mine = self._guessed_in(turn.choice, base, costs)
+        for slot in slots:
+            text, mine = self._guessed_in(slot.choice, base, costs)
             texts.append(text)
             depths += mine
         return DraftPlan(texts, depths, room) if any(text is not None for text in texts) else NO_DRAFTS
@@ -184,7 +184,7 @@ class NgramIndexes:
         return lookup.text, state.depths
 
     def learn(
-        self, turns: Sequence[SampleSlot], guessed: Iterable[tuple[int, int, int, int, int]]
+        self, slots: Sequence[SampleSlot], guessed: Iterable[tuple[int, int, int, int, int]]
     ) -> tuple[int, int]:
         """What became of a call's guesses: how many tokens were checked, and how many of them right."""
         checked = right = 0
@@ -192,11 +192,11 @@ class NgramIndexes:
             if not count:  # of all texts together, found and not checked
                 self.rates[kind].note(good, wrong)
                 continue
-            choice = turns[index].choice
+            choice = slots[index].choice
             checked += count
             right += good
-            choice.generation.accepted_drafts += good
-            choice.generation.rejected_drafts += count - good
+            choice.request_state.accepted_drafts += good
+            choice.request_state.rejected_drafts += count - good
             state = self.state(choice)
             state.rate_of(kind, self.rates[kind]).note(good, wrong)
             state.depths = None

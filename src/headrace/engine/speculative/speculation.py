@@ -132,37 +132,37 @@ class Speculation:
                 decoding.append(choice)
         return decoding
 
-    def guesses(self, turns: Sequence[SampleSlot]) -> DraftPlan:
-        """What a call of several steps, the first with these turns, may guess."""
+    def guesses(self, slots: Sequence[SampleSlot]) -> DraftPlan:
+        """What a call of several steps, the first with these slots, may guess."""
         if self._plain_turn:
             return NO_DRAFTS
-        return self._texts.guesses(turns, min(self._max_rows, LARGEST), self.costs)
+        return self._texts.guesses(slots, min(self._max_rows, LARGEST), self.costs)
 
-    def learn(self, turns: Sequence[SampleSlot], spent: StepTiming) -> None:
-        """What became of the step's turns, or of those of a call of several steps. Cheap where nothing was
+    def learn(self, slots: Sequence[SampleSlot], spent: StepTiming) -> None:
+        """What became of the step's slots, or of those of a call of several steps. Cheap where nothing was
         drafted: steps may be shorter than this."""
         began_s, watched = time.perf_counter(), self._books.charged is self._books.lookup
         self._looks.ran(spent.steps)
         self._rests.ran(spent.steps)
         self._books.ran(spent.steps)
         if spent.ran is None:  # what this takes is in the loop's time around the next step
-            self._learn_step(turns, spent)
+            self._learn_step(slots, spent)
             return
-        self._learn_call(turns, spent, spent.ran)
+        self._learn_call(slots, spent, spent.ran)
         if watched:
             self._books.called_s += time.perf_counter() - began_s
 
-    def _learn_step(self, turns: Sequence[SampleSlot], spent: StepTiming) -> None:
+    def _learn_step(self, slots: Sequence[SampleSlot], spent: StepTiming) -> None:
         right = 0
-        if any(turn.chunk.drafted for turn in turns):
+        if any(slot.chunk.drafted for slot in slots):
             self._plain.note_drafts(spent.looked_s + spent.run_s + spent.loop_s)
-            right = self._count(turns)
-            if _only_decodes(turns, spent):
+            right = self._count(slots)
+            if _only_decodes(slots, spent):
                 self.costs.note(spent.tokens, spent.run_s)
                 self.costs.note_loop(spent.loop_s)
-        elif spent.tokens == len(turns) or _only_decodes(turns, spent):
+        elif spent.tokens == len(slots) or _only_decodes(slots, spent):
             # One that was expected to be part of a call bears more of the loop than others: calls say enough,
-            # but where a turn waits for it.
+            # but where a slot waits for it.
             if not self._several or self._plain_turn:
                 self._note_plain(spent.tokens, 1, spent.run_s, spent.loop_s)
         else:
@@ -170,43 +170,43 @@ class Speculation:
                 self._plain.put_off()
             self.costs.note_prompt(spent.tokens, spent.run_s)
         if self._books.called_s and self.costs.known:
-            self._books.settle_called(len(turns), self.costs)
+            self._books.settle_called(len(slots), self.costs)
         if self._books.busy and self.costs.known:
-            self._books.settle(turns, spent, right, self.costs, free=self._free)
+            self._books.settle(slots, spent, right, self.costs, free=self._free)
 
-    def _learn_call(self, turns: Sequence[SampleSlot], spent: StepTiming, ran: MultiStepResult) -> None:
+    def _learn_call(self, slots: Sequence[SampleSlot], spent: StepTiming, ran: MultiStepResult) -> None:
         if ran.plain_steps:
             loop_s = spent.loop_s * ran.plain_steps / ran.steps
-            self._note_plain(len(turns), ran.plain_steps, ran.plain_seconds, loop_s)
+            self._note_plain(len(slots), ran.plain_steps, ran.plain_seconds, loop_s)
         right, tokens = 0, [tokens for tokens, _ in ran.draft_steps]
         if ran.drafts:
             for count, seconds in ran.draft_steps:
                 self.costs.note(count, seconds)
-            checked, right = self._texts.learn(turns, ran.drafts)
+            checked, right = self._texts.learn(slots, ran.drafts)
             self.drafted += checked
             self.accepted += right
         if self.costs.known:
-            self._books.settle_call(len(turns), tokens, right, spent.looked_s, self.costs)
+            self._books.settle_call(len(slots), tokens, right, spent.looked_s, self.costs)
 
     def _note_plain(self, tokens: int, steps: int, run_s: float, loop_s: float) -> None:
         if self._free and self._plain.measures(its_turn=self._plain_turn):
             self.costs.note_plain(tokens, steps, run_s, loop_s)
             self._plain.note(run_s + loop_s)
 
-    def _count(self, turns: Sequence[SampleSlot]) -> int:
+    def _count(self, slots: Sequence[SampleSlot]) -> int:
         """Learn rates from the drafts that were checked; how many tokens of them were right."""
         before = self.accepted
-        for turn in turns:
-            drafted = turn.chunk.drafted
+        for slot in slots:
+            drafted = slot.chunk.drafted
             if not drafted:
                 continue
-            sequence = turn.choice.sequence
-            came = sequence.tokens[turn.chunk.start + turn.chunk.count :]
+            sequence = slot.choice.sequence
+            came = sequence.tokens[slot.chunk.start + slot.chunk.count :]
             right = agreeing(sequence.draft[:drafted], came)
             self.drafted += drafted
             self.accepted += right
-            turn.choice.generation.accepted_drafts += right
-            turn.choice.generation.rejected_drafts += drafted - right
+            slot.choice.request_state.accepted_drafts += right
+            slot.choice.request_state.rejected_drafts += drafted - right
             state = self._texts.known(sequence.id)
             if state is None:
                 continue
@@ -322,11 +322,11 @@ class Speculation:
 
 def _announces(choice: ChoiceState) -> bool:
     """Whether it brings drafts by itself: tokens that its grammar forces, or a client's prediction."""
-    return choice.matcher is not None or bool(choice.generation.request.prediction)
+    return choice.matcher is not None or bool(choice.request_state.request.prediction)
 
 
-def _only_decodes(turns: Sequence[SampleSlot], spent: StepTiming) -> bool:
-    """Whether a step had nothing but turns, and none of them a prompt."""
-    chunks = [turn.chunk for turn in turns]
+def _only_decodes(slots: Sequence[SampleSlot], spent: StepTiming) -> bool:
+    """Whether a step had nothing but slots, and none of them a prompt."""
+    chunks = [slot.chunk for slot in slots]
     decode = all(chunk.start >= chunk.sequence.prompt_length for chunk in chunks)
     return decode and sum(chunk.length for chunk in chunks) == spent.tokens
