@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.loading.loader import prepare
 from headrace.loading.options import EngineOptions
+from headrace.loading.planned_model import prepare
 from headrace.weights.packing.packed_weights import predicted_bytes
 from random_model import random_model
 from tiny import tiny_model

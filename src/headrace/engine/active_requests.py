@@ -10,7 +10,7 @@ from headrace.engine.request_state import ChoiceState, RequestState
 from headrace.engine.scheduler.batch_builder import BatchBuilder
 from headrace.engine.scheduler.scheduler import Scheduler
 from headrace.engine.scheduler.sequence import Sequence
-from headrace.engine.speculative.speculation import Speculation
+from headrace.engine.speculative.controller import SpeculationController
 from headrace.errors import HeadraceError
 
 
@@ -23,7 +23,7 @@ class ActiveRequests:
         queue: RequestQueue[RequestState],
         scheduler: Scheduler,
         builder: BatchBuilder,
-        speculation: Speculation | None,
+        speculation: SpeculationController | None,
     ) -> None:
         self.choices: dict[int, ChoiceState] = {}
         """By sequence id."""
@@ -47,7 +47,7 @@ class ActiveRequests:
             self.choices[choice.sequence.id] = choice
             self._scheduler.add(choice.sequence)
         if self._speculation is not None:
-            self._speculation.wake_for(state.choices)
+            self._speculation.arrive(state.choices)
         if state.beams is not None:
             self.add_beams(state, state.beams.sequences)
 

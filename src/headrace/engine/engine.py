@@ -23,7 +23,7 @@ from headrace.engine.sampling.token_sampling import TokenSampling, sample_slots
 from headrace.engine.scheduler.batch_builder import BatchBuilder
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.scheduler import Scheduler
-from headrace.engine.speculative.speculation import Speculation
+from headrace.engine.speculative.controller import SpeculationController
 from headrace.engine.speculative.step_cost_model import StepTiming
 from headrace.engine.step_clock import StepClock
 from headrace.engine.step_plan import StepPlan, StepResult
@@ -46,7 +46,7 @@ class Engine:
         tokenizer: Tokenizer,
         limits: EngineLimits,
         *,
-        speculation: Speculation | None = None,
+        speculation: SpeculationController | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits
@@ -145,17 +145,17 @@ class Engine:
             result = self._execute(executor, plan)
             self._commit(plan, result, speculation)
 
-    def _propose_drafts(self) -> Speculation | None:
+    def _propose_drafts(self) -> SpeculationController | None:
         """Speculation, where it takes part in this step."""
         speculation = self._speculation
-        if speculation is None or speculation.asleep(self.steps):
+        if speculation is None or speculation.is_asleep(self.steps):
             return None
         choices = self._active.choices.values()
         several = not self._active.beams and self._multi_step.expected(choices)
-        self._timer.propose(speculation.propose, choices, several=several)
+        self._timer.propose(speculation.propose, choices, self.steps, several=several)
         return speculation
 
-    def _schedule(self, speculation: Speculation | None) -> StepPlan | None:
+    def _schedule(self, speculation: SpeculationController | None) -> StepPlan | None:
         """Plan the next step; None where there is nothing to compute."""
         chunks = self._scheduler.schedule()
         if not chunks:
@@ -170,13 +170,13 @@ class Engine:
         return StepPlan(chunks, slots, step, max_steps, lookahead_tokens, drafts)
 
     def _call_length(
-        self, chunks: list[ScheduledChunk], slots: list[SampleSlot], speculation: Speculation | None
+        self, chunks: list[ScheduledChunk], slots: list[SampleSlot], speculation: SpeculationController | None
     ) -> tuple[int, int, DraftPlan]:
         """The last fields of the plan: drafts that were set for a single step exclude a call of several."""
         steps, drafts = self._multi_step.steps(slots, len(chunks)), NO_DRAFTS
         if speculation is not None and steps > 0:
-            steps = min(steps, speculation.rest + 1)
-            drafts = speculation.guesses(slots)
+            steps = min(steps, speculation.max_steps)
+            drafts = speculation.plan(slots)
         if steps < 2 and not drafts.texts:
             return 0, 0, NO_DRAFTS
         wanted = MAX_LOOKAHEAD_TOKENS if any(drafts.depths) else steps - 1
@@ -201,7 +201,7 @@ class Engine:
         self._multi_step.learn(plan.slots, len(plan.chunks), self._timer.run_s)
         return StepResult(None, beams)
 
-    def _commit(self, plan: StepPlan, result: StepResult, speculation: Speculation | None) -> None:
+    def _commit(self, plan: StepPlan, result: StepResult, speculation: SpeculationController | None) -> None:
         """Count what is computed, learn from it, and send its events."""
         self._scheduler.advance(plan.chunks, plan.lookahead_tokens)
         self._timer.end()

@@ -49,7 +49,7 @@ class PauseRequest(Struct, frozen=True):
 class RequestQueue(Generic[AcceptedType]):
     """The requests of one loop, from their acceptance to their end.
 
-    Those that `receive` has returned are `active` until `end`; only the loop's thread may use that dictionary.
+    Those that `receive` has returned are `active` until `end`; that dictionary belongs to the loop's thread.
     """
 
     def __init__(self, limits: EngineLimits, arrived: Callable[[], None] = lambda: None) -> None:
