@@ -1,4 +1,4 @@
-"""The requests that the loop computes, and what each of them holds."""
+"""The requests that the loop computes, and the resources of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.errors import HeadraceError
 
 
 class ActiveRequests:
-    """Gives each request its sequences in the scheduler, and takes back what it holds when it ends: pages,
+    """Gives each request its sequences in the scheduler, and releases its resources when it ends: pages,
     page rows, drafts. For the loop's thread alone."""
 
     def __init__(
@@ -58,13 +58,13 @@ class ActiveRequests:
             self._scheduler.add(sequence)
 
     def end_beam(self, sequence: Sequence) -> None:
-        """Release what a beam's sequence holds."""
+        """Release the resources of a beam's sequence."""
         del self.beams[sequence.id]
         self._scheduler.finish(sequence)
         self._builder.forget(sequence)
 
     def release(self, choice: ChoiceState) -> None:
-        """Release what a choice that has ended holds; nothing where that is done."""
+        """Release the resources of a choice that has ended; nothing where that is done."""
         sequence = choice.sequence
         if self.choices.pop(sequence.id, None) is not None:
             self._scheduler.finish(sequence)

@@ -1,4 +1,4 @@
-"""Several steps in one call where steps are so short that the loop between them takes most of the time."""
+"""Several steps in one native call, for models whose steps are shorter than the loop around them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from headrace.executors.executor import Executor, MultiStepExecutor, MultiStepRe
 from headrace.sampling.sampler import Sampler
 
 MAX_STEPS = 8  # in one call
-LONGEST_S = 4e-3  # that a call takes before its last step
-MAX_LOOKAHEAD_TOKENS = 64  # tokens of a sequence that such a call may bring, beside one
+LONGEST_S = 4e-3  # of a call before its last step
+MAX_LOOKAHEAD_TOKENS = 64  # tokens of a sequence that such a call may generate, after the first
 
 
 class MultiStep:
-    """Says how often a step is to be repeated, and does so (multi-step scheduling, as in vLLM 0.6).
+    """Decides how many steps are one call, and runs it (multi-step scheduling, as in vLLM 0.6).
 
     Tokens are those of single steps, bit for bit: native code draws with the same numbers, and what is drawn
     after an end is dropped. What arrives waits for one step, as ever: it interrupts the call.
@@ -36,11 +36,11 @@ class MultiStep:
         return self._signal.steps
 
     def interrupt(self) -> None:
-        """Have the loop look at what has arrived after the step that is running. From any thread."""
+        """End the call after the step that is running, because something has arrived. From any thread."""
         self._signal.stop()
 
     def listen(self) -> None:
-        """The loop is about to look."""
+        """The loop is about to read its queue: later arrivals interrupt again."""
         self._signal.reset()
 
     def expected(self, choices: Iterable[ChoiceState]) -> bool:
@@ -63,7 +63,7 @@ class MultiStep:
         plan: StepPlan,
     ) -> MultiStepResult:
         """Run the plan's step and those after it, `plan.max_steps` at most; the slots accept their tokens."""
-        able = cast(MultiStepExecutor, executor)  # known since __init__; asking a protocol takes 20 us
+        able = cast(MultiStepExecutor, executor)  # checked in __init__; isinstance of a protocol takes 20 us
         ran = able.run_multi_step(
             plan.step,
             self._sampler,
@@ -84,7 +84,7 @@ class MultiStep:
         """A step by itself ran so long, the loop around it not counted: that is what goes away."""
         if seconds > 0 and len(slots) == sequences:
             single = all(slot.chunk.length == 1 for slot in slots)
-            self._step_s = seconds if single else min(self._step_s, seconds)  # one with more takes no less
+            self._step_s = seconds if single else min(self._step_s, seconds)  # longer ones are not faster
 
 
 def _goes_on(choice: ChoiceState) -> bool:

@@ -1,4 +1,4 @@
-"""From a request to its state: sequences, sampling state, text, what its tokens are limited to."""
+"""From a request to its state: sequences, sampler state, detokenizer, constraints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.tokenization.tokenizer import Tokenizer
 
 
 class RequestBuilder:
-    """Makes generations for one engine. May be used from any thread."""
+    """Builds the states of one engine's requests. May be used from any thread."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: int, constraints: Constraints, longest: int) -> None:
         self._tokenizer, self._longest = tokenizer, longest
@@ -37,7 +37,7 @@ class RequestBuilder:
     def build(
         self, request: EngineRequest, request_id: str, sink: EventCallback, now_s: float
     ) -> RequestState:
-        """A checked request that has arrived; typed errors for what its limits say."""
+        """The state of a validated request; typed errors where its constraints cannot be compiled."""
         scaling = request.scaling
         ranks = scaling is not None and scaling.rank is not None and scaling.rank.needs_logprobs
         if ranks and request.params.logprobs is None:
@@ -99,7 +99,7 @@ class RequestBuilder:
         return Detokenizer(
             self._tokenizer,
             visible_token_ids=self._constraints.visible_token_ids(request),
-            # A grammar describes the text from its first byte, where a decoder would take off a space.
+            # A grammar describes the text from its first byte, where a decoder would strip a space.
             is_continuation=request.is_continuation or request.constraint is not None,
         )
 

@@ -1,4 +1,4 @@
-"""What becomes of one request: its choices, their tokens turned to text, their ends, its usage."""
+"""The state of one request: its choices, their tokens as text, why they ended, its usage."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class ChoiceState(Struct, eq=False):
         return not (limited or watched or params.mirostat or params.dry_multiplier)
 
     def accept(self, token: int, logprob: TokenLogprob | None) -> list[EngineEvent]:
-        """Take a sampled token and those that are forced after it: the text that they make certain, and the
-        end of the choice if one of them is its end. GrammarError where the grammar gives up."""
+        """Append a sampled token and those that are forced after it: events with the text that is certain
+        now, and the end of the choice if one of them ends it. GrammarError where the grammar fails."""
         scaling = self.request_state.scaling
         if scaling is not None and not scaling.limit_to_budget(self):
             return self.cut("length", TOTAL)
@@ -88,8 +88,8 @@ class ChoiceState(Struct, eq=False):
         return events
 
     def accept_sampled(self, sampled: PySequence[int]) -> list[EngineEvent]:
-        """Take tokens that were sampled one after the other for a simple choice, and that its row knows: as
-        `accept` of each, up to its end, with the text of all in one event."""
+        """Append tokens that were sampled one after the other for a simple choice, and that its sampler state
+        has recorded: as `accept` of each, up to its end, with the text of all in one event."""
         texts: list[str] = []
         for count, token in enumerate(sampled, 1):
             text, reason, stop = self._append(token, recorded=True)
@@ -111,7 +111,7 @@ class ChoiceState(Struct, eq=False):
         return ChoiceFinished(self.sequence.choice, reason, stop)
 
     def cut(self, reason: FinishReason, cause: str) -> list[EngineEvent]:
-        """End the choice between two tokens, with the text that was held back."""
+        """End the choice between two tokens, with the text that was not sent yet."""
         rest = self._rest()
         return [*([Delta(self.sequence.choice, rest, ())] if rest else []), self.end(reason, cause)]
 
@@ -140,7 +140,7 @@ class ChoiceState(Struct, eq=False):
         return text, "length" if len(self.sequence.tokens) >= self.sequence.max_length else None, None
 
     def _forced(self) -> int | None:
-        """The next token where it needs no model: neither its logits are wanted nor could they matter."""
+        """The next token where it needs no step: its logits are not reported and cannot change it."""
         params = self.request_state.request.params
         token = None
         if params.logprobs is not None or params.mirostat or params.bad_words:
@@ -158,7 +158,7 @@ class ChoiceState(Struct, eq=False):
         return self.stops.push(text) if watched else (text, None)
 
     def _rest(self) -> str:
-        """What was held back, at the end: bytes of an unfinished character, the start of a stop string."""
+        """The text not sent yet, at the end: bytes of an unfinished character, the start of a stop string."""
         text, stop = self.stops.push(self.detokenizer.flush())
         return text if stop is not None else text + self.stops.flush()
 
@@ -194,7 +194,7 @@ class RequestState(Struct, eq=False):
 
     def apply_scaling(self, events: list[EngineEvent]) -> list[EngineEvent]:
         """The events of a step, with the ends of choices that the request's scaling stops for them, and when
-        all have ended the verdict."""
+        all have ended the selection."""
         scaling = self.scaling
         if scaling is None or any(isinstance(event, RequestFailed) for event in events):
             return events
@@ -204,7 +204,7 @@ class RequestState(Struct, eq=False):
             return [*events, RequestFailed(error)]
 
     def expired(self, error: HeadraceError) -> list[EngineEvent]:
-        """The deadline has passed: the best so far where `scaling` says what that is, else the error."""
+        """The events at the deadline: the best choice so far where `scaling` ranks them, else the error."""
         try:
             stops = [] if self.scaling is None else self.scaling.expire()
             return (

@@ -13,7 +13,7 @@ class StepClock:
     """Times one step after the other, in seconds of the monotonic clock.
 
     The loop's time runs from the end of one step to the end of the next, without the executor's and the
-    drafters': it includes sending events and what their receivers take of this thread. After waiting for
+    drafters': it includes sending events and the time of their receivers on this thread. After waiting for
     requests it starts with the step.
     """
 
@@ -25,7 +25,7 @@ class StepClock:
         self.propose_s = self.run_s = 0.0
 
     def wait(self, *, idle: bool) -> None:
-        """The loop looks at its queue; where it is `idle` it may wait there."""
+        """The loop reads its queue; where it is `idle` it may wait there."""
         self._waited = idle
 
     def begin(self) -> None:
@@ -48,7 +48,7 @@ class StepClock:
         return result
 
     def end(self) -> None:
-        """The step has ended, but for its events."""
+        """The step has ended; its events are not sent yet."""
         self.ended_s = self._clock()
 
     @property

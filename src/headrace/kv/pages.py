@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from headrace.errors import ProgramError
 
 PAGE_TOKENS = 16
-"""Tokens per page: the unit in which KV memory is given out and shared."""
+"""Tokens per page: the unit in which KV memory is allocated and shared."""
 
 
 def pages_for(tokens: int, page_tokens: int = PAGE_TOKENS) -> int:
@@ -16,7 +16,7 @@ def pages_for(tokens: int, page_tokens: int = PAGE_TOKENS) -> int:
 
 
 class Pages:
-    """`count` pages, numbered from 0. A page is free exactly when nobody holds a reference to it.
+    """`count` pages, numbered from 0. A page is free exactly when it has no references.
 
     All operations are O(1) per page. Misuse (releasing or retaining a free page) raises `ProgramError`.
     """
@@ -30,15 +30,15 @@ class Pages:
 
     @property
     def free(self) -> int:
-        """Pages that nobody holds."""
+        """Pages without references."""
         return len(self._free)
 
     def references(self, page: int) -> int:
-        """How many hold this page."""
+        """How many references this page has."""
         return self._references[page]
 
     def allocate(self, n: int) -> list[int] | None:
-        """`n` free pages, each with one reference, or None (and nothing taken) where fewer are free."""
+        """`n` free pages, each with one reference, or None (and nothing allocated) where fewer are free."""
         if n > len(self._free):
             return None
         taken = [self._free.pop() for _ in range(n)]
@@ -47,9 +47,9 @@ class Pages:
         return taken
 
     def retain(self, page: int) -> None:
-        """One more reference to a held page."""
+        """One more reference to a page in use."""
         if not self._references[page]:
-            raise ProgramError(f"page {page} is free: only a held page can be retained")
+            raise ProgramError(f"page {page} is free: only a page in use can be retained")
         self._references[page] += 1
 
     def release(self, pages: Iterable[int]) -> None:

@@ -29,7 +29,7 @@ first that holds, about the first page that was missing:
 - recurrent_state: the model keeps a state of the whole text before a token, and none is saved (decided by the
   scheduler, docs/decisions/0011).
 - in_flight: a running sequence of the same salt is computing that very prefix now (decided by the scheduler).
-- evicted: the page was cached under this salt and had to make room (known for a bounded number of pages).
+- evicted: the page was cached under this salt and was evicted (known for a bounded number of pages).
 - cold: under this salt no cached text begins with the prompt's first page.
 - diverged: the prompt shares at least one page with cached text, which goes on differently.
 - partial_page: only full pages are shared. Either the cached text that the prompt follows ends inside the
@@ -63,10 +63,10 @@ class PrefixTree:
     """Finds, keeps and evicts pages by the tokens that lead up to them; salts never share.
 
     A node is one page: with runs of pages per edge every partial match and every evicted page would split or
-    trim a run, for no lookup saved. The tree holds one reference to each of its pages. A page that nobody
-    else holds is idle: it can be evicted.
+    trim a run, for no lookup saved. The tree holds one reference to each of its pages. A page without
+    other references is idle: it can be evicted.
 
-    Two rules make eviction O(1) per page. Whoever holds a cached page holds all pages before it (`insert`
+    Two rules make eviction O(1) per page. A sequence with a cached page has all pages before it (`insert`
     swaps duplicates, see there), and `release` lets go of the last page first. So a page always becomes idle
     after its children, and the oldest idle page is a leaf.
 
@@ -90,13 +90,13 @@ class PrefixTree:
 
     @property
     def evictable(self) -> int:
-        """Pages in the tree that nobody else holds."""
+        """Pages in the tree without other references."""
         return len(self._idle)
 
     def match(self, salt: Hashable, tokens: Sequence[int]) -> Match:
         """The longest cached run of full pages that begins `tokens`, leaving at least the last token.
 
-        The pages are retained for the caller, who gives them back with `release`.
+        The pages are retained for the caller, who releases them with `release`.
         """
         size = self._page_tokens
         limit = (len(tokens) - 1) // size
@@ -108,7 +108,7 @@ class PrefixTree:
             if child is None:
                 break
             node = child
-            self._hold(node.page)
+            self._retain(node.page)
             found.append(node.page)
         return Match(found, len(found) * size, self._miss_reason(salt, tokens, node, len(found), limit))
 
@@ -137,7 +137,7 @@ class PrefixTree:
                 child = _Node(salt, key, page, node, hash((node.chain, key)))
                 node.children[key] = self._nodes[page] = child
             elif child.page != pages[index]:
-                self._hold(child.page)
+                self._retain(child.page)
                 self._pages.release((pages[index],))
                 pages[index] = child.page
             node = child
@@ -168,12 +168,12 @@ class PrefixTree:
                 self._ghosts.popitem(last=False)
         return freed
 
-    def _hold(self, page: int) -> None:
+    def _retain(self, page: int) -> None:
         self._pages.retain(page)
         self._idle.pop(page, None)
 
     def _remove(self, node: _Node) -> None:
-        """Take an idle leaf out of the tree and free its page."""
+        """Remove an idle leaf from the tree and free its page."""
         parent = node.parent
         assert parent is not None and not node.children
         del parent.children[node.tokens], self._nodes[node.page], self._idle[node.page]

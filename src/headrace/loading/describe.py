@@ -1,4 +1,4 @@
-"""What a model is and how fast it can be here, told without loading a weight."""
+"""What a model is and how fast it can be on this machine, found without loading a weight."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def load_weights(
     progress: Progress | None = None,
     on_failure: Callable[[Path], None] = lambda path: None,
 ) -> PackedWeights:
-    """The weights as the executor wants them; `on_failure` gets the cache file that could not be written."""
+    """The weights as the executor needs them; `on_failure` gets the cache file that could not be written."""
     program = prepared.program
     checkpoint = ProgramWeights(prepared.checkpoint, program)
     if options.executor != "native":
@@ -72,8 +72,8 @@ def make_speculation(
     weights: PackedWeights,
     load: Callable[[PlannedModel], PackedWeights],
 ) -> SpeculationController | None:
-    """What guesses tokens; None where it is off, or the model keeps a state that cannot be taken back.
-    `weights` are the model's own, `load` gets those of a draft model."""
+    """The model's speculation; None where it is off, or the model has a recurrent state, which cannot be
+    rolled back. `weights` are the model's own, `load` returns those of a draft model."""
     if options.speculation == "off" or prepared.plan.state_bytes or prepared.model.pooling is not None:
         return None
     model = None

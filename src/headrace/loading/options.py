@@ -46,9 +46,9 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     memory that is free; `memory_bytes` is the most that the process may use, None all that is free;
     `cache_dir` None keeps packed weights nowhere. `pooling` "auto" is what the checkpoint says; anything
     else makes an encoder of a model that can be one. An encoder's largest step has at least `context` tokens.
-    `speculation` "auto" checks guesses of the next tokens where that pays; `draft_model`, a name as the
-    model's own, makes guesses beside those looked up, or so many `draft_layers` of the model itself do, the
-    first ones; `draft_model` "none" leaves out the one that ships for `mini`.
+    `speculation` "auto" verifies drafts of the next tokens where that pays. They come from prompt lookup,
+    and from `draft_model`, a name like the model's own, or from the first `draft_layers` layers of the model
+    itself; `draft_model` "none" is no draft model.
     """
 
     weights: Weights = "auto"

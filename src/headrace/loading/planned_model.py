@@ -64,7 +64,7 @@ class PlannedModel(Struct, frozen=True, kw_only=True):
         self.close()
 
     def draft_bytes(self, checkpoint: CheckpointReader) -> int:
-        """What it takes beside the model of `checkpoint` that it drafts for; its weights may be the same."""
+        """Its bytes next to the model of `checkpoint` that it drafts for, which may share its weights."""
         return self.plan.own_bytes - (self.plan.weights_bytes if self.checkpoint is checkpoint else 0)
 
     def close(self) -> None:
@@ -147,14 +147,14 @@ def _check_isa() -> None:
 
 
 def draft_options(options: EngineOptions) -> EngineOptions:
-    """How a draft model is to be loaded beside its model."""
+    """How a draft model is loaded next to its model."""
     shared = max(int(free_memory_bytes() * DRAFT_KV_SHARE), DRAFT_KV_BYTES)
     return replace(options, speculation="off", draft_model=None, draft_layers=None, kv_memory_bytes=shared)
 
 
 def first_layers(model: Model, layers: int) -> Model:
     """The first layers of a model as a model of their own (as in Elhoushi et al. 2024, "LayerSkip");
-    UsageError where it has no so many."""
+    UsageError where it has fewer."""
     config = model.config
     if not isinstance(config, DecoderConfig) or layers >= config.layers:
         raise UsageError(

@@ -32,5 +32,5 @@ class PromptScores:
             self._found[place] = TokenLogprob(token, score.logprob, score.top, score.rank)
 
     def event(self) -> PromptLogprobs:
-        """The event that hands them out, once the prompt is computed."""
+        """The event with all of them, once the prompt is computed."""
         return PromptLogprobs(tuple(self._found[place] for place in range(1, len(self._prompt))))

@@ -1,4 +1,4 @@
-"""What one step brings one choice: the tokens drawn from its rows of logits, as far as its draft agrees."""
+"""One choice in one step: the tokens sampled from its rows of logits, as far as its draft agrees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.sampling.sampler import SampleOutput, Sampler
 
 
 class SampleSlot(Struct, eq=False):
-    """A choice's slot to draw tokens from the step's logits; `row` is the one to draw from next.
+    """A choice that samples tokens from the step's logits; `row` is the next one to sample.
 
     The rows after the first are those of its draft: each is what plain decoding would have computed if the
     drafted tokens up to it are those that were drawn. So drawing goes on as long as they are, with the
@@ -69,7 +69,7 @@ class SampleSlot(Struct, eq=False):
         return sequence.draft[start : start + came] == sequence.tokens[before:]
 
     def merged(self) -> list[EngineEvent]:
-        """The events, those of new text as one."""
+        """The events, with all new text in one Delta."""
         deltas = [event for event in self.events if isinstance(event, Delta)]
         if len(deltas) < 2:
             return self.events

@@ -33,7 +33,7 @@ def _needs_only_logits(choice: ChoiceState) -> bool:
 
 
 class TokenSampling:
-    """Draws the tokens of one engine's steps."""
+    """Samples the tokens of one engine's steps."""
 
     def __init__(self, sampler: Sampler, constraints: Constraints) -> None:
         self._sampler, self._constraints = sampler, constraints

@@ -1,4 +1,4 @@
-"""Watches the choices of one request: which of them to stop, when their common budget is used up, who won."""
+"""Test-time scaling of one request: which choices to stop, their common budget, which one is selected."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headrace.engine.scheduler.sequence import Sequence
 from headrace.errors import InvalidRequest
 
 TOTAL, DEADLINE = "max_total_tokens", "deadline_s"
-"""What is said of choices that a common budget ended."""
+"""Why a common budget ended choices."""
 
 
 class ScaledChoice(Protocol):
-    """A choice, as far as a panel looks at it."""
+    """The part of a choice that ScalingController uses."""
 
     sequence: Sequence
     done: bool
@@ -69,7 +69,7 @@ class ScalingController:
         return left > 0
 
     def consume(self, events: Sequence_[EngineEvent]) -> list[Stop]:
-        """What happened in a step; whom to end now. InvalidRequest where a pattern or a function fails."""
+        """Read a step's events; the choices to end now. InvalidRequest where a pattern or function fails."""
         for event in events:
             if isinstance(event, Delta):
                 self._texts[event.choice].append(event.text)
@@ -84,7 +84,7 @@ class ScalingController:
         return self._outvoted() + self._outranked()
 
     def expire(self) -> list[Stop]:
-        """The deadline has passed: whom to end, nobody where there is nothing yet to give out."""
+        """The deadline has passed: the choices to end, none where none has a token yet."""
         if not any(map(self._generated, range(len(self._choices)))):
             return []
         return self._all(DEADLINE)
@@ -139,7 +139,7 @@ class ScalingController:
         return [Stop(index, "cancelled", "vote") for index in self._votes.prunable(generated)]
 
     def _outranked(self) -> list[Stop]:
-        """With the log-probability of the whole: who is worse already than as many as are kept."""
+        """Ranked by the text's log-probability: choices that are worse already than those to keep."""
         rank = self._scaling.rank
         if rank is None or rank.by != "sum_logprob" or len(self._ended) < rank.keep:
             return []

@@ -34,10 +34,10 @@ class Scorer(Protocol):
 class Vote(Struct, frozen=True):
     """Self-consistency (Wang et al. 2022, https://arxiv.org/abs/2203.11171): the answer of most choices.
 
-    `extract` says what of a choice is its answer: its `text`; the `last_number` in it; what stands in the
+    `extract` is how a choice's answer is found: its `text`; the `last_number` in it; the content of the
     last `\\boxed{}`; the group of the last match of `pattern`, a `regex`; or what `pattern`, a JSON pointer
     (RFC 6901), finds in it. `function` takes the text and gives the answer, or None; it is called on the
-    engine's thread and cannot cross to another process. All look at the text after the reasoning.
+    engine's thread and cannot cross to another process. All read the text after the reasoning.
     """
 
     extract: Extraction
@@ -83,7 +83,7 @@ class Ranking(Struct, frozen=True):
 
     @property
     def needs_logprobs(self) -> bool:
-        """Whether the log-probability of every token is wanted."""
+        """Whether it needs the log-probability of every token."""
         return self.by != "scorer"
 
 
@@ -91,7 +91,7 @@ class Scaling(Struct, frozen=True, kw_only=True):
     """One of `vote` and `rank`, or neither; and at most `max_total_tokens` tokens in all choices together.
 
     With it the request's deadline ends what is under way and the best so far comes back, where without it the
-    request fails. `place` says where a choice's answer stands in its text, None everywhere.
+    request fails. `place` finds a choice's answer in its text, None: all of it.
     """
 
     vote: Vote | None = None

@@ -238,7 +238,7 @@ class SpeculationController:
             gain.settle(right / len(slots), lost_s, base_s + self.costs.plain_loop_s, ran.steps)
 
     def _note_plain(self, tokens: int, steps: int, run_s: float, loop_s: float) -> None:
-        if self.max_steps > 1 and self._baseline.measures(its_turn=self._measures_baseline):
+        if self.max_steps > 1 and self._baseline.measures(is_due=self._measures_baseline):
             self.costs.note_plain(tokens, steps, run_s, loop_s)
             self._baseline.note(run_s + loop_s)
 

@@ -166,7 +166,7 @@ class PromptLookup:
         return rate
 
     def _common_depths(self, sequences: int, costs: StepCosts) -> list[int]:
-        """How many tokens pay beside so many sequences, by kind, at the common rates."""
+        """How many tokens pay in a step of so many sequences, by kind, at the common rates."""
         self._depths_age += 1
         if self._depths_age >= DEPTHS_INTERVAL:
             self._depths_age = 0

@@ -85,7 +85,7 @@ class StepCosts:
             seconds = followed(self.curve()[tokens], seconds, FIRST_WEIGHT)
         known = tokens in self._measured
         self._measured[tokens] = seconds
-        # Drawing the curve takes as long as a tenth of a short step.
+        # Computing the curve takes as long as a tenth of a short step.
         moved = not known or self._stale or abs(seconds - self._curve[tokens]) > NOTICED * self._curve[tokens]
         self._stale = moved
 
@@ -107,7 +107,7 @@ class StepCosts:
         """A call of so many steps ran as if there were no drafts, and the loop took so long around it."""
         self.note(tokens, run_s / steps)
         self.plain_loop_s = followed(self.plain_loop_s or loop_s / steps, loop_s / steps)
-        if not self._drafts_seen:  # then it takes as long, as far as one can know
+        if not self._drafts_seen:  # then the best estimate is the same
             self.loop_s = followed(self.loop_s or loop_s, loop_s)
         self._seen_s += run_s + loop_s
 
@@ -120,10 +120,10 @@ class StepCosts:
     def curve(self) -> list[float]:
         """Seconds by number of tokens: entry n is for n tokens, entry 0 has no meaning."""
         if self._stale:
-            self._curve, self._stale = self._drawn(), False
+            self._curve, self._stale = self._interpolated(), False
         return self._curve
 
-    def _drawn(self) -> list[float]:
+    def _interpolated(self) -> list[float]:
         known = sorted(self._measured.items())
         first, seconds = known[0]
         curve = [seconds] * (first + 1)
@@ -150,8 +150,8 @@ class BaselineProbe:
 
     def __init__(self) -> None:
         self._unmeasured = 0  # calls without drafts
-        self._in_a_row, self._drafted_s = 0, 0.0  # calls with drafts, since the last turn
-        self._plain_s = 0.0  # of this turn
+        self._in_a_row, self._drafted_s = 0, 0.0  # calls with drafts, since the last baseline
+        self._plain_s = 0.0  # of this baseline
 
     @property
     def due(self) -> bool:
@@ -164,13 +164,13 @@ class BaselineProbe:
         self._drafted_s += seconds
 
     def put_off(self) -> None:
-        """A call in its turn that says nothing; after many the turn is given up."""
+        """A call that was due cannot be measured; after many of these the measurement is given up."""
         self._in_a_row = (self._in_a_row + 1) % (2 * BASELINE_EVERY)
 
-    def measures(self, *, its_turn: bool) -> bool:
-        """Whether this call without drafts is to be measured: in its turn each, or else some."""
+    def measures(self, *, is_due: bool) -> bool:
+        """Whether to measure this call without drafts: each that is due, else one in MEASURE_EVERY."""
         self._unmeasured += 1
-        if not its_turn and self._unmeasured < MEASURE_EVERY:
+        if not is_due and self._unmeasured < MEASURE_EVERY:
             return False
         self._unmeasured = 0
         return True
