@@ -33,10 +33,10 @@ class Scheduler:
     class q < p that arrive within (p - q) * ageing_s after it.
 
     Admission is strictly in rank order: the first sequence that does not fit blocks those behind it. A
-    sequence is admitted when the pages that it and all running ones still need for their present tokens, plus a reserve each, are
-    available; it never preempts to be admitted. While a sequence that was preempted `MAX_PREEMPTIONS` times
-    runs or is to be admitted, the reserve is all that each may ever need: then none has to be preempted,
-    which makes that number a hard bound.
+    sequence is admitted when the pages that it and all running ones still need for their present tokens, plus
+    a reserve each, are available; it never preempts to be admitted. While a sequence that was preempted
+    `MAX_PREEMPTIONS` times runs or is to be admitted, the reserve is all that each may ever need: then none
+    has to be preempted, which makes that number a hard bound.
 
     Shortage. A running sequence that needs pages takes free ones, evicts idle ones, then preempts the least
     important running sequences that are less important than itself; where that is not enough it computes
