@@ -17,8 +17,9 @@ from pathlib import Path
 from headrace.bench.random_checkpoint import RandomCheckpoint, read_config_file
 from headrace.engine.request import EngineEvent, EngineRequest, RequestFailed, RequestFinished
 from headrace.grammar.constraint import Constraint, schema_constraint
-from headrace.loading.loader import prepare_checkpoint, start
+from headrace.loading.loader import start
 from headrace.loading.options import EngineOptions
+from headrace.loading.planned_model import prepare_checkpoint
 from headrace.sampling.params import SamplingParams
 from headrace.tokenization.tokenizer import load_tokenizer
 

@@ -91,5 +91,5 @@ def load_with_pages(folder: str, options: EngineOptions, pages: int) -> LoadedMo
         return replace(plans.capacity_of(plan, options), page_count=pages, page_tokens=PAGE_TOKENS)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.loading.loader.capacity_of", capacity_of)
+        patch.setattr("headrace.loading.engine_parts.capacity_of", capacity_of)
         return load_model(folder, options)

@@ -79,7 +79,7 @@ def test_async_llm(llm: LLM) -> None:
     messages = [{"role": "user", "content": OPENING}]
 
     async def run() -> list[str]:
-        async with AsyncLLM("novelette", max_sequences=8) as model:
+        async with AsyncLLM("novelette", max_num_seqs=8) as model:
             plain = await model.generate(OPENING, max_tokens=9, seed=2)
             chunks = [chunk.text async for chunk in model.stream(OPENING, max_tokens=9, seed=2)]
             chat = await model.chat(messages, max_tokens=9, seed=2)

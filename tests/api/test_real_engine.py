@@ -66,7 +66,7 @@ def test_closing_a_stream_frees_its_pages_within_a_step(server: Running, monkeyp
     cancel = engine.cancel
 
     def cancel_and_note(request_id: str) -> None:
-        with engine._inbox._wake:  # the loop does not take the word before the look at the count
+        with engine._queue._wake:  # the loop does not take the word before the look at the count
             cancel(request_id)
             steps_at_cancel.append(engine.status().steps)
 

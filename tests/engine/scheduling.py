@@ -24,7 +24,7 @@ def scheduler(
 def sequence(id: int, prompt: int | list[int], room: int = 8, **fields: object) -> Sequence:
     """A prompt of so many tokens of its own (or these), and room for so many more."""
     tokens = [1000 * (id + 1) + i for i in range(prompt)] if isinstance(prompt, int) else list(prompt)
-    defaults: dict[str, object] = {"request_key": id, "arrival_s": float(id)}
+    defaults: dict[str, object] = {"request_id": id, "arrival_s": float(id)}
     return Sequence(
         id=id,
         tokens=tokens,

@@ -211,7 +211,7 @@ def test_closing_ends_what_waits(folder: Path) -> None:
     model = load_model(str(folder), EngineOptions(threads=1))
     paused = Held(model)
     events = submit(model, TEXTS[1])
-    model.engine._inbox.close()  # type: ignore[attr-defined]  # the engine's own waits for the thread
+    model.engine._queue.close()  # type: ignore[attr-defined]  # the engine's own waits for the thread
     paused.release()
     model.close()
     [failed] = events.get(timeout=60)

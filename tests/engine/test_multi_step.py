@@ -48,7 +48,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         steps.append(given[3])
         return real(self, *given, **more)
 
-    monkeypatch.setattr(NativeExecutor, "run_several", run_multi_step)
+    monkeypatch.setattr(NativeExecutor, "run_multi_step", run_multi_step)
     monkeypatch.setattr(multi_step, "LONGEST_S", 3600.0)
     return steps
 
@@ -206,7 +206,7 @@ def guessing(tmp_path: Any, calls: list[int], monkeypatch: pytest.MonkeyPatch) -
         ran.append(counting(self, *given, **more))
         return ran[-1]
 
-    monkeypatch.setattr(NativeExecutor, "run_several", run_multi_step)
+    monkeypatch.setattr(NativeExecutor, "run_multi_step", run_multi_step)
     yield loaded, ran
     loaded.close()
 

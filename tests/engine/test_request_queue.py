@@ -29,54 +29,54 @@ def item(
 
 
 @pytest.fixture
-def inbox() -> RequestQueue[Item]:
+def queue() -> RequestQueue[Item]:
     return RequestQueue(EngineLimits(context_length=8, max_num_seqs=1, max_waiting=3))
 
 
-def test_words_come_in_order_and_requests_stay_active_until_their_end(inbox: RequestQueue[Item]) -> None:
+def test_words_come_in_order_and_requests_stay_active_until_their_end(queue: RequestQueue[Item]) -> None:
     one, two = item("one"), item("two")
-    inbox.accept(one)
-    inbox.tell(PauseRequest("one", True))
-    inbox.accept(two)
-    inbox.tell(CancelRequest("one"))
-    assert len(inbox) == 4 and not inbox.active
-    assert inbox.take(idle=True) == [one, PauseRequest("one", True), two, CancelRequest("one")]
-    assert len(inbox) == 0 and list(inbox.active) == ["one", "two"]
-    inbox.end(one)
-    assert list(inbox.active) == ["two"] and inbox.pending_choices == 1
-    assert inbox.take(idle=False) == []
+    queue.accept(one)
+    queue.put(PauseRequest("one", True))
+    queue.accept(two)
+    queue.put(CancelRequest("one"))
+    assert len(queue) == 4 and not queue.active
+    assert queue.receive(idle=True) == [one, PauseRequest("one", True), two, CancelRequest("one")]
+    assert len(queue) == 0 and list(queue.active) == ["one", "two"]
+    queue.end(one)
+    assert list(queue.active) == ["two"] and queue.pending_choices == 1
+    assert queue.receive(idle=False) == []
 
 
-def test_ids_and_room(inbox: RequestQueue[Item]) -> None:
+def test_ids_and_room(queue: RequestQueue[Item]) -> None:
     named = EngineRequest(prompt=(1,), request_id="mine")
-    assert inbox.name(named) == "mine"
-    assert inbox.name(EngineRequest(prompt=(1,))) != inbox.name(EngineRequest(prompt=(1,)))
+    assert queue.request_id(named) == "mine"
+    assert queue.request_id(EngineRequest(prompt=(1,))) != queue.request_id(EngineRequest(prompt=(1,)))
     first = item("first", n=3)
-    inbox.accept(first)
+    queue.accept(first)
     with pytest.raises(InvalidRequest, match="'first' is in use"):
-        inbox.accept(item("first"))
+        queue.accept(item("first"))
     with pytest.raises(Overloaded, match="3 sequences"):
-        inbox.accept(item("second", n=2))
-    inbox.accept(item("third"))
-    inbox.take(idle=False)
-    inbox.end(first)
-    inbox.accept(item("first", n=3))
+        queue.accept(item("second", n=2))
+    queue.accept(item("third"))
+    queue.receive(idle=False)
+    queue.end(first)
+    queue.accept(item("first", n=3))
 
 
-def test_deadlines_count_from_submission(inbox: RequestQueue[Item]) -> None:
+def test_deadlines_count_from_submission(queue: RequestQueue[Item]) -> None:
     soon, never = item("soon", deadline_s=1.5), item("never")
     soon.submitted_s = 10.0
     for one in (soon, never):
-        inbox.accept(one)
-    assert inbox.late(99.0) == []  # the loop has not taken it yet
-    inbox.take(idle=False)
-    assert inbox.late(11.5) == []
-    [(late, error)] = inbox.late(11.6)
+        queue.accept(one)
+    assert queue.overdue(99.0) == []  # the loop has not taken it yet
+    queue.receive(idle=False)
+    assert queue.overdue(11.5) == []
+    [(late, error)] = queue.overdue(11.6)
     assert late is soon and "deadline of 1.5 s" in error.message
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_end_of_the_loop_ends_every_request(inbox: RequestQueue[Item], fails: bool) -> None:
+def test_the_end_of_the_loop_ends_every_request(queue: RequestQueue[Item], fails: bool) -> None:
     got: dict[str, list[EngineEvent]] = {}
 
     def sink(name: str) -> EventCallback:
@@ -86,20 +86,20 @@ def test_the_end_of_the_loop_ends_every_request(inbox: RequestQueue[Item], fails
         raise ValueError("this client is gone")
 
     def loop() -> None:
-        with inbox.serving():
-            while inbox.take(idle=True) is not None:
+        with queue.serving():
+            while queue.receive(idle=True) is not None:
                 if fails:
                     raise ZeroDivisionError
 
-    inbox.accept(item("broken", broken))
-    inbox.accept(item("taken", sink("taken")))
+    queue.accept(item("broken", broken))
+    queue.accept(item("taken", sink("taken")))
     thread = threading.Thread(target=loop)
     if not fails:
-        inbox.close()
+        queue.close()
     thread.start()
     thread.join(60)
     [event] = got["taken"]
     assert isinstance(event, RequestFailed) and isinstance(event.error, EngineStopped)
     assert ("ZeroDivisionError" in event.error.message) == fails
     with pytest.raises(EngineStopped, match="ZeroDivisionError" if fails else "shutting down"):
-        inbox.accept(item("late"))
+        queue.accept(item("late"))

@@ -135,7 +135,7 @@ def test_no_starvation_a_sequence_is_overtaken_only_within_its_classes_ageing():
     ("tokens", "room"), [(0, 8), (4, -1), (4, 64 * P)], ids=["empty", "above its limit", "never fits"]
 )
 def test_what_can_never_run_is_refused(tokens: int, room: int):
-    with pytest.raises(ProgramError, match="refuse at the door"):
+    with pytest.raises(ProgramError, match="refuse before submission"):
         scheduler().add(sequence(0, tokens, room))
 
 

@@ -19,9 +19,8 @@ from headrace.engine.request import EngineRequest
 from headrace.engine.request_state import ChoiceState
 from headrace.engine.scheduler import scheduler as schedule
 from headrace.engine.scheduler.sequence import State
-from headrace.engine.speculative.budget import LEAST, MAX_LOST_STEPS, SHARE
-from headrace.engine.speculative.probing import LONGEST_SLEEP
-from headrace.engine.speculative.speculation import Speculation
+from headrace.engine.speculative.controller import MAX_SLEEP, SpeculationController
+from headrace.engine.speculative.drafter import Draft
 from headrace.engine.speculative.step_cost_model import LARGEST
 from headrace.errors import UsageError
 from headrace.loading import loader as load
@@ -47,7 +46,7 @@ Answers = dict[tuple[tuple[int, ...], int | None, int], list[int]]  # by prompt,
 MIX = 5  # requests in a mix, on average
 
 
-class Prompter(Speculation):
+class Prompter(SpeculationController):
     """Drafts what plain decoding gives, spoilt at random places: deep drafts, rejected anywhere."""
 
     def __init__(self, *, max_rows: int) -> None:
@@ -55,10 +54,10 @@ class Prompter(Speculation):
         self.answers: Answers = {}
         self._rng = random.Random(max_rows)
 
-    def propose(self, choices: Iterable[ChoiceState], *, several: bool = False) -> None:
-        self._set = list(choices)
-        for choice in self._set:
-            sequence, request = choice.sequence, choice.generation.request
+    def propose(self, choices: Iterable[ChoiceState], step: int, *, several: bool = False) -> None:
+        self._set.clear()
+        for choice in choices:
+            sequence, request = choice.sequence, choice.request_state.request
             answer = self.answers.get((request.prompt, request.params.seed, sequence.choice))
             sequence.draft = []
             if answer is None or sequence.state is not State.RUNNING:
@@ -68,6 +67,7 @@ class Prompter(Speculation):
             sequence.draft = [
                 token if self._rng.random() < 0.85 else self._rng.randrange(VOCABULARY) for token in draft
             ]
+            self._set[sequence.id] = Draft(self.lookup, choice, sequence.draft, 1.0)
 
 
 def draft_freely(patch: pytest.MonkeyPatch, answers: Answers | None = None) -> None:
@@ -75,7 +75,7 @@ def draft_freely(patch: pytest.MonkeyPatch, answers: Answers | None = None) -> N
     a prompter."""
     real = load.make_speculation
 
-    def speculation(*given: object) -> Speculation:
+    def speculation(*given: object) -> SpeculationController:
         made = real(*given)  # type: ignore[arg-type]
         assert made is not None
         if answers is not None:
@@ -205,24 +205,21 @@ def test_while_nothing_may_be_tried_nothing_is_asked_but_what_announces_itself(
     model = load_model(str(tiny_model(tmp_path, "llama3")), EngineOptions())
     speculation = model.engine._speculation
     assert speculation is not None
-    account = speculation._books.lookup
-    account.note(-MAX_LOST_STEPS)
-    account._put(LEAST)  # for longer than this test takes
+    for drafter in (speculation.lookup, speculation._prediction):
+        assert drafter.gain is not None
+        drafter.gain.resting_until = 1_000_000  # for longer than this test takes
     asked: list[int] = []  # steps that had run
     propose = speculation.propose
 
-    def counted(choices: Collection[ChoiceState], *, several: bool = False) -> None:
-        asked.append(model.engine.steps)
-        propose(choices, several=several)
+    def counted(choices: Collection[ChoiceState], step: int, *, several: bool = False) -> None:
+        asked.append(step)
+        propose(choices, step, several=several)
 
     monkeypatch.setattr(speculation, "propose", counted)
-    before = account._balance
     params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
     prompt = tuple(range(5, 25))
     plain = Running(model.engine, EngineRequest(prompt=prompt, params=params)).finish()
-    assert len(asked) <= 100 // LONGEST_SLEEP + 3 and speculation.drafted == 0
-    # Steps are credited that nobody asked for: all that had run when it was asked last.
-    assert account._balance == pytest.approx(before + SHARE * asked[-1], abs=SHARE / 2)
+    assert len(asked) <= 100 // MAX_SLEEP + 3 and speculation.drafted == 0
     asked.clear()
     again = EngineRequest(prompt=prompt, params=params, prediction=tuple(plain.tokens[0]))
     assert Running(model.engine, again).finish().bits == plain.bits
@@ -243,13 +240,13 @@ def test_what_is_refused_is_learned_from_too(tmp_path: Path) -> None:
     speculation = model.engine._speculation
     assert speculation is not None
     speculation.costs = DearTokens()
-    before = [rate.value for rate in speculation._texts.rates]
+    before = [rate.value for rate in speculation.lookup.rates]
     bias = {9: 100.0}  # nothing else can come
     params = SamplingParams(temperature=0, max_tokens=120, ignore_eos=True, logit_bias=bias)
     outcome = Running(model.engine, EngineRequest(prompt=(5, 9, 9, 9), params=params)).finish()
     assert set(outcome.tokens[0]) == {9}
     model.close()
-    after = [rate.value for rate in speculation._texts.rates]
+    after = [rate.value for rate in speculation.lookup.rates]
     assert speculation.drafted < 30  # now and then one is tried
     assert max(now - then for now, then in zip(after, before, strict=True)) > 0.01
 

@@ -19,10 +19,10 @@ from golden import FOLDER
 from headrace.chat.messages import Message
 from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.errors import HeadraceError
-from headrace.loading.loader import weight_specs
 from headrace.loading.options import EngineOptions
 from headrace.loading.program_weights import ProgramWeights
 from headrace.loading.text_assets import load_text_assets
+from headrace.loading.weight_specs import weight_specs
 from headrace.models.registry import find_model
 from headrace.program.record import record
 from headrace.program.verify import verify

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.loading.loader import prepare
 from headrace.loading.options import EngineOptions
+from headrace.loading.planned_model import prepare
 from headrace.weights.packing.packed_weights import predicted_bytes
 from random_model import random_model
 from tiny import tiny_model
@@ -20,17 +20,17 @@ MEASURE = """
 import json, queue, sys, psutil
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
-from headrace.engine.request import Done, Request
+from headrace.engine.request import EngineRequest, RequestFinished
 from headrace.sampling.params import SamplingParams
 model = load_model(sys.argv[1], EngineOptions(quantization=sys.argv[2], max_num_seqs=4))
 events = queue.SimpleQueue()
 for number in range(4):
     prompt = tuple((7 * number + i) % 1000 for i in range(model.context_length - 2))
     params = SamplingParams(max_tokens=2, ignore_eos=True)
-    model.engine.submit(Request(prompt=prompt, params=params), events.put)
+    model.engine.submit(EngineRequest(prompt=prompt, params=params), events.put)
 ended = 0
 while ended < 4:
-    ended += isinstance(events.get()[-1], Done)
+    ended += isinstance(events.get()[-1], RequestFinished)
 print(json.dumps([model.plan.total_bytes, psutil.Process().memory_info().rss, model.plan.base_bytes]))
 model.close()
 """

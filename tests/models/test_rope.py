@@ -11,8 +11,8 @@ import pytest
 
 from golden import FOLDER
 from headrace.errors import CorruptFile
-from headrace.loading.loader import prepare
 from headrace.loading.options import EngineOptions
+from headrace.loading.planned_model import prepare
 from headrace.models.registry import find_model
 from tiny import tiny_model
 

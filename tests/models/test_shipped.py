@@ -17,9 +17,9 @@ from tokenizers import Tokenizer
 from golden import CAPACITY, Chunk, make_step, scattered_pages
 from headrace import LLM
 from headrace.executors.reference import ReferenceExecutor
-from headrace.loading.loader import prepare
 from headrace.loading.model_card import about, card
 from headrace.loading.options import EngineOptions
+from headrace.loading.planned_model import prepare
 from headrace.models.registry import find_model
 from headrace.program.record import record
 from headrace.weights.checkpoint import open_checkpoint

@@ -48,13 +48,13 @@ def test_l4_aborts_in_every_phase(
     waits_ms: list[float] = []
     steps: list[int] = []
     asked_at: dict[str, int] = {}
-    end_early = engine._end_early
+    cancel = engine._admission.cancel
 
     def noted(request_id: str) -> None:
         steps.append(engine.status().steps - asked_at[request_id])
-        end_early(request_id)
+        cancel(request_id)
 
-    monkeypatch.setattr(engine, "_end_early", noted)
+    monkeypatch.setattr(engine._admission, "cancel", noted)
     ended: Counter[str] = Counter()
     for _ in range(aborts // 10):
         flight = [(phase, Running(engine, long_request(rng, phase))) for phase in rng.choices(phases, k=10)]
@@ -62,7 +62,7 @@ def test_l4_aborts_in_every_phase(
             if phase in ("decode", "constrained") and rng.random() < 0.5:
                 running.next()
             at_s = time.perf_counter()
-            with engine._inbox._wake:  # the loop does not take the word before the look at the count
+            with engine._queue._wake:  # the loop does not take the word before the look at the count
                 running.ticket.cancel()
                 asked_at[running.ticket.request_id] = engine.status().steps
             outcome = running.finish()

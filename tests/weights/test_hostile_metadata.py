@@ -14,10 +14,11 @@ from blocks import block_model
 from gguf_file import Raw, Stored, gguf_bytes
 from headrace.errors import CorruptFile, HeadraceError
 from headrace.loading.export import Export
-from headrace.loading.loader import default_params, weight_specs
+from headrace.loading.loader import default_params
 from headrace.loading.options import EngineOptions
 from headrace.loading.program_weights import ProgramWeights
 from headrace.loading.text_assets import load_text_assets
+from headrace.loading.weight_specs import weight_specs
 from headrace.models.registry import find_model
 from headrace.program.record import record
 from headrace.program.verify import verify

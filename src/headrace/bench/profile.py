@@ -15,7 +15,8 @@ from headrace.errors import UsageError
 from headrace.executors.machine_limits import Limits, machine_limits
 from headrace.executors.native import KV_BYTES, KvType, NativeExecutor
 from headrace.kv.pages import pages_for
-from headrace.loading.loader import load_weights, make_executor, usable_cores
+from headrace.loading.engine_parts import load_weights, make_executor
+from headrace.loading.loader import usable_cores
 from headrace.loading.memory_plan import shares_per_token
 from headrace.loading.options import EngineOptions
 from headrace.loading.roofline import arithmetic_of, peak_of

@@ -11,8 +11,8 @@ from msgspec.structs import asdict
 
 from headrace.bench.random_checkpoint import RandomCheckpoint, no_tokenizer, read_config_file
 from headrace.errors import UsageError
-from headrace.loading.loader import PlannedModel, prepare, prepare_checkpoint
 from headrace.loading.options import EngineOptions
+from headrace.loading.planned_model import PlannedModel, prepare, prepare_checkpoint
 
 
 class Workload(Struct, frozen=True, kw_only=True):

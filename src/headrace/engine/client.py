@@ -1,4 +1,4 @@
-"""A loaded model as its users see it: its engine, wherever that runs, with limits, status and memory plan."""
+"""A loaded model and the interface of its engine, in this process or another: limits, status, memory plan."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
         return self.max_waiting + self.max_num_seqs
 
     def check_room(self, pending: int, choices: int) -> None:
-        """Raise Overloaded where `choices` more beside `pending` ones are too many."""
+        """Raise Overloaded where `choices` more in addition to `pending` ones are too many."""
         if pending + choices > self.max_choices:
             raise Overloaded(
                 f"{pending:,} sequences are queued or running, at most {self.max_choices:,} are allowed: "
@@ -74,7 +74,7 @@ class EngineClient(Protocol):
 
     @property
     def limits(self) -> EngineLimits:
-        """How much it takes."""
+        """Its context length, and how many sequences may run and wait."""
         ...
 
     def submit(self, request: EngineRequest, sink: EventCallback) -> RequestHandle:
@@ -82,7 +82,7 @@ class EngineClient(Protocol):
         ...
 
     def status(self) -> EngineStatus:
-        """Where the engine stands now."""
+        """The engine's present state."""
         ...
 
     def close(self) -> None:
@@ -95,8 +95,8 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
 
     `weight_bytes_per_token` is what a decode step of one sequence reads; the token table is read by the row,
     so it counts only where it is the output matrix too, and of a mixture only the experts of one token count.
-    A step has at most `step_tokens` and wants the output of `step_rows` of them.
-    Where a model has no KV cache a page takes no bytes: then every sequence has one, as long as the context.
+    A step has at most `step_tokens` and computes the output of `step_rows` of them.
+    In a model without a KV cache a page has no bytes: every sequence has one, as long as the context.
     """
 
     context: int
@@ -115,17 +115,17 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def own_bytes(self) -> int:
-        """What the model itself takes."""
+        """Bytes of the model itself, without its draft model."""
         return self.weights_bytes + self.kv_bytes + self.state_bytes + self.activation_bytes
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
+        """Bytes of the process."""
         return self.own_bytes + self.draft_bytes + self.base_bytes
 
 
 class LoadedModel(Struct, frozen=True, kw_only=True):
-    """A model that runs: its text side and its engine. `defaults` come from generation_config.json.
+    """A running model: tokenizer, template and engine. `defaults` come from generation_config.json.
 
     `cache_failures` counts packed weights that could not be kept on the disk for the next time.
     """

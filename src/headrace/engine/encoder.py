@@ -1,4 +1,4 @@
-"""The loop of a model that encodes: whole texts, as many in a step as fit, most important first."""
+"""The loop of a model that encodes: as many whole inputs in a step as fit, most important first."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from headrace.weights.pooling import Pooling, PoolingKind
 _SMALLEST_LENGTH = 1e-12  # of a vector: below it, it has no direction to keep
 
 
-class _Text(Struct, eq=False):
-    """A request on its way; times are seconds of the monotonic clock."""
+class _InputState(Struct, eq=False):
+    """The state of a request; times are seconds of the monotonic clock."""
 
     request_id: str
     request: EngineRequest
@@ -54,7 +54,8 @@ class Encoder:
 
     A text is computed whole, in one step, because its tokens see those after them: the executor's largest
     step has room for the longest text. The order is that of the Scheduler: `submitted_s + priority *
-    ageing_s`, and who does not fit into a step stops all behind it. A vector's bits depend on its text alone.
+    ageing_s`, and the first that does not fit into a step blocks those behind it. The bits of a
+    vector depend on its text alone.
     """
 
     def __init__(
@@ -69,8 +70,8 @@ class Encoder:
         self.limits = limits
         self._pooling, self._vocabulary, self._clock = pooling, vocabulary, clock
         self._capacity = executor.capacity
-        self._inbox: RequestQueue[_Text] = RequestQueue(limits)
-        self._queue: list[tuple[float, int, _Text]] = []  # a heap, by rank; this and the next: the loop's own
+        self._queue: RequestQueue[_InputState] = RequestQueue(limits)
+        self._ranked: list[tuple[float, int, _InputState]] = []  # a heap, by rank; for the loop alone
         self._arrivals = itertools.count()
         self._running, self.steps, self._last_step_s = 0, 0, clock()
         self._thread = threading.Thread(
@@ -88,16 +89,16 @@ class Encoder:
             longest=self.limits.context_length,
             embedding_size=self.limits.embedding_size,
         )
-        request_id = self._inbox.name(request)
-        self._inbox.accept(_Text(request_id, request, sink, self._clock()))
+        request_id = self._queue.request_id(request)
+        self._queue.accept(_InputState(request_id, request, sink, self._clock()))
         return RequestHandle(request_id, self.cancel, self.pause)
 
     def status(self) -> EngineStatus:
-        """Where the engine stands now. Its pages are free between steps."""
+        """The engine's present state. Its pages are free between steps."""
         pages = self._capacity.page_count
         return EngineStatus(
             running=self._running,
-            waiting=self._inbox.pending_choices - self._running,
+            waiting=self._queue.pending_choices - self._running,
             free_pages=pages,
             available_pages=pages,
             page_count=pages,
@@ -108,59 +109,59 @@ class Encoder:
 
     def close(self) -> None:
         """Stop the loop; texts that have not ended fail with EngineStopped."""
-        self._inbox.close()
+        self._queue.close()
         self._thread.join()
 
     def cancel(self, request_id: str) -> None:
-        """Stop a request, as its ticket does; nothing where it has ended."""
-        self._inbox.tell(CancelRequest(request_id))
+        """End a request before the next step; nothing where it has ended."""
+        self._queue.put(CancelRequest(request_id))
 
     def pause(self, request_id: str, paused: bool) -> None:
-        """Without effect: all that comes of a text comes at once, so that no reader falls behind."""
+        """Without effect: all events of an input are sent together."""
 
     # -- on the engine's thread -----------------------------------------------------------------------
 
     def _run(self, executor: Executor) -> None:
-        with self._inbox.serving():
-            while self._take_inbox():
-                if texts := self._fitting():
+        with self._queue.serving():
+            while self._receive():
+                if texts := self._schedule():
                     self._step(executor, texts)
 
-    def _take_inbox(self) -> bool:
-        """Take what has arrived, waiting while there is nothing to do; False when it is time to stop."""
-        arrived = self._inbox.take(idle=not self._queue)
+    def _receive(self) -> bool:
+        """Apply what has arrived, waiting while there is nothing to compute; False to stop."""
+        arrived = self._queue.receive(idle=not self._ranked)
         if arrived is None:
             return False
         for item in arrived:
             if isinstance(item, CancelRequest):
-                text = self._inbox.active.get(item.request_id)
+                text = self._queue.active.get(item.request_id)
                 if text is not None:
                     self._end(text, [ChoiceFinished(0, "cancelled"), self._done(text, self._clock())])
             elif not isinstance(item, PauseRequest):
                 rank = item.submitted_s + item.request.priority * self.limits.ageing_s
-                heapq.heappush(self._queue, (rank, next(self._arrivals), item))
-        for text, error in self._inbox.late(self._clock()):
+                heapq.heappush(self._ranked, (rank, next(self._arrivals), item))
+        for text, error in self._queue.overdue(self._clock()):
             self._end(text, [RequestFailed(error)])
         return True
 
-    def _fitting(self) -> list[_Text]:
-        """Take from the queue, in its order, what fits into one step."""
-        texts: list[_Text] = []
+    def _schedule(self) -> list[_InputState]:
+        """Remove from the queue, in its order, what fits into one step."""
+        texts: list[_InputState] = []
         left = self._capacity.max_tokens
-        while self._queue and len(texts) < self.limits.max_num_seqs:
-            text = self._queue[0][2]
+        while self._ranked and len(texts) < self.limits.max_num_seqs:
+            text = self._ranked[0][2]
             if not text.ended:
                 left -= len(text.request.prompt)
                 if left < 0:
                     break
                 texts.append(text)
-            heapq.heappop(self._queue)
+            heapq.heappop(self._ranked)
         return texts
 
-    def _step(self, executor: Executor, texts: Sequence[_Text]) -> None:
+    def _step(self, executor: Executor, texts: Sequence[_InputState]) -> None:
         self._running, begun_s = len(texts), self._clock()
         prompts = [text.request.prompt for text in texts]
-        step = whole_texts(prompts, self._pooling, self._capacity.page_tokens)
+        step = encoder_step(prompts, self._pooling, self._capacity.page_tokens)
         output = executor.run(step)
         self.steps += 1
         self._running, self._last_step_s = 0, self._clock()
@@ -185,7 +186,7 @@ class Encoder:
             vectors = vectors / np.maximum(lengths, np.float32(_SMALLEST_LENGTH))
         return Embedding(len(vectors), np.ascontiguousarray(vectors, "<f4").tobytes())
 
-    def _done(self, text: _Text, begun_s: float) -> RequestFinished:
+    def _done(self, text: _InputState, begun_s: float) -> RequestFinished:
         now_s = self._clock()
         timing = Timing(
             queue_s=begun_s - text.submitted_s,
@@ -194,13 +195,13 @@ class Encoder:
         )
         return RequestFinished(Usage(len(text.request.prompt), 0, 0), timing, 0)
 
-    def _end(self, text: _Text, events: list[EngineEvent]) -> None:
+    def _end(self, text: _InputState, events: list[EngineEvent]) -> None:
         text.ended = True
-        self._inbox.end(text)
+        self._queue.end(text)
         send(text, events)
 
 
-def whole_texts(texts: Sequence[Sequence[int]], pooling: Pooling, page_tokens: int) -> Step:
+def encoder_step(texts: Sequence[Sequence[int]], pooling: Pooling, page_tokens: int) -> Step:
     """The step that encodes texts from their first to their last token, each from the start of a page on."""
     counts = [len(text) for text in texts]
     starts = np.cumsum([0, *counts])

@@ -1,4 +1,4 @@
-"""The only loop: take requests, schedule, run a step, sample, hand out events."""
+"""The loop of a model that generates: plan a step, execute it, commit what it brought."""
 
 from __future__ import annotations
 
@@ -7,33 +7,28 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 
-from headrace._native import MultiStepResult
+from headrace.engine.active_requests import ActiveRequests
+from headrace.engine.admission import Admission
 from headrace.engine.client import EngineLimits, EngineStatus
+from headrace.engine.event_delivery import deliver
 from headrace.engine.multi_step import MAX_LOOKAHEAD_TOKENS, MultiStep
-from headrace.engine.request import (
-    ChoiceFinished,
-    EngineEvent,
-    EngineRequest,
-    EventCallback,
-    RequestFailed,
-    RequestHandle,
-)
+from headrace.engine.request import EngineRequest, EventCallback, RequestHandle
 from headrace.engine.request_builder import RequestBuilder
-from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue, send
-from headrace.engine.request_state import ChoiceState, RequestState
+from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue
+from headrace.engine.request_state import RequestState
+from headrace.engine.row_readers import advance_beams, read_rows
 from headrace.engine.sampling.constraints import Constraints
 from headrace.engine.sampling.sample_slot import SampleSlot
 from headrace.engine.sampling.token_sampling import TokenSampling, sample_slots
 from headrace.engine.scheduler.batch_builder import BatchBuilder
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.scheduler import Scheduler
-from headrace.engine.scheduler.sequence import Sequence
-from headrace.engine.speculative.speculation import Speculation
+from headrace.engine.speculative.controller import SpeculationController
 from headrace.engine.speculative.step_cost_model import StepTiming
+from headrace.engine.step_clock import StepClock
+from headrace.engine.step_plan import StepPlan, StepResult
 from headrace.engine.validation import validate_request
 from headrace.executors.executor import NO_DRAFTS, DraftPlan, Executor, ExecutorLimits
-from headrace.ops.value import Array
-from headrace.program.step import Step
 from headrace.sampling.sampler import Sampler
 from headrace.tokenization.tokenizer import Tokenizer
 
@@ -41,7 +36,7 @@ from headrace.tokenization.tokenizer import Tokenizer
 class Engine:
     """Runs requests on one thread of its own.
 
-    `submit` and `RequestHandle.cancel` may be called from any thread.
+    `submit`, `status`, `cancel` and `pause` may be called from any thread.
     """
 
     def __init__(
@@ -51,28 +46,22 @@ class Engine:
         tokenizer: Tokenizer,
         limits: EngineLimits,
         *,
-        speculation: Speculation | None = None,
+        speculation: SpeculationController | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits
-        self._sampler, self._clock = sampler, clock
-        capacity = executor.capacity
-        self._page_count = capacity.page_count
-        self._longest = min(limits.context_length, capacity.page_count * capacity.page_tokens)
-        self._recurrent = capacity.state_slots > 0
-        self._scheduler = _scheduler(capacity, limits)
-        self._speculation = speculation
-        self._builder = BatchBuilder(context=self._longest, page_tokens=capacity.page_tokens)
+        self._capacity, self._sampler, self._clock = executor.capacity, sampler, clock
+        self._max_length = min(limits.context_length, self._capacity.page_count * self._capacity.page_tokens)
+        self._scheduler, self._speculation = _scheduler(self._capacity, limits), speculation
+        self._batches = BatchBuilder(context=self._max_length, page_tokens=self._capacity.page_tokens)
         self._constraints = Constraints(tokenizer, sampler.vocabulary)
-        self._drawing = TokenSampling(sampler, self._constraints)
+        self._sampling = TokenSampling(sampler, self._constraints)
         self._multi_step = MultiStep(executor, sampler)
-        self._arrivals = RequestBuilder(tokenizer, sampler.vocabulary, self._constraints, self._longest)
-        self._inbox: RequestQueue[RequestState] = RequestQueue(limits, self._multi_step.interrupt)
-        self._choices: dict[int, ChoiceState] = {}  # by sequence id; this and the next are the loop's own
-        self._beams: dict[int, RequestState] = {}  # by sequence id
-        self._ran_s = 0.0  # the executor, in this step
-        self._waited = True  # for something to do, before this step
-        self._steps, self._last_step_s = 0, clock()  # steps that were calls of their own
+        self._builder = RequestBuilder(tokenizer, sampler.vocabulary, self._constraints, self._max_length)
+        self._queue: RequestQueue[RequestState] = RequestQueue(limits, self._multi_step.interrupt)
+        self._active = ActiveRequests(self._queue, self._scheduler, self._batches, speculation)
+        self._admission = Admission(self._queue, self._active, self._scheduler, clock)
+        self._timer, self._single_steps = StepClock(clock), 0
         # The thread alone holds the executor, so that its memory is free when the loop has ended.
         self._thread = threading.Thread(
             target=self._run, args=(executor,), name="headrace-engine", daemon=True
@@ -86,24 +75,24 @@ class Engine:
         validate_request(
             request,
             vocabulary=self._sampler.vocabulary,
-            longest=self._longest,
-            recurrent=self._recurrent,
+            longest=self._max_length,
+            recurrent=self._capacity.state_slots > 0,
         )
-        request_id = self._inbox.name(request)
-        self._inbox.accept(self._arrivals.generation(request, request_id, sink, self._clock()))
+        request_id = self._queue.request_id(request)
+        self._queue.accept(self._builder.build(request, request_id, sink, self._clock()))
         return RequestHandle(request_id, self.cancel, self.pause)
 
     def status(self) -> EngineStatus:
-        """Where the engine stands now."""
+        """The engine's present state."""
         scheduler = self._scheduler
         return EngineStatus(
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting) + len(self._inbox),
+            waiting=len(scheduler.waiting) + len(self._queue),
             free_pages=scheduler.free_pages,
             available_pages=scheduler.available_pages,
-            page_count=self._page_count,
+            page_count=self._capacity.page_count,
             steps=self.steps,
-            last_step_s=self._last_step_s,
+            last_step_s=self._timer.ended_s,
             alive=self._thread.is_alive(),
             preemptions=scheduler.preemptions,
             drafted=0 if self._speculation is None else self._speculation.drafted,
@@ -115,263 +104,115 @@ class Engine:
     @property
     def steps(self) -> int:
         """Steps so far."""
-        return self._steps + self._multi_step.ran
+        return self._single_steps + self._multi_step.ran
 
     def close(self) -> None:
         """Stop the loop; requests that have not ended fail with EngineStopped."""
-        self._inbox.close()
+        self._queue.close()
         self._thread.join()
 
     def cancel(self, request_id: str) -> None:
-        """Stop a request, as its ticket does; nothing where it has ended."""
-        self._inbox.tell(CancelRequest(request_id))
+        """End a request within one step; nothing where it has ended."""
+        self._queue.put(CancelRequest(request_id))
 
     def pause(self, request_id: str, paused: bool) -> None:
-        """Compute no more of a request, as its ticket does, or go on; nothing where it has ended."""
-        self._inbox.tell(PauseRequest(request_id, paused))
+        """Compute no more of a request, or continue it; nothing where it has ended."""
+        self._queue.put(PauseRequest(request_id, paused))
 
     # -- on the engine's thread -----------------------------------------------------------------------
 
     def _run(self, executor: Executor) -> None:
         with ExitStack() as stack:
-            stack.enter_context(self._inbox.serving())
+            stack.enter_context(self._queue.serving())
             stack.enter_context(closing(self._constraints))
             if self._speculation is not None:
                 stack.enter_context(closing(self._speculation))
-            while self._take_inbox():
+            while self._receive():
                 self._step(executor)
 
-    def _take_inbox(self) -> bool:
-        """Take what has arrived, waiting while there is nothing to do; False when it is time to stop."""
+    def _receive(self) -> bool:
+        """Apply what has arrived, waiting while there is nothing to compute; False to stop."""
         self._multi_step.listen()
-        self._waited = self._scheduler.idle
-        arrived = self._inbox.take(idle=self._waited)
-        if arrived is None:
-            return False
-        for item in arrived:
-            if isinstance(item, CancelRequest):
-                self._end_early(item.request_id)
-            elif isinstance(item, PauseRequest):
-                self._take_pause(item)
-            else:
-                for choice in item.choices:
-                    self._choices[choice.sequence.id] = choice
-                    self._scheduler.add(choice.sequence)
-                if self._speculation is not None:
-                    self._speculation.wake_for(item.choices)
-                if item.beams is not None:
-                    self._begin(item, item.beams.sequences)
-        self._check_deadlines()
-        return True
+        idle = self._scheduler.idle
+        self._timer.wait(idle=idle)
+        return self._admission.receive(idle=idle)
 
     def _step(self, executor: Executor) -> None:
-        began_s = start_s = self._clock()
-        since_s = 0.0 if self._waited else began_s - self._last_step_s  # handing out, and what takes it
-        speculation = self._awake_speculation()
-        if speculation is not None:
-            choices = self._choices.values()
-            several = not self._beams and self._multi_step.expected(choices)
-            speculation.propose(choices, several=several)
-            start_s = self._clock()
+        self._timer.begin()
+        speculation = self._propose_drafts()
+        plan = self._schedule(speculation)
+        if plan is not None:
+            result = self._execute(executor, plan)
+            self._commit(plan, result, speculation)
+
+    def _propose_drafts(self) -> SpeculationController | None:
+        """Speculation, where it takes part in this step."""
+        speculation = self._speculation
+        if speculation is None or speculation.is_asleep(self.steps):
+            return None
+        choices = self._active.choices.values()
+        several = not self._active.beams and self._multi_step.expected(choices)
+        self._timer.propose(speculation.propose, choices, self.steps, several=several)
+        return speculation
+
+    def _schedule(self, speculation: SpeculationController | None) -> StepPlan | None:
+        """Plan the next step; None where there is nothing to compute."""
         chunks = self._scheduler.schedule()
         if not chunks:
-            return
-        turns = sample_slots(chunks, self._choices)
-        steps, lookahead_tokens, guesses = self._called(chunks, turns, speculation)
-        step = self._builder.build(chunks, lookahead_tokens=lookahead_tokens)
-        self._note_scheduled(chunks)
-        ran: MultiStepResult | None = None
-        if steps:
-            run_s, grown = self._clock(), set[str]()
-            ran = self._multi_step.run(executor, step, turns, steps, lookahead_tokens, guesses)
-            self._ran_s = self._clock() - run_s
-        else:
-            grown = self._compute(executor, step, chunks, turns)
-            self._steps += 1
-            self._multi_step.learn(turns, len(chunks), self._ran_s)
-        self._scheduler.advance(chunks, lookahead_tokens)
-        self._last_step_s = self._clock()
-        if speculation is not None:
-            looked_s, loop_s = start_s - began_s, self._last_step_s - start_s + since_s - self._ran_s
-            spent = StepTiming(len(step.tokens), ran.steps if ran else 1, looked_s, self._ran_s, loop_s, ran)
-            speculation.learn(turns, spent)
-        guesses = NO_DRAFTS  # so that who ends lets go of its text where that is booked
-        self._hand_out(turns)
-        for request_id in grown:
-            self._grow(self._inbox.active[request_id])
+            return None
+        slots = sample_slots(chunks, self._active.choices)
+        max_steps, lookahead_tokens, drafts = self._call_length(chunks, slots, speculation)
+        step = self._batches.build(chunks, lookahead_tokens=lookahead_tokens)
+        for chunk in chunks:
+            state = self._active.state_of(chunk.sequence)
+            if state.scheduled_s is None:
+                state.scheduled_s = self._timer.began_s
+        return StepPlan(chunks, slots, step, max_steps, lookahead_tokens, drafts)
 
-    def _awake_speculation(self) -> Speculation | None:
-        """Speculation, where there is anything to ask it before the next step."""
-        speculation = self._speculation
-        return None if speculation is None or speculation.asleep(self.steps) else speculation
-
-    def _called(
-        self, chunks: list[ScheduledChunk], turns: list[SampleSlot], speculation: Speculation | None
+    def _call_length(
+        self, chunks: list[ScheduledChunk], slots: list[SampleSlot], speculation: SpeculationController | None
     ) -> tuple[int, int, DraftPlan]:
-        """How many steps are one call at most (0: this one is none), for how many tokens more of each
-        sequence there are pages, and what may be guessed; what is drafted, or to be looked for, comes
-        first."""
-        steps, guesses = self._multi_step.steps(turns, len(chunks)), NO_DRAFTS
+        """The last fields of the plan: drafts that were set for a single step exclude a call of several."""
+        steps, drafts = self._multi_step.steps(slots, len(chunks)), NO_DRAFTS
         if speculation is not None and steps > 0:
-            steps = min(steps, speculation.rest + 1)
-            guesses = speculation.guesses(turns)
-        if steps < 2 and not guesses.texts:
+            steps = min(steps, speculation.max_steps)
+            drafts = speculation.plan(slots)
+        if steps < 2 and not drafts.texts:
             return 0, 0, NO_DRAFTS
-        lookahead_tokens = self._scheduler.repeatable(
-            chunks, MAX_LOOKAHEAD_TOKENS if any(guesses.depths) else steps - 1
-        )
-        return (
-            (0, 0, NO_DRAFTS)
-            if lookahead_tokens < 0
-            else (min(steps, lookahead_tokens + 1), lookahead_tokens, guesses)
-        )
+        wanted = MAX_LOOKAHEAD_TOKENS if any(drafts.depths) else steps - 1
+        lookahead_tokens = self._scheduler.repeatable(chunks, wanted)
+        if lookahead_tokens < 0:
+            return 0, 0, NO_DRAFTS
+        return min(steps, lookahead_tokens + 1), lookahead_tokens, drafts
 
-    def _note_scheduled(self, chunks: list[ScheduledChunk]) -> None:
-        now = self._clock()
-        for chunk in chunks:
-            generation = self._generation(chunk.sequence)
-            if generation.scheduled_s is None:
-                generation.scheduled_s = now
+    def _execute(self, executor: Executor, plan: StepPlan) -> StepResult:
+        """Run the plan's step and sample its slots."""
+        if plan.max_steps:
+            result = StepResult(self._timer.run(self._multi_step.run, executor, plan), {})
+            plan.drafts = NO_DRAFTS  # a text is released when its choice ends, where the time is measured
+            return result
+        masks = self._constraints.start([slot.choice for slot in plan.slots])
+        logits = self._timer.run(executor.run, plan.step)
+        beams = {}
+        if self._active.beams or any(chunk.scores for chunk in plan.chunks):
+            beams = read_rows(self._active, self._sampler, logits, plan.chunks)
+        self._sampling.sample(logits, plan.slots, masks)
+        self._single_steps += 1
+        self._multi_step.learn(plan.slots, len(plan.chunks), self._timer.run_s)
+        return StepResult(None, beams)
 
-    def _compute(
-        self, executor: Executor, step: Step, chunks: list[ScheduledChunk], turns: list[SampleSlot]
-    ) -> set[str]:
-        """Run the step and draw for the turns; the requests whose beams grow."""
-        masks = self._constraints.start([turn.choice for turn in turns])
-        began_s = self._clock()
-        logits = executor.run(step)
-        self._ran_s = self._clock() - began_s
-        scored = any(chunk.scores for chunk in chunks)
-        grown = self._read_rows(logits, chunks) if self._beams or scored else set[str]()
-        self._drawing.draw(logits, turns, masks)
-        return grown
-
-    def _generation(self, sequence: Sequence) -> RequestState:
-        choice = self._choices.get(sequence.id)
-        return self._beams[sequence.id] if choice is None else choice.generation
-
-    def _read_rows(self, logits: Array, chunks: list[ScheduledChunk]) -> set[str]:
-        """Score prompts and find the candidates of beams; the requests whose beams grow."""
-        grown: set[str] = set()
-        row = 0
-        for chunk in chunks:
-            choice = self._choices.get(chunk.sequence.id)
-            if choice is not None and choice.scores is not None and chunk.scores:
-                choice.scores.take(self._sampler, logits, row, chunk.start, chunk.count)
-            row += chunk.rows
-            if chunk.samples and choice is None:
-                generation = self._beams[chunk.sequence.id]
-                assert generation.beams is not None
-                generation.beams.take(chunk.sequence, self._sampler, logits, row - 1)
-                grown.add(generation.request_id)
-        return grown
-
-    def _grow(self, generation: RequestState) -> None:
-        """Go on with a request's beams, or end it."""
-        beams = generation.beams
-        assert beams is not None
-        generation.first_token_s = generation.first_token_s or self._last_step_s
-        if beams.error is not None:
-            self._drop(generation)
-            send(generation, [RequestFailed(beams.error)])
-            return
-        change = beams.settle()
-        for sequence in change.ended:
-            self._end(sequence)
-        self._begin(generation, change.begun)
-        if change.events:
-            self._drop(generation)
-            send(generation, [*change.events, generation.finished(self._last_step_s)])
-
-    def _begin(self, generation: RequestState, sequences: list[Sequence]) -> None:
-        for sequence in sequences:
-            self._beams[sequence.id] = generation
-            self._scheduler.add(sequence)
-
-    def _end(self, sequence: Sequence) -> None:
-        """Give back what one of the beams' sequences holds."""
-        del self._beams[sequence.id]
-        self._scheduler.finish(sequence)
-        self._builder.forget(sequence)
-
-    def _hand_out(self, turns: list[SampleSlot]) -> None:
-        """Send what the turns brought, and give back what has ended."""
-        events: dict[int, tuple[RequestState, list[EngineEvent]]] = {}
-        now = self._last_step_s
-        for turn in turns:
-            generation = turn.choice.generation
-            _, ready = events.setdefault(id(generation), (generation, []))
-            if generation.first_token_s is None:
-                generation.first_token_s = now
-            ready += turn.merged()
-            if turn.error is not None:
-                ready.append(RequestFailed(turn.error))
-            if turn.choice.done:
-                self._release(turn.choice)
-        for generation, ready in events.values():
-            taken, ready = len(ready), generation.apply_scaling(ready)
-            failed = next((event for event in ready if isinstance(event, RequestFailed)), None)
-            if failed is not None:
-                ready = ready[: ready.index(failed) + 1]
-                self._drop(generation)
-            elif generation.done:
-                ready.append(generation.finished(now))
-                self._drop(generation)
-            elif len(ready) > taken:
-                self._release_ended(generation)
-            send(generation, ready)
-
-    def _end_early(self, request_id: str) -> None:
-        """Cancel: every choice that has not ended ends now."""
-        generation = self._inbox.active.get(request_id)
-        if generation is None:
-            return  # it ended before the word arrived
-        events: list[EngineEvent] = [
-            choice.end("cancelled") for choice in generation.choices if not choice.done
-        ]
-        if generation.beams is not None:
-            events += [ChoiceFinished(index, "cancelled") for index in range(generation.request.params.n)]
-        self._drop(generation)
-        send(generation, [*events, generation.finished(self._clock())])
-
-    def _take_pause(self, item: PauseRequest) -> None:
-        generation = self._inbox.active.get(item.request_id)
-        for choice in generation.choices if generation is not None else ():
-            if item.paused:
-                self._scheduler.pause(choice.sequence)
-            else:
-                self._scheduler.resume(choice.sequence)
-
-    def _check_deadlines(self) -> None:
-        now = self._clock()
-        for generation, error in self._inbox.late(now):
-            events = generation.expired(error)
-            self._drop(generation)
-            if not isinstance(events[-1], RequestFailed):
-                events.append(generation.finished(now))
-            send(generation, events)
-
-    def _release_ended(self, generation: RequestState) -> None:
-        for choice in generation.choices:
-            if choice.done:
-                self._release(choice)
-
-    def _release(self, choice: ChoiceState) -> None:
-        """Give back what an ended choice holds."""
-        sequence = choice.sequence
-        if self._choices.pop(sequence.id, None) is not None:
-            self._scheduler.finish(sequence)
-            self._builder.forget(sequence)
-            if self._speculation is not None:
-                self._speculation.forget(choice)
-
-    def _drop(self, generation: RequestState) -> None:
-        """The request is over: give back everything and forget it."""
-        for choice in generation.choices:
-            self._release(choice)
-        for sequence in generation.beams.sequences if generation.beams is not None else ():
-            self._end(sequence)
-        self._inbox.end(generation)
+    def _commit(self, plan: StepPlan, result: StepResult, speculation: SpeculationController | None) -> None:
+        """Count what is computed, learn from it, and send its events."""
+        self._scheduler.advance(plan.chunks, plan.lookahead_tokens)
+        self._timer.end()
+        if speculation is not None:
+            ran, timer = result.multi_step, self._timer
+            steps = 1 if ran is None else ran.steps
+            timing = StepTiming(len(plan.step.tokens), steps, timer.propose_s, timer.run_s, timer.loop_s, ran)
+            speculation.learn(plan.slots, timing)
+        deliver(self._active, plan.slots, self._timer.ended_s)
+        for state in result.beams.values():
+            advance_beams(self._active, state, self._timer.ended_s)
 
 
 def _scheduler(capacity: ExecutorLimits, limits: EngineLimits) -> Scheduler:

@@ -1,4 +1,4 @@
-"""What goes into the engine and what comes out: one request type, its events."""
+"""The engine's input and output: one request type, its events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FinishReason = Literal["stop", "length", "cancelled"]
 
 
 class EmbedParams(Struct, frozen=True):
-    """A vector is wanted instead of text: its first `dimensions` numbers, None for all."""
+    """Embed the prompt instead of generating: the first `dimensions` numbers of the vector, None for all."""
 
     dimensions: int | None = None
 
@@ -32,9 +32,9 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     output goes on with the prompt's text (a completion) and so may begin with a space, rather than being a
     text of its own (an answer). Special tokens are no part of the text, but for those of
     `visible_token_ids`. Every choice matches `constraint`, where there is one, or fails; `thinking` bounds
-    its reasoning. `prediction` is what the client thinks will come, which makes it come faster where it
-    does. `scaling` is what is made of the choices together; then a Verdict comes before Done. With `embed`
-    the prompt is the whole text, of which an encoder makes a vector.
+    its reasoning. `prediction` is the output that the client expects; where it is right, generation is
+    faster. `scaling` ranks or votes on the choices; then a Selection comes before RequestFinished. With
+    `embed` an encoder makes a vector of the prompt.
     """
 
     prompt: tuple[int, ...]
@@ -83,7 +83,8 @@ class Usage(Struct, frozen=True):
 
 
 class Delta(Struct, frozen=True):
-    """New text of one choice. `text` may be empty when bytes or a possible stop string are held back."""
+    """New text of one choice. `text` may be empty while a character is incomplete or a stop
+    string is possible."""
 
     choice: int
     text: str
@@ -116,7 +117,7 @@ class ChoiceFinished(Struct, frozen=True):
 
 
 class Selection(Struct, frozen=True):
-    """What `scaling` made of all choices: their `order`, the one to give out first.
+    """What `scaling` made of all choices: their `order`, the one to return first.
 
     With a vote `answer` is the winner's, None where no choice has one, and `votes` are those counted by then,
     most first. With a ranking `scores` has one for each choice, None where it was stopped. `budget` names the
@@ -157,22 +158,23 @@ EngineEvent = (
 )
 Terminal = RequestFinished | RequestFailed
 EventCallback = Callable[[list[EngineEvent]], None]
-"""Called on the engine's thread with the events of one step, in order. It must not raise; where it blocks the
-engine waits, which is right while those who read are behind and for nothing else."""
+"""Called on the engine's thread with the events of one step, in order. It must not raise; while it blocks
+the engine waits, so it may do so only while a client does not keep up."""
 
 
 class RequestHandle(Struct):
     """A handle on a submitted request: `cancel()` stops work within one step, `pause()` until it is
-    undone."""
+    resumed."""
 
     request_id: str
     _cancel: Callable[[str], None]
     _pause: Callable[[str, bool], None]
 
     def cancel(self) -> None:
-        """Stop the request: its pages are free after the current step; it ends with 'cancelled' and Done."""
+        """Stop the request: its pages are free after the current step; it ends with 'cancelled' and
+        RequestFinished."""
         self._cancel(self.request_id)
 
     def pause(self, paused: bool) -> None:
-        """Compute no more of it while its reader is behind, or go on; beams go on whatever is said."""
+        """Compute no more of it while its client does not keep up, or continue; without effect on beams."""
         self._pause(self.request_id, paused)

@@ -1,4 +1,4 @@
-"""From a request to its generation: sequences, sampling state, text, what its tokens are limited to."""
+"""From a request to its state: sequences, sampler state, detokenizer, constraints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.tokenization.tokenizer import Tokenizer
 
 
 class RequestBuilder:
-    """Makes generations for one engine. May be used from any thread."""
+    """Builds the states of one engine's requests. May be used from any thread."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: int, constraints: Constraints, longest: int) -> None:
         self._tokenizer, self._longest = tokenizer, longest
@@ -34,48 +34,48 @@ class RequestBuilder:
         self._text_limits = TokenLimits(tokenizer, vocabulary)
         self._sequence_ids = itertools.count()
 
-    def generation(
+    def build(
         self, request: EngineRequest, request_id: str, sink: EventCallback, now_s: float
     ) -> RequestState:
-        """A checked request that has arrived; typed errors for what its limits say."""
+        """The state of a validated request; typed errors where its constraints cannot be compiled."""
         scaling = request.scaling
         ranks = scaling is not None and scaling.rank is not None and scaling.rank.needs_logprobs
         if ranks and request.params.logprobs is None:
             request = replace(request, params=replace(request.params, logprobs=0))
         given = request.params.seed
         seed = secrets.randbits(63) if given is None else given % (1 << 64)
-        generation = RequestState(request_id, request, sink, seed, now_s)
+        state = RequestState(request_id, request, sink, seed, now_s)
         if request.params.use_beam_search:
-            generation.beams = self._beam_group(generation)
+            state.beams = self._beam_group(state)
         else:
-            self._add_choices(generation)
+            self._add_choices(state)
         if scaling is not None:
-            generation.panel = ScalingController(scaling, generation.choices)
-        return generation
+            state.scaling = ScalingController(scaling, state.choices)
+        return state
 
-    def _add_choices(self, generation: RequestState) -> None:
-        request, params = generation.request, generation.request.params
+    def _add_choices(self, state: RequestState) -> None:
+        request, params = state.request, state.request.params
         stops = StopMatcher(params.stop, params.include_stop_str_in_output)
         matchers, fixed_mask = self._constraints.matchers(request), self._constraints.fixed(request)
         banned = self._text_limits.banned(params, self._constraints.visible_token_ids(request))
-        for index, (matcher, row) in enumerate(zip(matchers, self._rows(generation), strict=True)):
+        for index, (matcher, row) in enumerate(zip(matchers, self._rows(state), strict=True)):
             choice = ChoiceState(
-                self._sequence(generation, index),
+                self._sequence(state, index),
                 row,
                 self._detokenizer(request),
                 copy(stops),
                 self._stop_ids(request),
-                generation,
+                state,
             )
             choice.matcher, choice.fixed_mask = matcher, fixed_mask
             choice.thinking = self._constraints.thinking(request)
             choice.banned = None if banned is None else BannedStrings(banned)
             if params.prompt_logprobs is not None and index == 0:
                 choice.scores = PromptScores(request.prompt, params.prompt_logprobs)
-            generation.choices.append(choice)
+            state.choices.append(choice)
 
-    def _beam_group(self, generation: RequestState) -> BeamGroup:
-        request, params = generation.request, generation.request.params
+    def _beam_group(self, state: RequestState) -> BeamGroup:
+        request, params = state.request, state.request.params
         search = BeamSearch(
             width=params.n,
             max_tokens=min(params.max_tokens or self._longest, self._longest - len(request.prompt)),
@@ -87,7 +87,7 @@ class RequestBuilder:
         )
         return BeamGroup(
             search,
-            lambda tokens: self._sequence(generation, 0, tokens),
+            lambda tokens: self._sequence(state, 0, tokens),
             lambda: self._detokenizer(request),
         )
 
@@ -99,16 +99,16 @@ class RequestBuilder:
         return Detokenizer(
             self._tokenizer,
             visible_token_ids=self._constraints.visible_token_ids(request),
-            # A grammar describes the text from its first byte, where a decoder would take off a space.
+            # A grammar describes the text from its first byte, where a decoder would strip a space.
             is_continuation=request.is_continuation or request.constraint is not None,
         )
 
-    def _sequence(self, generation: RequestState, index: int, generated: tuple[int, ...] = ()) -> Sequence:
-        request = generation.request
+    def _sequence(self, state: RequestState, index: int, generated: tuple[int, ...] = ()) -> Sequence:
+        request = state.request
         asked = request.params.max_tokens or self._longest
         return Sequence(
             id=next(self._sequence_ids),
-            request_id=generation.request_id,
+            request_id=state.request_id,
             choice=index,
             tokens=[*request.prompt, *generated],
             prompt_length=len(request.prompt),
@@ -116,20 +116,20 @@ class RequestBuilder:
             cache_salt=request.cache_salt,
             cache=request.cache,
             priority=request.priority,
-            arrival_s=generation.submitted_s,
+            arrival_s=state.submitted_s,
             scores=request.params.prompt_logprobs is not None and index == 0 and len(request.prompt) > 1,
         )
 
-    def _rows(self, generation: RequestState) -> list[SamplerState]:
+    def _rows(self, state: RequestState) -> list[SamplerState]:
         """The sampling state of each choice."""
-        request, params = generation.request, generation.request.params
+        request, params = state.request, state.request.params
         stop_ids, bad_words = self._stop_ids(request), self._text_limits.bad_words(params)
         breakers = self._text_limits.breakers(params, self._constraints.visible_token_ids(request))
         history = np.array([] if breakers is None else breakers.marked(request.prompt), np.int32)
         return [
             SamplerState(
                 params,
-                generation.seed,
+                state.seed,
                 index,
                 request.prompt,
                 stop_ids,

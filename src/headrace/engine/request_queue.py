@@ -1,4 +1,4 @@
-"""What an engine's loop takes in from any thread: requests, words about them, and the word to stop."""
+"""Thread-safe queue of requests, cancellations, pauses and shutdown for an engine's loop."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headrace.engine.client import EngineLimits
 from headrace.engine.request import EngineEvent, EngineRequest, EventCallback, RequestFailed
 from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
 
-DEADLINE_LOOK_S = 0.25
+DEADLINE_CHECK_S = 0.25
 
 log = logging.getLogger("headrace.engine")
 
 
 class Accepted(Protocol):
-    """A checked request on its way; `submitted_s` is of the loop's clock."""
+    """A validated request; `submitted_s` is a time of the loop's clock."""
 
     request_id: str
     request: EngineRequest
@@ -34,13 +34,13 @@ AcceptedType = TypeVar("AcceptedType", bound=Accepted)
 
 
 class CancelRequest(Struct, frozen=True):
-    """The word to stop a request."""
+    """End a request."""
 
     request_id: str
 
 
 class PauseRequest(Struct, frozen=True):
-    """The word to compute no more of a request, or to go on."""
+    """Compute no more of a request, or continue it."""
 
     request_id: str
     paused: bool
@@ -49,11 +49,11 @@ class PauseRequest(Struct, frozen=True):
 class RequestQueue(Generic[AcceptedType]):
     """The requests of one loop, from their acceptance to their end.
 
-    Those that `take` has given out are `active` until `end`; that dictionary is for the loop's thread alone.
+    Those that `receive` has returned are `active` until `end`; that dictionary belongs to the loop's thread.
     """
 
     def __init__(self, limits: EngineLimits, arrived: Callable[[], None] = lambda: None) -> None:
-        """`arrived` is called, from any thread, when there is something to take."""
+        """`arrived` is called, from any thread, when there is something to receive."""
         self._limits, self._arrived = limits, arrived
         self.active: dict[str, AcceptedType] = {}
         self._accepted: dict[str, AcceptedType] = {}  # not ended yet; this and all below guarded by _wake
@@ -67,7 +67,7 @@ class RequestQueue(Generic[AcceptedType]):
     # -- from any thread ------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """How many requests and words the loop has not taken yet."""
+        """How many items the loop has not received yet."""
         return len(self._unread)
 
     @property
@@ -75,12 +75,12 @@ class RequestQueue(Generic[AcceptedType]):
         """Choices of all requests that have not ended."""
         return self._pending_choices
 
-    def name(self, request: EngineRequest) -> str:
+    def request_id(self, request: EngineRequest) -> str:
         """The request's own id, or a new one."""
         return request.request_id or f"r{next(self._numbers)}"
 
     def accept(self, item: AcceptedType) -> None:
-        """Take a request in. EngineStopped, Overloaded, or InvalidRequest where its id is in use."""
+        """Queue a request. EngineStopped, Overloaded, or InvalidRequest where its id is in use."""
         choices = item.request.params.n
         with self._wake:
             if self._failure is not None or self._stopping:
@@ -90,17 +90,17 @@ class RequestQueue(Generic[AcceptedType]):
             self._limits.check_room(self._pending_choices, choices)
             self._pending_choices += choices
             self._accepted[item.request_id] = item
-            self.tell(item)
+            self.put(item)
 
-    def tell(self, word: AcceptedType | CancelRequest | PauseRequest) -> None:
-        """Put a word before the loop."""
+    def put(self, item: AcceptedType | CancelRequest | PauseRequest) -> None:
+        """Queue an item for the loop."""
         with self._wake:
-            self._unread.append(word)
+            self._unread.append(item)
             self._arrived()
             self._wake.notify()
 
     def close(self) -> None:
-        """Take no more in, and have the loop stop."""
+        """Refuse new requests, and stop the loop."""
         with self._wake:
             self._stopping = True
             self._arrived()
@@ -125,11 +125,11 @@ class RequestQueue(Generic[AcceptedType]):
             for item in left:
                 send(item, [RequestFailed(failure)])
 
-    def take(self, *, idle: bool) -> list[AcceptedType | CancelRequest | PauseRequest] | None:
+    def receive(self, *, idle: bool) -> list[AcceptedType | CancelRequest | PauseRequest] | None:
         """What has arrived, in order; an `idle` loop waits for it. None when it is time to stop."""
         with self._wake:
             if idle and not self._unread and not self._stopping:
-                self._wake.wait(DEADLINE_LOOK_S if self.active else None)  # what is active is held
+                self._wake.wait(DEADLINE_CHECK_S if self.active else None)  # paused requests have deadlines
             arrived = list(self._unread)
             self._unread.clear()
             if self._stopping:
@@ -139,8 +139,8 @@ class RequestQueue(Generic[AcceptedType]):
                 self.active[item.request_id] = item
         return arrived
 
-    def late(self, now_s: float) -> list[tuple[AcceptedType, DeadlineExceeded]]:
-        """The active requests whose deadline has passed, each with the error that says so."""
+    def overdue(self, now_s: float) -> list[tuple[AcceptedType, DeadlineExceeded]]:
+        """The active requests whose deadline has passed, each with its error."""
         late: list[tuple[AcceptedType, DeadlineExceeded]] = []
         for item in self.active.values():
             after = item.request.deadline_s
@@ -158,7 +158,7 @@ class RequestQueue(Generic[AcceptedType]):
 
 
 def send(item: Accepted, events: list[EngineEvent]) -> None:
-    """Hand events to the request's sink."""
+    """Call the request's sink with its events."""
     try:
         item.sink(events)
     except Exception:

@@ -1,4 +1,4 @@
-"""What becomes of one request: its choices, their tokens turned to text, their ends, its usage."""
+"""The state of one request: its choices, their tokens as text, why they ended, its usage."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ChoiceState(Struct, eq=False):
     detokenizer: Detokenizer
     stops: StopMatcher
     stop_ids: frozenset[int]
-    generation: RequestState
+    request_state: RequestState
     matcher: Matcher | None = None
     fixed_mask: Mask | None = None
     banned: BannedStrings | None = None
@@ -59,25 +59,25 @@ class ChoiceState(Struct, eq=False):
 
     @property
     def simple(self) -> bool:
-        """Whether its tokens follow from logits and `row` alone: several may be drawn without the loop."""
-        params = self.generation.request.params
+        """Whether its tokens follow from logits and `row` alone: several may be sampled without the loop."""
+        params = self.request_state.request.params
         limited = self.matcher or self.fixed_mask is not None or self.banned or self.thinking
-        watched = self.generation.panel or params.logprobs is not None
+        watched = self.request_state.scaling or params.logprobs is not None
         return not (limited or watched or params.mirostat or params.dry_multiplier)
 
     def accept(self, token: int, logprob: TokenLogprob | None) -> list[EngineEvent]:
-        """Take a sampled token and those that are forced after it: the text that they make certain, and the
-        end of the choice if one of them is its end. GrammarError where the grammar gives up."""
-        panel = self.generation.panel
-        if panel is not None and not panel.narrow(self):
+        """Append a sampled token and those that are forced after it: events with the text that is certain
+        now, and the end of the choice if one of them ends it. GrammarError where the grammar fails."""
+        scaling = self.request_state.scaling
+        if scaling is not None and not scaling.limit_to_budget(self):
             return self.cut("length", TOTAL)
         if self.thinking is not None:
             token = self.thinking.instead_of(token, stops=token in self.stop_ids)
         tokens = [token]
-        text, reason, stop = self._take(token)
+        text, reason, stop = self._append(token)
         while reason is None and (forced := self._forced()) is not None:
             tokens.append(forced)
-            more, reason, stop = self._take(forced)
+            more, reason, stop = self._append(forced)
             text += more
         if reason is not None and not isinstance(stop, str):
             text += self._rest()
@@ -87,18 +87,18 @@ class ChoiceState(Struct, eq=False):
             events.append(self.end(reason, stop))
         return events
 
-    def accept_drawn(self, drawn: PySequence[int]) -> list[EngineEvent]:
-        """Take tokens that were drawn one after the other for a simple choice, and that its row knows: as
-        `accept` of each, up to its end, with the text of all in one event."""
+    def accept_sampled(self, sampled: PySequence[int]) -> list[EngineEvent]:
+        """Append tokens that were sampled one after the other for a simple choice, and that its sampler state
+        has recorded: as `accept` of each, up to its end, with the text of all in one event."""
         texts: list[str] = []
-        for count, token in enumerate(drawn, 1):
-            text, reason, stop = self._take(token, known=True)
+        for count, token in enumerate(sampled, 1):
+            text, reason, stop = self._append(token, recorded=True)
             texts.append(text)
             if reason is not None:
                 if not isinstance(stop, str):
                     texts.append(self._rest())
-                return [self._delta(texts, drawn[:count]), self.end(reason, stop)]
-        return [self._delta(texts, drawn)]
+                return [self._delta(texts, sampled[:count]), self.end(reason, stop)]
+        return [self._delta(texts, sampled)]
 
     def _delta(self, texts: list[str], tokens: PySequence[int]) -> Delta:
         return Delta(self.sequence.choice, "".join(texts), tuple(tokens))
@@ -111,14 +111,16 @@ class ChoiceState(Struct, eq=False):
         return ChoiceFinished(self.sequence.choice, reason, stop)
 
     def cut(self, reason: FinishReason, cause: str) -> list[EngineEvent]:
-        """End the choice between two tokens, with the text that was held back."""
+        """End the choice between two tokens, with the text that was not sent yet."""
         rest = self._rest()
         return [*([Delta(self.sequence.choice, rest, ())] if rest else []), self.end(reason, cause)]
 
-    def _take(self, token: int, *, known: bool = False) -> tuple[str, FinishReason | None, str | int | None]:
+    def _append(
+        self, token: int, *, recorded: bool = False
+    ) -> tuple[str, FinishReason | None, str | int | None]:
         """Append a token: its text, why the choice ends with it, and the stop string or token that did it."""
         self.sequence.tokens.append(token)
-        if not known:
+        if not recorded:
             self.row.append(token)
         if self.banned is not None:
             self.banned.accept(token)
@@ -127,7 +129,7 @@ class ChoiceState(Struct, eq=False):
         if token in self.stop_ids:
             return "", "stop", token
         generated = len(self.sequence.tokens) - self.sequence.prompt_length
-        min_tokens = self.generation.request.params.min_tokens
+        min_tokens = self.request_state.request.params.min_tokens
         text, stop = self._text(token, watched=generated > min_tokens)
         if stop is not None:
             return text, "stop", stop
@@ -138,8 +140,8 @@ class ChoiceState(Struct, eq=False):
         return text, "length" if len(self.sequence.tokens) >= self.sequence.max_length else None, None
 
     def _forced(self) -> int | None:
-        """The next token where it needs no model: neither its logits are wanted nor could they matter."""
-        params = self.generation.request.params
+        """The next token where it needs no step: its logits are not reported and cannot change it."""
+        params = self.request_state.request.params
         token = None
         if params.logprobs is not None or params.mirostat or params.bad_words:
             return None
@@ -156,7 +158,7 @@ class ChoiceState(Struct, eq=False):
         return self.stops.push(text) if watched else (text, None)
 
     def _rest(self) -> str:
-        """What was held back, at the end: bytes of an unfinished character, the start of a stop string."""
+        """The text not sent yet, at the end: bytes of an unfinished character, the start of a stop string."""
         text, stop = self.stops.push(self.detokenizer.flush())
         return text if stop is not None else text + self.stops.flush()
 
@@ -175,7 +177,7 @@ class RequestState(Struct, eq=False):
     beams: BeamGroup | None = None  # instead of choices
     accepted_drafts: int = 0  # tokens
     rejected_drafts: int = 0
-    panel: ScalingController | None = None
+    scaling: ScalingController | None = None
 
     @property
     def done(self) -> bool:
@@ -192,35 +194,37 @@ class RequestState(Struct, eq=False):
 
     def apply_scaling(self, events: list[EngineEvent]) -> list[EngineEvent]:
         """The events of a step, with the ends of choices that the request's scaling stops for them, and when
-        all have ended the verdict."""
-        panel = self.panel
-        if panel is None or any(isinstance(event, RequestFailed) for event in events):
+        all have ended the selection."""
+        scaling = self.scaling
+        if scaling is None or any(isinstance(event, RequestFailed) for event in events):
             return events
         try:
-            return self._stopped(panel, events, panel.take(events))
+            return self._stopped(scaling, events, scaling.consume(events))
         except HeadraceError as error:
             return [*events, RequestFailed(error)]
 
     def expired(self, error: HeadraceError) -> list[EngineEvent]:
-        """The deadline has passed: the best so far where `scaling` says what that is, else the error."""
+        """The events at the deadline: the best choice so far where `scaling` ranks them, else the error."""
         try:
-            stops = [] if self.panel is None else self.panel.expire()
-            return self._stopped(self.panel, [], stops) if self.panel and stops else [RequestFailed(error)]
+            stops = [] if self.scaling is None else self.scaling.expire()
+            return (
+                self._stopped(self.scaling, [], stops) if self.scaling and stops else [RequestFailed(error)]
+            )
         except HeadraceError as failure:
             return [RequestFailed(failure)]
 
     def _stopped(
-        self, panel: ScalingController, events: list[EngineEvent], stops: list[Stop]
+        self, scaling: ScalingController, events: list[EngineEvent], stops: list[Stop]
     ) -> list[EngineEvent]:
         while stops:
             ends = [end for stop in stops for end in self.choices[stop.choice].cut(stop.reason, stop.cause)]
             events = [*events, *ends]
-            stops = panel.take(ends)
-        return [*events, panel.verdict()] if self.done else events
+            stops = scaling.consume(ends)
+        return [*events, scaling.selection()] if self.done else events
 
     def _usage(self) -> Usage:
         first = self.choices[0].sequence
         generated = sum(len(c.sequence.tokens) - c.sequence.prompt_length for c in self.choices)
         drafts = (self.accepted_drafts, self.rejected_drafts) if self.request.prediction else (0, 0)
         usage = Usage(first.prompt_length, generated, first.cached_tokens, first.cache_miss_reason, *drafts)
-        return usage if self.panel is None else replace(usage, tokens_saved=self.panel.tokens_saved)
+        return usage if self.scaling is None else replace(usage, tokens_saved=self.scaling.tokens_saved)

@@ -49,7 +49,7 @@ class Pages:
     def retain(self, page: int) -> None:
         """Add a reference to an allocated page."""
         if not self._references[page]:
-            raise ProgramError(f"page {page} is free: only a held page can be retained")
+            raise ProgramError(f"page {page} is free: only a page in use can be retained")
         self._references[page] += 1
 
     def release(self, pages: Iterable[int]) -> None:

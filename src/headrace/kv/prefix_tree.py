@@ -109,7 +109,7 @@ class PrefixTree:
             if child is None:
                 break
             node = child
-            self._hold(node.page)
+            self._retain(node.page)
             found.append(node.page)
         return Match(found, len(found) * size, self._miss_reason(salt, tokens, node, len(found), limit))
 
@@ -138,7 +138,7 @@ class PrefixTree:
                 child = _Node(salt, key, page, node, hash((node.chain, key)))
                 node.children[key] = self._nodes[page] = child
             elif child.page != pages[index]:
-                self._hold(child.page)
+                self._retain(child.page)
                 self._pages.release((pages[index],))
                 pages[index] = child.page
             node = child
@@ -169,7 +169,7 @@ class PrefixTree:
                 self._ghosts.popitem(last=False)
         return freed
 
-    def _hold(self, page: int) -> None:
+    def _retain(self, page: int) -> None:
         self._pages.retain(page)
         self._idle.pop(page, None)
 

@@ -1,4 +1,4 @@
-"""What a model is and how fast it can be here, told without loading a weight."""
+"""What a model is and how fast it can be on this machine, found without loading a weight."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from headrace.errors import OutOfMemory
 from headrace.executors.machine_limits import Limits, machine_limits
 from headrace.executors.native import kv_bytes_per_page
 from headrace.kv.pages import PAGE_TOKENS
-from headrace.loading.loader import model_of, usable_cores, weight_specs
+from headrace.loading.loader import usable_cores
 from headrace.loading.memory_plan import plan_memory
 from headrace.loading.model_card import license
 from headrace.loading.options import EngineOptions
+from headrace.loading.planned_model import model_of
 from headrace.loading.program_weights import ProgramWeights
 from headrace.loading.roofline import roofline
 from headrace.loading.text_assets import load_text_assets, served_name
+from headrace.loading.weight_specs import weight_specs
 from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import Model
 from headrace.program.program import Program

@@ -47,7 +47,7 @@ class Export(Struct, frozen=True, kw_only=True):
     threads: int
 
     def to_gguf(self, out: Path, progress: Progress) -> list[ClassReport]:
-        """Writes a GGUF file beside `out`, then puts it in its place; nothing is left where that fails."""
+        """Writes a temporary GGUF file next to `out`, then renames it; nothing is left where that fails."""
         converter, model = Converter(self.threads), find_model(self.checkpoint.config)
         export = GgufExport(
             source=self.checkpoint,
@@ -73,7 +73,7 @@ class Export(Struct, frozen=True, kw_only=True):
         return report(self.checkpoint, outputs, converter.losses)
 
     def to_folder(self, out: Path, progress: Progress) -> list[ClassReport]:
-        """Writes a folder beside `out`, then puts it in its place; nothing is left where that fails."""
+        """Writes a temporary folder next to `out`, then renames it; nothing is left where that fails."""
         converter, model = Converter(self.threads), find_model(self.checkpoint.config)
         if self.checkpoint.metadata is not None and model.model_type == "gpt2":
             raise UnsupportedModel(

@@ -32,10 +32,10 @@ def plan_memory(
     encodes: bool = False,
     draft_bytes: int = 0,
 ) -> MemoryPlan:
-    """What a model will take; OutOfMemory where that is more than there is.
+    """The memory of a model; OutOfMemory where that is more than there is.
 
-    `context` is the model's own length; the options may lower it, but not raise it. `draft_bytes` are taken
-    by its draft model. An encoder reads a text in one step, so that its steps are that long, and needs keys
+    `context` is the model's own length; the options may lower it, but not raise it. `draft_bytes` are those
+    of its draft model. An encoder reads a text in one step, so that its steps are that long, and needs keys
     and values of one step only.
     """
     context = _context(options.max_model_len, context)
@@ -82,7 +82,7 @@ def _does_not_fit(plan: MemoryPlan, usable: int) -> OutOfMemory:
 
 
 def _usable_bytes(options: EngineOptions, base: int) -> int:
-    """Memory that may be taken beside the `base` bytes of the process."""
+    """Memory that may be used in addition to the `base` bytes of the process."""
     free = free_memory_bytes()
     return free if options.memory_bytes is None else min(free, options.memory_bytes - base)
 

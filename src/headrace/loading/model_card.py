@@ -1,4 +1,4 @@
-"""What a model's files say of it in words: its license, its card."""
+"""A model's license and card, as its files state them."""
 
 from __future__ import annotations
 

@@ -17,12 +17,12 @@ from headrace.weights.checkpoint_reader import TensorReader
 from headrace.weights.quant_types import BY_NAME
 from headrace.weights.tensor_file import TensorInfo
 
-_BLOCK_BYTES = 4 << 20  # of a transposed tensor in memory at once
+_BLOCK_BYTES = 4 << 20  # of a transposed tensor in memory at a time
 _MAX_SPAN = 4  # times the rows of a part that is read in one piece
 
 
 class ProgramWeights:
-    """Reads a checkpoint as the checkpoint itself does, and the parts and stacks that a program wants."""
+    """Reads a checkpoint as the checkpoint itself does, and the parts and stacks that a program needs."""
 
     def __init__(self, checkpoint: TensorReader, program: Program) -> None:
         self._checkpoint = checkpoint

@@ -50,7 +50,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
 
 
 def roofline(program: Program, wanted: Sequence[WeightSpec]) -> Roofline:
-    """Of a program with its weights in the wanted formats."""
+    """Of a program with its weights in these formats."""
     shares = shares_per_token(program)
     work = {weight.name: 2.0 * weight.n * weight.k * shares.get(weight.name, 0) for weight in wanted}
     vocabulary = program.output.shape[1]

@@ -1,4 +1,4 @@
-"""The part of a model that needs no engine: its public name, tokenizer and chat template."""
+"""The parts of a model that need no engine: its served name, tokenizer and chat template."""
 
 from __future__ import annotations
 

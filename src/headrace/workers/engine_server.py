@@ -25,8 +25,9 @@ from headrace.engine.encoder import Encoder
 from headrace.engine.engine import Engine
 from headrace.engine.request import EngineEvent, RequestFailed, RequestHandle
 from headrace.errors import HeadraceError
-from headrace.loading.loader import PlannedModel, prepare, start
+from headrace.loading.loader import start
 from headrace.loading.options import EngineOptions
+from headrace.loading.planned_model import PlannedModel, prepare
 from headrace.workers.protocol import (
     BadFrame,
     Cancel,

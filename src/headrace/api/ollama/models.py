@@ -32,9 +32,9 @@ from headrace.api.ollama.thinking import thinks
 from headrace.api.openai.parameters import json_schema, read_parameters
 from headrace.api.service import Service, get_service
 from headrace.chat.templates.chat_template import ChatTemplate
-from headrace.loading.loader import model_of
 from headrace.loading.model_card import license
 from headrace.loading.options import EngineOptions
+from headrace.loading.planned_model import model_of
 from headrace.loading.text_assets import load_text_assets
 from headrace.models.registry import Model
 from headrace.weights.checkpoint import open_checkpoint

@@ -28,8 +28,8 @@ class BeamGroup:
 
     A beam's sequence goes on as that of its first child; another child is a new sequence, which finds
     its full pages in the prefix tree and computes what is in the last one again. Where not all beams were
-    computed in one step, those that were give their pages back rather than hold them while the others wait
-    for some, and begin anew: so no number of groups can block one another.
+    computed in one step, those that were release their pages, because the others may wait for pages, and
+    start again later: so groups cannot block one another.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class BeamGroup:
         """Those that are in the scheduler."""
         return [sequence for sequence in self._sequences if sequence is not None]
 
-    def take(self, sequence: Sequence, sampler: Sampler, logits: Array, row: int) -> None:
+    def add_candidates(self, sequence: Sequence, sampler: Sampler, logits: Array, row: int) -> None:
         """Find the tokens that may follow a beam in its row of `logits`."""
         try:
             found = sampler.top(logits, row, self.search.wanted)
@@ -68,7 +68,7 @@ class BeamGroup:
         self.search.advance(found)
         old = self._sequences
         live = [] if self.search.over else self.search.live
-        self._sequences = [self._heir(old, beam.parent, beam.tokens) for beam in live]
+        self._sequences = [self._sequence_of(old, beam.parent, beam.tokens) for beam in live]
         self._found = [None] * len(self._sequences)
         change.ended = [sequence for sequence in old if sequence is not None]
         change.begun = [sequence for sequence in self.sequences if sequence.state is not State.RUNNING]
@@ -76,8 +76,8 @@ class BeamGroup:
             change.events = self._results()
         return change
 
-    def _heir(self, old: list[Sequence | None], parent: int, tokens: tuple[int, ...]) -> Sequence:
-        """The parent's sequence, where no other child has taken it out of `old` before."""
+    def _sequence_of(self, old: list[Sequence | None], parent: int, tokens: tuple[int, ...]) -> Sequence:
+        """The parent's sequence for its first child, which removes it from `old`; else a new one."""
         sequence, old[parent] = old[parent], None
         if sequence is None:
             return self._new_sequence(tokens)
@@ -106,7 +106,7 @@ class BeamGroup:
         return events
 
     def usage(self) -> Usage:
-        """Tokens of the beams that are given out."""
+        """Tokens of the beams that are returned."""
         generated = sum(len(beam.tokens) for _, beam in self.search.finished)
         first = self._first
         return Usage(first.prompt_length, generated, first.cached_tokens, first.cache_miss_reason)

@@ -54,7 +54,7 @@ class BeamSearch(Struct, kw_only=True):
         return max(self.kept + len(self.stop_ids), self.tops or 0)
 
     def advance(self, candidates: Sequence[Candidates]) -> None:
-        """Take the candidates of each live beam: `live` is what goes on."""
+        """Extend each live beam by its candidates: `live` are those that continue."""
         length = len(self.live[0].tokens) + 1
         grown = sorted(
             (

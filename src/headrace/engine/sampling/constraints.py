@@ -1,4 +1,4 @@
-"""What a request's tokens are limited to: made at the door, and each step's masks, found while it runs."""
+"""Constraints on a request's tokens: compiled at submission; a mask per step, found while it runs."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class PromptScores:
         self._found: dict[int, TokenLogprob] = {}  # by place in the prompt
         self.error: HeadraceError | None = None
 
-    def take(self, sampler: Sampler, logits: Array, first_row: int, start: int, count: int) -> None:
+    def add(self, sampler: Sampler, logits: Array, first_row: int, start: int, count: int) -> None:
         """Rows first_row .. first_row + count of `logits` are those of the tokens from `start` on."""
         places = range(start + 1, min(start + count + 1, len(self._prompt)))
         tokens = [self._prompt[place] for place in places]
@@ -32,5 +32,5 @@ class PromptScores:
             self._found[place] = TokenLogprob(token, score.logprob, score.top, score.rank)
 
     def event(self) -> PromptLogprobs:
-        """The event that hands them out, once the prompt is computed."""
+        """The event with all of them, once the prompt is computed."""
         return PromptLogprobs(tuple(self._found[place] for place in range(1, len(self._prompt))))

@@ -1,4 +1,4 @@
-"""What one step brings one choice: the tokens drawn from its rows of logits, as far as its draft agrees."""
+"""One choice in one step: the tokens sampled from its rows of logits, as far as its draft agrees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.sampling.sampler import SampleOutput, Sampler
 
 
 class SampleSlot(Struct, eq=False):
-    """A choice's turn to draw tokens from the step's logits; `row` is the one to draw from next.
+    """A choice that samples tokens from the step's logits; `row` is the next one to sample.
 
     The rows after the first are those of its draft: each is what plain decoding would have computed if the
     drafted tokens up to it are those that were drawn. So drawing goes on as long as they are, with the
@@ -28,7 +28,7 @@ class SampleSlot(Struct, eq=False):
     events: list[EngineEvent] = field(default_factory=list[EngineEvent])
     error: HeadraceError | None = None
 
-    def take(self, sampled: SampleOutput, index: int) -> bool:
+    def accept(self, sampled: SampleOutput, index: int) -> bool:
         """Accept the token that was drawn from `row`; whether one can be drawn from a row after it."""
         choice, sequence = self.choice, self.choice.sequence
         first = choice.row.position == 0
@@ -40,7 +40,7 @@ class SampleSlot(Struct, eq=False):
         if self.error is not None:
             return False
         token, logprob = int(sampled.tokens[index]), None
-        if choice.generation.request.params.logprobs is not None:
+        if choice.request_state.request.params.logprobs is not None:
             logprob = TokenLogprob(token, float(sampled.logprobs[index]), sampled.tops[index])
         before = len(sequence.tokens)
         try:
@@ -52,12 +52,12 @@ class SampleSlot(Struct, eq=False):
         self.row += came
         return not choice.done and self._agrees(before, came)
 
-    def take_all(self, tokens: Sequence[int], sampler: Sampler) -> None:
+    def accept_all(self, tokens: Sequence[int], sampler: Sampler) -> None:
         """Accept tokens that were drawn one after the other and that the choice's row knows, up to its end
         or to the number of an error."""
         drawn = [token for token in tokens if token >= 0]
         if drawn and not self.choice.done:
-            self.events += self.choice.accept_drawn(drawn)
+            self.events += self.choice.accept_sampled(drawn)
         if len(drawn) < len(tokens) and not self.choice.done:
             self.error = sampler.error(tokens[len(drawn)])
 
@@ -69,7 +69,7 @@ class SampleSlot(Struct, eq=False):
         return sequence.draft[start : start + came] == sequence.tokens[before:]
 
     def merged(self) -> list[EngineEvent]:
-        """The events, those of new text as one."""
+        """The events, with all new text in one Delta."""
         deltas = [event for event in self.events if isinstance(event, Delta)]
         if len(deltas) < 2:
             return self.events

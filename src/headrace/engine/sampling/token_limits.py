@@ -1,4 +1,4 @@
-"""What a request says about texts, for its model's tokens: bad words, banned strings, sequence breakers."""
+"""Bad words, banned strings and sequence breakers of a request, in tokens of its model."""
 
 from __future__ import annotations
 

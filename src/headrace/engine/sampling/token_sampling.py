@@ -1,4 +1,4 @@
-"""From a step's logits to the tokens of its turns."""
+"""From a step's logits to the tokens of its slots."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ from headrace.sampling.sampler import SampleOutput, Sampler, SamplerState
 
 
 def sample_slots(chunks: Iterable[ScheduledChunk], choices: Mapping[int, ChoiceState]) -> list[SampleSlot]:
-    """The turns of the choices, by sequence id, that draw tokens in this step."""
-    turns: list[SampleSlot] = []
+    """The slots of the choices, by sequence id, that draw tokens in this step."""
+    slots: list[SampleSlot] = []
     row = 0
     for chunk in chunks:
         row += chunk.rows
         choice = choices.get(chunk.sequence.id)
         if chunk.samples and choice is not None:
-            turns.append(SampleSlot(choice, chunk, row - 1 - chunk.drafted))
-    return turns
+            slots.append(SampleSlot(choice, chunk, row - 1 - chunk.drafted))
+    return slots
 
 
-def _at_once(choice: ChoiceState) -> bool:
+def _needs_only_logits(choice: ChoiceState) -> bool:
     return choice.row.position > 0 and choice.simple
 
 
 class TokenSampling:
-    """Draws the tokens of one engine's steps."""
+    """Samples the tokens of one engine's steps."""
 
     def __init__(self, sampler: Sampler, constraints: Constraints) -> None:
         self._sampler, self._constraints = sampler, constraints
 
-    def draw(self, logits: Array, turns: list[SampleSlot], masks: Future[Masks] | None) -> None:
-        """Draw for all turns: first one token each, then another where the draft agrees, and so on. `masks`
+    def sample(self, logits: Array, slots: list[SampleSlot], masks: Future[Masks] | None) -> None:
+        """Draw for all slots: first one token each, then another where the draft agrees, and so on. `masks`
         are those of the first tokens; `logits` is scratch."""
-        if len(logits) > len(turns) > 0 and all(_at_once(turn.choice) for turn in turns):
-            self._draw_at_once(logits, turns)
+        if len(logits) > len(slots) > 0 and all(_needs_only_logits(slot.choice) for slot in slots):
+            self._sample_drafts(logits, slots)
             return
-        while turns:
-            rows = [turn.row for turn in turns]
+        while slots:
+            rows = [slot.row for slot in slots]
             if len(rows) == 1:
                 drawn_from = logits[rows[0] : rows[0] + 1]
             else:
                 drawn_from = logits if len(rows) == len(logits) else logits[rows]
-            sampled = self._sample(drawn_from, [turn.choice.row for turn in turns], masks)
-            turns = [turn for index, turn in enumerate(turns) if turn.take(sampled, index)]
-            masks = self._constraints.start([turn.choice for turn in turns])
+            sampled = self._sample(drawn_from, [slot.choice.row for slot in slots], masks)
+            slots = [slot for index, slot in enumerate(slots) if slot.accept(sampled, index)]
+            masks = self._constraints.start([slot.choice for slot in slots])
 
-    def _draw_at_once(self, logits: Array, turns: list[SampleSlot]) -> None:
+    def _sample_drafts(self, logits: Array, slots: list[SampleSlot]) -> None:
         """The same in one call, where no token needs the loop."""
-        rows = [turn.choice.row for turn in turns]
-        drafts = [turn.chunk.sequence.draft[: turn.chunk.drafted] for turn in turns]
-        drawn = self._sampler.sample_draft(logits, rows, [turn.row for turn in turns], drafts)
-        for turn, tokens in zip(turns, drawn, strict=True):
-            turn.take_all(tokens, self._sampler)
+        rows = [slot.choice.row for slot in slots]
+        drafts = [slot.chunk.sequence.draft[: slot.chunk.drafted] for slot in slots]
+        drawn = self._sampler.sample_draft(logits, rows, [slot.row for slot in slots], drafts)
+        for slot, tokens in zip(slots, drawn, strict=True):
+            slot.accept_all(tokens, self._sampler)
 
     def _sample(self, logits: Array, rows: list[SamplerState], masks: Future[Masks] | None) -> SampleOutput:
         """A token of each row; those without a mask have its error instead."""

@@ -1,4 +1,4 @@
-"""Watches the choices of one request: which of them to stop, when their common budget is used up, who won."""
+"""Test-time scaling of one request: which choices to stop, their common budget, which one is selected."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headrace.engine.scheduler.sequence import Sequence
 from headrace.errors import InvalidRequest
 
 TOTAL, DEADLINE = "max_total_tokens", "deadline_s"
-"""What is said of choices that a common budget ended."""
+"""Why a common budget ended choices."""
 
 
 class ScaledChoice(Protocol):
-    """A choice, as far as a panel looks at it."""
+    """The part of a choice that ScalingController uses."""
 
     sequence: Sequence
     done: bool
@@ -35,7 +35,7 @@ class Stop(Struct, frozen=True):
 
 
 class ScalingController:
-    """One request's choices under one `Scaling`. After `take`, end what it names and `take` that, too.
+    """One request's choices under one `Scaling`. After `consume`, end what it names and `consume` that, too.
 
     Where a common budget is used up, the choices under way end with reason "length". They vote only where no
     choice that ended by itself has an answer, and rank after those that did.
@@ -46,7 +46,7 @@ class ScalingController:
         self._scaling, self._choices = scaling, choices
         self._limits = [choice.sequence.max_length for choice in choices]
         self._extract = None if scaling.vote is None else extract_of(scaling.vote)
-        self._ballot = MajorityVote(len(choices))
+        self._votes = MajorityVote(len(choices))
         self._texts: list[list[str]] = [[] for _ in choices]
         self._logprobs = [0.0] * len(choices)
         self._scored = [0] * len(choices)  # tokens whose log-probability is in it
@@ -56,20 +56,20 @@ class ScalingController:
         self.tokens_saved = 0
         """What choices that were stopped because they could change nothing might still have generated."""
 
-    def narrow(self, choice: ScaledChoice) -> bool:
+    def limit_to_budget(self, choice: ScaledChoice) -> bool:
         """Keep a choice's next tokens within the common budget; False where there is none left."""
-        most = self._scaling.max_total_tokens
-        if most is None:
+        limit = self._scaling.max_total_tokens
+        if limit is None:
             return True
-        left = most - sum(self._generated(index) for index in range(len(self._choices)))
+        left = limit - sum(self._generated(index) for index in range(len(self._choices)))
         sequence = choice.sequence
         if len(sequence.tokens) + left < sequence.max_length:
             sequence.max_length = len(sequence.tokens) + left
             choice.limited_by = TOTAL
         return left > 0
 
-    def take(self, events: Sequence_[EngineEvent]) -> list[Stop]:
-        """What happened in a step; whom to end now. InvalidRequest where a pattern or a function fails."""
+    def consume(self, events: Sequence_[EngineEvent]) -> list[Stop]:
+        """Read a step's events; the choices to end now. InvalidRequest where a pattern or function fails."""
         for event in events:
             if isinstance(event, Delta):
                 self._texts[event.choice].append(event.text)
@@ -78,29 +78,27 @@ class ScalingController:
                     self._scored[event.choice] += 1
             elif isinstance(event, ChoiceFinished):
                 self._note(event)
-        most = self._scaling.max_total_tokens
-        if most is not None and sum(map(self._generated, range(len(self._choices)))) >= most:
+        limit = self._scaling.max_total_tokens
+        if limit is not None and sum(map(self._generated, range(len(self._choices)))) >= limit:
             return self._all(TOTAL)
         return self._outvoted() + self._outranked()
 
     def expire(self) -> list[Stop]:
-        """The deadline has passed: whom to end, nobody where there is nothing yet to give out."""
+        """The deadline has passed: the choices to end, none where none has a token yet."""
         if not any(map(self._generated, range(len(self._choices)))):
             return []
         return self._all(DEADLINE)
 
-    def verdict(self) -> Selection:
+    def selection(self) -> Selection:
         """When all have ended. InvalidRequest where a function fails."""
         count = len(self._choices)
         if self._extract is not None:
-            if self._ballot.leader is None:
+            if self._votes.leader is None:
                 for index in sorted(self._cut):
                     self._cast(index)
-            winner = self._ballot.winner
+            winner = self._votes.winner
             order = [winner, *(index for index in range(count) if index != winner)]
-            return Selection(
-                tuple(order), self._ballot.leader, tuple(self._ballot.votes), budget=self._budget
-            )
+            return Selection(tuple(order), self._votes.leader, tuple(self._votes.votes), budget=self._budget)
         if self._scaling.rank is None:
             return Selection(tuple(range(count)), budget=self._budget)
         scores = self._scores(self._scaling.rank)
@@ -128,7 +126,7 @@ class ScalingController:
         assert self._extract is not None
         text, place = "".join(self._texts[index]), self._scaling.place
         answer = text if place is None else place.find(text)
-        self._ballot.cast(index, None if answer is None else self._extract(answer), self._generated(index))
+        self._votes.cast(index, None if answer is None else self._extract(answer), self._generated(index))
 
     def _all(self, cause: str) -> list[Stop]:
         return [Stop(index, "length", cause) for index, choice in enumerate(self._choices) if not choice.done]
@@ -138,10 +136,10 @@ class ScalingController:
             return []
         alive = [index for index, choice in enumerate(self._choices) if not choice.done]
         generated = {index: self._generated(index) for index in alive}
-        return [Stop(index, "cancelled", "vote") for index in self._ballot.prunable(generated)]
+        return [Stop(index, "cancelled", "vote") for index in self._votes.prunable(generated)]
 
     def _outranked(self) -> list[Stop]:
-        """With the log-probability of the whole: who is worse already than as many as are kept."""
+        """Ranked by the text's log-probability: choices that are worse already than those to keep."""
         rank = self._scaling.rank
         if rank is None or rank.by != "sum_logprob" or len(self._ended) < rank.keep:
             return []

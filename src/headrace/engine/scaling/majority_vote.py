@@ -1,4 +1,4 @@
-"""A vote among choices: what they answer, when it is decided, who can still matter."""
+"""Majority vote among choices: their answers, when it is decided, which choices can still change it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 
 class MajorityVote:
-    """The vote of `count` choices, told of each as it ends.
+    """The vote of `count` choices, each cast as it ends.
 
     The answer of the whole vote is the one that most choices give; of equals, the one given by the choice of
     the lowest index. The winner is the choice that gave this answer in the fewest tokens; of equals, the one
-    of the lowest index. Where nobody gives an answer, choice 0 wins.
+    of the lowest index. Where no choice has an answer, choice 0 wins.
 
     That is a function of all choices' answers and lengths. Choices that are stopped early change neither:
 
@@ -48,7 +48,7 @@ class MajorityVote:
 
     @property
     def winner(self) -> int:
-        """The choice that stands for the leading answer; choice 0 where there is no answer."""
+        """The choice with the leading answer; choice 0 where there is no answer."""
         voters = [] if self.leader is None else self._votes[self.leader]
         return min(voters, key=lambda choice: (self._tokens[choice], choice), default=0)
 

@@ -84,7 +84,7 @@ class Ranking(Struct, frozen=True):
 
     @property
     def needs_logprobs(self) -> bool:
-        """Whether the log-probability of every token is wanted."""
+        """Whether it needs the log-probability of every token."""
         return self.by != "scorer"
 
 
@@ -92,7 +92,7 @@ class Scaling(Struct, frozen=True, kw_only=True):
     """One of `vote` and `rank`, or neither; and at most `max_total_tokens` tokens in all choices together.
 
     With it the request's deadline ends what is under way and the best so far comes back, where without it the
-    request fails. `place` says where a choice's answer stands in its text, None everywhere.
+    request fails. `place` finds a choice's answer in its text, None: all of it.
     """
 
     vote: Vote | None = None

@@ -1,4 +1,4 @@
-"""Turn the scheduler's chunks into the arrays of a step."""
+"""From the scheduler's chunks to the arrays of a step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _PageRow(Struct):
 
 
 class BatchBuilder:
-    """Builds steps. It must be told when a sequence ends, so that its page row is dropped."""
+    """Builds steps. Call `forget` when a sequence ends, so that its page row is dropped."""
 
     def __init__(self, *, context: int, page_tokens: int) -> None:
         self._max_pages = pages_for(context, page_tokens)

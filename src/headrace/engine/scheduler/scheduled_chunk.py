@@ -9,7 +9,7 @@ from headrace.engine.scheduler.sequence import Sequence
 
 class ScheduledChunk(Struct, frozen=True):
     """Compute `sequence.tokens[start:start + count]`; `samples`: it ends at the last token, for logits;
-    `scores`: logits are wanted of every token. After the last token come `drafted` ones of the sequence's
+    `scores`: the logits of every token are output. After the last token come `drafted` ones of the sequence's
     draft, which are not in `count`."""
 
     sequence: Sequence

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
-from headrace.engine.scheduler.sequence import RANK, Sequence, State, agreeing, take_out
+from headrace.engine.scheduler.sequence import RANK, Sequence, State, agreeing, remove_ranked
 from headrace.errors import ProgramError
 from headrace.kv.pages import PAGE_TOKENS, Pages, pages_for
 from headrace.kv.prefix_tree import Match, PrefixTree
@@ -24,7 +24,7 @@ class Scheduler:
     """Continuous batching under a token budget over a fixed number of pages. One thread; never blocks.
 
     Each step: `schedule()`, compute the chunks, append at least one token to (or `finish`) every sequence
-    whose chunk `samples`, `advance(chunks)`. Of a draft so much is kept as agrees with the tokens appended.
+    whose chunk `samples`, `advance(chunks)`. Of a draft the tokens that agree with those appended are kept.
 
     Order. A sequence's rank is `arrival_s + priority * ageing_s`, ties by id; the lower is the more
     important. That is priority with ageing: per `ageing_s` waited a sequence gains one class on all that
@@ -32,20 +32,20 @@ class Scheduler:
     changes, so no clock is read. No starvation: a sequence of class p is overtaken only by sequences of a
     class q < p that arrive within (p - q) * ageing_s after it.
 
-    Admission is in rank order, and who does not fit stops all behind it. A sequence is admitted when the
-    pages that it and all running ones still need for their present tokens, plus a reserve each, are
-    available; it never preempts to be admitted. While a sequence that was preempted `MAX_PREEMPTIONS` times
-    runs or is to be admitted, the reserve is all that each may ever need: then nobody has to be preempted,
-    which makes that number a hard bound.
+    Admission is strictly in rank order: the first sequence that does not fit blocks those behind it. A
+    sequence is admitted when the pages that it and all running ones still need for their present tokens, plus
+    a reserve each, are available; it never preempts to be admitted. While a sequence that was preempted
+    `MAX_PREEMPTIONS` times runs or is to be admitted, the reserve is all that each may ever need: then none
+    has to be preempted, which makes that number a hard bound.
 
     Shortage. A running sequence that needs pages takes free ones, evicts idle ones, then preempts the least
     important running sequences that are less important than itself; where that is not enough it computes
-    fewer tokens or sits out the step. The most important running sequence can take everything, hence always
+    fewer tokens or none in this step. The most important running sequence can get every page, so it always
     progresses. A preempted one goes back to its place in the queue; its full pages stay in the prefix tree
     until evicted, and readmission goes on from what is left of them.
 
-    Holding. Of a sequence whose reader is behind nothing is computed: it gives its pages and slot to others
-    and goes back to its place in the queue when it is read on.
+    Pausing. A sequence whose client does not keep up is paused: it releases its pages and slot, and goes back
+    to its place in the queue when the client reads on.
 
     Choices. Of the sequences of one request the first computes the prompt's full pages while the others
     wait; then they find these in the prefix tree (with `cache` off, under a salt of the request's own).
@@ -54,12 +54,12 @@ class Scheduler:
     prefix tree and gets half of the rows that are left when every running sequence has one, the other half
     stays for newcomers.
 
-    Drafts get what the others leave of a step: tokens, rows, pages that hold nothing in use. Nobody is
+    Drafts get what is left of a step: tokens, rows, pages that are not in use. No sequence is
     preempted for them, and no sequence goes beyond its `max_length`.
 
     Slots. Every running sequence has one of `max_num_seqs` slots for a model's recurrent states. With
-    `recurrent` a text's pages are of no use without the state at their end, which nobody saves: nothing is
-    taken from the prefix tree or put there, every choice computes its own prompt, and a preempted sequence
+    `recurrent` a text's pages are of no use without the state at their end, which is not saved: the prefix
+    tree is not used, every choice computes its own prompt, and a preempted sequence
     starts again.
     """
 
@@ -90,7 +90,7 @@ class Scheduler:
         self._free_slots = list(range(max_num_seqs))
         self._waiting: list[Sequence] = []  # by rank
         self._running: list[Sequence] = []  # by rank
-        self._leaders: dict[int | str, Sequence] = {}  # who computes a request's prompt now, by request_key
+        self._leaders: dict[int | str, Sequence] = {}  # they compute the prompt; by request id
         self._extra_rows = 0  # of logits in this step, beyond one for each running sequence
         self._blocked: Sequence | None = None  # did not fit, and no page was given back since
         self.preemptions = 0
@@ -103,17 +103,17 @@ class Scheduler:
 
     @property
     def free_pages(self) -> int:
-        """Pages that hold nothing."""
+        """Pages that are not in use and not cached."""
         return self._pages.free
 
     @property
     def available_pages(self) -> int:
-        """Pages that hold nothing, or only cached text that no sequence uses."""
+        """Pages that are free, or cached and used by no sequence."""
         return self._pages.free + self._tree.evictable
 
     @property
     def running(self) -> tuple[Sequence, ...]:
-        """Sequences that hold pages, most important first."""
+        """Sequences that have pages, most important first."""
         return tuple(self._running)
 
     @property
@@ -131,7 +131,7 @@ class Scheduler:
             raise ProgramError(
                 f"sequence {sequence.id} has {len(sequence.tokens)} tokens and may grow to "
                 f"{sequence.max_length}, in {self._pages.count} pages of {self._page_tokens} tokens: "
-                "refuse at the door what is empty, exceeds its own limit or can never fit"
+                "refuse before submission what is empty, exceeds its own limit or can never fit"
             )
         sequence.rank = (sequence.arrival_s + sequence.priority * self._ageing_s, sequence.id)
         insort(self._waiting, sequence, key=RANK)
@@ -139,7 +139,7 @@ class Scheduler:
     def finish(self, sequence: Sequence) -> None:
         """The sequence has ended, wherever it stands: its pages are given back now."""
         if sequence.state is State.WAITING:
-            take_out(self._waiting, sequence)
+            remove_ranked(self._waiting, sequence)
         elif sequence.state is State.RUNNING:
             self._stop(sequence, keep=sequence.cache)
         sequence.state = State.FINISHED
@@ -147,7 +147,7 @@ class Scheduler:
     def pause(self, sequence: Sequence) -> None:
         """Compute no more of it until `resume`. Its full pages stay in the prefix tree until evicted."""
         if sequence.state is State.WAITING:
-            take_out(self._waiting, sequence)
+            remove_ranked(self._waiting, sequence)
         elif sequence.state is State.RUNNING:
             self._stop(sequence, keep=True)
             sequence.computed = 0
@@ -156,7 +156,7 @@ class Scheduler:
         sequence.state = State.PAUSED
 
     def resume(self, sequence: Sequence) -> None:
-        """Back to its place in the queue, if it was held."""
+        """Back to its place in the queue, if it was paused."""
         if sequence.state is State.PAUSED:
             sequence.state = State.WAITING
             insort(self._waiting, sequence, key=RANK)
@@ -193,7 +193,7 @@ class Scheduler:
 
     def repeatable(self, chunks: list[ScheduledChunk], times: int) -> int:
         """How many tokens more, at most `times`, each sequence may compute at once after the one of this
-        step, before `advance`; their pages are taken now. -1 where the step is not one token of each."""
+        step, before `advance`; their pages are allocated now. -1 where the step is not one token of each."""
         for chunk in chunks:
             if chunk.length != 1 or not chunk.samples:
                 return -1
@@ -215,7 +215,7 @@ class Scheduler:
                 continue
             computed = start + chunk.count
             if chunk.drafted:
-                # Not the last token: its logits are wanted yet, or the sequence is about to end.
+                # Not the last token: its logits are still needed, or the sequence is about to end.
                 computed += agreeing(sequence.draft[: chunk.drafted], sequence.tokens[computed:-1])
             elif repeated:  # or interrupted before
                 computed = min(computed + repeated, len(sequence.tokens) - 1)
@@ -246,7 +246,7 @@ class Scheduler:
                 rows -= drafted
 
     def _room(self, sequence: Sequence, length: int) -> int:
-        """Get pages for `length` tokens while there is one left for every sequence; room for how many."""
+        """Allocate pages for `length` tokens while one is left for each sequence; how many have pages."""
         size = self._page_tokens
         lookahead_tokens = self.available_pages - len(self._running)
         needed = min(pages_for(length, size) - len(sequence.pages), lookahead_tokens)
@@ -387,7 +387,7 @@ class Scheduler:
 
     def _stop(self, sequence: Sequence, *, keep: bool) -> None:
         """Out of the running ones, without pages and slot."""
-        take_out(self._running, sequence)
+        remove_ranked(self._running, sequence)
         self._free_slots.append(sequence.state_slot)
         sequence.state_slot = -1
         self._tree.release(sequence.pages, keep=keep)

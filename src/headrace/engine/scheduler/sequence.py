@@ -1,4 +1,4 @@
-"""One choice of one request on its way through the engine: tokens, pages and where it stands."""
+"""One choice of one request as the scheduler sees it: tokens, pages, state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RANK = attrgetter("rank")
 
 
 class State(Enum):
-    """Where a sequence stands: in the queue, holding pages, held until somebody reads on, or gone."""
+    """In the queue, running with pages, paused until its client reads on, or ended."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -43,14 +43,14 @@ class Sequence(Struct, eq=False, kw_only=True):
     cache: bool = True
     priority: int = 0  # lower runs sooner
     arrival_s: float = 0.0  # monotonic clock
-    scores: bool = False  # logits are wanted of the whole prompt; False again when it is computed
+    scores: bool = False  # the logits of the whole prompt are output; False again when it is computed
 
     rank: tuple[float, int] = (0.0, 0)  # lower is more important; total order, see Scheduler
     state: State = State.WAITING
     computed: int = 0
     pages: list[int] = field(default_factory=list[int])
     state_slot: int = -1  # where a model's recurrent states of it are; its own while it is running
-    cached_tokens: int = 0  # taken from the prefix cache when first admitted
+    cached_tokens: int = 0  # from the prefix cache, when first admitted
     cache_miss_reason: MissReason | None = None  # why `cached_tokens` is not larger
     preemptions: int = 0
     admitted: bool = False  # once at least
@@ -67,7 +67,7 @@ class Sequence(Struct, eq=False, kw_only=True):
 
 
 def agreeing(draft: list[int], tokens: list[int]) -> int:
-    """How many tokens at the start of a draft are those that came."""
+    """How many tokens at the start of a draft equal those that were sampled."""
     count = 0
     for drafted, token in zip(draft, tokens, strict=False):
         if drafted != token:
@@ -76,8 +76,8 @@ def agreeing(draft: list[int], tokens: list[int]) -> int:
     return count
 
 
-def take_out(ranked: list[Sequence], sequence: Sequence) -> None:
-    """Out of a list by rank. ProgramError for one that is not in it."""
+def remove_ranked(ranked: list[Sequence], sequence: Sequence) -> None:
+    """Remove it from a list by rank. ProgramError for one that is not in it."""
     place = bisect_left(ranked, sequence.rank, key=RANK)
     if place == len(ranked) or ranked[place] is not sequence:
         raise ProgramError(f"sequence {sequence.id} was never added to this scheduler")

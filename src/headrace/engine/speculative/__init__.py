@@ -1,1 +1,1 @@
-"""Guesses of the next tokens, checked several in one step: drafters, and how many guesses pay."""
+"""Speculative decoding: drafters propose tokens, a controller says how many of them a step verifies."""

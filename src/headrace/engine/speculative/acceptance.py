@@ -26,7 +26,7 @@ class Rate:
 
 
 class OwnRate:
-    """The rate of one text in one kind of draft: the common one until the text says otherwise."""
+    """The rate of one text in one kind of draft: the common one until the text shows another."""
 
     __slots__ = ("_checked", "_common", "_right")
 

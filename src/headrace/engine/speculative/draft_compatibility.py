@@ -1,4 +1,4 @@
-"""A model and its draft model: the same tokens, or no pair."""
+"""A model and its draft model must have the same tokens."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def check_pair(name: str, tokenizer: Tokenizer, draft_name: str, draft_tokenizer
         if ours != theirs:
             raise UsageError(
                 f"speculative_model '{draft_name}' has another tokenizer than '{name}': id {token_id} is "
-                f"{_said(theirs)} there and {_said(ours)} here; choose a draft model of the same family",
+                f"{_shown(theirs)} there and {_shown(ours)} here; choose a draft model of the same family",
                 param="speculative_model",
             )
 
 
-def _said(token: str | None) -> str:
+def _shown(token: str | None) -> str:
     return "no token" if token is None else repr(token)

@@ -1,4 +1,4 @@
-"""A small model that drafts for a large one: its own pages, its keys and values kept in step."""
+"""A small model that drafts for a large one, with pages of its own."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class DraftModel:
         self._shadows: dict[int, Sequence] = {}  # by the id of the sequence, whose list of tokens they share
         self._seconds: dict[int, float] = {}  # of a drafted token, by number of sequences
         self.caught_up_s = 0.0
-        """Seconds that texts took which this model had not computed yet, of all its steps."""
+        """Seconds spent on prompts and texts that this model had not computed yet."""
 
     def seconds(self, count: int, step_s: float) -> float:
-        """What drafting a token for each of `count` sequences is expected to take; `step_s` is what a step of
-        the large model takes with a token of each."""
+        """Expected time of drafting a token for each of `count` sequences; `step_s` is that of a step of the
+        large model with a token of each."""
         if not self._seconds:
             return PRIOR_SHARE * step_s
         nearest = min(self._seconds, key=lambda known: abs(known - count))

@@ -1,60 +1,33 @@
-"""Of drafts and what steps cost: how many of the drafted tokens make most tokens a second."""
+"""How many of the drafted tokens to verify: those that make most tokens a second."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
-
-from headrace.engine.request_state import ChoiceState
-from headrace.engine.speculative.acceptance import OwnRate
+from headrace.engine.speculative.drafter import MAX_DRAFTED, Draft
 from headrace.engine.speculative.step_cost_model import LARGEST, StepCosts
 
-MAX_DRAFTED = 31  # of one sequence
 _DEPTHS = (1, 2, 4, 8, 16, MAX_DRAFTED)  # that are compared where nothing has been found yet
-MIN_GAIN = 1.03  # rates and costs are estimates, and what is guessed has to be learned from
-_LEAST = 0.02  # probability of a token that is worth being looked at
-
-
-class DraftCandidate(Struct, eq=False):
-    """A draft for a choice, each of its tokens right with the probability `chance` if those before it are;
-    `count` of them are to be checked. `rate` is None for what is forced."""
-
-    choice: ChoiceState
-    draft: list[int]
-    rate: OwnRate | None
-    chance: float
-    count: int = 0
+MIN_GAIN = 1.03  # rates and costs are estimates
+_MIN_CHANCE = 0.02  # of a token that is considered
 
 
 def best_drafts(
-    candidates: Sequence[DraftCandidate], base: int, tokens: int, room: int, costs: StepCosts
+    drafts: Sequence[Draft], base: int, tokens: int, room: int, costs: StepCosts
 ) -> tuple[list[int], int]:
-    """The candidates' drafted tokens, likeliest first, as numbers of their candidates, and how many of these
-    pay best in a step of `tokens` that brings `base` without them."""
+    """The drafted tokens, likeliest first, each as the index of its draft, and how many of them pay best in
+    a step of `tokens` that brings `base` without them."""
     curve, loop_s = costs.curve(), costs.loop_s
     taken: list[int] = []
     gained, best, best_rate = float(base), 0, base / (curve[tokens] + costs.plain_loop_s)
-    for index, chance in _likeliest(candidates, room):
+    for index, chance in _likeliest(drafts, room):
         gained += chance
         taken.append(index)
         rate = gained / (curve[tokens + len(taken)] + loop_s)
         if rate > best_rate:
             best, best_rate = len(taken), rate
     return taken, best
-
-
-def pays(chance: float, base: int, costs: StepCosts) -> bool:
-    """Whether drafts whose tokens are right with this probability are worth checking beside `base` tokens."""
-    curve, loop_s = costs.curve(), costs.loop_s
-    base = min(base, LARGEST)
-    plain = base / (curve[base] + costs.plain_loop_s)
-    return any(
-        (base + sum(chance**k for k in range(1, depth + 1))) / (curve[base + depth] + loop_s) > plain
-        for depth in _DEPTHS
-        if base + depth <= LARGEST
-    )
 
 
 def best_depth(chance: float, base: int, costs: StepCosts) -> int:
@@ -72,16 +45,16 @@ def best_depth(chance: float, base: int, costs: StepCosts) -> int:
     return best
 
 
-def _likeliest(candidates: Sequence[DraftCandidate], most: int) -> Iterator[tuple[int, float]]:
-    """The drafted tokens, likeliest first: the number of their candidate, and their probability."""
-    queue = [(-candidate.chance, index, 1) for index, candidate in enumerate(candidates)]
+def _likeliest(drafts: Sequence[Draft], most: int) -> Iterator[tuple[int, float]]:
+    """The drafted tokens, likeliest first: the number of their draft, and their probability."""
+    queue = [(-draft.chance, index, 1) for index, draft in enumerate(drafts)]
     heapq.heapify(queue)
     while queue and most > 0:
         most -= 1
         chance, index, depth = queue[0]
         yield index, -chance
-        candidate = candidates[index]
-        if depth < len(candidate.draft) and chance * candidate.chance < -_LEAST:
-            heapq.heapreplace(queue, (chance * candidate.chance, index, depth + 1))
+        draft = drafts[index]
+        if depth < len(draft.tokens) and chance * draft.chance < -_MIN_CHANCE:
+            heapq.heapreplace(queue, (chance * draft.chance, index, depth + 1))
         else:
             heapq.heappop(queue)

@@ -1,4 +1,4 @@
-"""What a step of so many tokens costs, learned from the steps themselves."""
+"""What a step costs by its number of tokens, learned from the steps themselves."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ ENOUGH_S = 4e-3  # of steps without drafts in a row: the first ones find cold ca
 FIRST_WEIGHT, SLOWER_WEIGHT, FASTER_WEIGHT = 0.2, 0.1, 0.7
 MAX_SLOWDOWN = 2.0  # times what was expected: so much at most does one measurement count for
 NOTICED = 0.01  # of a measurement: less of a change can wait
+BASELINE_EVERY, DRAFTS_S = 24, 16 * ENOUGH_S  # calls and seconds with drafts between baselines
+MEASURE_EVERY = 8  # calls without drafts, of which one is measured
 LARGEST = 64  # tokens; larger steps are bound by arithmetic and grow in proportion
 
 
 class StepTiming(Struct, frozen=True):
-    """What a call of `steps`, with `tokens` each, took: `looked_s` for drafts, `run_s` in the executor and
-    `loop_s` around it. `ran` is what a call of several brought."""
+    """Seconds of a call of `steps`, the first with `tokens`: `propose_s` for drafts, `run_s` in the executor
+    and `loop_s` around it. `ran` is the result of a call of several."""
 
     tokens: int
     steps: int
-    looked_s: float
+    propose_s: float
     run_s: float
     loop_s: float
     ran: MultiStepResult | None = None
@@ -83,7 +85,7 @@ class StepCosts:
             seconds = followed(self.curve()[tokens], seconds, FIRST_WEIGHT)
         known = tokens in self._measured
         self._measured[tokens] = seconds
-        # Drawing the curve takes as long as a tenth of a short step.
+        # Computing the curve takes as long as a tenth of a short step.
         moved = not known or self._stale or abs(seconds - self._curve[tokens]) > NOTICED * self._curve[tokens]
         self._stale = moved
 
@@ -105,7 +107,7 @@ class StepCosts:
         """A call of so many steps ran as if there were no drafts, and the loop took so long around it."""
         self.note(tokens, run_s / steps)
         self.plain_loop_s = followed(self.plain_loop_s or loop_s / steps, loop_s / steps)
-        if not self._drafts_seen:  # then it takes as long, as far as one can know
+        if not self._drafts_seen:  # then the best estimate is the same
             self.loop_s = followed(self.loop_s or loop_s, loop_s)
         self._seen_s += run_s + loop_s
 
@@ -118,10 +120,10 @@ class StepCosts:
     def curve(self) -> list[float]:
         """Seconds by number of tokens: entry n is for n tokens, entry 0 has no meaning."""
         if self._stale:
-            self._curve, self._stale = self._drawn(), False
+            self._curve, self._stale = self._interpolated(), False
         return self._curve
 
-    def _drawn(self) -> list[float]:
+    def _interpolated(self) -> list[float]:
         known = sorted(self._measured.items())
         first, seconds = known[0]
         curve = [seconds] * (first + 1)
@@ -138,3 +140,43 @@ class StepCosts:
 def _slope(curve: list[float], first: int) -> float:
     """Seconds that a token adds, over all that is measured."""
     return (curve[-1] - curve[first]) / max(len(curve) - 1 - first, 1)
+
+
+class BaselineProbe:
+    """When steps run without drafts to be measured, so that drafts are compared with the present speed:
+    several in a row, since the one after a step with drafts finds cold caches."""
+
+    __slots__ = ("_drafted_s", "_in_a_row", "_plain_s", "_unmeasured")
+
+    def __init__(self) -> None:
+        self._unmeasured = 0  # calls without drafts
+        self._in_a_row, self._drafted_s = 0, 0.0  # calls with drafts, since the last baseline
+        self._plain_s = 0.0  # of this baseline
+
+    @property
+    def due(self) -> bool:
+        """Whether the next call is to be without drafts."""
+        return self._in_a_row >= BASELINE_EVERY and self._drafted_s >= DRAFTS_S
+
+    def note_drafts(self, seconds: float) -> None:
+        """A call with drafts took so long."""
+        self._in_a_row += 1
+        self._drafted_s += seconds
+
+    def put_off(self) -> None:
+        """A call that was due cannot be measured; after many of these the measurement is given up."""
+        self._in_a_row = (self._in_a_row + 1) % (2 * BASELINE_EVERY)
+
+    def measures(self, *, is_due: bool) -> bool:
+        """Whether to measure this call without drafts: each that is due, else one in MEASURE_EVERY."""
+        self._unmeasured += 1
+        if not is_due and self._unmeasured < MEASURE_EVERY:
+            return False
+        self._unmeasured = 0
+        return True
+
+    def note(self, seconds: float) -> None:
+        """A call that was measured took so long."""
+        self._plain_s += seconds
+        if self._plain_s >= ENOUGH_S:
+            self._in_a_row, self._drafted_s, self._plain_s = 0, 0.0, 0.0

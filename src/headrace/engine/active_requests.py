@@ -1,0 +1,86 @@
+"""The requests that the loop computes, and the resources of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as PySequence
+
+from headrace.engine.request import EngineEvent, RequestFailed
+from headrace.engine.request_queue import RequestQueue, send
+from headrace.engine.request_state import ChoiceState, RequestState
+from headrace.engine.scheduler.batch_builder import BatchBuilder
+from headrace.engine.scheduler.scheduler import Scheduler
+from headrace.engine.scheduler.sequence import Sequence
+from headrace.engine.speculative.controller import SpeculationController
+from headrace.errors import HeadraceError
+
+
+class ActiveRequests:
+    """Gives each request its sequences in the scheduler, and releases its resources when it ends: pages,
+    page rows, drafts. For the loop's thread alone."""
+
+    def __init__(
+        self,
+        queue: RequestQueue[RequestState],
+        scheduler: Scheduler,
+        builder: BatchBuilder,
+        speculation: SpeculationController | None,
+    ) -> None:
+        self.choices: dict[int, ChoiceState] = {}
+        """By sequence id."""
+        self.beams: dict[int, RequestState] = {}
+        """By sequence id: the requests that the sequences of beams belong to."""
+        self._queue, self._scheduler = queue, scheduler
+        self._builder, self._speculation = builder, speculation
+
+    def find(self, request_id: str) -> RequestState | None:
+        """The request, None where it has ended."""
+        return self._queue.active.get(request_id)
+
+    def state_of(self, sequence: Sequence) -> RequestState:
+        """The request that a sequence belongs to."""
+        choice = self.choices.get(sequence.id)
+        return self.beams[sequence.id] if choice is None else choice.request_state
+
+    def add(self, state: RequestState) -> None:
+        """Queue the sequences of a request that has arrived."""
+        for choice in state.choices:
+            self.choices[choice.sequence.id] = choice
+            self._scheduler.add(choice.sequence)
+        if self._speculation is not None:
+            self._speculation.arrive(state.choices)
+        if state.beams is not None:
+            self.add_beams(state, state.beams.sequences)
+
+    def add_beams(self, state: RequestState, sequences: PySequence[Sequence]) -> None:
+        """Queue sequences of a request's beams."""
+        for sequence in sequences:
+            self.beams[sequence.id] = state
+            self._scheduler.add(sequence)
+
+    def end_beam(self, sequence: Sequence) -> None:
+        """Release the resources of a beam's sequence."""
+        del self.beams[sequence.id]
+        self._scheduler.finish(sequence)
+        self._builder.forget(sequence)
+
+    def release(self, choice: ChoiceState) -> None:
+        """Release the resources of a choice that has ended; nothing where that is done."""
+        sequence = choice.sequence
+        if self.choices.pop(sequence.id, None) is not None:
+            self._scheduler.finish(sequence)
+            self._builder.forget(sequence)
+            if self._speculation is not None:
+                self._speculation.forget(choice)
+
+    def end(self, state: RequestState, events: list[EngineEvent]) -> None:
+        """The request is over, `events` are its last: release everything, then send them."""
+        for choice in state.choices:
+            self.release(choice)
+        for sequence in state.beams.sequences if state.beams is not None else ():
+            self.end_beam(sequence)
+        self._queue.end(state)
+        send(state, events)
+
+    def fail(self, state: RequestState, error: HeadraceError) -> None:
+        """End the request with an error."""
+        self.end(state, [RequestFailed(error)])

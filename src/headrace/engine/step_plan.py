@@ -1,0 +1,32 @@
+"""One step or call of several steps: what it computes, and what came of it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from headrace.engine.request_state import RequestState
+from headrace.engine.sampling.sample_slot import SampleSlot
+from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
+from headrace.executors.executor import DraftPlan, MultiStepResult
+from headrace.program.step import Step
+
+
+class StepPlan(Struct, eq=False):
+    """The scheduler's chunks, and where their choices are sampled. With `max_steps` it is one call of the
+    executor that runs so many at most, has pages for `lookahead_tokens` more of each sequence and verifies
+    `drafts`; 0 is a single step."""
+
+    chunks: list[ScheduledChunk]
+    slots: list[SampleSlot]
+    step: Step
+    max_steps: int
+    lookahead_tokens: int
+    drafts: DraftPlan
+
+
+class StepResult(Struct, frozen=True, eq=False):
+    """`multi_step` is what a call of several steps brought; the tokens are in the slots. `beams` are the
+    requests whose beams have new candidates."""
+
+    multi_step: MultiStepResult | None
+    beams: dict[str, RequestState]

@@ -1,0 +1,90 @@
+"""What an engine of a planned model is made of: weights, executor, speculation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from headrace import _native
+from headrace.engine.speculative.controller import SpeculationController
+from headrace.engine.speculative.draft_model import DraftModel
+from headrace.executors.executor import Executor
+from headrace.executors.native import NativeExecutor
+from headrace.executors.reference import ReferenceExecutor
+from headrace.executors.torch_executor import TorchExecutor
+from headrace.loading.memory_plan import capacity_of
+from headrace.loading.options import EngineOptions
+from headrace.loading.planned_model import PlannedModel
+from headrace.loading.program_weights import ProgramWeights
+from headrace.ops.value import Array
+from headrace.sampling.sampler import Sampler
+from headrace.weights.packing.packed_weights import PackedWeight, load_packed
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all) while weights are packed."""
+
+
+class PackedWeights(Struct, frozen=True):
+    """A program's weights by name: packed matrices, and as float32 what is not packed."""
+
+    matrices: Mapping[str, PackedWeight]
+    floats: Mapping[str, Array]
+
+
+def load_weights(
+    prepared: PlannedModel,
+    options: EngineOptions,
+    pool: _native.Pool,
+    progress: Progress | None = None,
+    on_failure: Callable[[Path], None] = lambda path: None,
+) -> PackedWeights:
+    """The weights as the executor needs them; `on_failure` gets the cache file that could not be written."""
+    program = prepared.program
+    checkpoint = ProgramWeights(prepared.checkpoint, program)
+    if options.backend != "native":
+        return PackedWeights({}, {name: checkpoint.float32(name) for name in program.weights})
+    matrices = load_packed(
+        checkpoint, prepared.wanted, pool, cache=options.cache_dir, progress=progress, on_failure=on_failure
+    )
+    vectors = {name: checkpoint.float32(name) for name, v in program.weights.items() if len(v.shape) != 2}
+    return PackedWeights(matrices, vectors)
+
+
+def make_executor(
+    prepared: PlannedModel, options: EngineOptions, pool: _native.Pool, weights: PackedWeights
+) -> Executor:
+    """The executor of a program with its weights."""
+    program, capacity = prepared.program, capacity_of(prepared.plan, options)
+    if options.backend == "numpy":
+        return ReferenceExecutor(program, weights.floats, capacity)
+    if options.backend == "torch":
+        return TorchExecutor(program, weights.floats, capacity)
+    kv_type = prepared.plan.kv_type
+    return NativeExecutor(program, weights.matrices, weights.floats, capacity, pool=pool, kv_type=kv_type)
+
+
+def make_speculation(
+    prepared: PlannedModel,
+    options: EngineOptions,
+    pool: _native.Pool,
+    weights: PackedWeights,
+    load: Callable[[PlannedModel], PackedWeights],
+) -> SpeculationController | None:
+    """The model's speculation; None where it is off, or the model has a recurrent state, which cannot be
+    rolled back. `weights` are the model's own, `load` returns those of a draft model."""
+    if options.speculative == "off" or prepared.plan.state_bytes or prepared.model.pooling is not None:
+        return None
+    model = None
+    draft = prepared.draft
+    if draft is not None:
+        own = draft.checkpoint is prepared.checkpoint
+        executor = make_executor(draft, options, pool, weights if own else load(draft))
+        assert isinstance(executor, NativeExecutor)
+        sampler = Sampler(draft.model.config.vocabulary, pool)
+        model = DraftModel(
+            executor, sampler, context=draft.plan.context, vocabulary=prepared.model.config.vocabulary
+        )
+    rows = capacity_of(prepared.plan, options).max_rows
+    return SpeculationController(max_rows=rows, model=model)

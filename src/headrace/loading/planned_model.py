@@ -1,0 +1,201 @@
+"""From a name to a planned model: resolve, open, record, plan the memory. No weight is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headrace import _native
+from headrace.chat.templates.chat_template import ChatTemplate
+from headrace.engine.client import MemoryPlan
+from headrace.engine.speculative.draft_compatibility import check_pair
+from headrace.errors import UsageError
+from headrace.loading.free_memory import free_memory_bytes
+from headrace.loading.memory_plan import plan_memory
+from headrace.loading.options import EngineOptions
+from headrace.loading.program_weights import ProgramWeights
+from headrace.loading.text_assets import load_text_assets, served_name
+from headrace.loading.weight_specs import weight_specs
+from headrace.models.decoder_config import DecoderConfig
+from headrace.models.registry import Model, find_model
+from headrace.program.program import Program
+from headrace.program.record import record
+from headrace.program.reorder import reorder_inputs
+from headrace.program.verify import verify
+from headrace.tokenization.tokenizer import Tokenizer
+from headrace.weights.checkpoint import open_checkpoint
+from headrace.weights.checkpoint_reader import CheckpointReader
+from headrace.weights.config_json import Config
+from headrace.weights.hub.bundled import BUNDLED_DEFAULT
+from headrace.weights.hub.resolver import resolve
+from headrace.weights.packing.packed_weights import WeightSpec
+from headrace.weights.pooling import Pooling, read_pooling
+
+DRAFT_KV_SHARE, DRAFT_KV_BYTES = 0.05, 8 << 20
+"""For the keys and values of a draft model: of the free memory, and at least."""
+
+
+class PlannedModel(Struct, frozen=True, kw_only=True):
+    """A checkpoint that has been read, checked and planned, but not loaded. An encoder may `normalize`
+    vectors."""
+
+    name: str
+    folder: Path
+    checkpoint: CheckpointReader
+    model: Model
+    program: Program
+    wanted: tuple[WeightSpec, ...]
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    plan: MemoryPlan
+    normalize: bool
+    draft: PlannedModel | None = None  # where it has the same checkpoint: the model's own first layers
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def draft_bytes(self, checkpoint: CheckpointReader) -> int:
+        """Its bytes next to the model of `checkpoint` that it drafts for, which may share its weights."""
+        return self.plan.own_bytes - (self.plan.weights_bytes if self.checkpoint is checkpoint else 0)
+
+    def close(self) -> None:
+        """Close the checkpoint, that of the draft model too."""
+        self.checkpoint.close()
+        if self.draft is not None:
+            self.draft.close()
+
+
+def prepare(name: str | None, options: EngineOptions) -> PlannedModel:
+    """Everything up to the memory plan; the caller closes the checkpoint."""
+    name = BUNDLED_DEFAULT if name is None else name
+    folder = resolve(name, offline=options.offline)
+    checkpoint = open_checkpoint(folder)
+    try:
+        text = load_text_assets(folder, checkpoint.metadata)
+        name = served_name(name, folder)
+        if options.named_draft is None:
+            return prepare_checkpoint(checkpoint, options, name, folder, *text)
+        draft = prepare_draft(options.named_draft, options, name, text[0])
+        try:
+            return prepare_checkpoint(checkpoint, options, name, folder, *text, draft=draft)
+        except BaseException:
+            draft.close()
+            raise
+    except BaseException:
+        checkpoint.close()
+        raise
+
+
+def prepare_checkpoint(
+    checkpoint: CheckpointReader,
+    options: EngineOptions,
+    name: str,
+    folder: Path,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    *,
+    draft: PlannedModel | None = None,
+) -> PlannedModel:
+    """The same for an open checkpoint, which stays the caller's where this raises."""
+    _check_isa()
+    model, normalize = model_of(checkpoint.config, folder, options)
+    encodes = model.pooling is not None
+    if encodes and (draft is not None or options.speculative_layers is not None):
+        raise UsageError(f"{name} is an encoder, which generates nothing to draft: leave its draft out")
+
+    def plan(model: Model, options: EngineOptions, draft: PlannedModel | None = None) -> PlannedModel:
+        program = verify(record(model.define))
+        program = reorder_inputs(program, ProgramWeights(checkpoint, program).input_order)
+        wanted = weight_specs(program, ProgramWeights(checkpoint, program), options, folder)
+        drafts = 0 if draft is None else draft.draft_bytes(checkpoint)
+        memory = plan_memory(
+            program, wanted, options, context=model.config.context, encodes=encodes, draft_bytes=drafts
+        )
+        return PlannedModel(
+            name=name,
+            folder=folder,
+            checkpoint=checkpoint,
+            model=model,
+            program=program,
+            wanted=wanted,
+            tokenizer=tokenizer,
+            template=template,
+            plan=memory,
+            normalize=normalize,
+            draft=draft,
+        )
+
+    if options.speculative_layers is not None:
+        draft = plan(first_layers(model, options.speculative_layers), draft_options(options))
+    return plan(model, options, draft)
+
+
+def _check_isa() -> None:
+    try:
+        _native.isa()
+    except RuntimeError as error:  # HEADRACE_ISA names one that this machine lacks
+        raise UsageError(str(error)) from None
+
+
+def draft_options(options: EngineOptions) -> EngineOptions:
+    """How a draft model is loaded next to its model."""
+    shared = max(int(free_memory_bytes() * DRAFT_KV_SHARE), DRAFT_KV_BYTES)
+    return replace(
+        options, speculative="off", speculative_model=None, speculative_layers=None, kv_cache_memory=shared
+    )
+
+
+def first_layers(model: Model, layers: int) -> Model:
+    """The first layers of a model as a model of their own (as in Elhoushi et al. 2024, "LayerSkip");
+    UsageError where it has fewer."""
+    config = model.config
+    if not isinstance(config, DecoderConfig) or layers >= config.layers:
+        raise UsageError(
+            f"draft_layers is {layers}, {model.model_type} has {config.layers} layers: use fewer of them,"
+            " of a decoder that only attends",
+            param="draft_layers",
+        )
+    return replace(model, config=replace(config, layers=layers))
+
+
+def prepare_draft(draft_name: str, options: EngineOptions, name: str, tokenizer: Tokenizer) -> PlannedModel:
+    """The draft model of the model `name`, with its own plan; UsageError where it does not fit to it."""
+    draft = prepare(draft_name, replace(draft_options(options), max_model_len=None))
+    try:
+        check_pair(name, tokenizer, draft_name, draft.tokenizer)
+        if draft.model.pooling is not None:
+            raise UsageError(
+                f"speculative_model '{draft_name}' is an encoder: choose one that generates",
+                param="speculative_model",
+            )
+        if draft.plan.state_bytes:
+            raise UsageError(
+                f"speculative_model '{draft_name}' keeps a state that cannot be undone: choose one that only"
+                " attends",
+                param="speculative_model",
+            )
+    except BaseException:
+        draft.close()
+        raise
+    return draft
+
+
+def model_of(config: Config, folder: Path, options: EngineOptions) -> tuple[Model, bool]:
+    """The model, which encodes where the options or the files in its folder say so, and whether its vectors
+    are brought to length 1."""
+    if options.pooling != "auto":
+        pooling = Pooling(options.pooling, normalize=options.pooling != "none")
+    else:
+        pooling = read_pooling(folder) if folder.is_dir() else None
+    kind = None if pooling is None else pooling.kind
+    model = find_model(config, context=options.max_model_len, pooling=kind)
+    return model, pooling is None or pooling.normalize

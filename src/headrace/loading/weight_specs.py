@@ -1,0 +1,45 @@
+"""Which format each matrix of a program is packed in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.errors import CorruptFile
+from headrace.loading.options import EngineOptions
+from headrace.program.program import Program
+from headrace.weights.checkpoint_reader import TensorReader
+from headrace.weights.hub.bundled import bundled_weights
+from headrace.weights.packing.packed_weights import WeightSpec, format_of
+
+# A router is a thousandth of its layer, and a choice that rounding has changed changes everything after it.
+COARSE = ("int8", "int4")
+
+
+def weight_specs(
+    program: Program, checkpoint: TensorReader, options: EngineOptions, folder: Path
+) -> tuple[WeightSpec, ...]:
+    """The matrices to pack, in the program's order; CorruptFile where a tensor has another shape,
+    UnsupportedModel where it has an element type that is none of weights. `folder` is the model's."""
+    wanted: list[WeightSpec] = []
+    choice = (bundled_weights(folder) or "keep") if options.quantization == "auto" else options.quantization
+    routers = _routers(program)
+    for name, value in program.weights.items():
+        info = checkpoint.info(name)
+        if tuple(info.shape) != value.shape:
+            raise CorruptFile(
+                f"tensor {name} has shape {tuple(info.shape)}, config.json implies {value.shape}: "
+                "the weights do not belong to this config"
+            )
+        if len(value.shape) == 2:
+            n, k = int(value.shape[0]), int(value.shape[1])
+            checkpoint.row_dtype(name)  # names a tensor that has no numbers
+            format = format_of(choice, info.dtype)
+            wanted.append(WeightSpec(name, n, k, "bf16" if name in routers and format in COARSE else format))
+    return tuple(wanted)
+
+
+def _routers(program: Program) -> set[str]:
+    """The matrices whose products choose experts."""
+    logits = {ins.inputs[0] for ins in program.expanded() if ins.name == "route"}
+    routers = {ins.inputs[1] for ins in program.expanded() if not logits.isdisjoint(ins.outputs)}
+    return {router.name for router in routers if router is not None}
