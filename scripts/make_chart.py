@@ -35,7 +35,9 @@ def main() -> int:
     if CHART.exists() and CHART.read_text() == drawn:
         return 0
     if "--check" in sys.argv:
-        print("docs/assets/speed.svg is not that of bench/results/peers.md: run `python scripts/make_chart.py`")
+        print(
+            "docs/assets/speed.svg is not that of bench/results/peers.md: run `python scripts/make_chart.py`"
+        )
         return 1
     CHART.write_text(drawn)
     return 0
@@ -44,7 +46,9 @@ def main() -> int:
 def read_ratios(text: str) -> dict[str, dict[str, float]]:
     """Engine's label → figure → ratio, from the first table of SECTION; a dash is left out."""
     section = text.partition(SECTION)[2]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "|" in line]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "|" in line
+    ]
     head = rows[0]
     found: dict[str, dict[str, float]] = {}
     for row in rows:
@@ -73,7 +77,8 @@ def draw(ratios: dict[str, dict[str, float]]) -> str:
     height = y + 24
     title = "Speed of Headrace divided by the speed of another engine, on the same two cores"
     return "\n".join([
-        f'<svg class="hr" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" role="img" aria-label="{title}">',
+        f'<svg class="hr" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" role="img"'
+        f' aria-label="{title}">',
         f"<style>{STYLE}</style>",
         f'<text x="0" y="16" font-weight="600">{title}</text>',
         *_legend(), *axis, *parts, "</svg>", "",
@@ -82,9 +87,10 @@ def draw(ratios: dict[str, dict[str, float]]) -> str:
 
 def _bar(y: float, value: float, color: str) -> str:
     width = value * SCALE
+    label = LEFT + 6 + (SCALE if 0.8 < value < 1 else width)  # not across the line at 1
     return (
         f'<rect x="{LEFT}" y="{y}" width="{width:g}" height="{BAR}" rx="2" fill="{color}"/>'
-        f'<text x="{LEFT + width + 6:g}" y="{y + BAR - 2}" class="s">{value:.2f}×</text>'
+        f'<text x="{label:g}" y="{y + BAR - 2}" class="s">{value:.2f}×</text>'
     )
 
 

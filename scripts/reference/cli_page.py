@@ -12,8 +12,9 @@ from page_text import cell, code, generated, sentence, table
 from headrace.cli import bench
 from headrace.cli.main import COMMANDS, build
 
-INTRODUCTION = """Commands that report take `--json`. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted by
-Ctrl-C. Flags of settings are described on the page [Settings](settings.md), where each has its environment variable."""
+INTRODUCTION = """Commands that report take `--json`. Exit codes: 0 done, 1 failed, 2 wrong usage, 130
+interrupted by Ctrl-C. Flags of settings are described on the page [Settings](settings.md), where each has
+its environment variable."""
 
 
 def page() -> str:
@@ -41,7 +42,7 @@ def _section(words: tuple[str, ...]) -> list[str]:
     if hasattr(command, "commands"):
         return parts
     usage = " ".join([name, *command.collect_usage_pieces(context)])
-    parts.append(f"```text title=\"usage\"\n{usage}\n```")
+    parts.append(f'```text title="usage"\n{usage}\n```')
     for kind, head in (("argument", "argument"), ("option", "option")):
         rows = [_row(each, context) for each in command.params if each.param_type_name == kind]
         if rows:

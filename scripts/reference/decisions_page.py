@@ -8,8 +8,9 @@ from pathlib import Path
 from page_text import generated, table
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "decisions"
-INTRODUCTION = """What was decided, why, and what was tried and did not work. Each record follows MADR: context, decision, consequences.
-A later record may overrule an earlier one; then both say so."""
+INTRODUCTION = """What was decided, why,
+and what was tried and did not work. Each record follows MADR: context, decision, consequences. A later
+record may overrule an earlier one; then both say so."""
 
 
 def page() -> str:

@@ -13,17 +13,18 @@ from page_text import code, first_sentence, generated, table
 import headrace
 from headrace.errors import HeadraceError
 
-INTRODUCTION = """Every error that a user can meet is a subclass of `headrace.errors.HeadraceError`. Its message says the cause, the
-numbers, and what to do. The command line prints the message to stderr and exits with the exit code; `LLM` raises the
-error; servers answer with the HTTP status.
+INTRODUCTION = """Every error that a user can meet is a subclass of `headrace.errors.HeadraceError`. Its
+message says the cause, the numbers, and what to do. The command line prints the message to stderr and exits
+with the exit code; `LLM` raises the error; servers answer with the HTTP status.
 
 ```json
-{"error": {"message": "unknown parameter 'temprature': did you mean 'temperature'?", "type": "invalid_request_error",
-           "param": "temprature", "code": "unknown_parameter"}}
+{"error": {"message": "unknown parameter 'temprature': did you mean 'temperature'?",
+           "type": "invalid_request_error", "param": "temprature", "code": "unknown_parameter"}}
 ```
 
-Ollama's endpoints answer `{"error": "message"}` and Anthropic's `{"type": "error", "error": {...}, "request_id": "..."}`.
-A 429 or 503 has `Retry-After`. An error after a stream has begun is the stream's last event."""
+Ollama's endpoints answer `{"error": "message"}` and Anthropic's `{"type": "error", "error": {...},
+"request_id": "..."}`. A 429 or 503 has `Retry-After`. An error after a stream has begun is the stream's
+last event."""
 
 CODES = """Some errors have a more precise code. In messages, `…` stands for a value."""
 PACKAGE = Path(headrace.__file__).parent

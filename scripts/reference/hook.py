@@ -1,4 +1,5 @@
-"""MkDocs hook: makes the reference pages from the package's tables while the site is built; none is stored."""
+"""MkDocs hook: makes the reference pages from the package's tables while the site is built; none is
+stored."""
 
 from __future__ import annotations
 

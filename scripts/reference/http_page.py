@@ -14,17 +14,21 @@ from headrace.workers.model_spec import spec_of
 
 Json = dict[str, Any]
 
-INTRODUCTION = """Made from the document that a server shows at `/openapi.json` (for programs) and `/docs` (for people). Requests are
-JSON unless a section says otherwise. With API keys, send `Authorization: Bearer KEY` or `x-api-key: KEY`.
+INTRODUCTION = """Made from the document that a server shows at `/openapi.json` (for programs) and `/docs`
+(for people). Requests are JSON unless a section says otherwise. With API keys, send `Authorization: Bearer
+KEY` or `x-api-key: KEY`.
 
-A field that an endpoint does not know is refused by name. A field that it accepts without effect is listed in the reply's
-`warnings`. Every reply has `x-request-id`. Sampling fields are described on the page [Sampling parameters](sampling.md),
-errors on the page [Errors](errors.md)."""
+A field that an endpoint does not know is refused by name. A field that it accepts without effect is listed
+in the reply's `warnings`. Every reply has `x-request-id`. Sampling fields are described on the page
+[Sampling parameters](sampling.md), errors on the page [Errors](errors.md)."""
 
 GROUPS = (
     ("OpenAI: chat and text", ("/v1/chat/", "/v1/completions")),
     ("OpenAI: responses", ("/v1/responses",)),
-    ("OpenAI: embeddings, files, batches, models", ("/v1/embeddings", "/v1/files", "/v1/batches", "/v1/models")),
+    (
+        "OpenAI: embeddings, files, batches, models",
+        ("/v1/embeddings", "/v1/files", "/v1/batches", "/v1/models"),
+    ),
     ("Anthropic: messages", ("/v1/messages",)),
     ("Ollama", ("/api/",)),
     ("Tokens and prompts", ("/tokenize", "/detokenize", "/apply-template")),

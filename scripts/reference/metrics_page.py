@@ -11,12 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace.telemetry.prometheus import NO_ENGINE, ModelReport, expose
 from headrace.telemetry.request_metrics import ModelMetrics
 
-INTRODUCTION = """`GET /metrics` answers in Prometheus' text format, or in OpenMetrics where the scraper accepts it. Units are seconds,
-bytes and tokens; names of counters end in `_total`. Labels never hold request ids or user data. How to scrape and what to
-watch: [Monitoring](../guides/monitoring.md)."""
+INTRODUCTION = """`GET /metrics` answers in Prometheus' text format, or in OpenMetrics where the scraper
+accepts it. Units are seconds, bytes and tokens; names of counters end in `_total`. Labels never hold
+request ids or user data. How to scrape and what to watch: [Monitoring](../guides/monitoring.md)."""
 
-ALIASES = """The same numbers under the names that vLLM's dashboards read, with the labels `model_name` and `engine`. Histograms
-have the samples `_bucket`, `_sum` and `_count`."""
+ALIASES = """The same numbers under the names that vLLM's dashboards read, with the labels `model_name` and
+`engine`. Histograms have the samples `_bucket`, `_sum` and `_count`."""
 
 
 def page() -> str:

@@ -18,13 +18,13 @@ from headrace.weights.quant_types import BY_NAME, READABLE, SCALED
 from headrace.weights.quantized import checkpoint
 from headrace.weights.safetensors.export import TYPES
 
-ARCHITECTURES = """The file `models/<model_type>.py` serves checkpoints whose `config.json` has this `model_type`. Every architecture
-is held to logits of its original implementation, on all executors. An unknown `model_type` is an error that names the
-nearest known one."""
-RUN = """`--weights` (or `LLM(weights=...)`) chooses the format to run in. `auto` and `keep` run a checkpoint as it is stored;
-`bf16`, `int8` and `int4` convert it while it loads."""
-GGUF = """Versions 2 and 3, little endian, one file or a split one. Architectures, by `general.architecture`:"""
-STORED = """Tensor types that run as they are stored, without loss. "Bits" is the size in the file for one weight."""
+ARCHITECTURES = """The file `models/<model_type>.py` serves checkpoints whose `config.json` has this
+`model_type`. Every architecture is held to logits of its original implementation, on all executors. An
+unknown `model_type` is an error that names the nearest known one."""
+RUN = """`--weights` (or `LLM(weights=...)`) chooses the format to run in. `auto` and `keep` run a
+checkpoint as it is stored; `bf16`, `int8` and `int4` convert it while it loads."""
+GGUF = "Versions 2 and 3, little endian, one file or a split one. Architectures, by `general.architecture`:"
+STORED = "Tensor types that run as they are stored, without loss. Bits are those of one weight in the file."
 SCHEMES = """Quantized safetensors checkpoints, by `quant_method` in `config.json`. They run without loss."""
 TOOLS = """The family is recognized by markers in the chat template; `--tool-format NAME` overrides it."""
 
@@ -54,10 +54,15 @@ def page() -> str:
         "## Quantized safetensors",
         SCHEMES,
         table(["quant_method", "description"], _schemes()),
-        "In memory their numbers are " + ", ".join(code(kind.name) for kind in SCALED) + ", one scale for 16 or 32 weights.",
+        "In memory their numbers are "
+        + ", ".join(code(kind.name) for kind in SCALED)
+        + ", one scale for 16 or 32 weights.",
         "## Formats to write",
-        "`headrace quantize` writes GGUF with " + ", ".join(map(code, FILE_TYPES))
-        + ", and safetensors folders with " + ", ".join(map(code, TYPES)) + ".",
+        "`headrace quantize` writes GGUF with "
+        + ", ".join(map(code, FILE_TYPES))
+        + ", and safetensors folders with "
+        + ", ".join(map(code, TYPES))
+        + ".",
         "## Syntax of tool calls",
         TOOLS,
         ", ".join(map(code, TOOL_FORMATS)) + ".",
@@ -78,7 +83,9 @@ def _architectures() -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for name in known_model_types():
         module = importlib.import_module(f"headrace.models.{name}")
-        kinds = [kind for kind, part in (("decoder", "define"), ("encoder", "encode")) if hasattr(module, part)]
+        kinds = [
+            kind for kind, part in (("decoder", "define"), ("encoder", "encode")) if hasattr(module, part)
+        ]
         rows.append((code(name), ", ".join(kinds), first_sentence(module.__doc__ or "")))
     assert {row[0] for row in rows} >= {code(name) for name in encoder_types()}
     return rows

@@ -40,7 +40,9 @@ def sentence(text: str) -> str:
 
 def first_sentence(docstring: str) -> str:
     """The first sentence, or line, of a docstring."""
-    return re.split(r"(?<=\.)(?<!al\.)(?<!e\.g\.)\s|\n\n", docstring.strip(), maxsplit=1)[0].replace("\n", " ")
+    return re.split(r"(?<=\.)(?<!al\.)(?<!e\.g\.)\s|\n\n", docstring.strip(), maxsplit=1)[0].replace(
+        "\n", " "
+    )
 
 
 def docstring_of(source: str) -> str:

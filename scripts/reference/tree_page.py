@@ -9,8 +9,9 @@ from page_text import docstring_of, first_sentence, generated
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "headrace"
-INTRODUCTION = """A folder is a stage, a file is a noun, and a file imports only lower ranks (`tests/test_ranks.py`). Each line below is the
-first sentence of the file's docstring."""
+INTRODUCTION = """A folder is
+a stage, a file is a noun, and a file imports only lower ranks (`tests/test_ranks.py`). Each line below is
+the first sentence of the file's docstring."""
 
 
 def page() -> str:

@@ -1,9 +1,10 @@
-"""The code blocks of a Markdown page, run in order as a reader would: shell, Python, configuration files, one server.
+"""The code blocks of a Markdown page, run in order as a reader would: shell, Python, configuration files,
+one server.
 
 A page steers its test with comments before a block: `<!-- test: skip REASON -->` (nothing runs),
 `<!-- test: append FLAGS -->` (behind each command). A block with `title="NAME"` in another language than Python
-or shell is written to the file NAME; with `title="src/…"` it quotes that file. `headrace serve …` starts the page's server and takes the last one's place.
-"""
+or shell is written to the file NAME; with `title="src/…"` it quotes that file. `headrace serve …` starts
+the page's server and takes the last one's place."""
 
 from __future__ import annotations
 
@@ -120,9 +121,9 @@ class Page:
     def close(self) -> None:
         """End the server and the interpreter; the server has to end well."""
         if self._python is not None:
-            assert self._python.stdin is not None
-            self._python.stdin.close()
-            self._python.wait(timeout=TIMEOUT_S)
+            with self._python as python:  # closes its pipes and waits
+                assert python.stdin is not None
+                python.stdin.close()
         self._stop_server()
 
     def _run_shell(self, text: str, flags: str) -> str:
@@ -142,7 +143,8 @@ class Page:
         if self._python is None:
             self._python = subprocess.Popen(
                 [sys.executable, "-W", "error", "-u", "-c", INTERPRETER],
-                cwd=self.folder, env=self.environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                cwd=self.folder, env=self.environment, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             )  # fmt: skip
         assert self._python.stdin is not None and self._python.stdout is not None
         self._python.stdin.write(json.dumps(text) + "\n")
