@@ -2,9 +2,9 @@
 one server.
 
 A page steers its test with comments before a block: `<!-- test: skip REASON -->` (nothing runs),
-`<!-- test: append FLAGS -->` (behind each command). A block with `title="NAME"` in another language than Python
-or shell is written to the file NAME; with `title="src/…"` it quotes that file. `headrace serve …` starts
-the page's server and takes the last one's place."""
+`<!-- test: append FLAGS -->` (behind each command). A block with `title="NAME"` in another language than
+Python or shell is written to the file NAME; with `title="src/…"` it quotes that file. `headrace serve …`
+starts the page's server and takes the last one's place."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ names = {"__name__": "__main__"}
 for line in sys.stdin:
     try:
         exec(compile(json.loads(line), "snippet", "exec"), names)
-        print("\\x04ok", flush=True)
+        print("\\n\\x04ok", flush=True)
     except BaseException:
         traceback.print_exc(file=sys.stdout)
-        print("\\x04failed", flush=True)
+        print("\\n\\x04failed", flush=True)
 """
 
 
@@ -133,10 +133,11 @@ class Page:
         if flags:
             text = "\n".join(f"{line} {flags}" for line in text.replace("\\\n", "").strip().splitlines())
         run = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", text],
+            ["bash", "-euo", "pipefail", "-c", text.replace("curl ", "curl --fail ")],
             cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=TIMEOUT_S,
         )  # fmt: skip
         assert run.returncode == 0, f"{text}\n{run.stdout}\n{run.stderr}"
+        assert run.stdout.strip(), f"{text}\nprinted nothing"
         return run.stdout
 
     def _run_python(self, text: str) -> str:
@@ -153,6 +154,7 @@ class Page:
         for line in self._python.stdout:
             if line.startswith("\x04"):
                 assert line == "\x04ok\n", f"{text}\n{printed}"
+                assert printed.strip() or "print(" not in text, f"{text}\nprinted nothing"
                 return printed
             printed += line
         raise AssertionError(f"the interpreter ended\n{text}\n{printed}")
