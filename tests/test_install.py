@@ -1,4 +1,4 @@
-"""What a user gets: a small install, a fast import, a first example that works (tests/docs runs the others)."""
+"""What a user gets: a small install, a fast import, a first example; tests/docs runs the others."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Iterator
-from http import HTTPStatus
 from pathlib import Path
 
 from page_text import code, first_sentence, generated, table
@@ -18,8 +17,14 @@ message says the cause, the numbers, and what to do. The command line prints the
 with the exit code; `LLM` raises the error; servers answer with the HTTP status.
 
 ```json
-{"error": {"message": "unknown parameter 'temprature': did you mean 'temperature'?",
-           "type": "invalid_request_error", "param": "temprature", "code": "unknown_parameter"}}
+{
+  "error": {
+    "message": "unknown parameter 'temprature': did you mean 'temperature'?",
+    "type": "invalid_request_error",
+    "param": "temprature",
+    "code": "unknown_parameter"
+  }
+}
 ```
 
 Ollama's endpoints answer `{"error": "message"}` and Anthropic's `{"type": "error", "error": {...},
@@ -37,7 +42,7 @@ def page() -> str:
         "src/headrace/errors.py",
         INTRODUCTION,
         "## All errors",
-        table(["error", "code", "HTTP", "exit", "cause", "remedy"], [_row(kind) for kind in error_types()]),
+        table(["error and code", "HTTP", "exit", "cause", "remedy"], [_row(kind) for kind in error_types()]),
         "## Precise codes",
         CODES,
         table(["code", "HTTP", "example of a message"], _codes()),
@@ -59,19 +64,8 @@ def error_types() -> list[type[HeadraceError]]:
 
 def _row(kind: type[HeadraceError]) -> tuple[str, ...]:
     cause = first_sentence(kind.__doc__ or "")
-    return (
-        f"`{kind.__name__}`",
-        code(kind.code or ""),
-        _status(kind.status),
-        str(kind.exit_code),
-        cause,
-        kind.remedy,
-    )
-
-
-def _status(status: int) -> str:
-    names = {each.value: each.phrase for each in HTTPStatus}
-    return f"{status} {names.get(status, '')}".strip()
+    name = "<br>".join(code(text) for text in (kind.__name__, kind.code) if text)
+    return name, str(kind.status), str(kind.exit_code), cause, kind.remedy
 
 
 def _codes() -> list[tuple[str, ...]]:

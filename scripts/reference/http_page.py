@@ -101,13 +101,17 @@ def _replies(responses: Json) -> Iterator[str]:
 
 
 def _fields(schema: Json) -> str:
-    """A table of the fields of a body; those that are only refused are one line below it."""
+    """A table of the fields of a body; those that are refused or have no effect are lines below it."""
     required = set(schema.get("required", ()))
     rows: list[tuple[str, ...]] = []
     refused: list[str] = []
+    without_effect: list[str] = []
     for name, field in schema.get("properties", {}).items():
         if str(field.get("description", "")).startswith("Not supported yet"):
             refused.append(code(name))
+            continue
+        if field.get("description") == "Has no effect.":
+            without_effect.append(code(name))
             continue
         default = "required" if name in required else _default(field)
         rows.append((code(name), _type(field), default, _notes(field)))
@@ -115,6 +119,8 @@ def _fields(schema: Json) -> str:
         return _type(schema)
     rows.sort(key=lambda row: row[2] != "required")
     text = table(["field", "type", "default", "notes"], rows)
+    if without_effect:
+        text += f"\n\nAccepted without effect, with a line in `warnings`: {', '.join(without_effect)}."
     if refused:
         text += f"\n\nAccepted only with their neutral value, refused otherwise: {', '.join(refused)}."
     return text
