@@ -11,8 +11,8 @@ from page_text import code, first_sentence, generated, table
 from headrace.chat.tool_formats.registry import FAMILIES as TOOL_FORMATS
 from headrace.models.registry import encoder_types, known_model_types
 from headrace.weights.formats import FORMATS, pack
+from headrace.weights.gguf import families
 from headrace.weights.gguf.export import FILE_TYPES
-from headrace.weights.gguf.families import FAMILIES
 from headrace.weights.hub.bundled import list_bundled
 from headrace.weights.quant_types import BY_NAME, READABLE, SCALED
 from headrace.weights.quantized import checkpoint
@@ -45,7 +45,7 @@ def page() -> str:
         table(["format", "bits per weight", "layout"], _formats()),
         "## GGUF",
         GGUF,
-        ", ".join(map(code, sorted(FAMILIES))) + ".",
+        ", ".join(map(code, _gguf_architectures())) + ".",
         STORED,
         table(["type", "bits", "block"], [_type(kind.name) for kind in READABLE]),
         "Known but not readable (the error names the nearest that is): "
@@ -100,6 +100,10 @@ def _formats() -> list[tuple[str, ...]]:
         bits = 8 * pack(name, np.zeros((512, 512), np.float32)).nbytes / 512**2
         rows.append((code(name), f"{bits:.3g}", first_sentence(inspect.getdoc(module) or "")))
     return rows
+
+
+def _gguf_architectures() -> list[str]:
+    return sorted({known.name for known in families._ALL})  # pyright: ignore[reportPrivateUsage]
 
 
 def _type(name: str) -> tuple[str, ...]:
