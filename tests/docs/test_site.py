@@ -93,8 +93,6 @@ def test_flags_variables_and_files_that_a_page_names_exist(page: Path) -> None:
         for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", inline) if ours else ():
             assert flag in flags, f"{flag} is no flag"
         path = inline.split()[0].rstrip("/")
-        if path.startswith("inference/") and not (ROOT / "src" / "headrace" / "inference").exists():
-            continue  # the request path is described as it will be (docs/decisions/0035)
         if re.fullmatch(r"(?:[a-z_]+/)+[\w.-]+", path) and "." in path:
             roots = (ROOT, ROOT / "src" / "headrace", ROOT / "src" / "headrace" / "weights", ROOT / "docs")
             assert any((root / path).exists() for root in roots), f"there is no {path}"

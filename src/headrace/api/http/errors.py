@@ -68,6 +68,7 @@ class NoSuchRoute(InvalidRequest):
     """The path is none of this server's, or does not take the method."""
 
     remedy = "See the endpoints at `/docs`."
+
     def __init__(self, message: str, *, status: int) -> None:
         code = {404: "not_found", 405: "method_not_allowed"}.get(status)
         super().__init__(message, code=code)
