@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.inl')
 
-.PHONY: run test lint nightly soak wheel bench bench-peers models setup oracles test-native test-frameworks clean
+.PHONY: run test lint docs nightly soak wheel bench bench-peers models setup oracles test-native test-frameworks clean
 
 # What the models inside the package can do: a command, a statement, a story.
 TASK := extract a gzipped tar archive
@@ -36,6 +36,11 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(MAKE) -s docs
+
+# The documentation site in build/site; every warning, such as a link to nowhere, is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
 # Spills of the built kernels; the C++ tests under ASan+UBSan and TSan, then, where qemu-user is, built for ARM and run
 # there. What passed is recorded in native/verified.txt, to be committed with the sources.
@@ -130,6 +135,10 @@ $(VENV)/.train: $(VENV)/.installed
 
 $(VENV)/.lint: $(VENV)/.installed
 	$(PIP) --group lint
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(PIP) --group docs
 	@touch $@
 
 clean:

@@ -9,9 +9,11 @@ class HeadraceError(Exception):
     """Base class of all typed errors.
 
     `status` is the HTTP status, `code` the machine-readable code and `kind` the error type of the OpenAI
-    API; `param` names the offending parameter, if any.
+    API; `param` names the offending parameter, if any. `remedy` is what to do in general, for the
+    documentation; each message says what to do about its own numbers.
     """
 
+    remedy: str = "Look at the server's log, and report it with the request id."
     status: int = 500
     code: str | None = None
     kind: str = "server_error"
@@ -28,6 +30,7 @@ class HeadraceError(Exception):
 class InvalidRequest(HeadraceError):
     """A parameter or request body is invalid or not supported."""
 
+    remedy = "Correct the parameter that the message names."
     status = 400
     kind = "invalid_request_error"
 
@@ -35,24 +38,28 @@ class InvalidRequest(HeadraceError):
 class ContextLengthExceeded(InvalidRequest):
     """The prompt plus the requested tokens does not fit the context."""
 
+    remedy = "Shorten the prompt, ask for fewer tokens, or load the model with a larger `--context`."
     code = "context_length_exceeded"
 
 
 class TemplateError(InvalidRequest):
     """A chat template failed, exceeded its limits, or rejected the messages."""
 
+    remedy = "Send messages that the template takes; the message quotes what it refused."
     code = "template_error"
 
 
 class TemplateMissing(TemplateError):
     """The model has no chat template, so messages cannot be rendered."""
 
+    remedy = "Use text completions (`/v1/completions`, `--raw`), or a checkpoint with a chat template."
     code = "template_missing"
 
 
 class UsageError(HeadraceError):
     """The command line or the settings contradict themselves (exit code 2)."""
 
+    remedy = "Run the command with `--help`; the message names the flag or setting."
     status = 400
     kind = "invalid_request_error"
     exit_code = 2
@@ -61,6 +68,7 @@ class UsageError(HeadraceError):
 class ModelNotFound(HeadraceError):
     """No model of that name exists locally, and none could be downloaded."""
 
+    remedy = "Check the name with `headrace list`; for hub models, check the network or drop `--offline`."
     status = 404
     code = "model_not_found"
     kind = "invalid_request_error"
@@ -69,6 +77,7 @@ class ModelNotFound(HeadraceError):
 class CorruptFile(HeadraceError):
     """A model or cache file contradicts its own header or is truncated."""
 
+    remedy = "Fetch the file again with `headrace pull`, or delete the cache file that the message names."
     status = 400
     code = "corrupt_file"
     kind = "invalid_request_error"
@@ -77,6 +86,7 @@ class CorruptFile(HeadraceError):
 class UnsupportedModel(HeadraceError):
     """A well-formed checkpoint that this version cannot run (yet)."""
 
+    remedy = "Use another checkpoint, or the type or format that the message calls the nearest."
     status = 400
     code = "unsupported_model"
     kind = "invalid_request_error"
@@ -85,6 +95,7 @@ class UnsupportedModel(HeadraceError):
 class OutOfMemory(HeadraceError):
     """The memory plan exceeds the free memory. `needed_bytes` is the total required, 0 if unknown."""
 
+    remedy = "Lower `--context`, `--max-sequences` or `--weights`, raise `--memory`, or unload another model."
     status = 503
     code = "insufficient_memory"
 
@@ -96,6 +107,7 @@ class OutOfMemory(HeadraceError):
 class ModelTooLarge(OutOfMemory):
     """The model exceeds the memory for models even with no other model loaded; retrying cannot help."""
 
+    remedy = "Use a smaller format (`--weights int4`), a smaller `--context`, or a machine with more memory."
     status = 400
     code = "model_too_large"
     kind = "invalid_request_error"
@@ -104,6 +116,7 @@ class ModelTooLarge(OutOfMemory):
 class Overloaded(HeadraceError):
     """The server is busy: retry after `retry_after_s`. `reason` (one word) is the label in the metrics."""
 
+    remedy = "Wait for the seconds in `Retry-After`, then send the request again."
     status = 503
     code = "overloaded"
 
@@ -116,12 +129,14 @@ class Overloaded(HeadraceError):
 class ModelLoading(Overloaded):
     """The model is being loaded."""
 
+    remedy = "Wait for the seconds in `Retry-After`, or until `/ready` answers 200."
     code = "model_loading"
 
 
 class DeadlineExceeded(HeadraceError):
     """The request's deadline passed before it finished."""
 
+    remedy = "Give the request a later `deadline_s`, or ask for fewer tokens."
     status = 408
     code = "deadline_exceeded"
     kind = "timeout_error"
@@ -130,6 +145,7 @@ class DeadlineExceeded(HeadraceError):
 class EngineStopped(HeadraceError):
     """The engine has shut down or failed; it accepts no more work."""
 
+    remedy = "Send the request again; `/health` says why the engine stopped."
     status = 503
     code = "engine_stopped"
 
@@ -137,16 +153,19 @@ class EngineStopped(HeadraceError):
 class StoreError(HeadraceError):
     """The SQLite file cannot be read or written: disk full, file damaged, or permission denied."""
 
+    remedy = "Make room on the disk, check permissions, or name another file with `--store`."
     code = "store_error"
 
 
 class ProgramError(HeadraceError):
     """A model definition or a pass violated a rule of the program (a bug in Headrace, not in the input)."""
 
+    remedy = "Report it: a model definition is wrong, not your input."
     code = "program_error"
 
 
 class NumericalError(HeadraceError):
     """The model produced NaN or infinite logits. Other sequences in the batch are not affected."""
 
+    remedy = "Check the checkpoint; if it is sound, try `--weights bf16` and report it."
     code = "numerical_error"

@@ -20,6 +20,7 @@ from headrace.errors import HeadraceError, InvalidRequest, Overloaded
 class Unauthorized(InvalidRequest):
     """The key is missing or not one of the server's."""
 
+    remedy = "Send a key of this server as `Authorization: Bearer KEY`; `headrace keys add NAME` makes one."
     status = 401
     code = "invalid_api_key"
 
@@ -27,6 +28,7 @@ class Unauthorized(InvalidRequest):
 class Forbidden(InvalidRequest):
     """The Host or Origin header does not belong to this server."""
 
+    remedy = "Call the server by its own address, or name the host in `--allowed-hosts`."
     status = 403
     code = "forbidden_host"
 
@@ -34,6 +36,7 @@ class Forbidden(InvalidRequest):
 class BodyTooLarge(InvalidRequest):
     """The body is larger than the server reads."""
 
+    remedy = "Send less than 32 MiB; put many requests into a batch file."
     status = 413
     code = "body_too_large"
 
@@ -41,6 +44,7 @@ class BodyTooLarge(InvalidRequest):
 class BodyTooSlow(InvalidRequest):
     """The body did not arrive in time."""
 
+    remedy = "Send the body without long breaks."
     status = 408
     code = "request_timeout"
 
@@ -48,18 +52,22 @@ class BodyTooSlow(InvalidRequest):
 class ClientGone(InvalidRequest):
     """The client left before its request was complete; nobody reads this."""
 
+    remedy = "None: no client is left to read it."
     status = 499
 
 
 class NotFound(InvalidRequest):
     """There is nothing of that id, or it is another key's."""
 
+    remedy = "Check the id, and that the request has the key that made it."
     status = 404
     code = "not_found"
 
 
 class NoSuchRoute(InvalidRequest):
     """The path is none of this server's, or does not take the method."""
+
+    remedy = "See the endpoints at `/docs`."
 
     def __init__(self, message: str, *, status: int) -> None:
         code = {404: "not_found", 405: "method_not_allowed"}.get(status)
