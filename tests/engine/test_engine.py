@@ -242,7 +242,7 @@ def test_logprobs_are_those_of_the_model(model: LoadedModel) -> None:
 
 
 def test_options_that_cannot_work(folder: Path) -> None:
-    with pytest.raises(UsageError, match="weights is 'int3'"):
+    with pytest.raises(UsageError, match="quantization is 'int3'"):
         EngineOptions(quantization="int3")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="max_batch_tokens is 4 and max_num_seqs 8"):
         EngineOptions(max_batch_tokens=4, max_num_seqs=8)

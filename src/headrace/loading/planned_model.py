@@ -160,9 +160,9 @@ def first_layers(model: Model, layers: int) -> Model:
     config = model.config
     if not isinstance(config, DecoderConfig) or layers >= config.layers:
         raise UsageError(
-            f"draft_layers is {layers}, {model.model_type} has {config.layers} layers: use fewer of them,"
+            f"speculative_layers is {layers}, {model.model_type} has {config.layers} layers: use fewer of them,"
             " of a decoder that only attends",
-            param="draft_layers",
+            param="speculative_layers",
         )
     return replace(model, config=replace(config, layers=layers))
 
