@@ -180,5 +180,6 @@ class Page:
     def _stop_server(self) -> None:
         if self._server is not None:
             self._server.terminate()
-            assert self._server.wait(timeout=60) == 0
+            code = self._server.wait(timeout=60)
+            assert code == 0, f"the server ended with {code}\n{(self.folder / 'server.log').read_text()}"
             self._server = None
