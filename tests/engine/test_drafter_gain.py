@@ -6,6 +6,7 @@ import pytest
 
 from headrace.engine.speculative.drafter_gain import (
     FORGETTING,
+    MARGIN,
     MAX_CREDIT,
     MAX_INTERVAL,
     MAX_LOST_STEPS,
@@ -85,9 +86,9 @@ def test_time_spent_is_charged_once() -> None:
     gain.is_active(1)
     gain.spent_s = 0.5 * STEP_S
     gain.settle(0.0, 0.0, STEP_S)
-    assert gain.credit == pytest.approx(TRIAL - 0.5, abs=0.01) and gain.spent_s == 0
+    assert gain.credit == pytest.approx(TRIAL - 0.5, abs=0.03) and gain.spent_s == 0
     gain.settle(0.0, 0.0, STEP_S)
-    assert gain.credit == pytest.approx(TRIAL - 0.5, abs=0.01)
+    assert gain.credit == pytest.approx(TRIAL - 0.5, abs=0.05)
 
 
 def test_a_trial_that_is_granted_begins_now() -> None:
@@ -97,8 +98,8 @@ def test_a_trial_that_is_granted_begins_now() -> None:
     interval = gain.interval
     gain.grant_trial()
     assert gain.is_active(1_000) and gain.untested and gain.interval == interval
-    run(gain, 2, -1.0, first=1_000)
-    assert not gain.is_active(1_002)
+    run(gain, 3, -1.0, first=1_000)
+    assert not gain.is_active(1_003)
 
 
 def test_an_investment_is_charged_little_by_little() -> None:
@@ -109,7 +110,7 @@ def test_an_investment_is_charged_little_by_little() -> None:
     assert gain.is_active(11) and gain.credit > MAX_CREDIT - 0.1
     charged = 0.0
     for step in range(11, 11 + 2_000):
-        before = gain.credit * (1 - FORGETTING)
+        before = gain.credit * (1 - FORGETTING) - MARGIN
         gain.settle(0.0, 0.0, STEP_S)
         charged += max(before - gain.credit, 0.0)
         gain.credit = MAX_CREDIT
@@ -134,8 +135,17 @@ def test_a_loss_during_a_rest_makes_it_longer() -> None:
     gain = DrafterGain()
     gain.is_active(1)
     gain.settle(0.0, 2 * STEP_S, STEP_S)
+    gain.settle(0.0, 2 * STEP_S, STEP_S)
     until = gain.resting_until
     assert not gain.is_active(2)
     gain.spent_s = STEP_S
     gain.settle(0.0, 0.0, STEP_S)
     assert gain.resting_until >= until + MIN_INTERVAL
+
+
+def test_one_that_neither_gains_nor_loses_rests_in_the_end() -> None:
+    assert run(DrafterGain(), 5_000, 0.0)[0] < 1_500
+
+
+def test_one_that_gains_hardly_anything_rests_in_the_end() -> None:
+    assert run(DrafterGain(), 5_000, MARGIN / 2)[0] < 2_500

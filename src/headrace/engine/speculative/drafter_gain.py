@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-TRIAL = 1.0  # steps that a trial may lose
+TRIAL = 2.0  # steps that a trial may lose
+PAID = 3.0  # steps: a trial that comes to so many pays
 MAX_CREDIT = 4.0  # steps: gains beyond it do not pay for later losses
 MAX_LOST_STEPS = 2.0  # that one measurement counts for, since it may be disturbed
 FORGETTING = 1 / 256  # per step
+MARGIN = 0.01  # steps that a step must gain: asking also pushes the model out of the caches
 MIN_INTERVAL, MAX_INTERVAL = 64, 4096  # steps between trials
 
 
@@ -13,8 +15,8 @@ class DrafterGain:
     """An exponentially weighted sum of what a drafter gains less what it costs, in steps without drafts.
 
     A drafter is active while the sum is positive. Then it rests for an interval, which doubles from rest to
-    rest; after it a trial starts with a credit of one step, and where the trial doubles that the interval
-    is short again. So a drafter that never pays loses one or two steps per interval, and one that begins to
+    rest; after it a trial starts with a credit of TRIAL steps, and where the sum comes to PAID the interval
+    is short again. So a drafter that never pays loses a few steps per interval, and one that begins to
     pay is found within the interval.
 
     What serves many steps to come, as a prompt that a draft model has to compute, is an investment: it is
@@ -73,7 +75,7 @@ class DrafterGain:
         self._invested -= due
         if self.credit > 0:
             self.credit *= kept
-        self._add(max(gained - lost_s / plain_s, -MAX_LOST_STEPS) - due)
+        self._add(max(gained - lost_s / plain_s, -MAX_LOST_STEPS) - due - MARGIN * steps)
 
     def write_off(self, share: float) -> None:
         """A request has ended: this share of what was invested is of no more use."""
@@ -88,5 +90,5 @@ class DrafterGain:
             self.resting_until += int(max(-net, 0.0) * self.interval)
         elif self.credit <= 0:
             self.rest()
-        elif self.credit >= 2 * TRIAL:
+        elif self.credit >= PAID:
             self.interval = MIN_INTERVAL
