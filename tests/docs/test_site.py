@@ -19,7 +19,8 @@ import settings_page
 import tree_page
 from test_snippets import PAGES, ROOT
 
-from headrace.config.settings import OTHER_VARIABLES, SETTINGS
+from headrace.config.settings import SETTINGS
+from headrace.config.sources import OTHER_VARIABLES
 from headrace.models.registry import known_model_types
 from headrace.sampling.params import SamplingParams
 from headrace.weights.hub.bundled import list_bundled
