@@ -8,7 +8,7 @@ from typing import Any
 from page_text import code, generated, table
 
 from headrace.api.app import create_app
-from headrace.config.settings import load_settings
+from headrace.config.sources import load_settings
 from headrace.workers.model_manager import ModelManager, Policy
 from headrace.workers.model_spec import spec_of
 

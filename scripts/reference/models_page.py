@@ -21,7 +21,7 @@ from headrace.weights.safetensors.export import TYPES
 ARCHITECTURES = """The file `models/<model_type>.py` serves checkpoints whose `config.json` has this
 `model_type`. Every architecture is held to logits of its original implementation, on all executors. An
 unknown `model_type` is an error that names the nearest known one."""
-RUN = """`--weights` (or `LLM(weights=...)`) chooses the format to run in. `auto` and `keep` run a
+RUN = """`--quantization` (or `LLM(quantization=...)`) chooses the format to run in. `auto` and `keep` run a
 checkpoint as it is stored; `bf16`, `int8` and `int4` convert it while it loads."""
 GGUF = "Versions 2 and 3, little endian, one file or a split one. Architectures, by `general.architecture`:"
 STORED = "Tensor types that run as they are stored, without loss. Bits are those of one weight in the file."

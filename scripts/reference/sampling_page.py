@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from page_text import code, generated, sentence, table
 
-from headrace.cli.flags import SAMPLING_FLAGS
 from headrace.sampling import params
-from headrace.sampling.params import SamplingParams
+from headrace.sampling.parameters import Parameter
+from headrace.sampling.params import PARAMETERS
 
 INTRODUCTION = """The same names in all places: fields of `/v1/completions` and `/v1/chat/completions`,
 keywords of [`LLM.generate`](python.md) and its relatives, and flags of `headrace run` (`top_p` is
@@ -22,55 +22,39 @@ left.
 A value outside of its range is refused by name with both bounds. Values are checked once, before anything
 is computed."""
 
-HELP = {
-    "n": "choices per prompt; with beam search also the number of beams",
-    "use_beam_search": "beam search with `n` beams, by the rules of transformers' `generate`",
-    "length_penalty": "beam search: exponent of the length that scores are divided by",
-    "early_stopping": 'beam search: `true`, `false` or `"never"`, as in transformers',
-    "allowed_token_ids": "only these tokens may be generated",
-    "logprobs": "log-probability of each token, and of that many alternatives",
-    "prompt_logprobs": "the same for the tokens of the prompt",
-}
-
 
 def page() -> str:
     """The whole page."""
+    limits = [(name[4:].lower().replace("_", " "), f"{getattr(params, name):,}") for name in _limits()]
     return generated(
         "Sampling parameters",
         "src/headrace/sampling/params.py",
         INTRODUCTION,
-        table(["parameter", "type", "default", "range", "what it does"], [_row(name) for name in _names()]),
+        table(["parameter", "type", "default", "range", "what it does"], map(_row, PARAMETERS.values())),
         "## Limits",
-        table(
-            ["what", "at most"],
-            [(name[4:].lower().replace("_", " "), f"{getattr(params, name):,}") for name in _limits()],
-        ),
+        table(["what", "at most"], limits),
     )
 
 
-def _names() -> tuple[str, ...]:
-    return SamplingParams.__struct_fields__
-
-
 def _limits() -> list[str]:
-    return [name for name in vars(params) if name.startswith("MAX_")]
+    return [name for name in vars(params) if name.startswith("MAX_") and name != "MAX_INT"]
 
 
-def _row(name: str) -> tuple[str, ...]:
-    default = getattr(SamplingParams(), name)
-    flags = {flag.name: str(flag.option.help) for flag in SAMPLING_FLAGS}
-    text = flags.get(name) or HELP[name]
-    flag = "" if name in flags else "<br>*no flag*"
-    return code(name), _type(name), code(repr(default)), _range(name), sentence(text) + "." + flag
-
-
-def _type(name: str) -> str:
-    return code(SamplingParams.__annotations__[name])
-
-
-def _range(name: str) -> str:
-    if name not in params._RANGES:  # pyright: ignore[reportPrivateUsage]
-        return ""
-    low, high = params._RANGES[name]  # pyright: ignore[reportPrivateUsage]
-    bracket = "(" if name in params._OPEN else "["  # pyright: ignore[reportPrivateUsage]
-    return f"{bracket}{low:g}, {'∞' if high >= 2**31 - 1 else f'{high:g}'}]"
+def _row(parameter: Parameter) -> tuple[str, ...]:
+    notes = []
+    if parameter.flag is None:
+        notes.append("no flag")
+    elif parameter.flag:
+        notes.append(f"flag `{parameter.flag}`")
+    if parameter.ollama not in (None, parameter.name):
+        notes.append(f"Ollama: `{parameter.ollama}`")
+    ends = f"<br>*{', '.join(notes)}*" if notes else ""
+    kind = f"{parameter.kind} or none" if parameter.optional else parameter.kind
+    bounds = parameter.range.replace(f"{params.MAX_INT}", "∞").replace(f"{params.MAX_INT:,}", "∞")
+    return (
+        code(parameter.name),
+        kind,
+        code(repr(parameter.default)),
+        bounds,
+        sentence(parameter.help) + "." + ends,
+    )

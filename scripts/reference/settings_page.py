@@ -1,12 +1,12 @@
-"""The page of settings: `headrace.config.settings.SETTINGS` as tables, one for each scope."""
+"""The page of settings: the table of `headrace.config` by scope."""
 
 from __future__ import annotations
 
 from page_text import code, generated, sentence, table
 
-from headrace.cli.flags import MODEL_SETTINGS, SERVER_SETTINGS
-from headrace.config.settings import OTHER_VARIABLES, SETTINGS, Setting
-from headrace.workers.model_spec import OF_A_MODEL
+from headrace.config.setting import Setting
+from headrace.config.settings import MODEL_SETTINGS, SETTINGS
+from headrace.config.sources import OTHER_VARIABLES
 
 INTRODUCTION = """Every setting can be given in three ways. A flag wins over the environment variable, and
 the variable over `headrace.toml`. The file is read from the current folder, then from
@@ -14,7 +14,7 @@ the variable over `headrace.toml`. The file is read from the current folder, the
 
 ```toml title="headrace.toml"
 port = 9000
-weights = "int8"
+quantization = "int8"
 memory = "12GiB"
 ```
 
@@ -23,28 +23,30 @@ error that says what it should be. Sizes are bytes or `512M`, `4GiB`. Restart th
 `SIGHUP`, after a change."""
 
 MODELS = """`[models.NAME]` in `headrace.toml` describes one model to serve. It takes `path`, `aliases`, and
-the model settings that are marked with "per model" above. See [Serve several
-models](../guides/serving.md)."""
+the settings that are marked *per model* above. Those marked *per request* can also be sent with a request.
+See [Serve several models](../guides/serving.md)."""
+SCOPES = {"model": "*per model*", "request": "*per request*"}
 
 
 def page() -> str:
     """The whole page."""
+    server = tuple(name for name in SETTINGS if name not in MODEL_SETTINGS)
+    variables = [(code(name), sentence(text)) for name, text in OTHER_VARIABLES.items()]
     return generated(
         "Settings",
-        "src/headrace/config/settings.py",
+        "src/headrace/config/",
         INTRODUCTION,
         "## Model settings",
-        "They say how a model is loaded and run. `headrace run`, `serve`, `show` and `bench` take them.",
+        "How a model is loaded and run. `headrace run`, `serve`, `show` and `bench` take them, and most are\n"
+        "keywords of [`LLM`](python.md).",
         _table(MODEL_SETTINGS),
         "## Server settings",
         "They belong to `headrace serve`; `ps`, `stop` and `keys` take those that they need.",
-        _table(SERVER_SETTINGS),
+        _table(server),
         "## Tables of models",
         MODELS,
         "## Other environment variables",
-        table(
-            ["variable", "meaning"], [(code(name), sentence(text)) for name, text in OTHER_VARIABLES.items()]
-        ),
+        table(["variable", "meaning"], variables),
     )
 
 
@@ -53,7 +55,9 @@ def _table(names: tuple[str, ...]) -> str:
 
 
 def _row(setting: Setting) -> tuple[str, ...]:
-    ways = f"{code(setting.flag)}<br>{code(setting.variable)}<br>{code(setting.name)}"
-    values = " ".join(code(choice) for choice in setting.choices) or setting.type_name
-    scope = "<br>*per model*" if setting.name in OF_A_MODEL else ""
-    return ways, values, setting.shown_default, sentence(setting.help) + "." + scope
+    names = (setting.flag, *setting.aliases, setting.variable, setting.name)
+    shown = setting.values.shown
+    values = " ".join(map(code, shown.split("|"))) if "|" in shown else shown
+    scopes = ", ".join(text for scope, text in SCOPES.items() if scope in setting.scopes)
+    ends = f"<br>{scopes}" if scopes else ""
+    return "<br>".join(map(code, names)), values, setting.shown_default, sentence(setting.help) + "." + ends

@@ -38,7 +38,7 @@ class InvalidRequest(HeadraceError):
 class ContextLengthExceeded(InvalidRequest):
     """The prompt plus the requested tokens does not fit the context."""
 
-    remedy = "Shorten the prompt, ask for fewer tokens, or load the model with a larger `--context`."
+    remedy = "Shorten the prompt, ask for fewer tokens, or load the model with a larger `--max-model-len`."
     code = "context_length_exceeded"
 
 
@@ -95,7 +95,7 @@ class UnsupportedModel(HeadraceError):
 class OutOfMemory(HeadraceError):
     """The memory plan exceeds the free memory. `needed_bytes` is the total required, 0 if unknown."""
 
-    remedy = "Lower `--context`, `--max-sequences` or `--weights`, raise `--memory`, or unload another model."
+    remedy = "Lower `--max-model-len` or `--max-num-seqs`, use `--quantization int4`, or raise `--memory`."
     status = 503
     code = "insufficient_memory"
 
@@ -107,7 +107,7 @@ class OutOfMemory(HeadraceError):
 class ModelTooLarge(OutOfMemory):
     """The model exceeds the memory for models even with no other model loaded; retrying cannot help."""
 
-    remedy = "Use a smaller format (`--weights int4`), a smaller `--context`, or a machine with more memory."
+    remedy = "Use `--quantization int4`, a smaller `--max-model-len`, or a machine with more memory."
     status = 400
     code = "model_too_large"
     kind = "invalid_request_error"
@@ -167,5 +167,5 @@ class ProgramError(HeadraceError):
 class NumericalError(HeadraceError):
     """The model produced NaN or infinite logits. Other sequences in the batch are not affected."""
 
-    remedy = "Check the checkpoint; if it is sound, try `--weights bf16` and report it."
+    remedy = "Check the checkpoint; if it is sound, try `--quantization bf16` and report it."
     code = "numerical_error"
