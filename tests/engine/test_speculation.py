@@ -277,5 +277,5 @@ def test_first_layers_draft_without_weights_of_their_own(tmp_path: Path) -> None
 
 
 def test_a_draft_model_needs_speculation() -> None:
-    with pytest.raises(UsageError, match="speculation off"):
+    with pytest.raises(UsageError, match="speculative off"):
         EngineOptions(speculative_model="x", speculative="off")
