@@ -167,7 +167,7 @@ def test_options_of_the_wrong_type(tmp_path: Path) -> None:
 def test_arguments_that_do_nothing_are_refused(llm: LLM) -> None:
     with pytest.raises(InvalidRequest, match="unknown 'temperatur'; known: allowed_token_ids"):
         llm.generate(OPENING, temperatur=0.5)
-    with pytest.raises(InvalidRequest, match="unknown 'weight'; known: cache_dir"):
+    with pytest.raises(InvalidRequest, match="unknown 'weight'; known: backend, cache_dir"):
         LLM(weight="int4")
     with pytest.raises(InvalidRequest, match=r"top_p is 1\.5"):
         llm.generate(OPENING, top_p=1.5)
