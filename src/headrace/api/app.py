@@ -41,7 +41,7 @@ from headrace.workers.model_spec import ModelSpec
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
 
-ROOMS = (
+ROUTERS = (
     *(chat_completions, completions, messages, message_batches, create, kept, ollama, files, batches),
     *(embeddings, tokenize, moderations, models, health, metrics, openapi),
 )
@@ -78,11 +78,11 @@ def create_app(served: LoadedModel | ModelManager, settings: Settings) -> FastAP
     app.state.service = service
     app.state.progress = dict[str, ProgressWatch]()
     app.state.pulls = Pulls()
-    app.state.desk = manager
+    app.state.responses = manager
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     install_error_handlers(app)
-    for room in ROOMS:
-        app.include_router(room.router)
+    for module in ROUTERS:
+        app.include_router(module.router)
     build = app.build_middleware_stack
 
     def guarded_stack() -> ServerMiddleware:

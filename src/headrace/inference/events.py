@@ -1,4 +1,4 @@
-"""What an inference request brings, whoever computes it."""
+"""The events of an inference request, whatever computes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door: request ids, Host and Origin checks, CORS, API keys, limits. Every request passes here first."""
+"""Middleware: request ids, Host and Origin checks, CORS, API keys, limits. Every request passes here first."""
 
 from __future__ import annotations
 

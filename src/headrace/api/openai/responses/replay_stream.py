@@ -14,7 +14,7 @@ from headrace.api.openai.responses.response_manager import InProgressResponse
 
 
 class ReplayStream(Response):
-    """The events from the number `first` on, as they come. Whoever leaves stops nothing."""
+    """The events from the number `first` on, as they come. A client that leaves stops nothing."""
 
     def __init__(self, making: InProgressResponse, first: int) -> None:
         super().__init__(

@@ -265,10 +265,10 @@ class ResponseManager:
 
 
 def get_response_manager(http: HttpRequest) -> ResponseManager:
-    """The desk of the app that `http` came to."""
-    desk = http.app.state.desk
-    assert isinstance(desk, ResponseManager)
-    return desk
+    """The response manager of the app that `http` came to."""
+    manager = http.app.state.responses
+    assert isinstance(manager, ResponseManager)
+    return manager
 
 
 def response_not_found(response_id: str, param: str | None = None) -> NoSuchResponse:

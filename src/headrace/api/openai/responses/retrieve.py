@@ -72,16 +72,16 @@ async def get_response(http: HttpRequest, response_id: str) -> Response:
     _switch(query, "include_obfuscation")
     if after is not None and not stream:
         raise InvalidRequest("starting_after needs stream=true", param="starting_after")
-    desk = get_response_manager(http)
-    found = await desk.find(await _owner(http), response_id)
+    manager = get_response_manager(http)
+    found = await manager.find(await _owner(http), response_id)
     if not stream:
-        return json_response(await desk.shown(found))
+        return json_response(await manager.shown(found))
     first = 0 if after is None else after + 1
     if isinstance(found, InProgressResponse):
         if not found.response.background:
             raise _no_stream(response_id)
         return ReplayStream(found, first)
-    events = await get_service(http).run_in_thread(lambda: desk.events(found, first))
+    events = await get_service(http).run_in_thread(lambda: manager.events(found, first))
     if events is None:
         raise _no_stream(response_id)
     return Response(b"".join(events), media_type=MEDIA_TYPE)
@@ -97,8 +97,8 @@ async def delete_response(http: HttpRequest, response_id: str) -> Response:
 @router.post("/v1/responses/{response_id}/cancel", responses=replies(ResponseObject) | {404: _NO_SUCH})
 async def cancel_response(http: HttpRequest, response_id: str) -> Response:
     """Stop a response that is made in the background; one that has ended stays as it is."""
-    desk = get_response_manager(http)
-    return json_response(await desk.shown(await desk.cancel(await _owner(http), response_id)))
+    manager = get_response_manager(http)
+    return json_response(await manager.shown(await manager.cancel(await _owner(http), response_id)))
 
 
 @router.get(
@@ -113,8 +113,8 @@ async def list_input_items(http: HttpRequest, response_id: str) -> Response:
     order = query.get("order", ["desc"])[-1]
     if order not in ("asc", "desc"):
         raise InvalidRequest(f"order is {order!r:.40}, it must be asc or desc", param="order")
-    desk = get_response_manager(http)
-    items = await desk.inputs(await desk.find(await _owner(http), response_id))
+    manager = get_response_manager(http)
+    items = await manager.inputs(await manager.find(await _owner(http), response_id))
     if order == "desc":
         items = items[::-1]
     after = query.get("after", [None])[-1]
