@@ -1,4 +1,4 @@
-"""Middleware: request ids, Host and Origin checks, CORS, API keys, limits. Every request passes here first."""
+"""Middleware: request ids, Host and Origin checks, CORS, API keys, limits. Every request passes here."""
 
 from __future__ import annotations
 
