@@ -44,13 +44,14 @@ def _row(parameter: Parameter) -> tuple[str, ...]:
     notes = []
     if parameter.flag is None:
         notes.append("no flag")
-    elif parameter.flag:
+    elif parameter.flag != "--" + parameter.name.replace("_", "-"):
         notes.append(f"flag `{parameter.flag}`")
     if parameter.ollama not in (None, parameter.name):
         notes.append(f"Ollama: `{parameter.ollama}`")
     ends = f"<br>*{', '.join(notes)}*" if notes else ""
     kind = f"{parameter.kind} or none" if parameter.optional else parameter.kind
-    bounds = parameter.range.replace(f"{params.MAX_INT}", "∞").replace(f"{params.MAX_INT:,}", "∞")
+    bounds = parameter.range.replace(str(-(2**63)), "-2⁶³").replace(str(2**64 - 1), "2⁶⁴-1")
+    bounds = bounds.replace(str(params.MAX_INT), "∞").replace(".0", "")
     return (
         code(parameter.name),
         kind,
