@@ -26,7 +26,7 @@ from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
-from headrace.sampling.params import MAX_LOGIT_BIAS, MAX_N
+from headrace.sampling.params import MAX_LOGIT_BIAS, MAX_N, PARAMETERS
 
 LARGE_BODY_BYTES = 256 * 1024
 
@@ -71,6 +71,7 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "suffix": ("",),
 }
 
+_OF_OTHER_TYPE = ("stop", "logit_bias", "logprobs")  # in bodies; translated one by one
 _BUILDING = threading.Lock()
 Body = TypeVar("Body", bound="RequestBody")
 Parsed = TypeVar("Parsed", bound=BaseModel)
@@ -120,47 +121,6 @@ def _is_one_of(value: object, values: tuple[object, ...]) -> bool:
 
 class GenerationBody(RequestBody):
     """The fields that OpenAI's generating endpoints take. None always means: not given."""
-
-    sampling_names: ClassVar[tuple[str, ...]] = (
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "repetition_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-        "seed",
-        "n",
-        "max_tokens",
-        "min_tokens",
-        "typical_p",
-        "top_n_sigma",
-        "xtc_probability",
-        "xtc_threshold",
-        "mirostat",
-        "mirostat_tau",
-        "mirostat_eta",
-        "dynatemp_range",
-        "dynatemp_exponent",
-        "repeat_last_n",
-        "dry_multiplier",
-        "dry_base",
-        "dry_allowed_length",
-        "dry_penalty_last_n",
-        "prompt_logprobs",
-        "use_beam_search",
-        "length_penalty",
-        "early_stopping",
-        "include_stop_str_in_output",
-        "ignore_eos",
-    )
-    list_names: ClassVar[tuple[str, ...]] = (
-        "stop_token_ids",
-        "allowed_token_ids",
-        "bad_words",
-        "banned_strings",
-        "dry_sequence_breakers",
-    )
 
     model: str | None = None
     stream: bool | None = None
@@ -218,12 +178,13 @@ class GenerationBody(RequestBody):
         for name in ("prompt_logprobs", "use_beam_search"):
             if self.stream and getattr(self, name) not in (None, False):
                 raise InvalidRequest(f"{name} cannot be streamed: leave one out", param=name)
-        given = {name: value for name in self.sampling_names if (value := getattr(self, name)) is not None}
+        given: dict[str, Any] = {}
+        for name, row in PARAMETERS.items():
+            value = None if name in _OF_OTHER_TYPE else getattr(self, name, None)
+            if value is not None:
+                given[name] = tuple(value) if row.is_list else value
         if self.stop is not None:
             given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        for name in self.list_names:
-            if (values := getattr(self, name)) is not None:
-                given[name] = tuple(values)
         if self.logit_bias is not None:
             given["logit_bias"] = {_token_id(key): bias for key, bias in self.logit_bias.items()}
         return given | more
