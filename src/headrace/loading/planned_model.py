@@ -160,8 +160,8 @@ def first_layers(model: Model, layers: int) -> Model:
     config = model.config
     if not isinstance(config, DecoderConfig) or layers >= config.layers:
         raise UsageError(
-            f"speculative_layers is {layers}, {model.model_type} has {config.layers} layers: use fewer,"
-            " of a decoder that only attends",
+            f"speculative_layers is {layers}, {model.model_type} has {config.layers} layers: use fewer"
+            " of them, of a decoder that only attends",
             param="speculative_layers",
         )
     return replace(model, config=replace(config, layers=layers))
