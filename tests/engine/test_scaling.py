@@ -162,7 +162,7 @@ def test_forced_tokens_count(model: LoadedModel) -> None:
 
 def test_the_deadline_brings_the_best_so_far(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     offset_s = 0.0
-    monkeypatch.setattr(model.engine, "_clock", lambda: time.monotonic() + offset_s)
+    monkeypatch.setattr(model.engine._admission, "_clock", lambda: time.monotonic() + offset_s)
     plain = run(model, None)
     for scaling in (VOTE, Scaling(rank=Ranking()), Scaling(max_total_tokens=10_000)):
         offset_s = 0.0
