@@ -253,7 +253,7 @@ def test_options_that_cannot_work(folder: Path) -> None:
     with pytest.raises(UsageError, match="less than one page"):
         load_model(str(folder), EngineOptions(kv_cache_memory=10))
     with pytest.raises(OutOfMemory, match="are free"):
-        load_model(str(folder), EngineOptions(max_batch_tokens=1 << 32))
+        load_model(str(folder), EngineOptions(kv_cache_memory=1 << 45))
 
 
 def test_checkpoints_that_cannot_work(tmp_path: Path) -> None:
