@@ -248,7 +248,7 @@ def test_reload_does_not_interrupt_a_stream(
     served.configure(toml + "[models.second]\ncontexts = 3\n")
     served.reload("unknown 'contexts'")
     assert [card["id"] for card in http.get("/v1/models").json()["data"]] == ["first"]
-    second = f'[models.second]\npath = "{models}/qwen3"\ncontext = 32\n'
+    second = f'[models.second]\npath = "{models}/qwen3"\nmax_model_len = 32\n'
     served.configure('api_key = ["secret"]\n' + second + toml.replace("llama3", "qwen3"))
     served.reload()
     assert http.get("/v1/models").status_code == 401
