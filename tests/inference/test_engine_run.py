@@ -1,4 +1,4 @@
-"""What waits for the consumer of a stream: bounded for one that is slow, never a reason to fail a fast one."""
+"""What waits for the consumer of a stream: bounded for a slow one, no reason to fail a fast one."""
 
 from __future__ import annotations
 

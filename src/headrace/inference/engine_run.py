@@ -109,7 +109,9 @@ class EngineRun:
 
     def fail(self, error: HeadraceError) -> None:
         """End the stream with `error` and stop what runs."""
-        self._failure = self._failure or error
+        if self._failure is None:
+            self._failure = error
+            self._call.fail(error)  # a stream that has begun is not refused, so no surface does this
         self.cancel()
         self._notify()
 
