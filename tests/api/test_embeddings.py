@@ -200,3 +200,11 @@ def test_a_second_model_that_can_is_named(tmp_path: Path) -> None:
         assert "no loaded model can" in str(caught.value)
     finally:
         loaded.close()
+
+
+@pytest.mark.parametrize("path", ["/api/embed", "/api/embeddings"])
+def test_ollama_keeps_the_model_as_long_as_the_body_says(server: Running, path: str) -> None:
+    text = {"input": "abc"} if path == "/api/embed" else {"prompt": "abc"}
+    reply = server.http().post(path, json={"model": NAME, "keep_alive": "5m", **text})
+    assert reply.status_code == 200, reply.text
+    assert server.server.config.app.state.service.models.default.keep_alive_s == 300

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fake import FakeModel
+from fake import FakeEngine, FakeModel
 from in_process import running_server
 
-from headrace.errors import StoreError
+from headrace.errors import EngineStopped, StoreError
 from headrace.storage.database import Database
 from headrace.storage.request_log import LoggedRequest, read_log
 
@@ -69,3 +69,12 @@ def test_a_full_disk_costs_lines_not_requests(serve, tmp_path: Path, monkeypatch
     while 'headrace_log_failures_total{model="fake/model"} 3.0' not in server.http().get("/metrics").text:
         pass
     assert "disk is full" in caplog.text
+
+
+def test_what_ends_a_stream_early_is_in_its_line(tmp_path: Path) -> None:
+    path, engine = tmp_path / "store.sqlite3", FakeEngine()
+    engine.failure = EngineStopped("the engine failed")
+    with running_server(FakeModel(engine=engine), log_requests=True, store=path) as server:
+        assert "the engine failed" in server.http().post(CHAT, json=BODY | {"stream": True}).text
+    [line] = logged(path)
+    assert (line.status, line.error) == (200, "engine_stopped")

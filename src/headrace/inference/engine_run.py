@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 PAUSE_BYTES = 64 * 1024
 LIMIT_BYTES = 128 * 1024
-"""An engine is paused when so much waits for the consumer, and where it cannot be (beam search) the request
-fails at the second bound. Sizes are estimates of what a surface writes for an event."""
+PATIENCE_S = 1.0
+"""An engine is paused when PAUSE_BYTES wait for a consumer that is busy. Where it cannot be (beam search) the
+request fails when more comes after LIMIT_BYTES, of which the consumer has taken none for PATIENCE_S: the
+log probabilities of a prompt, or one step of many choices, may be larger than both. Sizes are estimates of
+what a surface writes for an event."""
 _EVENT_BYTES = 200
 _LOGPROB_BYTES = 100
 
@@ -61,9 +64,10 @@ class EngineRun:
         self._meters: list[RequestMetrics] = []
         self._waiting: list[Indexed] = []
         self._waiting_bytes = 0
+        self._unread_s = 0.0  # when what waits began to wait
         self._wake: asyncio.Future[None] | None = None
         self._open = requests
-        self._paused = self._cancelled = False
+        self._paused = self._cancelled = self._is_awaited = False
         self._failure: HeadraceError | None = None
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self.finished: asyncio.Future[None] = self._loop.create_future()
@@ -93,8 +97,11 @@ class EngineRun:
                 raise self._failure
             if self._open == 0:
                 return []
-            self._wake = self._loop.create_future()
-            await self._wake
+            self._wake, self._is_awaited = self._loop.create_future(), True
+            try:
+                await self._wake
+            finally:
+                self._is_awaited = False
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if self._paused:
             self._pause(False)
@@ -102,7 +109,9 @@ class EngineRun:
 
     def fail(self, error: HeadraceError) -> None:
         """End the stream with `error` and stop what runs."""
-        self._failure = self._failure or error
+        if self._failure is None:
+            self._failure = error
+            self._call.fail(error)  # a stream that has begun is not refused, so no surface does this
         self.cancel()
         self._notify()
 
@@ -130,9 +139,9 @@ class EngineRun:
         self._meters[index].take(events, now_s)
         last = events[-1]
         if not self._cancelled:
+            if not self._is_awaited:
+                self._bound(sum(map(_size, events)), now_s)
             self._waiting.append((index, events))
-            self._waiting_bytes += sum(map(_size, events))
-            self._bound()
         if isinstance(last, RequestFailed):
             self.fail(last.error)
         if isinstance(last, RequestFinished):
@@ -141,11 +150,14 @@ class EngineRun:
             self._ended(1)
         self._notify()
 
-    def _bound(self) -> None:
-        """Keep what waits for the consumer within bounds."""
-        if self._waiting_bytes > LIMIT_BYTES:
+    def _bound(self, more_bytes: int, now_s: float) -> None:
+        """Keep what waits for a consumer that is busy within bounds."""
+        if self._waiting_bytes == 0:
+            self._unread_s = now_s
+        if self._waiting_bytes > LIMIT_BYTES and now_s - self._unread_s > PATIENCE_S:
             self.fail(SlowReader(f"{self._waiting_bytes:,} bytes wait for the reader: read faster"))
-        elif self._waiting_bytes > PAUSE_BYTES and not self._paused:
+        self._waiting_bytes += more_bytes
+        if self._waiting_bytes > PAUSE_BYTES and not self._paused:
             self._pause(True)
 
     def _pause(self, paused: bool) -> None:

@@ -53,7 +53,7 @@ class LocalHandler:
         """See `Handler.handle`."""
         asked_s = time.monotonic()
         model, release = await self._models.acquire(request.model, request.keep_alive_s, call)
-        call.load_s, call.model = time.monotonic() - asked_s, model.name
+        call.load_s = time.monotonic() - asked_s
         try:
             self._check_kind(request, model)
             prepared = await self._prepared(request, model, call)

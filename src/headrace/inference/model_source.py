@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.inference.call_context import CallContext
 from headrace.telemetry.request_metrics import ModelMetrics
 
 if TYPE_CHECKING:
@@ -16,9 +17,10 @@ class ModelSource(Protocol):
     """Loaded models by name."""
 
     async def acquire(
-        self, name: str | None, keep_alive_s: float | None, user: object
+        self, name: str | None, keep_alive_s: float | None, call: CallContext
     ) -> tuple[LoadedModel, Callable[[], None]]:
-        """The model of that name (None: the default one), and what to call when `user` needs it no longer.
+        """The model of that name (None: the default one), and what to call when `call` needs it no longer.
+        `call.model` is set before it loads.
 
         Raises ModelNotFound, ModelLoading where loading takes too long to wait for, Overloaded where models
         in use leave no memory for it.
@@ -42,10 +44,12 @@ class ManagedModels:
         self._metrics: dict[str, ModelMetrics] = {}
 
     async def acquire(
-        self, name: str | None, keep_alive_s: float | None, user: object
+        self, name: str | None, keep_alive_s: float | None, call: CallContext
     ) -> tuple[LoadedModel, Callable[[], None]]:
         """As `ModelSource.acquire`."""
-        return await self._manager.acquire(self._manager.find(name), keep_alive_s, user=user)
+        entry = self._manager.find(name)
+        call.model = entry.name
+        return await self._manager.acquire(entry, keep_alive_s, user=call)
 
     def metrics(self, model: LoadedModel) -> ModelMetrics:
         """As `ModelSource.metrics`."""
@@ -72,9 +76,10 @@ class OneModel:
         self._metrics = ModelMetrics()
 
     async def acquire(
-        self, name: str | None, keep_alive_s: float | None, user: object
+        self, name: str | None, keep_alive_s: float | None, call: CallContext
     ) -> tuple[LoadedModel, Callable[[], None]]:
         """The model, whatever name is asked for."""
+        call.model = self.model.name
         return self.model, lambda: None
 
     def metrics(self, model: LoadedModel) -> ModelMetrics:

@@ -79,6 +79,7 @@ async def embed(http: HttpRequest) -> Response:
     request = EmbeddingRequest(
         id=new_id("embed"),
         model=used.model.name,
+        keep_alive_s=body.keep_alive_s,
         inputs=tuple(texts),
         dimensions=body.dimensions,
         truncate=bool(body.truncate),
@@ -124,5 +125,7 @@ async def embeddings(http: HttpRequest) -> Response:
     body = await read_parameters(EmbeddingsBody, http)
     used = await use_model(http, body)
     inputs = (body.prompt,) if body.prompt else ()
-    request = EmbeddingRequest(id=new_id("embed"), model=used.model.name, inputs=inputs)
+    request = EmbeddingRequest(
+        id=new_id("embed"), model=used.model.name, keep_alive_s=body.keep_alive_s, inputs=inputs
+    )
     return await respond_whole(http, request, EmbeddingReply())

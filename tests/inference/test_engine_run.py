@@ -1,0 +1,59 @@
+"""What waits for the consumer of a stream: bounded for a slow one, no reason to fail a fast one."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fake import FakeModel
+from in_process import running_server
+
+from headrace.engine.request import Delta, EngineRequest, RequestHandle
+from headrace.inference import engine_run
+from headrace.inference.engine_run import EngineRun, SlowReader
+from headrace.inference.event_bridge import EventBridge
+from headrace.inference.keywords import new_call
+from headrace.sampling.params import SamplingParams
+from headrace.telemetry.request_metrics import ModelMetrics
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "x" * 3000, "echo": True, "logprobs": 1},  # one event beyond all bounds
+        {"prompt": ["x"] * 900},  # all of one step arrives at once
+    ],
+)
+def test_large_events_do_not_fail_a_client_that_reads(body: dict[str, Any]) -> None:
+    with running_server(FakeModel()) as server:
+        reply = server.http().post("/v1/completions", json={"max_tokens": 3, **body})
+        assert reply.status_code == 200, reply.text[:300]
+
+
+def test_an_engine_that_cannot_be_paused_fails_a_slow_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        sinks: list[Any] = []
+
+        def submit(request: EngineRequest, sink: Any) -> RequestHandle:
+            sinks.append(sink)
+            return RequestHandle("r", lambda _: None, lambda *_: None)
+
+        engine: Any = SimpleNamespace(submit=submit)
+        bridge = EventBridge(asyncio.get_running_loop())
+        run = EngineRun(engine, bridge, ModelMetrics(), new_call(), 1)
+        run.submit([EngineRequest(prompt=(1,), params=SamplingParams())])
+        for _ in range(3):
+            sinks[0]([Delta(0, "x" * engine_run.LIMIT_BYTES, (1,))])
+            await asyncio.sleep(0.02)
+        assert len(await run.next()) == 3, "the reader is not late yet"
+        monkeypatch.setattr(engine_run, "PATIENCE_S", 0.01)
+        for _ in range(3):
+            sinks[0]([Delta(0, "x" * engine_run.LIMIT_BYTES, (1,))])
+            await asyncio.sleep(0.02)
+        assert await run.next()
+        with pytest.raises(SlowReader, match="read faster"):
+            await run.next()
+
+    asyncio.run(scene())
