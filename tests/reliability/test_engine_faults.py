@@ -38,6 +38,7 @@ def long_request(rng: random.Random, phase: str) -> EngineRequest:
     )
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("aborts", [1_000, pytest.param(10_000, marks=FULL)])
 def test_l4_aborts_in_every_phase(
     tiny: Path, show: Show, monkeypatch: pytest.MonkeyPatch, aborts: int
@@ -81,6 +82,7 @@ def test_l4_aborts_in_every_phase(
     )
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("trials", [200, pytest.param(1_000, marks=FULL)])
 def test_l5_an_abort_beside_a_prefill(tiny: Path, show: Show, trials: int) -> None:
     """B, which shares pages with A or not, gives what it gives alone."""

@@ -107,7 +107,7 @@ def test_missing_data_is_named(
 def test_too_little_memory_is_an_error(
     made_up_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(importlib.import_module("recipe"), "LEAST_MEMORY_GIB", 1e6)
+    monkeypatch.setattr(importlib.import_module("recipe"), "MIN_MEMORY_GIB", 1e6)
     assert _run(monkeypatch, "mini", made_up_data, tmp_path / "work", tmp_path / "out") == 1
     assert "of memory are free, the recipe needs 1000000" in capsys.readouterr().err
 
