@@ -14,11 +14,13 @@ from typing import Any, Self
 
 from headrace.config.settings import default_cache_dir
 from headrace.engine.client import LoadedModel
-from headrace.inference.completion import ChunkReader, Completion, CompletionChunk
+from headrace.errors import EngineStopped
+from headrace.inference.completion import ChunkReader, Completion, CompletionChunk, last_async, last_of
 from headrace.inference.handler import Handler, OpenStream, open_stream
 from headrace.inference.keywords import (
     Messages,
     PromptLike,
+    at_a_time,
     chat_request,
     check_known,
     completion_request,
@@ -49,11 +51,12 @@ class _Model:
         loaded = load_model(name, EngineOptions(**options), progress=progress)
         self._source = OneModel(loaded)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="headrace-prompt")
-        self.handler: Handler = LocalHandler(self._source, self._threads)
+        local = LocalHandler(self._source, self._threads)
+        self.handler: Handler = local
         self._thread = LoopThread()
         self._extractor: EntityExtractor | None = None
         # The engine's thread would keep the model alive: stop it with the last reference, or at exit.
-        self._closer = weakref.finalize(self, _close, loaded, self._thread, self._threads)
+        self._closer = weakref.finalize(self, _close, loaded, local, self._thread, self._threads)
 
     @property
     def model(self) -> LoadedModel:
@@ -69,8 +72,13 @@ class _Model:
         self._closer()
 
     async def _vectors(self, texts: Sequence[PromptLike], dimensions: int | None) -> list[Array]:
+        self._check_open()
         limit = self.model.engine.limits.max_choices
         return await token_vectors(self.handler, texts, dimensions, at_a_time=limit)
+
+    def _check_open(self) -> None:
+        if not self._closer.alive:
+            raise EngineStopped("the model was closed: load it again")
 
     def _size(self, dimensions: int | None) -> int:
         return self.model.engine.limits.embedding_size if dimensions is None else dimensions
@@ -81,7 +89,10 @@ class _Model:
         return self._extractor
 
 
-def _close(model: LoadedModel, thread: LoopThread, threads: ThreadPoolExecutor) -> None:
+def _close(
+    model: LoadedModel, handler: LocalHandler, thread: LoopThread, threads: ThreadPoolExecutor
+) -> None:
+    handler.close()
     model.close()
     thread.close()
     threads.shutdown(wait=False)
@@ -113,7 +124,7 @@ class LLM(_Model):
 
     def generate(self, prompt: PromptLike, **sampling: Any) -> Completion:
         """Continue a text (or token ids). Raises a typed HeadraceError where the request cannot be run."""
-        return _last(self.stream(prompt, **sampling))
+        return last_of(self.stream(prompt, **sampling))
 
     def generate_batch(self, prompts: Sequence[PromptLike], **sampling: Any) -> list[Completion]:
         """Continue any number of prompts concurrently; answers come in the order of the prompts.
@@ -121,16 +132,16 @@ class LLM(_Model):
         If one fails its error is raised and the others are cancelled.
         """
         requests = [completion_request(prompt, sampling) for prompt in prompts]
-        most = self.model.engine.limits.max_choices // int(sampling.get("n") or 1)
+        most = at_a_time(requests, self.model)
         running: deque[BlockingStream[CompletionChunk]] = deque()
         done: list[Completion] = []
         try:
             for request in requests:
-                if len(running) >= max(most, 1):
-                    done.append(_last(running.popleft()))
+                if len(running) >= most:
+                    done.append(last_of(running.popleft()))
                 running.append(self._stream(request))
             while running:
-                done.append(_last(running.popleft()))
+                done.append(last_of(running.popleft()))
         finally:
             for stream in running:
                 stream.close()
@@ -149,7 +160,7 @@ class LLM(_Model):
         model that reasons, `thinking_token_budget` and `min_thinking_tokens` bound the reasoning: where it
         would end too early, `thinking_continuation` ("Wait") takes the place of its end.
         """
-        return _last(self.stream_chat(messages, **sampling))
+        return last_of(self.stream_chat(messages, **sampling))
 
     def stream_chat(self, messages: Messages, **sampling: Any) -> Iterator[CompletionChunk]:
         """Like chat, chunk by chunk."""
@@ -186,8 +197,13 @@ class LLM(_Model):
         return extractor.read(several, marked, labels, vectors, threshold)
 
     def _stream(self, request: GenerationRequest) -> BlockingStream[CompletionChunk]:
-        opened = open_stream(self.handler, request, new_call())
-        return BlockingStream(self._thread, opened, lambda stream: ChunkReader(stream.prepared), self)
+        handler = self.handler
+        return BlockingStream(
+            self._thread,
+            lambda: open_stream(handler, request, new_call()),
+            lambda stream: ChunkReader(stream.prepared),
+            self,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -201,7 +217,7 @@ class LLM(_Model):
 class AsyncLLM(_Model):
     """`LLM` for asyncio: the same methods as coroutines, and streams as asynchronous iterators.
 
-    Loading blocks. Use one object from one event loop.
+    Loading blocks. Use one object from one event loop at a time.
 
         async with AsyncLLM() as llm:
             async for chunk in llm.stream("Once upon a time", max_tokens=40):
@@ -210,12 +226,22 @@ class AsyncLLM(_Model):
 
     async def generate(self, prompt: PromptLike, **sampling: Any) -> Completion:
         """See `LLM.generate`."""
-        return await _alast(self.stream(prompt, **sampling))
+        return await last_async(self.stream(prompt, **sampling))
 
     async def generate_batch(self, prompts: Sequence[PromptLike], **sampling: Any) -> list[Completion]:
         """See `LLM.generate_batch`."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.generate(prompt, **sampling)) for prompt in prompts]
+        requests = [completion_request(prompt, sampling) for prompt in prompts]
+        places = asyncio.Semaphore(at_a_time(requests, self.model))
+
+        async def generate(request: GenerationRequest) -> Completion:
+            async with places:
+                return await last_async(self._stream(request))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(generate(request)) for request in requests]
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
         return [task.result() for task in tasks]
 
     def stream(self, prompt: PromptLike, **sampling: Any) -> AsyncIterator[CompletionChunk]:
@@ -224,7 +250,7 @@ class AsyncLLM(_Model):
 
     async def chat(self, messages: Messages, **sampling: Any) -> Completion:
         """See `LLM.chat`."""
-        return await _alast(self.stream_chat(messages, **sampling))
+        return await last_async(self.stream_chat(messages, **sampling))
 
     def stream_chat(self, messages: Messages, **sampling: Any) -> AsyncIterator[CompletionChunk]:
         """See `LLM.stream_chat`."""
@@ -249,6 +275,7 @@ class AsyncLLM(_Model):
         return extractor.read(several, marked, labels, vectors, threshold)
 
     async def _stream(self, request: GenerationRequest) -> AsyncIterator[CompletionChunk]:
+        self._check_open()
         stream: OpenStream = await open_stream(self.handler, request, new_call())
         reader = ChunkReader(stream.prepared)
         async with aclosing(stream):
@@ -268,19 +295,3 @@ class AsyncLLM(_Model):
 
 def _several(texts: str | Sequence[PromptLike]) -> list[PromptLike]:
     return [texts] if isinstance(texts, str) else list(texts)
-
-
-def _last(chunks: Iterator[CompletionChunk]) -> Completion:
-    completion = None
-    for chunk in chunks:
-        completion = chunk.completion
-    assert completion is not None  # a stream ends with a completion or raises
-    return completion
-
-
-async def _alast(chunks: AsyncIterator[CompletionChunk]) -> Completion:
-    completion = None
-    async for chunk in chunks:
-        completion = chunk.completion
-    assert completion is not None
-    return completion

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -118,3 +118,21 @@ def _choice(result: ChoiceResult, score: float | None) -> Choice:
         output.calls,
         ended.score if score is None else score,
     )
+
+
+def last_of(chunks: Iterator[CompletionChunk]) -> Completion:
+    """What a stream ends with."""
+    completion = None
+    for chunk in chunks:
+        completion = chunk.completion
+    assert completion is not None  # a stream ends with a completion or raises
+    return completion
+
+
+async def last_async(chunks: AsyncIterator[CompletionChunk]) -> Completion:
+    """What a stream ends with."""
+    completion = None
+    async for chunk in chunks:
+        completion = chunk.completion
+    assert completion is not None
+    return completion

@@ -25,7 +25,8 @@ class EventBridge:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
+        self._is_closed = False
         self._thread = threading.get_ident()
         self._changed = threading.Condition()
         self._pending: dict[Deliver, list[list[EngineEvent]]] = {}
@@ -42,14 +43,20 @@ class EventBridge:
             if not first:
                 return  # a wake-up is already on its way
             try:
-                self._loop.call_soon_threadsafe(self._flush)
+                self.loop.call_soon_threadsafe(self._flush)
             except RuntimeError:  # the loop has closed: nobody is left to read
                 self._pending.clear()
 
         return post
 
+    def close(self) -> None:
+        """Hold no sink back any more: the loop may be waiting for the engine to stop."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
     def _runs_elsewhere(self) -> bool:
-        return threading.get_ident() != self._thread and self._loop.is_running()
+        return not self._is_closed and threading.get_ident() != self._thread and self.loop.is_running()
 
     def _flush(self) -> None:
         with self._changed:

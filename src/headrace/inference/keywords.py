@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from headrace.chat.messages import messages_from_openai
 from headrace.chat.tools import tool_use_from_openai
@@ -17,12 +17,16 @@ from headrace.inference.requests import (
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
+    GenerationRequest,
     Prompt,
     ReasoningSettings,
     ScalingSettings,
 )
-from headrace.sampling.params import SamplingParams
+from headrace.sampling.params import SamplingParams, with_defaults
 from headrace.storage.keys import KeyLimits
+
+if TYPE_CHECKING:
+    from headrace.engine.client import LoadedModel
 
 PromptLike = str | Sequence[int]
 Messages = Sequence[Mapping[str, object]]
@@ -87,6 +91,12 @@ def embedding_request(inputs: Sequence[PromptLike], dimensions: int | None) -> E
     """Texts or token ids whose vectors are wanted."""
     texts = tuple(as_prompt(one) for one in inputs)
     return EmbeddingRequest(id=new_id(), inputs=texts, dimensions=dimensions)
+
+
+def at_a_time(requests: Sequence[GenerationRequest], model: LoadedModel) -> int:
+    """How many of these requests, alike but for their prompts, may be in progress."""
+    choices = with_defaults(model.defaults, requests[0].sampling).n if requests else 1
+    return max(1, model.engine.limits.max_choices // choices)
 
 
 def new_call() -> CallContext:

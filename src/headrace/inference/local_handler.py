@@ -35,7 +35,7 @@ QUICK_CHARACTERS = 4 * 1024
 class LocalHandler:
     """Chat template, tokenizer, engine client and output parser of the models of one process.
 
-    Lives on one event loop. `runs` are the requests that have not ended.
+    Lives on one event loop at a time. `runs` are the requests that have not ended.
     """
 
     def __init__(
@@ -48,6 +48,11 @@ class LocalHandler:
         self.runs: set[EngineRun] = set()
         self.queued_tokens = 0
         """Tokens of prompts that have not produced anything yet."""
+
+    def close(self) -> None:
+        """The engine is about to stop: nothing may keep it from that. From any thread."""
+        if self._bridge is not None:
+            self._bridge.close()
 
     async def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
         """See `Handler.handle`."""
@@ -117,8 +122,9 @@ class LocalHandler:
             )
 
     def _event_bridge(self) -> EventBridge:
-        if self._bridge is None:
-            self._bridge = EventBridge(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        if self._bridge is None or self._bridge.loop is not loop:
+            self._bridge = EventBridge(loop)
         return self._bridge
 
     def _in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import queue
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from headrace.errors import EngineStopped
 from headrace.inference.events import InferenceEvent
 from headrace.inference.handler import OpenStream
 
@@ -15,44 +18,71 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """An event loop that runs until it is closed. The thread starts with the first use."""
+    """An event loop that runs until it is closed, for good. The thread starts with the first use."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may close another one, or this one, within it
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop, running."""
-        with self._lock:
-            if self._loop is None:
-                self._loop = loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=loop.run_forever, name="headrace-llm", daemon=True)
-                self._thread.start()
-            return self._loop
+        self._is_closed = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine and wait for its result, from another thread."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        """Run a coroutine and wait for its result, from another thread. EngineStopped once this is closed.
+
+        What interrupts the wait, such as Ctrl-C, cancels the coroutine.
+        """
+        with self._lock:  # what is begun here is among the tasks that `close` cancels
+            if self._is_closed:
+                work.close()
+                raise _closed()
+            future = asyncio.run_coroutine_threadsafe(work, self._running_loop())
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise _closed() from None
+        except BaseException:
+            future.cancel()
+            raise
 
     def close(self) -> None:
-        """Cancel what runs on the loop, stop it and wait for its thread."""
+        """Cancel what runs on the loop, stop it and wait for its thread, unless this is that thread."""
         with self._lock:
-            loop, thread = self._loop, self._thread
-        if loop is not None and thread is not None and not loop.is_closed():
-            asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
+            loop, thread, closed = self._loop, self._thread, self._is_closed
+            self._is_closed = True
+        if loop is None or thread is None or closed:
+            return
+        asyncio.run_coroutine_threadsafe(_stop(), loop)
+        if thread is not threading.current_thread():  # where the garbage collector may call this
             thread.join()
-            loop.close()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=_run_loop, args=(self._loop,), name="headrace-llm", daemon=True
+            )
+            self._thread.start()
+        return self._loop
 
 
-async def _cancel_others() -> None:
-    """Cancel all other tasks of this loop and wait for them."""
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+async def _stop() -> None:
+    """Cancel all other tasks of this loop, wait for them and stop the loop."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+    loop = asyncio.get_running_loop()
+    await loop.shutdown_asyncgens()
+    loop.stop()
+
+
+def _closed() -> EngineStopped:
+    return EngineStopped("the model was closed before this request had ended: load it again")
 
 
 class StreamReader(Protocol[T]):
@@ -76,7 +106,7 @@ class BlockingStream(Generic[T]):
     def __init__(
         self,
         thread: LoopThread,
-        opened: Coroutine[Any, Any, OpenStream],
+        start: Callable[[], Coroutine[Any, Any, OpenStream]],
         new_reader: Callable[[OpenStream], StreamReader[T]],
         owner: object = None,
     ) -> None:
@@ -84,7 +114,7 @@ class BlockingStream(Generic[T]):
         self._arrived: queue.SimpleQueue[list[T] | BaseException | None] = queue.SimpleQueue()
         self._items: list[T] = []
         self._task: asyncio.Task[None] | None = None
-        self._task = thread.run(_started(opened, new_reader, self._arrived))
+        self._task = thread.run(_started(start, new_reader, self._arrived))
 
     def __iter__(self) -> Self:
         return self
@@ -94,6 +124,8 @@ class BlockingStream(Generic[T]):
             if self._task is None:
                 raise StopIteration
             arrived = self._arrived.get()
+            if self._task is None:  # closed meanwhile, by another thread
+                raise StopIteration
             if arrived is None or isinstance(arrived, BaseException):
                 self._task = None
                 if arrived is not None:
@@ -106,20 +138,24 @@ class BlockingStream(Generic[T]):
         """Cancel what has not ended; no further item comes."""
         self._items = []
         task, self._task = self._task, None
-        if task is not None and not task.get_loop().is_closed():
-            task.get_loop().call_soon_threadsafe(task.cancel)
+        if task is not None:
+            with suppress(RuntimeError):  # the loop has closed: the request has ended with it
+                task.get_loop().call_soon_threadsafe(task.cancel)
 
     def __del__(self) -> None:
         self.close()
 
 
 async def _started(
-    opened: Coroutine[Any, Any, OpenStream],
+    start: Callable[[], Coroutine[Any, Any, OpenStream]],
     new_reader: Callable[[OpenStream], StreamReader[T]],
     arrived: queue.SimpleQueue[list[T] | BaseException | None],
 ) -> asyncio.Task[None]:
-    stream = await opened
-    return asyncio.create_task(_pump(stream, new_reader(stream), arrived))
+    stream = await start()
+    task = asyncio.create_task(_pump(stream, new_reader(stream), arrived))
+    # Here, as a task that is cancelled before it begins runs nothing of its own.
+    task.add_done_callback(lambda task: arrived.put(_closed()) if task.cancelled() else None)
+    return task
 
 
 async def _pump(
