@@ -21,7 +21,7 @@ class LoopThread:
     """An event loop that runs until it is closed, for good. The thread starts with the first use."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # the garbage collector may close another one, or this one, within it
+        self._lock = threading.RLock()  # the garbage collector may call `close` within it
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -113,6 +113,7 @@ class BlockingStream(Generic[T]):
         self._owner = owner
         self._arrived: queue.SimpleQueue[list[T] | BaseException | None] = queue.SimpleQueue()
         self._items: list[T] = []
+        self._is_closed = False
         self._task: asyncio.Task[None] | None = None
         self._task = thread.run(_started(start, new_reader, self._arrived))
 
@@ -124,7 +125,7 @@ class BlockingStream(Generic[T]):
             if self._task is None:
                 raise StopIteration
             arrived = self._arrived.get()
-            if self._task is None:  # closed meanwhile, by another thread
+            if self._is_closed:  # meanwhile, by another thread
                 raise StopIteration
             if arrived is None or isinstance(arrived, BaseException):
                 self._task = None
@@ -136,7 +137,7 @@ class BlockingStream(Generic[T]):
 
     def close(self) -> None:
         """Cancel what has not ended; no further item comes."""
-        self._items = []
+        self._items, self._is_closed = [], True
         task, self._task = self._task, None
         if task is not None:
             with suppress(RuntimeError):  # the loop has closed: the request has ended with it
