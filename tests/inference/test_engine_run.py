@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from fake import FakeModel
+from fake import FakeEngine, FakeModel
 from in_process import running_server
 
 from headrace.engine.request import Delta, EngineRequest, RequestHandle
-from headrace.inference import engine_run
+from headrace.errors import Overloaded
+from headrace.inference import engine_run, local_handler
 from headrace.inference.engine_run import EngineRun, SlowReader
 from headrace.inference.event_bridge import EventBridge
+from headrace.inference.handler import open_stream
 from headrace.inference.keywords import new_call
+from headrace.inference.local_handler import LocalHandler
+from headrace.inference.model_source import OneModel
+from headrace.inference.requests import CompletionRequest
 from headrace.sampling.params import SamplingParams
 from headrace.telemetry.request_metrics import ModelMetrics
 
@@ -57,3 +65,39 @@ def test_an_engine_that_cannot_be_paused_fails_a_slow_reader(monkeypatch: pytest
             await run.next()
 
     asyncio.run(scene())
+
+
+def test_a_refusal_after_the_request_was_cancelled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first of two prompts is submitted in a thread when the caller leaves, the second one is refused."""
+    monkeypatch.setattr(local_handler, "QUICK_TOKENS", 1)
+    engine, may_submit = FakeEngine(pause_s=0.001), threading.Event()
+    submit, prompts = engine.submit, iter("ab")
+
+    def slow(request: EngineRequest, sink: Any) -> RequestHandle:
+        may_submit.wait(5)
+        if next(prompts) == "b":
+            raise Overloaded("the queue is full")
+        return submit(request, sink)
+
+    engine.submit = slow  # type: ignore[method-assign]
+
+    async def scene() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            handler, call = LocalHandler(OneModel(cast("Any", FakeModel(engine=engine))), threads), new_call()
+            request = CompletionRequest(id="r", prompts=("a" * 50, "b" * 50), sampling={"max_tokens": 500})
+            opening = asyncio.create_task(open_stream(handler, request, call))
+            await asyncio.sleep(0.05)
+            opening.cancel()
+            await asyncio.wait([opening])
+            may_submit.set()
+            async with asyncio.timeout(5):
+                while handler.runs:
+                    await asyncio.sleep(0.01)
+            assert opening.cancelled() and handler.queued_tokens == 0 and len(call.usages) == 1
+
+    asyncio.run(scene())
+    gc.collect()
+    assert not caplog.records
+    engine.close()

@@ -111,7 +111,10 @@ class LocalHandler:
         if quick and not any(one.constraint for one in prepared.requests):
             run.submit(prepared.requests)
         else:  # shielded: what has begun must end, so that every request that was taken is accounted for
-            await asyncio.shield(self._in_thread(lambda: run.submit(prepared.requests)))
+            submitting = self._in_thread(lambda: run.submit(prepared.requests))
+            # Where this is cancelled meanwhile, no other code looks at a refusal, and asyncio would log it.
+            submitting.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.shield(submitting)
 
     def _check_kind(self, request: InferenceRequest, model: LoadedModel) -> None:
         if isinstance(request, EmbeddingRequest) and not model.engine.limits.embedding_size:
