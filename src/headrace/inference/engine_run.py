@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 PAUSE_BYTES = 64 * 1024
 LIMIT_BYTES = 128 * 1024
-PATIENCE_S = 1.0
+PATIENCE_TURNS = 32
 """An engine is paused when PAUSE_BYTES wait for a consumer that is busy. Where it cannot be (beam search) the
-request fails when more comes after LIMIT_BYTES, of which the consumer has taken none for PATIENCE_S: the
-log probabilities of a prompt, or one step of many choices, may be larger than both. Sizes are estimates of
-what a surface writes for an event."""
+request fails when more comes after LIMIT_BYTES, of which the consumer has taken none for PATIENCE_TURNS of
+the event loop: the log probabilities of a prompt, or one step of many choices, may be larger than both. Sizes
+are estimates of what a surface writes for an event."""
 _EVENT_BYTES = 200
 _LOGPROB_BYTES = 100
 
@@ -64,7 +64,7 @@ class EngineRun:
         self._meters: list[RequestMetrics] = []
         self._waiting: list[Indexed] = []
         self._waiting_bytes = 0
-        self._unread_s = 0.0  # when what waits began to wait
+        self._turns = 0  # of the event loop, since more than LIMIT_BYTES wait
         self._wake: asyncio.Future[None] | None = None
         self._open = requests
         self._paused = self._cancelled = self._is_awaited = False
@@ -140,7 +140,7 @@ class EngineRun:
         last = events[-1]
         if not self._cancelled:
             if not self._is_awaited:
-                self._bound(sum(map(_size, events)), now_s)
+                self._bound(sum(map(_size, events)))
             self._waiting.append((index, events))
         if isinstance(last, RequestFailed):
             self.fail(last.error)
@@ -150,15 +150,21 @@ class EngineRun:
             self._ended(1)
         self._notify()
 
-    def _bound(self, more_bytes: int, now_s: float) -> None:
+    def _bound(self, more_bytes: int) -> None:
         """Keep what waits for a consumer that is busy within bounds."""
-        if self._waiting_bytes == 0:
-            self._unread_s = now_s
-        if self._waiting_bytes > LIMIT_BYTES and now_s - self._unread_s > PATIENCE_S:
+        before, self._waiting_bytes = self._waiting_bytes, self._waiting_bytes + more_bytes
+        if before > LIMIT_BYTES and self._turns >= PATIENCE_TURNS:
             self.fail(SlowReader(f"{self._waiting_bytes:,} bytes wait for the reader: read faster"))
-        self._waiting_bytes += more_bytes
+        if before <= LIMIT_BYTES < self._waiting_bytes:
+            self._turns = 0
+            self._loop.call_soon(self._turn)
         if self._waiting_bytes > PAUSE_BYTES and not self._paused:
             self._pause(True)
+
+    def _turn(self) -> None:
+        self._turns += 1
+        if self._turns < PATIENCE_TURNS and self._waiting_bytes > LIMIT_BYTES:
+            self._loop.call_soon(self._turn)
 
     def _pause(self, paused: bool) -> None:
         self._paused = paused
