@@ -153,7 +153,6 @@ def test_a_reader_that_is_behind_holds_its_request(serve) -> None:
 def test_what_waits_for_a_reader_is_bounded(serve, monkeypatch) -> None:
     """Also where the engine does not hold the request."""
     monkeypatch.setattr(headrace.inference.engine_run, "PAUSE_BYTES", 2**30)
-    monkeypatch.setattr(headrace.inference.engine_run, "PATIENCE_S", 0.0)
     server = serve(FakeModel(engine=FakeEngine("x" * 20_000)))
     with stalled_reader(server):
         assert server.model.engine.cancelled_event.wait(20)
