@@ -183,4 +183,4 @@ def _size(event: EngineEvent) -> int:
         return _EVENT_BYTES + len(event.text) + _LOGPROB_BYTES * logprobs
     if isinstance(event, PromptLogprobs):
         return _LOGPROB_BYTES * sum(1 + len(entry.top) for entry in event.logprobs)
-    return _EVENT_BYTES
+    return 0  # one for each choice, prompt or input: the request itself bounds them
