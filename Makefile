@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.inl')
 
-.PHONY: run test lint docs nightly soak wheel bench bench-peers models setup oracles test-native test-frameworks clean
+.PHONY: run test lint docs nightly soak wheel bench bench-peers suites models setup oracles test-native test-frameworks clean
 
 # What the models inside the package can do: a command, a statement, a story.
 TASK := extract a gzipped tar archive
@@ -88,6 +88,11 @@ PAIRS ?= 5
 bench-peers: $(VENV)/.installed
 	$(if $(PEERS),,$(error PEERS is not given: name a folder for the other engines, PEERS=FOLDER))
 	@$(BIN)/python bench/peers/compare.py $(PEERS) --harness $(HARNESS) --models $(MODELS) --pairs $(PAIRS) $(MORE)
+
+# Public test suites (llama.cpp's server, the SDKs of OpenAI and Anthropic, JSON-Schema-Test-Suite): counts and misses in
+# bench/results/suites.md. ONLY=openai,llama.cpp runs some of them.
+suites: $(VENV)/.test
+	$(BIN)/python scripts/suites/run.py $(if $(ONLY),--only $(ONLY))
 
 # The recipes of the shipped chat models, end to end: many hours on a CPU, and they go on where they were stopped.
 DATA ?= ../shared/data

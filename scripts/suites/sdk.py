@@ -1,0 +1,70 @@
+"""The test suites of OpenAI's and Anthropic's Python SDKs, against a running server.
+
+Their cases were written for a mock server that answers any id and any value of the API description. Cases that
+name objects which only such a mock has (a file `file_id`, a stored batch) are not portable.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from outcome import Outcome, read_junit
+from served import serving
+from sources import Workplace
+
+OPENAI = (
+    "test_completions.py",
+    "chat/test_completions.py",
+    "test_embeddings.py",
+    "test_models.py",
+    "test_files.py",
+    "test_batches.py",
+    "test_responses.py",
+    "responses/test_input_items.py",
+    "responses/test_input_tokens.py",
+    "test_moderations.py",
+)
+ANTHROPIC = ("test_messages.py", "test_models.py", "messages/test_batches.py")
+PLACEHOLDERS = {
+    r"(?i)not.?found.*(file_id|batch_id|response_id|completion_id|message_batch_id|file-abc|resp_677)": (
+        "names an object that only the suite's mock server has"
+    ),
+}
+
+
+def openai_suite(workplace: Workplace) -> Outcome:
+    """Cases of the resources of OpenAI's API that Headrace has."""
+    return _run(workplace, "openai", OPENAI, {"TEST_API_BASE_URL": "{address}/v1"})
+
+
+def anthropic_suite(workplace: Workplace) -> Outcome:
+    """Cases of the resources of Anthropic's API that Headrace has."""
+    return _run(workplace, "anthropic", ANTHROPIC, {"TEST_API_BASE_URL": "{address}"})
+
+
+def _run(workplace: Workplace, package: str, files: Sequence[str], variables: Mapping[str, str]) -> Outcome:
+    source, version = workplace.source(package)
+    tests = source / "tests"
+    paths = [tests / "api_resources" / name for name in files]
+    there = [path for path in paths if path.exists()]
+    embedding, chat = _models_of(there)
+    with serving(workplace.folder / f"{package}-server", {"mini": chat, "embed": embedding}) as address:
+        environment = {name: value.format(address=address) for name, value in variables.items()}
+        report = workplace.pytest(
+            source,
+            "-o", "addopts=", "-W", "ignore", *(str(path.relative_to(source)) for path in there),
+            environment={**os.environ, **environment},
+            timeout_s=1200,
+        )  # fmt: skip
+    about = f"api_resources/: {', '.join(name.removesuffix('.py') for name in files)}"
+    return Outcome(f"{package} SDK", version, about, read_junit(report, PLACEHOLDERS))
+
+
+def _models_of(paths: Sequence[Path]) -> tuple[set[str], set[str]]:
+    """Names of models in the suite's calls: those of embeddings, and all others."""
+    found = {name for path in paths for name in re.findall(r'model="([^"]+)"', path.read_text())}
+    embedding = {name for name in found if "embedding" in name}
+    return embedding, {name for name in found - embedding if re.fullmatch(r"[\w.:-]+", name)}
