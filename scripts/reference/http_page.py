@@ -61,7 +61,7 @@ def openapi() -> Json:
         raise AssertionError("the document needs no model")
 
     manager = ModelManager([spec_of("mini", settings)], never, Policy(memory_bytes=0))
-    return create_app(manager, settings).openapi()
+    return create_app(manager, settings).state.document.content
 
 
 def _statuses(document: Json) -> str:

@@ -6,21 +6,18 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
 from headrace.api.http.call_context import call_of
+from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import NotFound, json_response
 from headrace.api.http.multipart import FormField, parse_form
-from headrace.api.http.openapi import replies
 from headrace.api.http.request_body import read_body
 from headrace.api.openai.schema import FileDeleted, FileList, FileObject
 from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest
 from headrace.storage.files import PART_BYTES, Files, StoredFile
-
-router = APIRouter()
 
 PURPOSES = ("batch", "user_data")
 MAX_FILENAME = 255
@@ -28,7 +25,7 @@ MAX_STORED_BYTES = 4 * 2**30  # of all files of one key
 EXPIRES_AFTER_S = (3600, 30 * 86_400)
 MAX_PAGE = 10_000
 
-UPLOAD: Mapping[str, Any] = {
+UPLOAD: dict[str, Any] = {
     "type": "object",
     "properties": {
         "file": {"type": "string", "format": "binary", "description": "At most 32 MiB with the whole form."},
@@ -64,14 +61,12 @@ def query_number(http: HttpRequest, name: str, default: int, most: int) -> int:
     return int(text)
 
 
-def query_schema(**properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Optional query parameters' entry in the OpenAPI document."""
-    return {
-        "parameters": [
-            {"name": name, "in": "query", "required": False, "schema": schema}
-            for name, schema in properties.items()
-        ]
-    }
+def query_schema(**properties: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Optional query parameters in the OpenAPI document."""
+    return tuple(
+        {"name": name, "in": "query", "required": False, "schema": schema}
+        for name, schema in properties.items()
+    )
 
 
 def file_not_found(file_id: str, param: str | None = None) -> NotFound:
@@ -81,11 +76,7 @@ def file_not_found(file_id: str, param: str | None = None) -> NotFound:
     )
 
 
-@router.post(
-    "/v1/files",
-    openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": UPLOAD}}}},
-    responses=replies(FileObject),
-)
+@Endpoint("POST", "/v1/files", form=UPLOAD, reply=FileObject)
 async def upload_file(http: HttpRequest) -> Response:
     """Keep a file, for a batch for instance."""
     service, owner = get_service(http), call_of(http).account.owner
@@ -159,15 +150,16 @@ def _text(form: dict[str, FormField], name: str) -> str | None:
     return None if field is None else field.content.decode("utf-8", "replace")
 
 
-@router.get(
+@Endpoint(
+    "GET",
     "/v1/files",
-    openapi_extra=query_schema(
+    reply=FileList,
+    query=query_schema(
         after={"type": "string"},
         limit={"type": "integer", "minimum": 1, "maximum": MAX_PAGE},
         order={"type": "string", "enum": ["asc", "desc"]},
         purpose={"type": "string"},
     ),
-    responses=replies(FileList),
 )
 async def list_files(http: HttpRequest) -> Response:
     """The caller's files, newest first unless `order` says otherwise."""
@@ -204,20 +196,16 @@ async def _find(http: HttpRequest, file_id: str) -> StoredFile:
     return file
 
 
-@router.get("/v1/files/{file_id}", responses=replies(FileObject))
+@Endpoint("GET", "/v1/files/{file_id}", reply=FileObject)
 async def get_file(http: HttpRequest, file_id: str) -> Response:
     """One of the caller's files."""
     return json_response(file_object(await _find(http, file_id)))
 
 
-@router.get(
+@Endpoint(
+    "GET",
     "/v1/files/{file_id}/content",
-    responses={
-        200: {
-            "description": "The content",
-            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-        }
-    },
+    content=(Content("application/octet-stream", {"type": "string", "format": "binary"}),),
 )
 async def get_file_content(http: HttpRequest, file_id: str) -> Response:
     """What is in one of the caller's files."""
@@ -235,7 +223,7 @@ async def _content(service: Service, file: StoredFile) -> AsyncGenerator[bytes]:
         yield part
 
 
-@router.delete("/v1/files/{file_id}", responses=replies(FileDeleted))
+@Endpoint("DELETE", "/v1/files/{file_id}", reply=FileDeleted)
 async def delete_file(http: HttpRequest, file_id: str) -> Response:
     """Remove one of the caller's files. A batch made from it goes on: it has its lines already."""
     service, owner = get_service(http), call_of(http).account.owner

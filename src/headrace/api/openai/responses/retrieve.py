@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.http.call_context import call_of
+from headrace.api.http.endpoint import Endpoint, Json
 from headrace.api.http.errors import json_response
-from headrace.api.http.openapi import SCHEMA_OF, Json, replies
-from headrace.api.http.sse import MEDIA_TYPE
+from headrace.api.http.sse import MEDIA_TYPE, chunks
 from headrace.api.openai.responses.body import INCLUDABLE
 from headrace.api.openai.responses.replay_stream import ReplayStream
 from headrace.api.openai.responses.response_manager import InProgressResponse, get_response_manager
@@ -25,12 +24,8 @@ from headrace.api.openai.responses.schema import (
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
 
-router = APIRouter()
 MAX_PAGE = 100
-_NO_SUCH: Json = {
-    "description": "No such response is kept for this key",
-    "content": {"application/json": {"schema": {"$ref": SCHEMA_OF.format(name="ErrorBody")}}},
-}
+_NO_SUCH = {404: "No such response is kept for this key"}
 
 
 def _parameter(name: str, schema: Json, description: str) -> Json:
@@ -60,10 +55,13 @@ _PAGE = [
 ]
 
 
-@router.get(
+@Endpoint(
+    "GET",
     "/v1/responses/{response_id}",
-    openapi_extra={"parameters": _READ},
-    responses=replies(ResponseObject, ResponseEvent) | {404: _NO_SUCH},
+    reply=ResponseObject,
+    content=chunks(ResponseEvent),
+    query=_READ,
+    errors=_NO_SUCH,
 )
 async def get_response(http: HttpRequest, response_id: str) -> Response:
     """A kept response as it is now, or the stream of one that was made in the background."""
@@ -87,24 +85,26 @@ async def get_response(http: HttpRequest, response_id: str) -> Response:
     return Response(b"".join(events), media_type=MEDIA_TYPE)
 
 
-@router.delete("/v1/responses/{response_id}", responses=replies(DeletedResponse) | {404: _NO_SUCH})
+@Endpoint("DELETE", "/v1/responses/{response_id}", reply=DeletedResponse, errors=_NO_SUCH)
 async def delete_response(http: HttpRequest, response_id: str) -> Response:
     """Forget a response. What continues it cannot be continued any more."""
     await get_response_manager(http).delete(await _owner(http), response_id)
     return json_response(DeletedResponse(response_id))
 
 
-@router.post("/v1/responses/{response_id}/cancel", responses=replies(ResponseObject) | {404: _NO_SUCH})
+@Endpoint("POST", "/v1/responses/{response_id}/cancel", reply=ResponseObject, errors=_NO_SUCH)
 async def cancel_response(http: HttpRequest, response_id: str) -> Response:
     """Stop a response that is made in the background; one that has ended stays as it is."""
     manager = get_response_manager(http)
     return json_response(await manager.shown(await manager.cancel(await _owner(http), response_id)))
 
 
-@router.get(
+@Endpoint(
+    "GET",
     "/v1/responses/{response_id}/input_items",
-    openapi_extra={"parameters": _PAGE},
-    responses=replies(ResponseItemList) | {404: _NO_SUCH},
+    reply=ResponseItemList,
+    query=_PAGE,
+    errors=_NO_SUCH,
 )
 async def list_input_items(http: HttpRequest, response_id: str) -> Response:
     """The items of the request that made a response, without those of responses that it continues."""
