@@ -249,7 +249,7 @@ def item(**fields: Any) -> dict[str, Any]:
         ({"prompt": {"id": "p"}}, "prompt", "not supported"),
         ({"context_management": [{"type": "compaction"}]}, "context_management", "not supported"),
         ({"moderation": {"model": "m"}}, "moderation", "not supported"),
-        ({"truncation": "auto"}, "truncation", "no input is ever cut"),
+        ({"truncation": "auto"}, "truncation", "not supported"),
         ({"background": True, "store": False}, "background", "store"),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options", "stream: true"),
         ({"include": ["x"]}, "include", "include"),

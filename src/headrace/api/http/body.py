@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 from starlette.requests import Request as HttpRequest
 
-from headrace.api.http.body_errors import refusal_of
+from headrace.api.http.body_errors import make_integer, refusal_of
 from headrace.api.http.call_context import call_of
 from headrace.api.http.request_body import read_body
 from headrace.api.service import get_service
@@ -20,6 +20,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
 
 LARGE_BODY_BYTES = 256 * 1024
+MAX_WHOLE_FLOATS = 64  # which are integers to JSON Schema, each of which costs a pass over the body
 
 Json = dict[str, Any]
 Values = tuple[object, ...]
@@ -92,12 +93,16 @@ def checked(kind: type[Body], content: object) -> tuple[Body, list[ParameterWarn
 
 def converted(kind: type[Part], content: object, *, place: str = "") -> Part:
     """A struct from decoded JSON; InvalidRequest names the first bad field, within the field `place`."""
-    try:
-        return msgspec.convert(content, kind)
-    except msgspec.ValidationError as error:
-        raise refusal_of(error, kind, content, place) from None
-    except RecursionError:
-        raise InvalidRequest("the body is nested too deeply", code="invalid_json") from None
+    for _ in range(MAX_WHOLE_FLOATS):
+        try:
+            return msgspec.convert(content, kind)
+        except msgspec.ValidationError as error:
+            if not make_integer(error, content):
+                raise refusal_of(error, kind, content, place) from None
+    raise InvalidRequest(
+        f"more than {MAX_WHOLE_FLOATS} integers are written with a fraction: write 1 for 1.0",
+        code="invalid_type",
+    )
 
 
 def _split(kind: type[RequestBody], content: Json) -> tuple[Json, list[ParameterWarning]]:

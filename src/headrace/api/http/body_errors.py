@@ -34,19 +34,14 @@ def refusal_of(
     error: msgspec.ValidationError, kind: type[Struct], content: object, place: str = ""
 ) -> InvalidRequest:
     """The refusal of `content`, which is no `kind`; its param is the first step of the place, or `place`."""
-    found = _PLACE.fullmatch(str(error))
-    assert found is not None
-    text, of_key, rest = found[1], found[2], found[3] or ""
-    path: list[str | int] = [
-        int(index) if index.isdecimal() else name or index for name, index in _STEP.findall(rest)
-    ]
+    text, of_key, path = _parts(error)
     if missing := _MISSING.fullmatch(text):
         path.append(missing[1])
-        choices = _choices(kind, path)
+        choices = _choices(kind, path, content)
         problem = "missing, it is required" if not choices else f"missing, it must be {_one_of(choices)}"
         code = "missing_required_parameter"
     elif unknown := _UNKNOWN.fullmatch(text):
-        known = _fields(kind, path)
+        known = _fields(kind, path, content)
         path.append(unknown[1][:80])
         problem, code = (
             f"unknown field{nearest(unknown[1][:80], known) if known else ''}",
@@ -54,10 +49,32 @@ def refusal_of(
         )
     else:
         value = _NOTHING if of_key else _value(content, path)
-        problem, code = _wrong(text, value, _choices(kind, path), "its keys " if of_key else "")
-    steps = [*([place] if place else []), *map(str, path)]
+        problem, code = _wrong(text, value, _choices(kind, path, content), "its keys " if of_key else "")
+    steps = [*([place] if place else []), *("*" if step == "..." else str(step) for step in path)]
     return InvalidRequest(
         f"{'.'.join(steps) or 'the body'}: {problem}", param=steps[0] if steps else None, code=code
+    )
+
+
+def make_integer(error: msgspec.ValidationError, content: object) -> bool:
+    """Write 1 for 1.0 where that is what was wrong with `content`: to JSON Schema both are integers."""
+    text, _, path = _parts(error)
+    value = _value(content, path)
+    if not path or "int" not in text or not isinstance(value, float) or not value.is_integer():
+        return False
+    cast("Any", _value(content, path[:-1]))[path[-1]] = int(value)
+    return True
+
+
+def _parts(error: msgspec.ValidationError) -> tuple[str, bool, list[str | int]]:
+    """What is wrong, whether with a key, and where."""
+    found = _PLACE.fullmatch(str(error))
+    assert found is not None
+    steps = _STEP.findall(found[3] or "")
+    return (
+        found[1],
+        bool(found[2]),
+        [int(index) if index.isdecimal() else name or index for name, index in steps],
     )
 
 
@@ -100,27 +117,40 @@ def _kind(kind: type[Struct]) -> inspect.Type:
     return inspect.type_info(kind)
 
 
-def _choices(kind: type[Struct], path: Sequence[str | int]) -> list[str]:
+def _choices(kind: type[Struct], path: Sequence[str | int], content: object) -> list[str]:
     """The values that may be at a place, where these are listed."""
-    return [
-        str(value)
-        for one in _kinds_at(kind, path)
-        if isinstance(one, inspect.LiteralType)
-        for value in one.values
-    ]
+    kinds = _kinds_at(kind, path, content)
+    found = [str(value) for one in kinds if isinstance(one, inspect.LiteralType) for value in one.values]
+    switch = ["true", "false"] if found and any(isinstance(one, inspect.BoolType) for one in kinds) else []
+    return list(dict.fromkeys(switch + found))
 
 
-def _fields(kind: type[Struct], path: Sequence[str | int]) -> list[str]:
-    """The names of the fields that the objects at a place may have."""
-    structs = [one for one in _kinds_at(kind, path) if isinstance(one, inspect.StructType)]
+def _fields(kind: type[Struct], path: Sequence[str | int], content: object) -> list[str]:
+    """The names of the fields that the object at a place may have."""
+    kinds = _matching(_kinds_at(kind, path, content), _value(content, path), "")
+    structs = [one for one in kinds if isinstance(one, inspect.StructType)]
     return list(dict.fromkeys(field.encode_name for one in structs for field in one.fields))
 
 
-def _kinds_at(kind: type[Struct], path: Sequence[str | int]) -> list[inspect.Type]:
+def _kinds_at(kind: type[Struct], path: Sequence[str | int], content: object) -> list[inspect.Type]:
+    """The types that the value at a place may have."""
     found = list(_members(_kind(kind)))
     for step in path:
-        found = [part for one in found for inner in _inner(one, step) for part in _members(inner)]
+        kinds = _matching(found, content, step)
+        found = [part for one in kinds for inner in _inner(one, step) for part in _members(inner)]
+        content = _value(content, [step])
     return found
+
+
+def _matching(kinds: Sequence[inspect.Type], value: object, step: str | int) -> list[inspect.Type]:
+    """Those of the types whose tag the value has, unless the next step is the tag itself."""
+    return [
+        one
+        for one in kinds
+        if not (isinstance(one, inspect.StructType) and isinstance(value, dict) and one.tag is not None)
+        or step == one.tag_field
+        or cast("dict[object, object]", value).get(one.tag_field) == one.tag
+    ]
 
 
 def _members(kind: inspect.Type) -> Iterator[inspect.Type]:

@@ -20,12 +20,13 @@ Handle = Callable[..., Awaitable[Response]]
 
 
 class Content(Struct, frozen=True):
-    """A reply in another form than JSON: its media type, the schema of it or of a part, and the bodies in
-    `data` of its events."""
+    """A reply in another form than JSON: its media type, the schema of it or of a part, and the bodies of its
+    events; with `typed`, all `data` of these is one of them."""
 
     media_type: str
     schema: Json
     bodies: tuple[type[Struct], ...] = ()
+    typed: bool = False
 
 
 class Endpoint(Struct, eq=False):

@@ -140,7 +140,7 @@ def _operation(
 
 def _content_schema(content: Content, references: Mapping[type[Struct], Json]) -> Json:
     """The schema of another form of the reply, with that of the bodies in it."""
-    if not content.bodies:
+    if not content.typed:
         return content.schema
     bodies = {"anyOf": [references[kind] for kind in content.bodies]}
     data = {"type": "string", "contentMediaType": "application/json", "contentSchema": bodies}

@@ -14,11 +14,12 @@ from headrace.sampling.params import PARAMETERS
 
 Field = tuple[str, Any, None]
 
+_Text = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 _TYPES: Mapping[Kind, Any] = {
     "integer": int,
     "number": float,
     "switch": bool,
-    "texts": list[str],
+    "texts": list[_Text],
     "ids": list[TokenId],
     "switch or never": bool | Literal["never"],
 }
@@ -34,13 +35,13 @@ def described(name: str) -> Any:
     """The type of a parameter in a body. Bounds are for the document: `Parameter.check` holds them."""
     row = PARAMETERS[name]
     if row.kind == "biases":
-        values = {
-            "propertyNames": {"pattern": _TOKEN},
-            "additionalProperties": {"type": "number"} | _range(row),
-        }
-        return Annotated[dict[str, float], Meta(max_length=row.most, extra_json_schema=values)]
+        bias = Annotated[float, Meta(extra_json_schema=_range(row))]
+        keys = {"propertyNames": {"pattern": _TOKEN}}
+        return Annotated[
+            dict[str, bias], Meta(max_length=row.most, description=row.help, extra_json_schema=keys)
+        ]
     found = Annotated[_TYPES[row.kind], bounds(name)]
-    return str | found if name == "stop" else found  # one text stands for a list of it
+    return cast("Any", _Text) | found if name == "stop" else found  # one text stands for a list of it
 
 
 def bounds(name: str) -> Meta:
@@ -52,8 +53,7 @@ def bounds(name: str) -> Meta:
 def _bounds(row: Parameter) -> dict[str, Any]:
     if not row.is_list:
         return _range(row)
-    sizes = {"maxItems": row.most} | ({"minItems": 1} if row.optional else {})
-    return sizes | ({"items": {"type": "string", "minLength": 1}} if row.kind == "texts" else {})
+    return {"maxItems": row.most} | ({"minItems": 1} if row.optional else {})
 
 
 def _range(row: Parameter) -> dict[str, Any]:

@@ -26,6 +26,10 @@ _UNIT_S: Final[Mapping[str, float]] = {
     "h": 3600.0,
 }
 _PIECE = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
+DURATION: Final = {
+    "pattern": r"^[+-]?([0-9]{1,11}|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|ms|s|m|h))+)$",
+    "maxLength": 64,
+}
 
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -40,7 +44,7 @@ class ModelBody(RequestBody, kw_only=True):
 class UsingBody(ModelBody):
     """A body that has a model computing, and says how long it is to stay in memory after that."""
 
-    keep_alive: float | str | None = None
+    keep_alive: float | Annotated[str, Meta(extra_json_schema=DURATION)] | None = None
 
     @property
     def keep_alive_s(self) -> float | None:

@@ -21,6 +21,7 @@ from headrace.api.ollama.model_names import ResolvedModel
 from headrace.api.ollama.reply import lines_of
 from headrace.api.ollama.schema import OllamaChat, OllamaMessage, timestamp
 from headrace.api.ollama.thinking import think_settings
+from headrace.api.openai.generation_body import TOOLS
 from headrace.api.service import new_id
 from headrace.chat.messages import Message, messages_from_openai
 from headrace.chat.tools import tool_use_from_openai
@@ -32,7 +33,7 @@ class ChatBody(AnswerBody):
     """The body of /api/chat."""
 
     messages: list[dict[str, Any]] | None = None
-    tools: Annotated[Any, loose({"type": "array", "items": {"type": "object"}})] = None
+    tools: Annotated[Any, loose(TOOLS)] = None
 
     @property
     def asks_nothing(self) -> bool:

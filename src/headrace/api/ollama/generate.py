@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
-from msgspec import UNSET
+from msgspec import UNSET, Meta
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -35,7 +35,7 @@ class GenerateBody(AnswerBody):
     prompt: str | None = None
     suffix: str | None = None
     system: str | None = None
-    template: str | None = None
+    template: Annotated[str, Meta(extra_json_schema={"maxLength": 0})] | None = None
     raw: bool | None = None
     context: list[TokenId] | None = None
     images: Annotated[Any, loose(NO_IMAGES)] = None

@@ -28,6 +28,7 @@ from headrace.weights.hub.resolver import remove
 
 MAX_SYSTEM_CHARACTERS = 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
+NEW_NAME = Meta(extra_json_schema={"pattern": f"^{_NAME.pattern}(:latest)?$"})
 LICENSE = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 NOT_MADE_HERE = ("quantize", "quantization", "template", "modelfile", "path", "files", "adapters", "messages")
 
@@ -41,6 +42,7 @@ class CreateBody(ModelBody, kw_only=True):
         "{name} is not supported: a creation names a model (from) and gives it a system prompt, parameters "
         "and a license; `headrace quantize` makes new weights"
     )
+    model: Annotated[Name, NEW_NAME]
     from_: Name = field(name="from")
     system: Annotated[str, Meta(max_length=MAX_SYSTEM_CHARACTERS)] | None = None
     parameters: dict[str, Any] | None = None
@@ -52,7 +54,7 @@ class CopyBody(RequestBody, kw_only=True):
     """The body of /api/copy."""
 
     source: Name
-    destination: Name
+    destination: Annotated[Name, NEW_NAME]
 
 
 class PushBody(ModelBody):
@@ -122,7 +124,7 @@ async def delete(http: HttpRequest) -> Response:
     return json_response(OllamaStatus("success"))
 
 
-@Endpoint("POST", "/api/push", body=PushBody, reply=OllamaStatus)
+@Endpoint("POST", "/api/push", body=PushBody, hidden=True)
 async def push(http: HttpRequest) -> Response:
     """Refused: this server publishes nothing."""
     await read_checked(PushBody, http)

@@ -29,6 +29,9 @@ MAX_METADATA = 16
 _WINDOW = re.compile(r"([1-9][0-9]{0,3})([smhd])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MAX_WINDOW_S = 30 * 86_400
+WINDOW = {
+    "pattern": "^([1-9][0-9]{0,3}[sm]|([1-9][0-9]?|[1-6][0-9]{2}|7[01][0-9]|720)h|([1-9]|[12][0-9]|30)d)$"
+}
 
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
@@ -48,7 +51,9 @@ class BatchBody(RequestBody, kw_only=True):
 
     input_file_id: Annotated[str, Meta(max_length=200)]
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
-    completion_window: Annotated[str, Meta(description="24h, or another time such as 30m or 7d")]
+    completion_window: Annotated[
+        str, Meta(description="24h, or another time such as 30m or 7d", extra_json_schema=WINDOW)
+    ]
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None
 

@@ -16,6 +16,7 @@ from headrace.api.http.generation import answer, respond
 from headrace.api.http.sampling_fields import bounds
 from headrace.api.http.sse import chunks
 from headrace.api.openai.best_of import ScalingBody
+from headrace.api.openai.generation_body import TOOLS
 from headrace.api.openai.logprobs import chat_logprobs, prompt_logprobs
 from headrace.api.openai.output_formatter import chat_delta, chat_message
 from headrace.api.openai.prediction import Prediction
@@ -31,7 +32,7 @@ from headrace.api.openai.schema import (
     ScalingNote,
 )
 from headrace.api.service import Service, new_id
-from headrace.chat.messages import messages_from_openai
+from headrace.chat.messages import ROLES, messages_from_openai
 from headrace.chat.tools import tool_use_from_openai
 from headrace.errors import InvalidRequest
 from headrace.inference.events import OutputDelta, OutputFinished, PromptScored, TokenText
@@ -55,10 +56,17 @@ MIN_THINKING = (
 )
 
 
-TOOLS = {"type": "array", "items": {"type": "object"}}
+MESSAGE = {
+    "properties": {"role": {"enum": list(ROLES)}},
+    "required": ["role"],
+    "anyOf": [
+        {"properties": {"role": {"const": "assistant"}}},
+        {"properties": {"content": {"type": ["string", "array"]}}, "required": ["content"]},
+    ],
+}
 NO_FUNCTIONS = {"type": "array", "maxItems": 0, "deprecated": True}
 
-Messages = Annotated[list[dict[str, Any]], Meta(min_length=1)]
+Messages = Annotated[list[Annotated[dict[str, Any], Meta(extra_json_schema=MESSAGE)]], Meta(min_length=1)]
 Effort = Annotated[str, Meta(max_length=20)]
 Budget = Annotated[int, Meta(ge=0)]
 
@@ -142,8 +150,9 @@ class ChatBody(ScalingBody, kw_only=True):
 
     def request(self, reply_id: str) -> ChatRequest:
         """The request that this body stands for; raises InvalidRequest for what contradicts itself."""
-        if self.functions or self.function_call not in (None, "none", "auto"):
-            name = "functions" if self.functions else "function_call"
+        has_functions = self.functions not in (None, [])
+        if has_functions or self.function_call not in (None, "none", "auto"):
+            name = "functions" if has_functions else "function_call"
             raise InvalidRequest(
                 f"{name} is not supported: send tools and tool_choice, which replaced it",
                 param=name,

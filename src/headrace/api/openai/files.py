@@ -38,6 +38,11 @@ UPLOAD: dict[str, Any] = {
         },
     },
     "required": ["file", "purpose"],
+    "additionalProperties": False,
+    "dependentRequired": {
+        "expires_after[anchor]": ["expires_after[seconds]"],
+        "expires_after[seconds]": ["expires_after[anchor]"],
+    },
 }
 
 

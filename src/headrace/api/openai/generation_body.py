@@ -57,9 +57,19 @@ UNSUPPORTED: Mapping[str, Values] = {
     "documents": ([],),
     "suffix": ("",),
 }
-SAMPLING = {
-    name: name for name in PARAMETERS if name != "logprobs"
-}  # which endpoints have in forms of their own
+TOOL_NAME = {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"}
+_FUNCTION = {"type": "object", "properties": {"name": TOOL_NAME}, "required": ["name"]}
+TOOLS = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"type": {"const": "function"}, "function": _FUNCTION},
+        "required": ["type", "function"],
+        "additionalProperties": False,
+    },
+}
+# `logprobs` means something else to each endpoint.
+SAMPLING = {name: name for name in PARAMETERS if name != "logprobs"}
 
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 Deadline = Annotated[float, Meta(gt=0)]

@@ -121,7 +121,7 @@ def _response_format(value: object, after: str | None) -> Constraint | None:
             raise InvalidRequest(f'{name}.{member} needs "type": "{place}"', param=name)
     if kind == "text":
         return None
-    if kind == "json_object" and form.get("schema"):  # as llama.cpp's server has it
+    if form.get("schema") not in (None, {}):  # as llama.cpp's server has it
         return schema_constraint(_members(f"{name}.schema", form["schema"], None), after=after, param=name)
     if kind == "json_object":
         return Constraint("json_object", "", after, name)

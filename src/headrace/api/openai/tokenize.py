@@ -12,7 +12,8 @@ from headrace.api.http.body import Json, RequestBody, TokenId, loose, read_check
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
-from headrace.api.openai.chat_completions import TOOLS, ChatBody, Effort, Messages
+from headrace.api.openai.chat_completions import ChatBody, Effort, Messages
+from headrace.api.openai.generation_body import TOOLS
 from headrace.api.openai.schema import PromptText, Tokenized
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
@@ -25,10 +26,9 @@ if TYPE_CHECKING:
 MAX_TOKENS = 2**20
 
 
-class TemplateBody(RequestBody):
-    """A conversation that a chat template is to write out."""
+class ConversationBody(RequestBody, kw_only=True):
+    """A conversation as a chat template reads it."""
 
-    more_schema: ClassVar[Json] = {"required": ["messages"]}
     model: str | None = None
     messages: Messages | None = None
     tools: Annotated[Any, loose(TOOLS)] = None
@@ -43,19 +43,39 @@ class TemplateBody(RequestBody):
             raise InvalidRequest(
                 "messages: missing, it is required", param="messages", code="missing_required_parameter"
             )
-        body = ChatBody(messages=self.messages, **self.template_fields())
+        body = ChatBody(messages=self.messages or [], **self.template_fields())
         return chat_prompt(body.request(""), model, call, tool_format).text
 
     def template_fields(self) -> dict[str, Any]:
         """What else than model and messages was given for the template."""
-        names = set(TemplateBody.__struct_fields__) - {"model", "messages"}
+        names = CONVERSATION - {"messages"}
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
-class TokenizeBody(TemplateBody):
+CONVERSATION = frozenset(ConversationBody.__struct_fields__) - {"model"}
+
+
+class TemplateBody(ConversationBody, kw_only=True):
+    """A conversation that a chat template is to write out."""
+
+    messages: Messages  # type: ignore[assignment]
+
+
+_NULL = {"type": "null"}
+
+
+class TokenizeBody(ConversationBody):
     """A text, or a conversation, whose tokens are wanted."""
 
-    more_schema: ClassVar[Json] = {"oneOf": [{"required": ["prompt"]}, {"required": ["messages"]}]}
+    more_schema: ClassVar[Json] = {
+        "oneOf": [
+            {
+                "required": ["prompt"],
+                "properties": {"prompt": {"type": "string"}, **dict.fromkeys(CONVERSATION, _NULL)},
+            },
+            {"required": ["messages"], "properties": {"prompt": _NULL, "messages": {"type": "array"}}},
+        ]
+    }
     prompt: str | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from headrace.api.http.body import Json, Values, loose, without_effect
 from headrace.api.openai.batches import Metadata
-from headrace.api.openai.generation_body import GenerationBody
+from headrace.api.openai.generation_body import TOOL_NAME, GenerationBody
 from headrace.api.openai.response_format import constraint_of
 from headrace.api.openai.responses.items import Item
 from headrace.api.openai.responses.schema import ResponseObject, ResponseReasoning, TextOptions
@@ -43,7 +43,14 @@ _INPUT = {
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}, "minItems": 1}],
     "description": "A text, or messages, calls, their outputs, reasoning and references to kept items.",
 }
-_TOOLS = {"type": "array", "items": {"type": "object"}}
+_TOOLS = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"type": {"const": "function"}, "name": TOOL_NAME},
+        "required": ["type", "name"],
+    },
+}
 _Text = Annotated[str, Meta(max_length=1024)]
 
 # Parameters of the other endpoints, and what stands in their place here.
@@ -91,6 +98,7 @@ class ResponseBody(GenerationBody, kw_only=True):
         "access_programs": (),
         "image": (),
         "personality": (),
+        "truncation": ("disabled",),  # no input is ever cut here
     }
     elsewhere: ClassVar[Mapping[str, str]] = ELSEWHERE
 
@@ -102,7 +110,6 @@ class ResponseBody(GenerationBody, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning: EffortOptions | None = None
     text: TextBody | None = None
-    truncation: Literal["auto", "disabled"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     background: bool | None = None
     include: list[Includable] | None = None
@@ -128,12 +135,6 @@ class ResponseBody(GenerationBody, kw_only=True):
 
     def warnings(self) -> list[ParameterWarning]:
         """Warnings for values without effect; raises InvalidRequest for what contradicts itself."""
-        if self.truncation == "auto":
-            raise InvalidRequest(
-                'truncation "auto" is not supported, no input is ever cut here: leave it out and send less',
-                param="truncation",
-                code="unsupported_parameter",
-            )
         if self.background and not self.kept:
             raise InvalidRequest(
                 "background needs store: true, it is read back from the store", param="background"
@@ -265,7 +266,7 @@ class ResponseBody(GenerationBody, kw_only=True):
 PROMPT_FIELDS = frozenset(
     [
         *("model", "input", "instructions", "previous_response_id", "tools", "tool_choice"),
-        *("parallel_tool_calls", "reasoning", "text", "truncation", "chat_template_kwargs"),
+        *("parallel_tool_calls", "reasoning", "text", "chat_template_kwargs"),
     ]
 )
 
