@@ -26,9 +26,9 @@ from headrace.api.http.body import RequestBody, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import NotFound, json_response
+from headrace.api.http.query import Query, page_size, read_query
 from headrace.api.openai.batch_lines import MAX_LINES, UNFINISHED, WITHOUT_SENSE, LineReply, text_lines
 from headrace.api.openai.batch_runner import runner_of
-from headrace.api.openai.files import query_number, query_schema
 from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest
 from headrace.storage.batches import Batches, Line, StoredBatch
@@ -77,6 +77,14 @@ class MessageBatchBody(RequestBody, kw_only=True):
             Line(place, request.custom_id, msgspec.json.encode(request.params))
             for place, request in enumerate(self.requests, 1)
         ]
+
+
+class MessageBatchesQuery(Query, frozen=True):
+    """The query of a list of batches."""
+
+    after_id: str | None = None
+    before_id: str | None = None
+    limit: Annotated[int, page_size(MAX_PAGE)] = 20
 
 
 def _batches(service: Service) -> Batches:
@@ -173,17 +181,13 @@ async def create_message_batch(http: HttpRequest) -> Response:
     "GET",
     PATH,
     reply=MessageBatchList,
-    query=query_schema(
-        after_id={"type": "string"},
-        before_id={"type": "string"},
-        limit={"type": "integer", "minimum": 1, "maximum": MAX_PAGE},
-    ),
+    query=MessageBatchesQuery,
 )
 async def list_message_batches(http: HttpRequest) -> Response:
     """The caller's batches of messages, newest first."""
     service, owner, base_url = get_service(http), call_of(http).account.owner, str(http.base_url)
-    limit = query_number(http, "limit", 20, MAX_PAGE)
-    after, before = http.query_params.get("after_id"), http.query_params.get("before_id")
+    query = read_query(MessageBatchesQuery, http)
+    after, before, limit = query.after_id, query.before_id, query.limit
     if after is not None and before is not None:
         raise InvalidRequest("after_id and before_id exclude each other: send one", param="before_id")
 

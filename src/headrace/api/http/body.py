@@ -91,11 +91,14 @@ def checked(kind: type[Body], content: object) -> tuple[Body, list[ParameterWarn
     return body, found + body.warnings()
 
 
-def converted(kind: type[Part], content: object, *, place: str = "") -> Part:
-    """A struct from decoded JSON; InvalidRequest names the first bad field, within the field `place`."""
+def converted(kind: type[Part], content: object, *, place: str = "", strict: bool = True) -> Part:
+    """A struct from decoded JSON; InvalidRequest names the first bad field, within the field `place`.
+
+    Unless `strict`, texts may stand for numbers and switches.
+    """
     for _ in range(MAX_WHOLE_FLOATS):
         try:
-            return msgspec.convert(content, kind)
+            return msgspec.convert(content, kind, strict=strict)
         except msgspec.ValidationError as error:
             if not make_integer(error, content):
                 raise refusal_of(error, kind, content, place) from None

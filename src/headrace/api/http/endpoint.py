@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.api.http.body import RequestBody
+from headrace.api.http.query import Query
 
 Json = dict[str, Any]
 Handle = Callable[..., Awaitable[Response]]
@@ -33,8 +34,8 @@ class Endpoint(Struct, eq=False):
     """A decorator of a handler, which gets the request and the parameters of the path by name.
 
     `methods` are separated by blanks. `body` is what it takes (as JSON, or `form`, a schema), `reply` what it
-    answers with (one body or one of several), `content` what else. `query` are parameters and `errors`
-    further statuses, as in the OpenAPI document, which leaves out what is `hidden`.
+    answers with (one body or one of several), `content` what else. `query` are its parameters and `errors`
+    further statuses. The OpenAPI document leaves out what is `hidden`.
     """
 
     methods: str
@@ -43,7 +44,7 @@ class Endpoint(Struct, eq=False):
     form: Json | None = None
     reply: type[Struct] | tuple[type[Struct], ...] = ()
     content: tuple[Content, ...] = ()
-    query: Sequence[Json] = ()
+    query: type[Query] | None = None
     errors: Mapping[int, str] = {}
     hidden: bool = False
     handle: Handle | None = None

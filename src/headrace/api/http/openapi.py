@@ -21,6 +21,7 @@ from headrace.api.http.body import RequestBody, completed_schema
 from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import ErrorBody
 from headrace.api.http.middleware import OPEN_PATHS
+from headrace.api.http.query import query_parameters
 from headrace.api.ollama.errors import OllamaError
 from headrace.api.service import get_service
 
@@ -118,8 +119,9 @@ def _operation(
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name, _ in _PARAMETER.findall(endpoint.path)
     ]
-    if in_path or endpoint.query:
-        found["parameters"] = [*in_path, *endpoint.query]
+    in_query = [] if endpoint.query is None else query_parameters(endpoint.query)
+    if in_path or in_query:
+        found["parameters"] = [*in_path, *in_query]
     if endpoint.form is not None:
         body: Json = {"multipart/form-data": {"schema": endpoint.form}}
         found["requestBody"] = {"required": True, "content": body}

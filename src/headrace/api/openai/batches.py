@@ -15,9 +15,10 @@ from headrace.api.http.body import RequestBody, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import NotFound, json_response
+from headrace.api.http.query import Query, page_size, read_query
 from headrace.api.openai.batch_lines import read_lines
 from headrace.api.openai.batch_runner import runner_of
-from headrace.api.openai.files import EXPIRES_AFTER_S, file_not_found, query_number, query_schema
+from headrace.api.openai.files import EXPIRES_AFTER_S, file_not_found
 from headrace.api.openai.schema import BatchList, BatchObject, BatchUsage, RequestCounts
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
@@ -69,6 +70,13 @@ class BatchBody(RequestBody, kw_only=True):
                 param="completion_window",
             )
         return window_s
+
+
+class BatchesQuery(Query, frozen=True):
+    """The query of a list of batches."""
+
+    after: str | None = None
+    limit: Annotated[int, page_size(MAX_PAGE)] = 20
 
 
 def batch_object(batch: StoredBatch) -> BatchObject:
@@ -138,24 +146,22 @@ async def create_batch(http: HttpRequest) -> Response:
     "GET",
     "/v1/batches",
     reply=BatchList,
-    query=query_schema(
-        after={"type": "string"}, limit={"type": "integer", "minimum": 1, "maximum": MAX_PAGE}
-    ),
+    query=BatchesQuery,
 )
 async def list_batches(http: HttpRequest) -> Response:
     """The caller's batches, newest first."""
     service, owner = get_service(http), call_of(http).account.owner
-    limit, after = query_number(http, "limit", 20, MAX_PAGE), http.query_params.get("after")
+    query = read_query(BatchesQuery, http)
 
     def read() -> list[StoredBatch]:
         if not service.database.exists:
             return []
-        return Batches(service.database).page(owner(), after=after, limit=limit + 1)
+        return Batches(service.database).page(owner(), after=query.after, limit=query.limit + 1)
 
     found = [batch_object(batch) for batch in await service.run_in_thread(read)]
-    page = found[:limit]
+    page = found[: query.limit]
     first, last = (page[0].id, page[-1].id) if page else (None, None)
-    return json_response(BatchList(page, len(found) > limit, first, last))
+    return json_response(BatchList(page, len(found) > query.limit, first, last))
 
 
 @Endpoint("GET", "/v1/batches/{batch_id}", reply=BatchObject)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, Iterator
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from starlette.requests import Request as HttpRequest
@@ -13,6 +13,7 @@ from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import NotFound, json_response
 from headrace.api.http.multipart import FormField, parse_form
+from headrace.api.http.query import Query, page_size, read_query
 from headrace.api.http.request_body import read_body
 from headrace.api.openai.schema import FileDeleted, FileList, FileObject
 from headrace.api.service import Service, get_service
@@ -46,6 +47,15 @@ UPLOAD: dict[str, Any] = {
 }
 
 
+class FilesQuery(Query, frozen=True):
+    """The query of a list of files."""
+
+    after: str | None = None
+    limit: Annotated[int, page_size(MAX_PAGE)] = MAX_PAGE
+    order: Literal["asc", "desc"] = "desc"
+    purpose: str | None = None
+
+
 def file_object(file: StoredFile) -> FileObject:
     """A file as the API shows it."""
     return FileObject(
@@ -55,22 +65,6 @@ def file_object(file: StoredFile) -> FileObject:
         filename=file.filename,
         purpose=file.purpose,
         expires_at=file.expires_s,
-    )
-
-
-def query_number(http: HttpRequest, name: str, default: int, most: int) -> int:
-    """A number from 1 to `most` among the query parameters."""
-    text = http.query_params.get(name, str(default))
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= most):
-        raise InvalidRequest(f"{name} is {text[:40]!r}, it must be from 1 to {most:,}", param=name)
-    return int(text)
-
-
-def query_schema(**properties: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """Optional query parameters in the OpenAPI document."""
-    return tuple(
-        {"name": name, "in": "query", "required": False, "schema": schema}
-        for name, schema in properties.items()
     )
 
 
@@ -159,34 +153,29 @@ def _text(form: dict[str, FormField], name: str) -> str | None:
     "GET",
     "/v1/files",
     reply=FileList,
-    query=query_schema(
-        after={"type": "string"},
-        limit={"type": "integer", "minimum": 1, "maximum": MAX_PAGE},
-        order={"type": "string", "enum": ["asc", "desc"]},
-        purpose={"type": "string"},
-    ),
+    query=FilesQuery,
 )
 async def list_files(http: HttpRequest) -> Response:
     """The caller's files, newest first unless `order` says otherwise."""
     service, owner = get_service(http), call_of(http).account.owner
-    limit = query_number(http, "limit", MAX_PAGE, MAX_PAGE)
-    order = http.query_params.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise InvalidRequest(f"order is {order[:40]!r}, it must be asc or desc", param="order")
-    purpose, after = http.query_params.get("purpose"), http.query_params.get("after")
+    query = read_query(FilesQuery, http)
 
     def read() -> list[StoredFile]:
         if not service.database.exists:
             return []
         files = Files(service.database)
         return files.page(
-            owner(), purpose=purpose, after=after, limit=limit + 1, newest_first=order == "desc"
+            owner(),
+            purpose=query.purpose,
+            after=query.after,
+            limit=query.limit + 1,
+            newest_first=query.order == "desc",
         )
 
     found = [file_object(file) for file in await service.run_in_thread(read)]
-    page = found[:limit]
+    page = found[: query.limit]
     first, last = (page[0].id, page[-1].id) if page else (None, None)
-    return json_response(FileList(page, len(found) > limit, first, last))
+    return json_response(FileList(page, len(found) > query.limit, first, last))
 
 
 async def _find(http: HttpRequest, file_id: str) -> StoredFile:

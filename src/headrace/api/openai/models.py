@@ -8,11 +8,12 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.anthropic.errors import MESSAGES_PATH
-from headrace.api.anthropic.models import anthropic_model, anthropic_models
+from headrace.api.anthropic.models import ModelsQuery, anthropic_model, anthropic_models
 from headrace.api.anthropic.schema import AnthropicModel, AnthropicModelList
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
+from headrace.api.http.query import read_query
 from headrace.api.openai.schema import ModelCard, ModelList
 from headrace.api.service import get_service
 
@@ -45,7 +46,7 @@ async def list_models(http: HttpRequest) -> Response:
     service.gate.check_started()
     cards = [_card(entry) for entry in service.models.entries]
     if _for_anthropic(http):
-        return json_response(anthropic_models(cards, http.query_params))
+        return json_response(anthropic_models(cards, read_query(ModelsQuery, http)))
     return json_response(ModelList(cards))
 
 

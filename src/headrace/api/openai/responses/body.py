@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from msgspec import Meta, Struct
 
@@ -38,7 +38,6 @@ Includable = Literal[
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 ]
-INCLUDABLE: tuple[str, ...] = get_args(Includable)
 _INPUT = {
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}, "minItems": 1}],
     "description": "A text, or messages, calls, their outputs, reasoning and references to kept items.",
