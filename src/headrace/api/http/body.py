@@ -20,7 +20,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
 
 LARGE_BODY_BYTES = 256 * 1024
-MAX_WHOLE_FLOATS = 64  # which are integers to JSON Schema, each of which costs a pass over the body
+MAX_WHOLE_FLOATS = 16  # which are integers to JSON Schema, each of which costs a pass over the body
 
 Json = dict[str, Any]
 Values = tuple[object, ...]
@@ -121,7 +121,7 @@ def _split(kind: type[RequestBody], content: Json) -> tuple[Json, list[Parameter
             text = f"{name} is no parameter of this endpoint: send {kind.elsewhere[name]}"
             raise InvalidRequest(text, param=name, code="unknown_parameter")
         elif name not in kind.no_effect and name not in kind.unsupported and not kind.elsewhere.get(name):
-            close = nearest(name, [*known, *kind.no_effect, *kind.unsupported])
+            close = nearest(name[:80], [*known, *kind.no_effect, *kind.unsupported])
             text = f"unknown parameter {name[:80]!r}{close if len(close) < 80 else ''}"
             raise InvalidRequest(text, param=name[:80], code="unknown_parameter")
         elif value is None or _is_one_of(value, kind.no_effect.get(name, kind.unsupported.get(name, ()))):

@@ -43,10 +43,8 @@ def refusal_of(
     elif unknown := _UNKNOWN.fullmatch(text):
         known = _fields(kind, path, content)
         path.append(unknown[1][:80])
-        problem, code = (
-            f"unknown field{nearest(unknown[1][:80], known) if known else ''}",
-            "unknown_parameter",
-        )
+        problem = f"unknown field{nearest(unknown[1][:80], known) if known else ''}"
+        code = "unknown_parameter"
     else:
         value = _NOTHING if of_key else _value(content, path)
         problem, code = _wrong(text, value, _choices(kind, path, content), "its keys " if of_key else "")
@@ -71,11 +69,8 @@ def _parts(error: msgspec.ValidationError) -> tuple[str, bool, list[str | int]]:
     found = _PLACE.fullmatch(str(error))
     assert found is not None
     steps = _STEP.findall(found[3] or "")
-    return (
-        found[1],
-        bool(found[2]),
-        [int(index) if index.isdecimal() else name or index for name, index in steps],
-    )
+    path = [int(index) if index.isdecimal() else name or index for name, index in steps]
+    return found[1], bool(found[2]), path
 
 
 def _wrong(text: str, value: object, choices: Sequence[str], what: str) -> tuple[str, str]:

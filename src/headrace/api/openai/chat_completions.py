@@ -40,7 +40,6 @@ from headrace.inference.requests import ChatRequest, ReasoningSettings
 from headrace.inference.result import ChoiceResult
 from headrace.sampling.params import MAX_TOP_LOGPROBS
 
-TOP_LOGPROBS = {"minimum": 0, "maximum": MAX_TOP_LOGPROBS}
 T = TypeVar("T")
 
 REASONING_NAMES = {
