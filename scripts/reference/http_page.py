@@ -61,7 +61,7 @@ def openapi() -> Json:
         raise AssertionError("the document needs no model")
 
     manager = ModelManager([spec_of("mini", settings)], never, Policy(memory_bytes=0))
-    return create_app(manager, settings).openapi()
+    return create_app(manager, settings).state.document.content
 
 
 def _statuses(document: Json) -> str:
@@ -132,10 +132,11 @@ def _default(field: Json) -> str:
 
 
 def _notes(field: Json) -> str:
-    notes = [str(field["description"])] if "description" in field else []
+    notes: list[str] = []
     bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     sizes = {"maxItems": "at most {} entries", "maxLength": "at most {} characters"}
     for part in [field, *field.get("anyOf", [])]:
+        notes += [str(part["description"])] if "description" in part else []
         notes += [f"{sign} {part[key]:g}" for key, sign in bounds.items() if key in part]
         notes += [text.format(part[key]) for key, text in sizes.items() if key in part]
     if field.get("deprecated"):

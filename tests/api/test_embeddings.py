@@ -114,8 +114,8 @@ def test_many_inputs(server: Running, model: LoadedModel) -> None:
         ({"input": [True]}, "input", "must be integers"),
         ({"input": [128]}, "prompt", "token 128 is not in the vocabulary"),
         ({"dimensions": 33}, "dimensions", "ask for 1 to 32"),
-        ({"dimensions": 0}, "dimensions", "greater than or equal to 1"),
-        ({"encoding_format": "hex"}, "encoding_format", "'float' or 'base64'"),
+        ({"dimensions": 0}, "dimensions", "an integer >= 1, not 0"),
+        ({"encoding_format": "hex"}, "encoding_format", "base64, float, not 'hex'"),
         ({"inputs": "abc"}, "inputs", "unknown parameter"),
     ],
 )

@@ -38,7 +38,7 @@ def test_a_line_for_each_request_without_what_it_says(tmp_path: Path) -> None:
         assert line.completion_tokens == 4 and line.prompt_tokens
         assert 0 < line.first_token_s <= line.total_s
         assert line.body is None
-    assert (bad.status, bad.error, bad.prompt_tokens) == (400, "invalid_type", None)
+    assert (bad.status, bad.error, bad.prompt_tokens) == (400, "missing_required_parameter", None)
     assert (stranger.status, stranger.error, stranger.key_name) == (401, "invalid_api_key", None)
     for file in tmp_path.iterdir():
         assert b"a secret" not in file.read_bytes()

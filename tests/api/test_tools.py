@@ -157,7 +157,7 @@ def test_the_format_can_be_set(serve: Serve) -> None:
         (HERMES, {"tools": [], "tool_choice": "required"}, "tool_choice", "needs tools"),
         (HERMES, {"functions": [{"name": "f"}]}, "functions", "send tools"),
         (HERMES, {"function_call": {"name": "f"}}, "function_call", "send tools"),
-        (HERMES, {"parallel_tool_calls": "no"}, "parallel_tool_calls", "bool"),
+        (HERMES, {"parallel_tool_calls": "no"}, "parallel_tool_calls", "true or false"),
     ],
 )
 def test_what_cannot_be_honored_is_a_400(

@@ -22,7 +22,6 @@ REFUSED: list[tuple[str, object]] = [
     ("temperature", 100.5),
     ("temperature", math.nan),
     ("temperature", math.inf),
-    ("top_p", 0.0),
     ("top_p", 1.01),
     ("top_p", math.nan),
     ("min_p", -0.1),
@@ -70,6 +69,7 @@ REFUSED: list[tuple[str, object]] = [
 ACCEPTED: list[tuple[str, object]] = [
     ("temperature", 0.0),
     ("temperature", 100.0),
+    ("top_p", 0.0),
     ("top_p", 1e-9),
     ("top_p", 1.0),
     ("min_p", 0.0),

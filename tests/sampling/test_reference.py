@@ -145,6 +145,7 @@ def test_truncation_by_hand() -> None:
     assert chain.truncate(x, SamplingParams(top_p=0.5)).tolist() == [1, 2]
     assert chain.truncate(x, SamplingParams(top_p=0.61)).tolist() == [1, 2, 3]
     assert chain.truncate(x, SamplingParams(top_p=1e-9)).tolist() == [1]
+    assert chain.truncate(x, SamplingParams(top_p=0.0)).tolist() == [1]
     assert chain.truncate(x, SamplingParams(top_k=2, top_p=0.66)).tolist() == [1]  # 0.4 / 0.6
     assert chain.truncate(x, SamplingParams(min_p=0.45)).tolist() == [1, 2, 3]
     assert chain.truncate(x, SamplingParams(min_p=1.0)).tolist() == [1]

@@ -53,7 +53,7 @@ def params_strategy(vocabulary: int) -> st.SearchStrategy[SamplingParams]:
         dry_allowed_length=st.sampled_from([1, 2, 5]),
         dry_penalty_last_n=st.sampled_from([-1, 0, 1, 10]),
         top_k=st.sampled_from([0, 0, 1, 2, 3, 20, 50, 300, 4000, 2**31 - 1]),
-        top_p=st.sampled_from([1.0, 1.0, 1e-9, 0.1, 0.5, 0.9, 0.95, 0.999999]),
+        top_p=st.sampled_from([1.0, 1.0, 0.0, 1e-9, 0.1, 0.5, 0.9, 0.95, 0.999999]),
         min_p=st.sampled_from([0.0, 0.0, 1e-300, 1e-4, 0.05, 0.5, 1.0]),
         repetition_penalty=st.sampled_from([1.0, 1.0, 1.1, 0.5, 100.0, 1e-45]),
         presence_penalty=st.sampled_from([0.0, 0.0, 0.3, -100.0]),

@@ -7,30 +7,20 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
-from headrace.api.admin import health, metrics
+import headrace.api
 from headrace.api.admin.health import ProgressWatch
-from headrace.api.anthropic import batches as message_batches
 from headrace.api.anthropic import messages
-from headrace.api.http import openapi
+from headrace.api.http.endpoint import find_endpoints
 from headrace.api.http.errors import install_error_handlers
 from headrace.api.http.middleware import ServerMiddleware
-from headrace.api.ollama import routes as ollama
+from headrace.api.http.openapi import Document
 from headrace.api.ollama.pull import Pulls
-from headrace.api.openai import (
-    batches,
-    chat_completions,
-    completions,
-    embeddings,
-    files,
-    models,
-    moderations,
-    tokenize,
-)
+from headrace.api.openai import chat_completions, completions, embeddings
 from headrace.api.openai.batch_runner import BatchRunner, Operation
 from headrace.api.openai.responses import create
-from headrace.api.openai.responses import retrieve as kept
 from headrace.api.openai.responses.response_manager import ResponseManager
 from headrace.api.service import Service
 from headrace.config.settings import Settings
@@ -41,10 +31,13 @@ from headrace.workers.model_spec import ModelSpec
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
 
-ROUTERS = (
-    *(chat_completions, completions, messages, message_batches, create, kept, ollama, files, batches),
-    *(embeddings, tokenize, moderations, models, health, metrics, openapi),
-)
+
+class App(Starlette):
+    """Starlette within the middleware, so that a 500 of Starlette's own has its request id, too."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """The middleware around all of Starlette's."""
+        return ServerMiddleware(super().build_middleware_stack(), self.state.service)
 
 
 def operations(manager: ResponseManager) -> Mapping[str, Operation]:
@@ -58,7 +51,7 @@ def operations(manager: ResponseManager) -> Mapping[str, Operation]:
     }
 
 
-def create_app(served: LoadedModel | ModelManager, settings: Settings) -> FastAPI:
+def create_app(served: LoadedModel | ModelManager, settings: Settings) -> App:
     """An ASGI application that serves one loaded model, which stays the caller's to close, or a table."""
     if not isinstance(served, ModelManager):
         spec = ModelSpec(name=served.name, model=served.name, options=EngineOptions())
@@ -66,28 +59,22 @@ def create_app(served: LoadedModel | ModelManager, settings: Settings) -> FastAP
     service = Service(served, settings)
     manager = ResponseManager(service)
 
+    endpoints = find_endpoints(headrace.api)
+
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+    async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         app.state.batches = runner = BatchRunner(operations(manager), service)
         async with runner.serving():
             yield
         await manager.close()
         service.close()
 
-    app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
+    app = App(routes=[endpoint.route() for endpoint in endpoints], lifespan=lifespan)
+    app.router.redirect_slashes = False
     app.state.service = service
     app.state.progress = dict[str, ProgressWatch]()
     app.state.pulls = Pulls()
     app.state.responses = manager
-    app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
+    app.state.document = Document(endpoints)
     install_error_handlers(app)
-    for module in ROUTERS:
-        app.include_router(module.router)
-    build = app.build_middleware_stack
-
-    def guarded_stack() -> ServerMiddleware:
-        # Outside Starlette's own error middleware, so that a 500 has its request id as well.
-        return ServerMiddleware(build(), service)
-
-    app.build_middleware_stack = guarded_stack  # type: ignore[method-assign]
     return app

@@ -34,7 +34,7 @@ broken.
 Example:
   headrace doctor --json
 """
-LIBRARIES = ("numpy", "tokenizers", "huggingface-hub", "fastapi", "uvicorn", "uvloop")
+LIBRARIES = ("numpy", "tokenizers", "huggingface-hub", "starlette", "msgspec", "uvicorn", "uvloop")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 LOW_SPACE_BYTES = 2_000_000_000
 

@@ -100,7 +100,7 @@ class Parameter(Struct, frozen=True):
         """Refuse a value of another type, which only the kernels would find; True is no number."""
         accepted = (int, float) if kind is float else kind
         if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-            raise self._error(f"is {str(value)[:80]!r}, it must be {_WORDS[kind]}")
+            raise self._error(f"is {str(value)[:80]!r}, it must be {_WORDS[kind]}", "invalid_type")
 
     def _number(self, value: Any, kind: type) -> None:
         """Refuse NaN, too."""
@@ -111,7 +111,7 @@ class Parameter(Struct, frozen=True):
 
     def _tuple(self, values: object, kind: type) -> tuple[Any, ...]:
         if not isinstance(values, tuple):
-            raise self._error(f"is {str(values)[:80]!r}, it must be a tuple")
+            raise self._error(f"is {str(values)[:80]!r}, it must be a tuple", "invalid_type")
         for value in cast("tuple[object, ...]", values):
             self._type(value, kind)
         return cast("tuple[Any, ...]", values)
@@ -146,10 +146,11 @@ class Parameter(Struct, frozen=True):
                     f"{self.name}[{token}] = {bias}: ids are >= 0 and biases between {self.low:g} and"
                     f" {self.high:g}",
                     param=self.name,
+                    code="invalid_value",
                 )
 
-    def _error(self, text: str) -> InvalidRequest:
-        return InvalidRequest(f"{self.name} {text}", param=self.name)
+    def _error(self, text: str, code: str = "invalid_value") -> InvalidRequest:
+        return InvalidRequest(f"{self.name} {text}", param=self.name, code=code)
 
 
 def table_of(kind: type[Struct]) -> dict[str, Parameter]:

@@ -76,10 +76,9 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     top_p: Annotated[
         float,
         Parameter(
-            "only the likeliest tokens that sum up to X",
+            "only the likeliest tokens that sum up to X; 0 is the likeliest alone",
             0.0,
             1.0,
-            above_low=True,
             truncates=True,
             ollama="top_p",
         ),

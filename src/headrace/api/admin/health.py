@@ -6,13 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.http.call_context import call_of
+from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import error_response, json_response
-from headrace.api.http.openapi import replies
 from headrace.api.openai.schema import HealthBody, ReadyBody
 from headrace.api.service import get_service
 from headrace.errors import EngineStopped, ModelLoading, Overloaded
@@ -20,8 +19,6 @@ from headrace.errors import EngineStopped, ModelLoading, Overloaded
 if TYPE_CHECKING:
     from headrace.engine.client import EngineStatus
     from headrace.workers.model_entry import ModelEntry
-
-router = APIRouter()
 
 STALLED_S = 60.0  # far beyond the longest step: one chunk of prefill of a large model on a slow CPU
 
@@ -48,7 +45,7 @@ class ProgressWatch:
         return now_s - self._since_s
 
 
-@router.get("/health", responses=replies(HealthBody))
+@Endpoint("GET", "/health", reply=HealthBody)
 async def health(http: HttpRequest) -> Response:
     """200 while the default model loads or runs and every loop progresses, else 503."""
     service = get_service(http)
@@ -93,7 +90,7 @@ def _problem(
     return None
 
 
-@router.get("/ready", responses=replies(ReadyBody))
+@Endpoint("GET", "/ready", reply=ReadyBody)
 async def ready(http: HttpRequest) -> Response:
     """200 while requests are taken, else 503; 503 also while the default model's worker restarts."""
     service = get_service(http)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.service import get_service
 from headrace.telemetry.prometheus import NO_ENGINE, ModelReport, expose
 
-router = APIRouter()
+TEXTS = ("text/plain", "application/openmetrics-text")
 
 
-TEXT = {"schema": {"type": "string"}}
-CONTENT = {"text/plain": TEXT, "application/openmetrics-text": TEXT}
-
-
-@router.get(
-    "/metrics", response_class=Response, responses={200: {"description": "Metrics", "content": CONTENT}}
-)
+@Endpoint("GET", "/metrics", content=tuple(Content(kind, {"type": "string"}) for kind in TEXTS))
 async def metrics(http: HttpRequest) -> Response:
     """Counts, latencies and memory since the server started, as text or OpenMetrics."""
     service = get_service(http)

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter
-from pydantic import Field
+from msgspec import Meta
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
@@ -23,43 +22,41 @@ from headrace.api.anthropic.schema import (
     MessageBatchList,
     MessageCounts,
 )
+from headrace.api.http.body import RequestBody, read_checked
 from headrace.api.http.call_context import call_of
+from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import NotFound, json_response
-from headrace.api.http.openapi import replies, request_body
-from headrace.api.http.request_body import read_body
+from headrace.api.http.query import Query, page_size, read_query
 from headrace.api.openai.batch_lines import MAX_LINES, UNFINISHED, WITHOUT_SENSE, LineReply, text_lines
 from headrace.api.openai.batch_runner import runner_of
-from headrace.api.openai.files import query_number, query_schema
-from headrace.api.openai.parameters import parse_body
 from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest
 from headrace.storage.batches import Batches, Line, StoredBatch
 from headrace.storage.files import Files
-
-router = APIRouter()
 
 PATH = "/v1/messages/batches"
 WINDOW_S = 86_400
 RESULTS_KEPT_S = 29 * 86_400
 MAX_PAGE = 1000
 JSON_LINES = "application/x-jsonl"
+RESULTS = {"type": "string", "description": "A line of JSON for each message, in no certain order"}
 
 _CODES = {
     error.code: kind() for error, kind in zip(UNFINISHED.values(), (BatchExpired, BatchCanceled), strict=True)
 }
 
 
-class BatchedMessage(Strict):
+class BatchedMessage(Strict, kw_only=True):
     """One message of a batch; `params` is the body of /v1/messages, checked when it runs."""
 
-    custom_id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    custom_id: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     params: dict[str, Any]
 
 
-class MessageBatchBody(Strict):
+class MessageBatchBody(RequestBody, kw_only=True):
     """The body of a new batch."""
 
-    requests: Annotated[list[BatchedMessage], Field(min_length=1, max_length=MAX_LINES)]
+    requests: Annotated[list[BatchedMessage], Meta(min_length=1, max_length=MAX_LINES)]
 
     def lines(self) -> list[Line]:
         """A line for each message; raises InvalidRequest for equal ids and for streamed messages."""
@@ -80,6 +77,14 @@ class MessageBatchBody(Strict):
             Line(place, request.custom_id, msgspec.json.encode(request.params))
             for place, request in enumerate(self.requests, 1)
         ]
+
+
+class MessageBatchesQuery(Query, frozen=True):
+    """The query of a list of batches."""
+
+    after_id: str | None = None
+    before_id: str | None = None
+    limit: Annotated[int, page_size(MAX_PAGE)] = 20
 
 
 def _batches(service: Service) -> Batches:
@@ -149,18 +154,16 @@ async def _reply(http: HttpRequest, batch: StoredBatch) -> Response:
     return json_response(await service.run_in_thread(lambda: _shown(service, batch, base_url)))
 
 
-@router.post(
-    PATH, openapi_extra=request_body(MessageBatchBody.model_json_schema), responses=replies(MessageBatch)
-)
+@Endpoint("POST", PATH, body=MessageBatchBody, reply=MessageBatch)
 async def create_message_batch(http: HttpRequest) -> Response:
     """Begin a batch of messages. It runs while the server has capacity; a wrong message fails alone."""
     service, owner = get_service(http), call_of(http).account.owner
-    data = await read_body(http)
+    body = await read_checked(MessageBatchBody, http)
 
     def begin() -> StoredBatch:
         return _batches(service).add(
             owner(),
-            parse_body(MessageBatchBody, data).lines(),
+            body.lines(),
             endpoint="/v1/messages",
             input_file_id="",
             completion_window="24h",
@@ -174,20 +177,17 @@ async def create_message_batch(http: HttpRequest) -> Response:
     return await _reply(http, batch)
 
 
-@router.get(
+@Endpoint(
+    "GET",
     PATH,
-    openapi_extra=query_schema(
-        after_id={"type": "string"},
-        before_id={"type": "string"},
-        limit={"type": "integer", "minimum": 1, "maximum": MAX_PAGE},
-    ),
-    responses=replies(MessageBatchList),
+    reply=MessageBatchList,
+    query=MessageBatchesQuery,
 )
 async def list_message_batches(http: HttpRequest) -> Response:
     """The caller's batches of messages, newest first."""
     service, owner, base_url = get_service(http), call_of(http).account.owner, str(http.base_url)
-    limit = query_number(http, "limit", 20, MAX_PAGE)
-    after, before = http.query_params.get("after_id"), http.query_params.get("before_id")
+    query = read_query(MessageBatchesQuery, http)
+    after, before, limit = query.after_id, query.before_id, query.limit
     if after is not None and before is not None:
         raise InvalidRequest("after_id and before_id exclude each other: send one", param="before_id")
 
@@ -203,13 +203,13 @@ async def list_message_batches(http: HttpRequest) -> Response:
     return json_response(MessageBatchList(page, first, last, len(found) > limit))
 
 
-@router.get(PATH + "/{batch_id}", responses=replies(MessageBatch))
+@Endpoint("GET", PATH + "/{batch_id}", reply=MessageBatch)
 async def get_message_batch(http: HttpRequest, batch_id: str) -> Response:
     """One of the caller's batches of messages, with its progress."""
     return await _reply(http, await _find(http, batch_id))
 
 
-@router.post(PATH + "/{batch_id}/cancel", responses=replies(MessageBatch))
+@Endpoint("POST", PATH + "/{batch_id}/cancel", reply=MessageBatch)
 async def cancel_message_batch(http: HttpRequest, batch_id: str) -> Response:
     """End one of the caller's batches of messages; what has run stays in its results."""
     service, owner = get_service(http), call_of(http).account.owner
@@ -220,15 +220,7 @@ async def cancel_message_batch(http: HttpRequest, batch_id: str) -> Response:
     return await _reply(http, await _find(http, batch_id))
 
 
-@router.get(
-    PATH + "/{batch_id}/results",
-    responses={
-        200: {
-            "description": "A line of JSON for each message, in no certain order",
-            "content": {JSON_LINES: {"schema": {"type": "string"}}},
-        }
-    },
-)
+@Endpoint("GET", PATH + "/{batch_id}/results", content=(Content(JSON_LINES, RESULTS),))
 async def get_message_batch_results(http: HttpRequest, batch_id: str) -> Response:
     """The result of each message of a batch that has ended."""
     service, batch = get_service(http), await _find(http, batch_id)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from msgspec import Meta, Struct, field
 
-from headrace.api.openai.parameters import RequestBody
+from headrace.api.http.body import RequestBody, Values
+from headrace.api.http.sampling_fields import bounds
 from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
 from headrace.sampling.params import MAX_STOPS
 
+NonEmpty = Annotated[str, Meta(min_length=1)]
 
-class Strict(BaseModel):
+
+class Strict(Struct, kw_only=True, forbid_unknown_fields=True):
     """A part of a body: nothing unknown in it, no value of another type."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
 
 
 class CacheControl(Strict):
@@ -32,26 +33,36 @@ class Cacheable(Strict):
     cache_control: CacheControl | None = None
 
 
-class TextPart(Cacheable):
+class AnyText(Cacheable, kw_only=True):
     """Text."""
 
-    type: Literal["text"]
     text: str
-    citations: Annotated[list[Any], Field(max_length=0)] | None = None
+    citations: Annotated[list[Any], Meta(max_length=0)] | None = None
 
 
-class ThinkingPart(Strict):
+class OnlyText(AnyText, kw_only=True):
+    """Text, where there is nothing but text."""
+
+    type: Literal["text"]
+
+
+class TextPart(AnyText, tag_field="type", tag="text"):
+    """Text among other parts."""
+
+
+Texts = str | list[OnlyText]
+
+
+class ThinkingPart(Strict, kw_only=True, tag_field="type", tag="thinking"):
     """Reasoning of an earlier turn. The signature is not checked."""
 
-    type: Literal["thinking"]
     thinking: str
     signature: str | None = None
 
 
-class RedactedPart(Strict):
+class RedactedPart(Strict, kw_only=True, tag_field="type", tag="redacted_thinking"):
     """Encrypted reasoning of another server: left out, with a warning."""
 
-    type: Literal["redacted_thinking"]
     data: str
 
 
@@ -61,66 +72,49 @@ class DirectCaller(Strict):
     type: Literal["direct"]
 
 
-class ToolUsePart(Cacheable):
+class ToolUsePart(Cacheable, kw_only=True, tag_field="type", tag="tool_use"):
     """A call that the model made."""
 
-    type: Literal["tool_use"]
-    id: Annotated[str, Field(min_length=1)]
-    name: Annotated[str, Field(min_length=1)]
+    id: NonEmpty
+    name: NonEmpty
     input: dict[str, Any]
     caller: DirectCaller | None = None
 
 
-def _parts(value: object) -> object:
-    """A text means a list of one part."""
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
-
-
-Texts = Annotated[list[TextPart], BeforeValidator(_parts, json_schema_input_type=str | list[TextPart])]
-
-
-class ToolResultPart(Cacheable):
+class ToolResultPart(Cacheable, kw_only=True, tag_field="type", tag="tool_result"):
     """The result of a call. The model reads an error as text that begins with `Error: `."""
 
-    type: Literal["tool_result"]
     tool_use_id: str
     content: Texts = []
     is_error: bool | None = None
 
 
-UserPart = Annotated[TextPart | ToolResultPart, Field(discriminator="type")]
-AssistantPart = Annotated[TextPart | ThinkingPart | RedactedPart | ToolUsePart, Field(discriminator="type")]
-UserParts = Annotated[list[UserPart], BeforeValidator(_parts, json_schema_input_type=str | list[UserPart])]
-AssistantParts = Annotated[
-    list[AssistantPart], BeforeValidator(_parts, json_schema_input_type=str | list[AssistantPart])
-]
+UserPart = TextPart | ToolResultPart
+AssistantPart = TextPart | ThinkingPart | RedactedPart | ToolUsePart
 
 
-class UserTurn(Strict):
+class UserTurn(Strict, kw_only=True, tag_field="role", tag="user"):
     """Texts of the user, and results of tools."""
 
-    role: Literal["user"]
-    content: UserParts
+    content: str | list[UserPart]
 
 
-class AssistantTurn(Strict):
+class AssistantTurn(Strict, kw_only=True, tag_field="role", tag="assistant"):
     """An answer of the model. Where it is the last turn, the new answer continues its text."""
 
-    role: Literal["assistant"]
-    content: AssistantParts
+    content: str | list[AssistantPart]
 
 
-class SystemTurn(Strict):
+class SystemTurn(Strict, kw_only=True, tag_field="role", tag="system"):
     """Instructions in the middle of a conversation."""
 
-    role: Literal["system"]
     content: Texts
 
 
-Turn = Annotated[UserTurn | AssistantTurn | SystemTurn, Field(discriminator="role")]
+Turn = UserTurn | AssistantTurn | SystemTurn
 
 
-class ToolPart(Cacheable):
+class ToolPart(Cacheable, kw_only=True):
     """A tool that the caller runs."""
 
     type: Literal["custom"] | None = None
@@ -129,73 +123,72 @@ class ToolPart(Cacheable):
     input_schema: dict[str, Any]
     strict: bool | None = None
     input_examples: Annotated[
-        list[dict[str, Any]] | None, Field(description="Has no effect: chat templates show none.")
+        list[dict[str, Any]] | None, Meta(description="Has no effect: chat templates show none.")
     ] = None
     eager_input_streaming: Annotated[
-        bool | None, Field(description="Has no effect: input always streams as it comes.")
+        bool | None, Meta(description="Has no effect: input always streams as it comes.")
     ] = None
     allowed_callers: list[Literal["direct"]] | None = None
-    defer_loading: Literal[False] | None = None
+    defer_loading: Annotated[bool | None, Meta(extra_json_schema={"enum": [False, None]})] = None
 
 
 class FreeChoice(Strict):
-    """The model may call tools (auto), or must (any)."""
+    """Whether the model may call several tools in one answer."""
 
-    type: Literal["auto", "any"]
     disable_parallel_tool_use: bool = False
 
 
-class NamedChoice(Strict):
+class AutoChoice(FreeChoice, tag_field="type", tag="auto"):
+    """The model may call tools."""
+
+
+class AnyChoice(FreeChoice, tag_field="type", tag="any"):
+    """The model must call a tool."""
+
+
+class NamedChoice(FreeChoice, kw_only=True, tag_field="type", tag="tool"):
     """The model must call this tool."""
 
-    type: Literal["tool"]
     name: str
-    disable_parallel_tool_use: bool = False
 
 
-class NoChoice(Strict):
+class NoChoice(Strict, tag_field="type", tag="none"):
     """The model is not shown the tools."""
 
-    type: Literal["none"]
 
-
-ToolChoice = Annotated[FreeChoice | NamedChoice | NoChoice, Field(discriminator="type")]
+ToolChoice = AutoChoice | AnyChoice | NamedChoice | NoChoice
 
 Display = Annotated[
     Literal["summarized", "omitted"] | None,
-    Field(description="Thinking is never summarized: it is sent whole, or omitted."),
+    Meta(description="Thinking is never summarized: it is sent whole, or omitted."),
 ]
 
 
-class ThinkingEnabled(Strict):
+class ThinkingEnabled(Strict, kw_only=True, tag_field="type", tag="enabled"):
     """Reason before the answer, for at most `budget_tokens` tokens."""
 
-    type: Literal["enabled"]
-    budget_tokens: Annotated[int, Field(ge=1)]
+    budget_tokens: Annotated[int, Meta(ge=1)]
     display: Display = None
 
 
-class ThinkingAdaptive(Strict):
+class ThinkingAdaptive(Strict, tag_field="type", tag="adaptive"):
     """Reason as long as the model does by itself."""
 
-    type: Literal["adaptive"]
     display: Display = None
 
 
-class ThinkingDisabled(Strict):
+class ThinkingDisabled(Strict, tag_field="type", tag="disabled"):
     """Answer without reasoning."""
 
-    type: Literal["disabled"]
+
+Thinking = ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled
 
 
-Thinking = Annotated[ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled, Field(discriminator="type")]
-
-
-class JsonFormat(Strict):
+class JsonFormat(Strict, kw_only=True):
     """The answer is JSON that matches the schema."""
 
     type: Literal["json_schema"]
-    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
+    json_schema: dict[str, Any] = field(name="schema")
 
 
 class OutputConfig(Strict):
@@ -205,10 +198,10 @@ class OutputConfig(Strict):
     format: JsonFormat | None = None
 
 
-class PromptBody(RequestBody):
+class PromptBody(RequestBody, kw_only=True):
     """The fields that make a prompt: the body of count_tokens, and part of a message's. None: not given."""
 
-    no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {
+    no_effect: ClassVar[Mapping[str, Values]] = {
         "metadata": ({}, {"user_id": None}),
         "diagnostics": ({}, {"previous_message_id": None}),
         "inference_geo": (),
@@ -216,7 +209,7 @@ class PromptBody(RequestBody):
         "user_profile_id": (),
     }
     # The one edit that is accepted asks for what happens anyway.
-    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
+    unsupported: ClassVar[Mapping[str, Values]] = {
         "container": (),
         "context_management": (
             {},
@@ -229,14 +222,14 @@ class PromptBody(RequestBody):
     }
 
     model: str | None = None
-    messages: Annotated[list[Turn], Field(min_length=1)]
+    messages: Annotated[list[Turn], Meta(min_length=1)]
     system: Texts | None = None
     tools: list[ToolPart] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     cache_control: CacheControl | None = None
-    thread: Annotated[Any, WithJsonSchema({"type": "null"})] = None
+    thread: Annotated[Any, Meta(extra_json_schema={"type": "null"})] = None
 
     def warnings(self) -> list[ParameterWarning]:
         """Warnings for fields without effect; raises InvalidRequest for one that cannot be honored."""
@@ -249,15 +242,13 @@ class PromptBody(RequestBody):
         return super().warnings()
 
 
-class MessageBody(PromptBody):
+class MessageBody(PromptBody, kw_only=True):
     """The body of a message."""
 
-    max_tokens: Annotated[int, Field(ge=1)]
+    max_tokens: Annotated[int, Meta(ge=1)]
     stream: bool | None = None
-    stop_sequences: (
-        Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MAX_STOPS)] | None
-    ) = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
+    stop_sequences: Annotated[list[NonEmpty], Meta(max_length=MAX_STOPS)] | None = None
+    temperature: Annotated[float, bounds("temperature")] | None = None
+    top_p: Annotated[float, bounds("top_p")] | None = None
+    top_k: Annotated[int, bounds("top_k")] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None

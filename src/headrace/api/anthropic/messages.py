@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
-from fastapi import APIRouter
 from msgspec import Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -15,33 +13,22 @@ from headrace.api.anthropic.errors import AnthropicError
 from headrace.api.anthropic.reply import MessageReply
 from headrace.api.anthropic.request_builder import message_request, prompt_request, thinking_display
 from headrace.api.anthropic.schema import STREAM_EVENTS, AnthropicMessage, AnthropicTokenCount
+from headrace.api.http.body import checked_body, read_checked
 from headrace.api.http.call_context import HttpCall, call_of
+from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.generation import answer, respond
-from headrace.api.http.openapi import SCHEMA_OF, replies
-from headrace.api.http.sse import MEDIA_TYPE
-from headrace.api.openai.parameters import checked_body, json_schema, read_parameters
+from headrace.api.http.sse import sse_content
 from headrace.api.service import Service, get_service
 from headrace.inference.call_context import CallContext
 from headrace.inference.preparation import chat_prompt, chat_tokens
 from headrace.inference.requests import ChatRequest
-
-router = APIRouter()
 
 _EVENTS = (
     "With stream: true, one event after another: message_start, ping, content_block_start, "
     "content_block_delta and content_block_stop for each block, message_delta, message_stop; or error, which "
     "ends a stream that failed."
 )
-
-
-def _message_replies() -> dict[int | str, dict[str, Any]]:
-    found = replies(AnthropicMessage)
-    bodies = [{"$ref": SCHEMA_OF.format(name=kind.__name__)} for kind in (*STREAM_EVENTS, AnthropicError)]
-    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": {"anyOf": bodies}}
-    event = {"type": "object", "properties": {"event": {"type": "string"}, "data": data}}
-    found[200]["content"][MEDIA_TYPE] = {"schema": event | {"description": _EVENTS}}
-    return found
 
 
 def message_reply(body: MessageBody, call: CallContext) -> tuple[ChatRequest, MessageReply]:
@@ -54,10 +41,16 @@ def message_reply(body: MessageBody, call: CallContext) -> tuple[ChatRequest, Me
     return message_request(body, reply_id, call), MessageReply(reply_id, hide_thinking)
 
 
-@router.post("/v1/messages", openapi_extra=json_schema(MessageBody), responses=_message_replies())
+@Endpoint(
+    "POST",
+    "/v1/messages",
+    body=MessageBody,
+    reply=AnthropicMessage,
+    content=(sse_content(_EVENTS, *STREAM_EVENTS, AnthropicError),),
+)
 async def create_message(http: HttpRequest) -> Response:
     """Answer a conversation, as Anthropic's API does. Errors have its shape; overload is status 529."""
-    body = await read_parameters(MessageBody, http)
+    body = await read_checked(MessageBody, http)
     request, reply = message_reply(body, call_of(http))
     return await respond(http, request, reply, stream=bool(body.stream))
 
@@ -68,13 +61,11 @@ async def complete_message(data: bytes, call: HttpCall, service: Service) -> Str
     return await answer(service, request, reply, call)
 
 
-@router.post(
-    "/v1/messages/count_tokens", openapi_extra=json_schema(PromptBody), responses=replies(AnthropicTokenCount)
-)
+@Endpoint("POST", "/v1/messages/count_tokens", body=PromptBody, reply=AnthropicTokenCount)
 async def count_tokens(http: HttpRequest) -> Response:
     """The number of tokens of the prompt that a message would have."""
     service, call = get_service(http), call_of(http)
-    body = await read_parameters(PromptBody, http)
+    body = await read_checked(PromptBody, http)
     model = await service.use(call, body.model)
 
     def counted() -> AnthropicTokenCount:

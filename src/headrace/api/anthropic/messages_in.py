@@ -8,6 +8,7 @@ from itertools import groupby
 
 from headrace.api.anthropic.body import (
     AssistantTurn,
+    OnlyText,
     PromptBody,
     RedactedPart,
     SystemTurn,
@@ -52,9 +53,10 @@ class Turns:
         return self.messages[-1].role == "assistant"
 
     def _user(self, turn: UserTurn, where: str) -> None:
-        if not turn.content:
+        if turn.content == []:
             raise InvalidRequest(f"{where} is empty: give a text or a tool_result", param="messages")
-        for index, part in enumerate(turn.content):
+        content = [TextPart(text=turn.content)] if isinstance(turn.content, str) else turn.content
+        for index, part in enumerate(content):
             if isinstance(part, ToolResultPart):
                 self._turns.append(self._result(part, f"{where}.{index}"))
             else:
@@ -76,7 +78,8 @@ class Turns:
         texts: list[str] = []
         thoughts: list[str] = []
         calls: list[ToolCall] = []
-        for index, part in enumerate(turn.content):
+        content = [TextPart(text=turn.content)] if isinstance(turn.content, str) else turn.content
+        for index, part in enumerate(content):
             match part:
                 case TextPart():
                     texts.append(part.text)
@@ -88,11 +91,11 @@ class Turns:
                 case ToolUsePart():
                     self._names[part.id] = part.name
                     calls.append(ToolCall(part.id, part.name, json.dumps(part.input, ensure_ascii=False)))
-        content = "\n".join(texts)
+        text = "\n".join(texts)
         reasoning = "\n".join(filter(None, thoughts)) or None
         self._turns.append(
             Message(
-                "assistant", content or (None if calls else ""), tool_calls=tuple(calls), reasoning=reasoning
+                "assistant", text or (None if calls else ""), tool_calls=tuple(calls), reasoning=reasoning
             )
         )
 
@@ -115,5 +118,5 @@ def _texts(texts: Sequence[str | None]) -> str | None:
     return "\n".join(filter(None, texts)) or texts[-1]
 
 
-def _joined(parts: Sequence[TextPart]) -> str:
-    return "\n".join(part.text for part in parts)
+def _joined(texts: str | Sequence[OnlyText]) -> str:
+    return texts if isinstance(texts, str) else "\n".join(part.text for part in texts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.api.anthropic.body import MessageBody, PromptBody, ThinkingDisabled, ThinkingEnabled
+from headrace.api.anthropic.body import AnyText, MessageBody, PromptBody, ThinkingDisabled, ThinkingEnabled
 from headrace.api.anthropic.messages_in import Turns
 from headrace.api.anthropic.tools import tool_use, warn_unused
 from headrace.errors import InvalidRequest
@@ -75,7 +75,9 @@ def _check_continuation(body: PromptBody, *, tools: bool) -> None:
                 param=name.split(".")[0],
             )
     parts = body.messages[-1].content
-    if not any(part.type == "text" and part.text for part in parts):
+    if not (
+        parts if isinstance(parts, str) else any(isinstance(part, AnyText) and part.text for part in parts)
+    ):
         raise InvalidRequest(
             "messages: the last one is the assistant's and has no text to continue: answer its calls with "
             "tool_result, or leave it out",

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 
 import msgspec
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from headrace.api.anthropic.errors import MESSAGES_PATH, anthropic_error
 from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.ollama.errors import ollama_error
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
+
+LOG = logging.getLogger("headrace.api")
 
 
 class Unauthorized(InvalidRequest):
@@ -134,7 +138,7 @@ def json_response(
     )
 
 
-def install_error_handlers(app: FastAPI) -> None:
+def install_error_handlers(app: Starlette) -> None:
     """Make every error of `app`, its own and the framework's, leave in the shape of its surface."""
 
     async def typed(request: Request, error: Exception) -> Response:
@@ -146,8 +150,15 @@ def install_error_handlers(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         message = f"{request.method} {request.url.path}: {error.detail}"
         reply = error_response(NoSuchRoute(message, status=error.status_code), call_of(request))
-        reply.headers.update(error.headers or {})
+        if error.status_code == 405:
+            reply.headers["allow"] = ", ".join(sorted(_methods(app, request)))
         return reply
+
+    async def too_deep(request: Request, error: Exception) -> Response:
+        # Parsing has a bound of its own; what is below it may still be too deep for a template or a schema.
+        LOG.warning("a request is nested too deeply", exc_info=error)
+        refused = InvalidRequest("the body is nested too deeply: flatten it", code="invalid_json")
+        return await typed(request, refused)
 
     async def unexpected(request: Request, error: Exception) -> Response:
         # The text of an unknown error may hold a path or a prompt: it goes to the log's traceback only.
@@ -156,4 +167,11 @@ def install_error_handlers(app: FastAPI) -> None:
 
     app.add_exception_handler(HeadraceError, typed)
     app.add_exception_handler(HTTPException, framework)
+    app.add_exception_handler(RecursionError, too_deep)
     app.add_exception_handler(Exception, unexpected)
+
+
+def _methods(app: Starlette, request: Request) -> set[str]:
+    """The methods that a path takes, by all routes that it fits."""
+    routes = [route for route in app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return {method for route in routes if isinstance(route, Route) for method in route.methods or ()}

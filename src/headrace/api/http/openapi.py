@@ -3,84 +3,32 @@
 from __future__ import annotations
 
 import html
+import inspect
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+import re
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
 
 import msgspec
-from fastapi import APIRouter, FastAPI
-from fastapi.openapi.utils import get_openapi
+from msgspec import Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace import __version__
 from headrace.api.anthropic.errors import ANTHROPIC_STATUSES, MESSAGES_PATH, AnthropicError
-from headrace.api.anthropic.schema import (
-    STREAM_EVENTS,
-    AnthropicMessage,
-    AnthropicModel,
-    AnthropicModelList,
-    AnthropicTokenCount,
-    MessageBatch,
-    MessageBatchList,
-)
+from headrace.api.http.body import RequestBody, completed_schema
+from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import ErrorBody
 from headrace.api.http.middleware import OPEN_PATHS
+from headrace.api.http.query import query_parameters
 from headrace.api.ollama.errors import OllamaError
-from headrace.api.ollama.schema import OLLAMA_REPLIES
-from headrace.api.openai import schema as wire
-from headrace.api.openai.responses.schema import (
-    DeletedResponse,
-    ResponseEvent,
-    ResponseInputTokens,
-    ResponseItemList,
-    ResponseObject,
-)
-
-router = APIRouter(include_in_schema=False)
+from headrace.api.service import get_service
 
 Json = dict[str, Any]
 
-SCHEMA_OF = "#/components/schemas/{name}"
-
-
-class ChatReply(wire.Reply, frozen=True):
-    """A whole chat completion."""
-
-    choices: list[wire.ChatChoice]  # type: ignore[assignment]  # a schema has no place for the union
-
-
-class TextReply(wire.Reply, frozen=True):
-    """A whole completion."""
-
-    choices: list[wire.TextChoice]  # type: ignore[assignment]
-
-
-class ChatChunk(wire.CompletionChunkBody, frozen=True):
-    """A streamed part of a chat completion."""
-
-    choices: list[wire.ChatChunkChoice]  # type: ignore[assignment]
-
-
-class TextChunk(wire.CompletionChunkBody, frozen=True):
-    """A streamed part of a completion."""
-
-    choices: list[wire.TextChoice]  # type: ignore[assignment]
-
-
-BODIES = (
-    *(ErrorBody, wire.HealthBody, wire.ModelCard, wire.ModelList, wire.ReadyBody),
-    *(ChatReply, TextReply, ChatChunk, TextChunk),
-    *(OllamaError, *OLLAMA_REPLIES),
-    *(AnthropicError, AnthropicMessage, AnthropicModel, AnthropicModelList, AnthropicTokenCount),
-    *(MessageBatch, MessageBatchList),
-    *STREAM_EVENTS,
-    *(ResponseObject, ResponseEvent, DeletedResponse, ResponseInputTokens, ResponseItemList),
-    *(wire.FileObject, wire.FileList, wire.FileDeleted, wire.BatchObject, wire.BatchList),
-    *(wire.Tokenized, wire.PromptText, wire.EmbeddingList),
-)
 # Bodies of errors by the beginning of their paths, as SHAPES makes them.
-ERRORS: Mapping[str, type[msgspec.Struct]] = {"/api/": OllamaError, MESSAGES_PATH: AnthropicError}
+ERRORS: Mapping[str, type[Struct]] = {"/api/": OllamaError, MESSAGES_PATH: AnthropicError}
 ANY_CALL: Mapping[int, str] = {
     400: "The request is not valid; the error names what is not",
     403: "The Host or Origin header is not one of this server's",
@@ -96,98 +44,150 @@ WITH_BODY: Mapping[int, str] = {
     413: "The body is larger than 32 MiB",
     429: "The key has used up its requests, tokens or concurrency; Retry-After says when to come back",
 }
+_PARAMETER = re.compile(r"{(\w+)(:\w+)?}")
 
 
-# One event of a stream (WHATWG HTML, "Server-sent events").
-_EVENT: Json = {
-    "type": "object",
-    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
-    "required": ["data"],
-}
-_SCHEMAS: list[Callable[[], Json]] = []
+class Document:
+    """The OpenAPI document of some endpoints and its page, each made when it is first asked for."""
 
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        self._endpoints = [endpoint for endpoint in endpoints if not endpoint.hidden]
 
-def request_body(schema: Callable[[], Json]) -> Json:
-    """The entry of a body of JSON. Its schema is made with the document: no server start waits for it."""
-    _SCHEMAS.append(schema)
-    return {"x-body": len(_SCHEMAS) - 1}
-
-
-def replies(
-    body: type[msgspec.Struct],
-    chunk: type[msgspec.Struct] | None = None,
-    *,
-    other: type[msgspec.Struct] | None = None,
-) -> dict[int | str, Json]:
-    """The `responses` of a route that answers with `body` or `other`, or with a stream of `chunk`s."""
-    schemas = [{"$ref": SCHEMA_OF.format(name=kind.__name__)} for kind in (body, other) if kind is not None]
-    content: Json = {"application/json": {"schema": schemas[0] if other is None else {"anyOf": schemas}}}
-    if chunk is not None:
-        text = f"With stream: true, `data:` lines of {chunk.__name__} (or an ErrorBody), then `data: [DONE]`."
-        content["text/event-stream"] = {"schema": _EVENT | {"description": text}}
-    return {200: {"description": "The reply", "content": content}}
-
-
-def document(app: FastAPI) -> Json:
-    """The OpenAPI document of `app`, made once: its routes, the errors that all have, their schemas."""
-    if app.openapi_schema is None:
-        found = get_openapi(title=app.title, version=__version__, routes=app.routes)
-        parts: Json = {}
-        for path, operations in cast("Json", found["paths"]).items():
-            for method, operation in operations.items():
-                _complete(path, method, operation)
-                parts |= _parts_of_body(operation)
-        _, schemas = msgspec.json.schema_components(BODIES, ref_template=SCHEMA_OF)
-        components = found.setdefault("components", {})
-        components["schemas"] = schemas | parts
-        components["securitySchemes"] = {
-            "bearer": {"type": "http", "scheme": "bearer"},
-            "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    @cached_property
+    def content(self) -> Json:
+        """The document as an object."""
+        kinds = self._kinds()
+        found, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+        references = dict(zip(kinds, found, strict=True))
+        own = {kind: schemas[_name(references[kind])] for kind in kinds}
+        bodies = {
+            one.body: completed_schema(one.body, own) for one in self._endpoints if one.body is not None
         }
-        found["security"] = [{}, {"bearer": []}, {"x-api-key": []}]
-        app.openapi_schema = found
-    return app.openapi_schema
+        for kind in kinds:
+            if issubclass(kind, RequestBody):  # these stand where they are used
+                del schemas[_name(references[kind])]
+        paths: Json = {}
+        for endpoint in self._endpoints:
+            operation = _operation(endpoint, references, bodies)
+            for method in endpoint.methods.lower().split():
+                if method != "head":
+                    paths.setdefault(_PARAMETER.sub(r"{\1}", endpoint.path), {})[method] = operation
+        return {
+            "openapi": "3.1.0",
+            "info": {"title": "Headrace", "version": __version__},
+            "paths": paths,
+            "components": {
+                "schemas": dict(sorted(schemas.items())),
+                "securitySchemes": {
+                    "bearer": {"type": "http", "scheme": "bearer"},
+                    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+                },
+            },
+            "security": [{}, {"bearer": []}, {"x-api-key": []}],
+        }
+
+    @cached_property
+    def json(self) -> bytes:
+        """The document."""
+        return json.dumps(self.content, ensure_ascii=False, separators=(",", ":")).encode()
+
+    @cached_property
+    def page(self) -> bytes:
+        """The document as a page that needs nothing from elsewhere."""
+        return _page(self.content).encode()
+
+    def _kinds(self) -> list[type[Struct]]:
+        """The bodies of requests and replies, and what they name as parts."""
+        kinds: list[type[Struct]] = [ErrorBody, *ERRORS.values()]
+        for one in self._endpoints:
+            if one.body is not None:
+                kinds += (one.body, *one.body.parts.values())
+            kinds += (*one.replies, *(kind for content in one.content for kind in content.bodies))
+        return list(dict.fromkeys(kinds))
 
 
-def _parts_of_body(operation: Json) -> Json:
-    """Take the schemas that a request's body refers to out of it: references start at the document."""
-    found: Json = {}
-    for content in operation.get("requestBody", {}).get("content", {}).values():
-        parts = content["schema"].pop("$defs", {})
-        found |= {f"{content['schema']['title']}_{name}": part for name, part in parts.items()}
+def _name(reference: Json) -> str:
+    return str(reference["$ref"]).rpartition("/")[2]
+
+
+def _operation(
+    endpoint: Endpoint, references: Mapping[type[Struct], Json], bodies: Mapping[type[RequestBody], Json]
+) -> Json:
+    """An entry of the document."""
+    found: Json = {"description": inspect.getdoc(endpoint.handle) or ""}
+    in_path = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name, _ in _PARAMETER.findall(endpoint.path)
+    ]
+    in_query = [] if endpoint.query is None else query_parameters(endpoint.query)
+    if in_path or in_query:
+        found["parameters"] = [*in_path, *in_query]
+    if endpoint.form is not None:
+        body: Json = {"multipart/form-data": {"schema": endpoint.form}}
+        found["requestBody"] = {"required": True, "content": body}
+    elif endpoint.body is not None:
+        body = {"application/json": {"schema": bodies[endpoint.body]}}
+        found["requestBody"] = {"required": True, "content": body}
+    schemas = [references[kind] for kind in endpoint.replies]
+    forms: Json = {}
+    if schemas:
+        forms["application/json"] = {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}
+    for content in endpoint.content:
+        forms[content.media_type] = {"schema": _content_schema(content, references)}
+    found["responses"] = {"200": {"description": "The reply", "content": forms}} | _errors(
+        endpoint, references
+    )
     return found
 
 
-def _complete(path: str, method: str, operation: Json) -> None:
-    """Add what every operation has; take out what FastAPI only assumes."""
-    if "x-body" in operation:
-        place: int = operation.pop("x-body")
-        content = {"application/json": {"schema": _SCHEMAS[place]()}}
-        operation["requestBody"] = {"required": True, "content": content}
-    anthropic = path.startswith(MESSAGES_PATH)
-    responses: Json = operation["responses"]
-    responses.pop("422", None)
+def _content_schema(content: Content, references: Mapping[type[Struct], Json]) -> Json:
+    """The schema of another form of the reply, with that of the bodies in it."""
+    if not content.typed:
+        return content.schema
+    bodies = {"anyOf": [references[kind] for kind in content.bodies]}
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": bodies}
+    return content.schema | {"properties": content.schema["properties"] | {"data": data}}
+
+
+def _errors(endpoint: Endpoint, references: Mapping[type[Struct], Json]) -> Json:
+    """The statuses that the endpoint may have besides 200."""
     errors = dict(ANY_CALL)
-    if path not in OPEN_PATHS:
+    if endpoint.path not in OPEN_PATHS:
         errors |= WITH_KEY
-    if method == "post" or "requestBody" in operation:
+    if endpoint.methods == "POST" or endpoint.body is not None:
         errors |= WITH_BODY
-    elif "{" in path:
+    elif "{" in endpoint.path:
         errors |= WITH_NAME
-    if anthropic:
+    if endpoint.path.startswith(MESSAGES_PATH):
         errors = {ANTHROPIC_STATUSES.get(status, status): text for status, text in errors.items()}
-    error = next((body for start, body in ERRORS.items() if path.startswith(start)), ErrorBody)
-    schema = {"$ref": SCHEMA_OF.format(name=error.__name__)}
-    for status, text in sorted(errors.items()):
-        responses.setdefault(
-            str(status), {"description": text, "content": {"application/json": {"schema": schema}}}
-        )
+    kind = next((kind for start, kind in ERRORS.items() if endpoint.path.startswith(start)), ErrorBody)
+    content = {"application/json": {"schema": references[kind]}}
+    return {
+        str(status): {"description": text, "content": content}
+        for status, text in sorted((errors | dict(endpoint.errors)).items())
+    }
 
 
-@router.get("/docs")
+def _document(http: HttpRequest) -> Document:
+    found = http.app.state.document
+    assert isinstance(found, Document)
+    return found
+
+
+@Endpoint("GET", "/openapi.json", hidden=True)
+async def openapi(http: HttpRequest) -> Response:
+    """The document."""
+    document = _document(http)
+    data = await get_service(http).run_in_thread(lambda: document.json)
+    return Response(data, media_type="application/json")
+
+
+@Endpoint("GET", "/docs", hidden=True)
 async def docs(http: HttpRequest) -> Response:
-    """The document as a page that needs nothing from elsewhere."""
-    return Response(_page(http.app.openapi()), media_type="text/html; charset=utf-8")
+    """The document as a page."""
+    document = _document(http)
+    data = await get_service(http).run_in_thread(lambda: document.page)
+    return Response(data, media_type="text/html; charset=utf-8")
 
 
 _STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from headrace.api.http.bounded_protocol import BoundedProtocol
 from headrace.api.service import Service
@@ -47,7 +47,7 @@ class Server(uvicorn.Server):
 
     def __init__(
         self,
-        app: FastAPI,
+        app: Starlette,
         settings: Settings,
         on_started: Callable[[], None],
         *,
@@ -140,7 +140,7 @@ class Server(uvicorn.Server):
 
 
 def serve(
-    app: FastAPI,
+    app: Starlette,
     settings: Settings,
     listener: socket.socket,
     on_started: Callable[[], None],

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, cast
 
-from pydantic import Field, WithJsonSchema
+from msgspec import Meta
 
-from headrace.api.ollama.options import Options, options_schema
-from headrace.api.openai.parameters import RequestBody, validated
+from headrace.api.http.body import RequestBody, Values, checked, loose
+from headrace.api.ollama.options import Options
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint, schema_constraint
+from headrace.inference.events import ParameterWarning
 from headrace.sampling.params import MAX_TOP_LOGPROBS
 
-FORMAT_SCHEMA: Final = {"anyOf": [{"enum": ["", "json"]}, {"type": "object"}, {"type": "null"}]}
+FORMAT_SCHEMA: Final = {"anyOf": [{"enum": ["", "json"]}, {"type": "object"}]}
 _UNIT_S: Final[Mapping[str, float]] = {
     "ns": 1e-9,
     "us": 1e-6,
@@ -26,25 +26,25 @@ _UNIT_S: Final[Mapping[str, float]] = {
     "h": 3600.0,
 }
 _PIECE = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
+DURATION: Final = {
+    "pattern": r"^[+-]?([0-9]{1,11}|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|ms|s|m|h))+)$",
+    "maxLength": 64,
+}
 
 
-class OllamaBody(RequestBody):
-    """A body of Ollama's surface. None always means: not given."""
-
-    no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {}
-    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
-class ModelBody(OllamaBody):
+class ModelBody(RequestBody, kw_only=True):
     """A body that names a model."""
 
-    model: Annotated[str, Field(min_length=1, max_length=256)]
+    model: Name
 
 
 class UsingBody(ModelBody):
     """A body that has a model computing, and says how long it is to stay in memory after that."""
 
-    keep_alive: float | str | None = None
+    keep_alive: float | Annotated[str, Meta(extra_json_schema=DURATION)] | None = None
 
     @property
     def keep_alive_s(self) -> float | None:
@@ -52,21 +52,22 @@ class UsingBody(ModelBody):
         return None if self.keep_alive is None else duration_s(self.keep_alive)
 
 
-class AnswerBody(UsingBody, ABC):
+class AnswerBody(UsingBody):
     """The fields that both generating endpoints take."""
 
-    no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {"truncate": (False,), "shift": (False,)}
+    parts: ClassVar[Mapping[str, type[RequestBody]]] = {"options": Options}
+    no_effect: ClassVar[Mapping[str, Values]] = {"truncate": (False,), "shift": (False,)}
     stream: bool | None = None
-    options: Annotated[dict[str, Any], WithJsonSchema(options_schema())] | None = None
-    format: Annotated[Any, WithJsonSchema(FORMAT_SCHEMA)] = None
+    options: dict[str, Any] | None = None
+    format: Annotated[Any, loose(FORMAT_SCHEMA)] = None
     think: bool | str | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
     @property
-    @abstractmethod
     def asks_nothing(self) -> bool:
         """Whether nothing is to be computed, only the model to be loaded or unloaded."""
+        raise NotImplementedError
 
     @property
     def unloads(self) -> bool:
@@ -78,9 +79,9 @@ class AnswerBody(UsingBody, ABC):
         """Whether the reply is a stream: yes, unless told otherwise."""
         return self.stream is not False
 
-    def read_options(self, defaults: Mapping[str, Any]) -> Options:
-        """The options of the request over an alias's `defaults`."""
-        return validated(Options, {**defaults, **(self.options or {})})
+    def read_options(self, defaults: Mapping[str, Any]) -> tuple[Options, list[ParameterWarning]]:
+        """The options of the request over an alias's `defaults`, and their warnings."""
+        return checked(Options, {**defaults, **(self.options or {})})
 
     @property
     def logprob_count(self) -> int | None:

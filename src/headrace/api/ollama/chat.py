@@ -7,35 +7,33 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, cast
 
-from fastapi import APIRouter
 from msgspec import UNSET
-from pydantic import WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.http.body import loose, read_checked
 from headrace.api.http.call_context import HttpCall
+from headrace.api.http.endpoint import Endpoint
 from headrace.api.ollama.bodies import AnswerBody
 from headrace.api.ollama.delta import OllamaDelta
 from headrace.api.ollama.handler import answer, generation
 from headrace.api.ollama.model_names import ResolvedModel
-from headrace.api.ollama.reply import line_replies
+from headrace.api.ollama.reply import lines_of
 from headrace.api.ollama.schema import OllamaChat, OllamaMessage, timestamp
 from headrace.api.ollama.thinking import think_settings
-from headrace.api.openai.parameters import json_schema, read_parameters
+from headrace.api.openai.generation_body import TOOLS
 from headrace.api.service import new_id
 from headrace.chat.messages import Message, messages_from_openai
 from headrace.chat.tools import tool_use_from_openai
 from headrace.errors import InvalidRequest
 from headrace.inference.requests import ChatRequest
 
-router = APIRouter()
-
 
 class ChatBody(AnswerBody):
     """The body of /api/chat."""
 
     messages: list[dict[str, Any]] | None = None
-    tools: Annotated[Any, WithJsonSchema({"type": ["array", "null"], "items": {"type": "object"}})] = None
+    tools: Annotated[Any, loose(TOOLS)] = None
 
     @property
     def asks_nothing(self) -> bool:
@@ -43,14 +41,10 @@ class ChatBody(AnswerBody):
         return not self.messages
 
 
-@router.post(
-    "/api/chat",
-    openapi_extra=json_schema(ChatBody),
-    responses=line_replies(OllamaChat),
-)
+@Endpoint("POST", "/api/chat", body=ChatBody, reply=OllamaChat, content=lines_of(OllamaChat))
 async def chat(http: HttpRequest) -> Response:
     """Answer a conversation; without messages, load the model."""
-    body = await read_parameters(ChatBody, http)
+    body = await read_checked(ChatBody, http)
     return await answer(http, body, shape=_shape, make_request=partial(_request, body))
 
 

@@ -5,27 +5,23 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any, cast
 
-from fastapi import APIRouter
-from msgspec import UNSET
-from pydantic import Field, WithJsonSchema
+from msgspec import UNSET, Meta
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.http.body import read_checked
+from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.generation import respond_whole
-from headrace.api.http.openapi import replies
 from headrace.api.ollama.bodies import UsingBody
 from headrace.api.ollama.model_names import ResolvedModel, use_model
 from headrace.api.ollama.schema import OllamaEmbedding, OllamaEmbeddings
-from headrace.api.openai.embeddings import MAX_INPUTS
-from headrace.api.openai.parameters import json_schema, read_parameters
+from headrace.api.openai.prompts import MAX_PROMPTS
 from headrace.api.service import new_id
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning, Prepared
 from headrace.inference.requests import EmbeddingRequest
 from headrace.inference.result import ResultCollector
-
-router = APIRouter()
 
 TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 
@@ -42,12 +38,12 @@ class VectorBody(UsingBody):
         return super().warnings() + found
 
 
-class EmbedBody(VectorBody):
+class EmbedBody(VectorBody, kw_only=True):
     """The body of /api/embed."""
 
-    input: Annotated[Any, WithJsonSchema(TEXTS)]
+    input: Annotated[Any, Meta(extra_json_schema=TEXTS)]
     truncate: bool | None = None
-    dimensions: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
 
     def texts(self) -> list[str]:
         """The texts; none where only the model is to be loaded."""
@@ -55,9 +51,9 @@ class EmbedBody(VectorBody):
         texts = cast("list[object]", given) if isinstance(given, list) else [given]
         if not all(isinstance(text, str) for text in texts):
             raise InvalidRequest("input is neither a text nor a list of texts", param="input")
-        if len(texts) > MAX_INPUTS:
+        if len(texts) > MAX_PROMPTS:
             raise InvalidRequest(
-                f"input has {len(texts):,} texts, at most {MAX_INPUTS:,} are embedded at a time: split it",
+                f"input has {len(texts):,} texts, at most {MAX_PROMPTS:,} are embedded at a time: split it",
                 param="input",
             )
         return cast("list[str]", texts)
@@ -69,11 +65,11 @@ class EmbeddingsBody(VectorBody):
     prompt: str | None = None
 
 
-@router.post("/api/embed", openapi_extra=json_schema(EmbedBody), responses=replies(OllamaEmbeddings))
+@Endpoint("POST", "/api/embed", body=EmbedBody, reply=OllamaEmbeddings)
 async def embed(http: HttpRequest) -> Response:
     """Embed texts. One that is too long is refused, or cut where `truncate` says so, and `warnings` then
     too."""
-    body = await read_parameters(EmbedBody, http)
+    body = await read_checked(EmbedBody, http)
     texts = body.texts()
     used = await use_model(http, body)
     request = EmbeddingRequest(
@@ -119,10 +115,10 @@ def _vectors(result: ResultCollector) -> list[list[float]]:
     return [embedding.vectors[0].tolist() for embedding in found]
 
 
-@router.post("/api/embeddings", openapi_extra=json_schema(EmbeddingsBody), responses=replies(OllamaEmbedding))
+@Endpoint("POST", "/api/embeddings", body=EmbeddingsBody, reply=OllamaEmbedding)
 async def embeddings(http: HttpRequest) -> Response:
     """Embed one text; without one the model is only loaded."""
-    body = await read_parameters(EmbeddingsBody, http)
+    body = await read_checked(EmbeddingsBody, http)
     used = await use_model(http, body)
     inputs = (body.prompt,) if body.prompt else ()
     request = EmbeddingRequest(

@@ -6,27 +6,24 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
-from fastapi import APIRouter
-from msgspec import UNSET
-from pydantic import Field, WithJsonSchema
+from msgspec import UNSET, Meta
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.http.body import TokenId, Values, loose, read_checked
 from headrace.api.http.call_context import HttpCall
+from headrace.api.http.endpoint import Endpoint
 from headrace.api.ollama.bodies import AnswerBody
 from headrace.api.ollama.delta import OllamaDelta
 from headrace.api.ollama.handler import answer, generation
 from headrace.api.ollama.model_names import ResolvedModel
-from headrace.api.ollama.reply import line_replies
+from headrace.api.ollama.reply import lines_of
 from headrace.api.ollama.schema import OllamaGenerate, timestamp
 from headrace.api.ollama.thinking import think_settings
-from headrace.api.openai.parameters import json_schema, read_parameters
 from headrace.api.service import new_id
 from headrace.chat.messages import Message
 from headrace.errors import InvalidRequest
 from headrace.inference.requests import ChatRequest, CompletionRequest
-
-router = APIRouter()
 
 NO_IMAGES = {"type": "array", "maxItems": 0}
 
@@ -34,14 +31,14 @@ NO_IMAGES = {"type": "array", "maxItems": 0}
 class GenerateBody(AnswerBody):
     """The body of /api/generate."""
 
-    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = dict.fromkeys(("width", "height", "steps"), ())
+    unsupported: ClassVar[Mapping[str, Values]] = dict.fromkeys(("width", "height", "steps"), ())
     prompt: str | None = None
     suffix: str | None = None
     system: str | None = None
-    template: str | None = None
+    template: Annotated[str, Meta(extra_json_schema={"maxLength": 0})] | None = None
     raw: bool | None = None
-    context: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
-    images: Annotated[Any, WithJsonSchema(NO_IMAGES)] = None
+    context: list[TokenId] | None = None
+    images: Annotated[Any, loose(NO_IMAGES)] = None
 
     @property
     def asks_nothing(self) -> bool:
@@ -67,14 +64,10 @@ class GenerateBody(AnswerBody):
                 )
 
 
-@router.post(
-    "/api/generate",
-    openapi_extra=json_schema(GenerateBody),
-    responses=line_replies(OllamaGenerate),
-)
+@Endpoint("POST", "/api/generate", body=GenerateBody, reply=OllamaGenerate, content=lines_of(OllamaGenerate))
 async def generate(http: HttpRequest) -> Response:
     """Answer a prompt; with raw, go on with its text. An empty prompt loads the model."""
-    body = await read_parameters(GenerateBody, http)
+    body = await read_checked(GenerateBody, http)
     body.check()
     return await answer(http, body, shape=_shape, make_request=partial(_request, body), gives_context=True)
 

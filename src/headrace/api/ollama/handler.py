@@ -51,8 +51,8 @@ async def answer(
 
 def generation(body: AnswerBody, used: ResolvedModel, call: HttpCall) -> dict[str, Any]:
     """The fields that all generating requests have. Warnings of options go to `call`."""
-    options = body.read_options(used.parameters)
-    call.warnings += options.warnings()
+    options, warnings = body.read_options(used.parameters)
+    call.warnings += warnings
     more = {} if body.logprob_count is None else {"logprobs": body.logprob_count}
     return {
         "model": used.model.name,

@@ -7,82 +7,70 @@ import time
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, cast
 
-from fastapi import APIRouter
+from msgspec import Meta, field
 from msgspec.structs import replace
-from pydantic import Field, WithJsonSchema
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.http.body import RequestBody, Values, checked, loose, read_checked
+from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
-from headrace.api.http.openapi import replies
-from headrace.api.ollama.bodies import ModelBody, OllamaBody
+from headrace.api.ollama.bodies import ModelBody, Name
 from headrace.api.ollama.catalog import find_entry, model_paths
 from headrace.api.ollama.model_names import TAG
-from headrace.api.ollama.options import Options, options_schema
-from headrace.api.ollama.reply import MEDIA_TYPE, line_of, line_replies
+from headrace.api.ollama.options import Options
+from headrace.api.ollama.reply import MEDIA_TYPE, line_of, lines_of
 from headrace.api.ollama.schema import OllamaStatus
-from headrace.api.openai.parameters import json_schema, read_parameters, validated
 from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest
-from headrace.inference.events import ParameterWarning
 from headrace.storage.aliases import Alias, Aliases
 from headrace.weights.hub.resolver import remove
 
-router = APIRouter()
-
 MAX_SYSTEM_CHARACTERS = 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
+NEW_NAME = Meta(extra_json_schema={"pattern": f"^{_NAME.pattern}(:latest)?$"})
+LICENSE = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 NOT_MADE_HERE = ("quantize", "quantization", "template", "modelfile", "path", "files", "adapters", "messages")
 
 
-class CreateBody(ModelBody):
+class CreateBody(ModelBody, kw_only=True):
     """The body of /api/create."""
 
-    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = dict.fromkeys(NOT_MADE_HERE, ("", {}, []))
-    from_: Annotated[str, Field(alias="from", min_length=1, max_length=256)]
-    system: Annotated[str, Field(max_length=MAX_SYSTEM_CHARACTERS)] | None = None
-    parameters: Annotated[dict[str, Any], WithJsonSchema(options_schema())] | None = None
-    license: Annotated[Any, WithJsonSchema({"type": ["string", "array", "null"]})] = None
+    parts: ClassVar[Mapping[str, type[RequestBody]]] = {"parameters": Options}
+    unsupported: ClassVar[Mapping[str, Values]] = dict.fromkeys(NOT_MADE_HERE, ("", {}, []))
+    unsupported_text: ClassVar[str] = (
+        "{name} is not supported: a creation names a model (from) and gives it a system prompt, parameters "
+        "and a license; `headrace quantize` makes new weights"
+    )
+    model: Annotated[Name, NEW_NAME]
+    from_: Name = field(name="from")
+    system: Annotated[str, Meta(max_length=MAX_SYSTEM_CHARACTERS)] | None = None
+    parameters: dict[str, Any] | None = None
+    license: Annotated[Any, loose(LICENSE)] = None
     stream: bool | None = None
 
-    def warnings(self) -> list[ParameterWarning]:
-        """As of every body; what else Ollama makes of a model is refused with what is possible here."""
-        for name in NOT_MADE_HERE:
-            if (self.model_extra or {}).get(name):
-                raise InvalidRequest(
-                    f"{name} is not supported: a creation names a model (from) and gives it a system prompt, "
-                    "parameters and a license; `headrace quantize` makes new weights",
-                    param=name,
-                    code="unsupported_parameter",
-                )
-        return super().warnings()
 
-
-class CopyBody(OllamaBody):
+class CopyBody(RequestBody, kw_only=True):
     """The body of /api/copy."""
 
-    source: Annotated[str, Field(min_length=1, max_length=256)]
-    destination: Annotated[str, Field(min_length=1, max_length=256)]
+    source: Name
+    destination: Annotated[Name, NEW_NAME]
 
 
 class PushBody(ModelBody):
     """The body of /api/push."""
 
-    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {"insecure": (False,)}
+    unsupported: ClassVar[Mapping[str, Values]] = {"insecure": (False,)}
     stream: bool | None = None
 
 
-@router.post(
-    "/api/create",
-    openapi_extra=json_schema(CreateBody),
-    responses=line_replies(OllamaStatus),
-)
+@Endpoint("POST", "/api/create", body=CreateBody, reply=OllamaStatus, content=lines_of(OllamaStatus))
 async def create(http: HttpRequest) -> Response:
     """Give a model a second name, with a system prompt and parameters of its own. Kept in the store."""
     service = get_service(http)
-    body = await read_parameters(CreateBody, http)
+    body = await read_checked(CreateBody, http)
     given = {key: value for key, value in (body.parameters or {}).items() if value is not None}
-    validated(Options, given).warnings()
+    checked(Options, given)
     words = _license(body.license)
 
     def keep() -> None:
@@ -103,11 +91,11 @@ async def create(http: HttpRequest) -> Response:
     return Response(line_of(status), media_type=MEDIA_TYPE)
 
 
-@router.post("/api/copy", openapi_extra=json_schema(CopyBody), responses=replies(OllamaStatus))
+@Endpoint("POST", "/api/copy", body=CopyBody, reply=OllamaStatus)
 async def copy(http: HttpRequest) -> Response:
     """Give a model or an alias a second name. Kept in the store; no weights are copied."""
     service = get_service(http)
-    body = await read_parameters(CopyBody, http)
+    body = await read_checked(CopyBody, http)
 
     def keep() -> None:
         source = find_entry(service, body.source)
@@ -117,11 +105,11 @@ async def copy(http: HttpRequest) -> Response:
     return json_response(OllamaStatus("success"))
 
 
-@router.delete("/api/delete", openapi_extra=json_schema(ModelBody), responses=replies(OllamaStatus))
+@Endpoint("DELETE", "/api/delete", body=ModelBody, reply=OllamaStatus)
 async def delete(http: HttpRequest) -> Response:
     """Forget an alias, or delete a model of the hub from its cache. Nothing else is ever deleted."""
     service = get_service(http)
-    body = await read_parameters(ModelBody, http)
+    body = await read_checked(ModelBody, http)
 
     def forget() -> None:
         entry = find_entry(service, body.model)
@@ -136,10 +124,10 @@ async def delete(http: HttpRequest) -> Response:
     return json_response(OllamaStatus("success"))
 
 
-@router.post("/api/push", openapi_extra=json_schema(PushBody), responses=replies(OllamaStatus))
+@Endpoint("POST", "/api/push", body=PushBody, hidden=True)
 async def push(http: HttpRequest) -> Response:
     """Refused: this server publishes nothing."""
-    await read_parameters(PushBody, http)
+    await read_checked(PushBody, http)
     raise InvalidRequest(
         "push is not supported: this server publishes nothing, use the hub's own client",
         code="unsupported_parameter",

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
-from fastapi import APIRouter
 from msgspec import UNSET
 from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 
 from headrace import __version__
+from headrace.api.http.body import Values, read_checked
 from headrace.api.http.call_context import call_of
+from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
-from headrace.api.http.openapi import replies
 from headrace.api.ollama.bodies import ModelBody
 from headrace.api.ollama.catalog import CatalogEntry, entries, find_entry
 from headrace.api.ollama.schema import (
@@ -29,7 +29,6 @@ from headrace.api.ollama.schema import (
     timestamp,
 )
 from headrace.api.ollama.thinking import thinks
-from headrace.api.openai.parameters import json_schema, read_parameters
 from headrace.api.service import Service, get_service
 from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.loading.model_card import license
@@ -43,32 +42,28 @@ if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
     from headrace.workers.model_entry import ModelEntry as ServedEntry
 
-router = APIRouter()
-
 FOREVER = "9999-12-31T23:59:59Z"
 
 
 class ShowBody(ModelBody):
     """The body of /api/show."""
 
-    no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {"verbose": (False,)}
+    no_effect: ClassVar[Mapping[str, Values]] = {"verbose": (False,)}
 
 
-@router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
-async def alive() -> Response:
+@Endpoint("GET HEAD", "/", hidden=True)
+async def alive(http: HttpRequest) -> Response:
     """A line that says that a server is here: clients look for one before they start."""
     return PlainTextResponse(f"Headrace {__version__} is running. /docs lists what it answers.\n")
 
 
-@router.head("/api/version", include_in_schema=False)
-@router.get("/api/version", responses=replies(OllamaVersion))
-async def version() -> Response:
+@Endpoint("GET HEAD", "/api/version", reply=OllamaVersion)
+async def version(http: HttpRequest) -> Response:
     """Headrace's version."""
     return json_response(OllamaVersion(__version__))
 
 
-@router.head("/api/tags", include_in_schema=False)
-@router.get("/api/tags", responses=replies(OllamaTags))
+@Endpoint("GET HEAD", "/api/tags", reply=OllamaTags)
 async def tags(http: HttpRequest) -> Response:
     """The models on this machine: served, shipped, in the hub's cache, and aliases."""
     service = get_service(http)
@@ -76,7 +71,7 @@ async def tags(http: HttpRequest) -> Response:
     return json_response(OllamaTags([_model(entry) for entry in found]))
 
 
-@router.get("/api/ps", responses=replies(OllamaProcesses))
+@Endpoint("GET", "/api/ps", reply=OllamaProcesses)
 async def processes(http: HttpRequest) -> Response:
     """The models in memory."""
     service = get_service(http)
@@ -91,11 +86,11 @@ async def processes(http: HttpRequest) -> Response:
     return json_response(OllamaProcesses(found))
 
 
-@router.post("/api/show", openapi_extra=json_schema(ShowBody), responses=replies(OllamaShow))
+@Endpoint("POST", "/api/show", body=ShowBody, reply=OllamaShow)
 async def show(http: HttpRequest) -> Response:
     """What a model is."""
     service = get_service(http)
-    body = await read_parameters(ShowBody, http)
+    body = await read_checked(ShowBody, http)
     shown = await service.run_in_thread(lambda: _shown(service, body.model))
     return json_response(msgspec.structs.replace(shown, warnings=call_of(http).warnings or UNSET))
 

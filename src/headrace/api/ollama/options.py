@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
-from headrace.api.openai.parameters import RequestBody, body_schema
+from msgspec import Meta, defstruct
+
+from headrace.api.http.body import RequestBody, Values
+from headrace.api.http.sampling_fields import given_sampling, sampling_fields
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.sampling.params import PARAMETERS
 
 SAMPLING: Final[Mapping[str, str]] = {row.ollama: row.name for row in PARAMETERS.values() if row.ollama}
 """Ollama's names, and the engine's."""
 # How a model is loaded is the server's business: settings of `headrace serve` decide it.
-NO_EFFECT: Final[Mapping[str, tuple[object, ...]]] = dict.fromkeys(
+NO_EFFECT: Final[Mapping[str, Values]] = dict.fromkeys(
     [
         *("numa", "num_keep", "num_batch", "num_gpu", "main_gpu", "low_vram", "f16_kv"),
         *("logits_all", "vocab_only", "use_mmap", "use_mlock", "num_thread"),
@@ -20,42 +23,35 @@ NO_EFFECT: Final[Mapping[str, tuple[object, ...]]] = dict.fromkeys(
     (),
 )
 # Refused, but for the values listed, which ask for what happens anyway.
-UNSUPPORTED: Final[Mapping[str, tuple[object, ...]]] = {
+UNSUPPORTED: Final[Mapping[str, Values]] = {
     "tfs_z": (1.0,),
     "penalize_newline": (True,),
     "embedding_only": (False,),
 }
 UNLIMITED: Final = (-1, -2)
 """Values of `num_predict` that mean: up to the context's end."""
+PREDICTED: Final = {"anyOf": [{"enum": list(UNLIMITED)}, {"minimum": 1}]}
 
 
-class Options(RequestBody):
+if TYPE_CHECKING:
+    SamplingOptions = RequestBody
+else:  # with an option for each sampling parameter that has a name there
+    SamplingOptions = defstruct(
+        "SamplingOptions", sampling_fields(SAMPLING), bases=(RequestBody,), kw_only=True
+    )
+
+
+class Options(SamplingOptions):
     """The options that take effect. None always means: not given."""
 
-    no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = NO_EFFECT
-    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = UNSUPPORTED
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repeat_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    typical_p: float | None = None
-    repeat_last_n: int | None = None
-    mirostat: int | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
-    seed: int | None = None
-    num_predict: int | None = None
-    num_ctx: int | None = None
-    stop: str | list[str] | None = None
+    no_effect: ClassVar[Mapping[str, Values]] = NO_EFFECT
+    unsupported: ClassVar[Mapping[str, Values]] = UNSUPPORTED
+    num_predict: Annotated[int, Meta(extra_json_schema=PREDICTED)] | None = None
+    num_ctx: Annotated[int, Meta(extra_json_schema={"minimum": 1})] | None = None
 
     def sampling(self) -> dict[str, Any]:
         """The sampling parameters that were given, by the names of SamplingParams."""
-        given: dict[str, Any] = {
-            field: value for name, field in SAMPLING.items() if (value := getattr(self, name)) is not None
-        }
+        given = given_sampling(self, SAMPLING)
         if given.get("seed") == -1:  # Ollama's word for a random one
             del given["seed"]
         if self.num_predict in UNLIMITED:
@@ -65,14 +61,7 @@ class Options(RequestBody):
                 f"num_predict is {self.num_predict:,}, it must be at least 1, or -1 for as many as fit",
                 param="num_predict",
             )
-        if self.stop is not None:
-            given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         return given
-
-
-def options_schema() -> dict[str, Any]:
-    """The options' entry in the OpenAPI document."""
-    return {"anyOf": [body_schema(Options), {"type": "null"}]}
 
 
 NAMES: Final[Mapping[str, str]] = {

@@ -9,24 +9,22 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import ClassVar
 
-from fastapi import APIRouter
 from msgspec import UNSET, Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
+from headrace.api.http.body import Values, read_checked
+from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.ollama.bodies import ModelBody
 from headrace.api.ollama.catalog import model_paths
 from headrace.api.ollama.errors import OllamaError
 from headrace.api.ollama.model_names import TAG
-from headrace.api.ollama.reply import MEDIA_TYPE, line_of, line_replies
+from headrace.api.ollama.reply import MEDIA_TYPE, line_of, lines_of
 from headrace.api.ollama.schema import OllamaStatus
-from headrace.api.openai.parameters import json_schema, read_parameters
 from headrace.api.service import Service, get_service
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
 from headrace.weights.hub.resolver import check_pullable, pull
-
-router = APIRouter()
 
 LOG = logging.getLogger("headrace.api")
 MAX_PULLS = 4
@@ -37,7 +35,7 @@ REPORT_S = 0.2
 class PullBody(ModelBody):
     """The body of /api/pull."""
 
-    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {"insecure": (False,)}
+    unsupported: ClassVar[Mapping[str, Values]] = {"insecure": (False,)}
     stream: bool | None = None
 
 
@@ -103,15 +101,11 @@ class Pulls:
         return pulled, ended
 
 
-@router.post(
-    "/api/pull",
-    openapi_extra=json_schema(PullBody),
-    responses=line_replies(OllamaStatus),
-)
+@Endpoint("POST", "/api/pull", body=PullBody, reply=OllamaStatus, content=lines_of(OllamaStatus))
 async def pull_model(http: HttpRequest) -> Response:
     """Fetch a model of the hub, or what has changed of it. Nothing that could run is fetched."""
     service = get_service(http)
-    body = await read_parameters(PullBody, http)
+    body = await read_checked(PullBody, http)
     name = body.model.removesuffix(TAG)
     streams = body.stream is not False
     if await service.run_in_thread(lambda: _is_here(service, name)):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 from msgspec import UNSET
 from starlette.responses import Response
 
+from headrace.api.http.endpoint import Content
 from headrace.api.http.errors import json_response
-from headrace.api.http.openapi import replies
 from headrace.api.ollama.delta import OllamaDelta, PartReader
 from headrace.api.ollama.errors import OllamaError
 from headrace.api.ollama.schema import OllamaGenerate, OllamaLine
@@ -40,12 +39,10 @@ def line_of(body: msgspec.Struct) -> bytes:
     return _encoder.encode(body) + b"\n"
 
 
-def line_replies(body: type[msgspec.Struct]) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that streams lines of `body`, or with `stream: false` answers with one."""
-    found = replies(body)
+def lines_of(body: type[msgspec.Struct]) -> tuple[Content]:
+    """A stream of lines of `body`, in the OpenAPI document."""
     text = f"Unless stream is false, a line for each {body.__name__} (or one error, then nothing)."
-    found[200]["content"][MEDIA_TYPE] = {"schema": {"type": "string", "description": text}}
-    return found
+    return (Content(MEDIA_TYPE, {"type": "string", "description": text}),)
 
 
 class OllamaReply:

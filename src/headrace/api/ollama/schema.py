@@ -161,12 +161,6 @@ class OllamaEmbedding(msgspec.Struct, frozen=True):
     warnings: list[ParameterWarning] | UnsetType = UNSET
 
 
-OLLAMA_REPLIES = (
-    *(OllamaGenerate, OllamaChat, OllamaTags, OllamaProcesses, OllamaShow, OllamaVersion, OllamaStatus),
-    *(OllamaEmbeddings, OllamaEmbedding),
-)
-
-
 def timestamp(seconds: float | None = None) -> str:
     """Wall-clock time (None: now) as RFC 3339 in UTC."""
     time = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -4,77 +4,59 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
-from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from msgspec import Meta, Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.http.body import RequestBody, read_checked
 from headrace.api.http.call_context import call_of
+from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import NotFound, json_response
-from headrace.api.http.openapi import replies, request_body
-from headrace.api.http.request_body import read_body
+from headrace.api.http.query import Query, page_size, read_query
 from headrace.api.openai.batch_lines import read_lines
 from headrace.api.openai.batch_runner import runner_of
-from headrace.api.openai.files import EXPIRES_AFTER_S, file_not_found, query_number, query_schema
-from headrace.api.openai.parameters import parse_body
+from headrace.api.openai.files import EXPIRES_AFTER_S, file_not_found
 from headrace.api.openai.schema import BatchList, BatchObject, BatchUsage, RequestCounts
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
 from headrace.storage.batches import Batches, StoredBatch
 from headrace.storage.files import Files
 
-router = APIRouter()
-
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
 MAX_PAGE = 100
 MAX_METADATA = 16
 _WINDOW = re.compile(r"([1-9][0-9]{0,3})([smhd])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MAX_WINDOW_S = 30 * 86_400
-
-METADATA = {
-    "type": ["object", "null"],
-    "additionalProperties": {"type": "string", "maxLength": 512},
-    "propertyNames": {"maxLength": 64},
-    "maxProperties": MAX_METADATA,
-}
-EXPIRES_AFTER = {
-    "type": "object",
-    "properties": {
-        "anchor": {"const": "created_at"},
-        "seconds": {"type": "integer", "minimum": EXPIRES_AFTER_S[0], "maximum": EXPIRES_AFTER_S[1]},
-    },
-    "required": ["anchor", "seconds"],
-    "additionalProperties": False,
+WINDOW = {
+    "pattern": "^([1-9][0-9]{0,3}[sm]|([1-9][0-9]?|[1-6][0-9]{2}|7[01][0-9]|720)h|([1-9]|[12][0-9]|30)d)$"
 }
 
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(max_length=MAX_METADATA),
+]
 
-class ExpiresAfter(BaseModel):
+
+class ExpiresAfter(Struct, forbid_unknown_fields=True):
     """How long the files of a batch are kept."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
-    anchor: Annotated[str, Field(pattern="^created_at$")]
-    seconds: Annotated[int, Field(ge=EXPIRES_AFTER_S[0], le=EXPIRES_AFTER_S[1])]
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Meta(ge=EXPIRES_AFTER_S[0], le=EXPIRES_AFTER_S[1])]
 
 
-class BatchBody(BaseModel):
+class BatchBody(RequestBody, kw_only=True):
     """The body of a new batch."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
-    input_file_id: Annotated[str, Field(max_length=200)]
-    endpoint: Annotated[str, WithJsonSchema({"enum": list(ENDPOINTS)})]
+    input_file_id: Annotated[str, Meta(max_length=200)]
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
     completion_window: Annotated[
-        str, WithJsonSchema({"type": "string", "description": "24h, or another time such as 30m or 7d"})
+        str, Meta(description="24h, or another time such as 30m or 7d", extra_json_schema=WINDOW)
     ]
-    metadata: Annotated[
-        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None,
-        Field(max_length=MAX_METADATA),
-        WithJsonSchema(METADATA),
-    ] = None
-    output_expires_after: Annotated[ExpiresAfter, WithJsonSchema(EXPIRES_AFTER)] | None = None
+    metadata: Metadata | None = None
+    output_expires_after: ExpiresAfter | None = None
 
     @property
     def window_s(self) -> int:
@@ -88,6 +70,13 @@ class BatchBody(BaseModel):
                 param="completion_window",
             )
         return window_s
+
+
+class BatchesQuery(Query, frozen=True):
+    """The query of a list of batches."""
+
+    after: str | None = None
+    limit: Annotated[int, page_size(MAX_PAGE)] = 20
 
 
 def batch_object(batch: StoredBatch) -> BatchObject:
@@ -119,19 +108,12 @@ def _no_such_batch(batch_id: str) -> NotFound:
     return NotFound(f"there is no batch {batch_id[:80]!r}")
 
 
-@router.post(
-    "/v1/batches", openapi_extra=request_body(BatchBody.model_json_schema), responses=replies(BatchObject)
-)
+@Endpoint("POST", "/v1/batches", body=BatchBody, reply=BatchObject)
 async def create_batch(http: HttpRequest) -> Response:
     """Begin a batch with the lines of a file. It runs while there is room; a wrong line fails alone."""
     service, owner = get_service(http), call_of(http).account.owner
-    body = parse_body(BatchBody, await read_body(http))
+    body = await read_checked(BatchBody, http)
     window_s = body.window_s
-    served = [path for path in ENDPOINTS if path in http.app.openapi()["paths"]]
-    if body.endpoint not in served:
-        raise InvalidRequest(
-            f"endpoint is {body.endpoint[:80]!r}, batches run on {', '.join(served)}", param="endpoint"
-        )
 
     def begin() -> StoredBatch:
         files = Files(service.database)
@@ -160,30 +142,29 @@ async def create_batch(http: HttpRequest) -> Response:
     return json_response(batch_object(batch))
 
 
-@router.get(
+@Endpoint(
+    "GET",
     "/v1/batches",
-    openapi_extra=query_schema(
-        after={"type": "string"}, limit={"type": "integer", "minimum": 1, "maximum": MAX_PAGE}
-    ),
-    responses=replies(BatchList),
+    reply=BatchList,
+    query=BatchesQuery,
 )
 async def list_batches(http: HttpRequest) -> Response:
     """The caller's batches, newest first."""
     service, owner = get_service(http), call_of(http).account.owner
-    limit, after = query_number(http, "limit", 20, MAX_PAGE), http.query_params.get("after")
+    query = read_query(BatchesQuery, http)
 
     def read() -> list[StoredBatch]:
         if not service.database.exists:
             return []
-        return Batches(service.database).page(owner(), after=after, limit=limit + 1)
+        return Batches(service.database).page(owner(), after=query.after, limit=query.limit + 1)
 
     found = [batch_object(batch) for batch in await service.run_in_thread(read)]
-    page = found[:limit]
+    page = found[: query.limit]
     first, last = (page[0].id, page[-1].id) if page else (None, None)
-    return json_response(BatchList(page, len(found) > limit, first, last))
+    return json_response(BatchList(page, len(found) > query.limit, first, last))
 
 
-@router.get("/v1/batches/{batch_id}", responses=replies(BatchObject))
+@Endpoint("GET", "/v1/batches/{batch_id}", reply=BatchObject)
 async def get_batch(http: HttpRequest, batch_id: str) -> Response:
     """One of the caller's batches, with how far it is."""
     service, owner = get_service(http), call_of(http).account.owner
@@ -197,7 +178,7 @@ async def get_batch(http: HttpRequest, batch_id: str) -> Response:
     return json_response(batch_object(batch))
 
 
-@router.post("/v1/batches/{batch_id}/cancel", responses=replies(BatchObject))
+@Endpoint("POST", "/v1/batches/{batch_id}/cancel", reply=BatchObject)
 async def cancel_batch(http: HttpRequest, batch_id: str) -> Response:
     """End one of the caller's batches; what has run stays in its files."""
     service, owner = get_service(http), call_of(http).account.owner

@@ -5,39 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter
-from msgspec import UNSET, Struct, UnsetType
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.http.body import checked_body, loose, read_checked
 from headrace.api.http.call_context import HttpCall
+from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.generation import answer, respond
-from headrace.api.http.openapi import ChatChunk, ChatReply, replies
+from headrace.api.http.sampling_fields import bounds
+from headrace.api.http.sse import chunks
 from headrace.api.openai.best_of import ScalingBody
+from headrace.api.openai.generation_body import TOOLS
 from headrace.api.openai.logprobs import chat_logprobs, prompt_logprobs
 from headrace.api.openai.output_formatter import chat_delta, chat_message
-from headrace.api.openai.parameters import checked_body, json_schema, read_parameters
-from headrace.api.openai.prediction import PREDICTION, Prediction
+from headrace.api.openai.prediction import Prediction
 from headrace.api.openai.responder import OpenAIReply, ReplyOptions
 from headrace.api.openai.schema import (
     ChatChoice,
+    ChatChunk,
     ChatChunkChoice,
     ChatDelta,
     ChatLogprobs,
+    ChatReply,
     PromptLogprobList,
     ScalingNote,
 )
 from headrace.api.service import Service, new_id
-from headrace.chat.messages import messages_from_openai
+from headrace.chat.messages import ROLES, messages_from_openai
 from headrace.chat.tools import tool_use_from_openai
 from headrace.errors import InvalidRequest
 from headrace.inference.events import OutputDelta, OutputFinished, PromptScored, TokenText
 from headrace.inference.requests import ChatRequest, ReasoningSettings
 from headrace.inference.result import ChoiceResult
 from headrace.sampling.params import MAX_TOP_LOGPROBS
-
-router = APIRouter()
 
 T = TypeVar("T")
 
@@ -48,52 +49,56 @@ REASONING_NAMES = {
     "template_variables": "chat_template_kwargs",
 }
 
-REASONING = {
-    "type": "object",
-    "properties": {
-        "effort": {"type": ["string", "null"], "maxLength": 20},
-        "max_tokens": {"type": ["integer", "null"], "minimum": 0},
-    },
-    "additionalProperties": False,
-}
-
-
 MIN_THINKING = (
     "Reasoning has at least so many tokens: where the model would end it before, `thinking_continuation`, by "
     'default "Wait", stands in place of the end. It counts, too. Cannot be combined with logprobs.'
 )
 
 
-class ReasoningOptions(BaseModel):
+MESSAGE = {
+    "properties": {"role": {"enum": list(ROLES)}},
+    "required": ["role"],
+    "anyOf": [
+        {"properties": {"role": {"const": "assistant"}}},
+        {"properties": {"content": {"type": ["string", "array"]}}, "required": ["content"]},
+    ],
+}
+NO_FUNCTIONS = {"type": "array", "maxItems": 0, "deprecated": True}
+
+Messages = Annotated[list[Annotated[dict[str, Any], Meta(extra_json_schema=MESSAGE)]], Meta(min_length=1)]
+Effort = Annotated[str, Meta(max_length=20)]
+Budget = Annotated[int, Meta(ge=0)]
+
+
+class ReasoningOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """`reasoning` as OpenRouter has it: another place for effort and budget."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
-    effort: Annotated[str, Field(max_length=20)] | None = None
-    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    effort: Effort | None = None
+    max_tokens: Budget | None = None
 
 
-class ChatBody(ScalingBody):
+class ChatBody(ScalingBody, kw_only=True):
     """The body of a chat completion."""
 
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    max_completion_tokens: int | None = None
+    messages: Messages
+    max_completion_tokens: Annotated[int, bounds("max_tokens")] | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int, bounds("logprobs")] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    tools: Annotated[Any, WithJsonSchema({"type": "array", "items": {"type": "object"}})] = None
-    tool_choice: Annotated[Any, WithJsonSchema({"type": ["string", "object"]})] = None
+    tools: Annotated[Any, loose(TOOLS)] = None
+    tool_choice: Annotated[Any, loose({"type": ["string", "object"]})] = None
     parallel_tool_calls: bool | None = None
-    functions: Annotated[Any, WithJsonSchema({"type": "array", "maxItems": 0, "deprecated": True})] = None
-    function_call: Annotated[Any, WithJsonSchema({"enum": ["none", "auto"], "deprecated": True})] = None
-    reasoning_effort: Annotated[str, Field(max_length=20)] | None = None
-    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None
-    thinking_budget: Annotated[int, Field(ge=0)] | None = None
-    min_thinking_tokens: Annotated[int, Field(ge=0, description=MIN_THINKING)] | None = None
-    thinking_continuation: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
-    reasoning: Annotated[ReasoningOptions, WithJsonSchema(REASONING)] | None = None
-    prediction: Annotated[Prediction, WithJsonSchema(PREDICTION)] | None = None
+    functions: Annotated[Any, loose(NO_FUNCTIONS)] = None
+    function_call: Annotated[Any, loose({"enum": ["none", "auto"], "deprecated": True})] = None
+    reasoning_effort: Effort | None = None
+    thinking_token_budget: Budget | None = None
+    thinking_budget: Budget | None = None
+    min_thinking_tokens: Annotated[int, Meta(ge=0, description=MIN_THINKING)] | None = None
+    thinking_continuation: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
+    reasoning: ReasoningOptions | None = None
+    prediction: Prediction | None = None
 
     @property
     def effort(self) -> str | None:
@@ -144,8 +149,9 @@ class ChatBody(ScalingBody):
 
     def request(self, reply_id: str) -> ChatRequest:
         """The request that this body stands for; raises InvalidRequest for what contradicts itself."""
-        if self.functions or self.function_call not in (None, "none", "auto"):
-            name = "functions" if self.functions else "function_call"
+        has_functions = self.functions not in (None, [])
+        if has_functions or self.function_call not in (None, "none", "auto"):
+            name = "functions" if has_functions else "function_call"
             raise InvalidRequest(
                 f"{name} is not supported: send tools and tool_choice, which replaced it",
                 param=name,
@@ -186,7 +192,7 @@ class ChatBody(ScalingBody):
 
     def reply(self, reply_id: str) -> OpenAIReply:
         """The format of the reply."""
-        options = ReplyOptions(reply_id, self.keep, self.scaling(), self.include_usage)
+        options = ReplyOptions(reply_id, self.keep, self.scaling(), self.streaming)
         return OpenAIReply(options, lambda _: ChatFormatter(self))
 
 
@@ -232,12 +238,10 @@ class ChatFormatter:
         return chat_logprobs(tokens) if self._wants_logprobs else None
 
 
-@router.post(
-    "/v1/chat/completions", openapi_extra=json_schema(ChatBody), responses=replies(ChatReply, ChatChunk)
-)
+@Endpoint("POST", "/v1/chat/completions", body=ChatBody, reply=ChatReply, content=chunks(ChatChunk))
 async def create_chat_completion(http: HttpRequest) -> Response:
     """Answer a conversation."""
-    body = await read_parameters(ChatBody, http)
+    body = await read_checked(ChatBody, http)
     reply_id = new_id("chatcmpl")
     return await respond(http, body.request(reply_id), body.reply(reply_id), stream=bool(body.stream))
 

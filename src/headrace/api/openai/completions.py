@@ -3,72 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
-from fastapi import APIRouter
-from msgspec import UNSET, Struct, UnsetType
-from pydantic import Field, WithJsonSchema
+from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.http.body import checked_body, read_checked
 from headrace.api.http.call_context import HttpCall
+from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.generation import answer, respond
-from headrace.api.http.openapi import TextChunk, TextReply, replies
+from headrace.api.http.sampling_fields import bounds
+from headrace.api.http.sse import chunks
 from headrace.api.openai.best_of import ScalingBody
 from headrace.api.openai.logprobs import echoed_logprobs, joined_logprobs, prompt_logprobs, text_logprobs
-from headrace.api.openai.parameters import checked_body, json_schema, read_parameters
+from headrace.api.openai.prompts import PROMPTS, read_prompts
 from headrace.api.openai.responder import OpenAIReply, ReplyOptions
-from headrace.api.openai.schema import ScalingNote, TextChoice, TextLogprobs
+from headrace.api.openai.schema import ScalingNote, TextChoice, TextChunk, TextLogprobs, TextReply
 from headrace.api.service import Service, new_id
 from headrace.chat.tool_formats.events import Text
-from headrace.errors import InvalidRequest
 from headrace.inference.events import OutputDelta, OutputFinished, Prepared, PromptScored, TokenText
-from headrace.inference.requests import CompletionRequest, Prompt
+from headrace.inference.requests import CompletionRequest
 from headrace.inference.result import ChoiceResult
 
-router = APIRouter()
-
-MAX_PROMPTS = 2048
 DEFAULT_MAX_TOKENS = 16  # as OpenAI's endpoint
 
 SUFFIX = (
     "What comes after the text to be written; prompts are then texts. With `echo` the prompt is repeated, "
     "the suffix is not. Empty is as if it were not given."
 )
-PROMPT_SCHEMA = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}},
-        {"type": "array", "items": {"type": "integer"}},
-        {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
-    ]
-}
 
 
-class CompletionBody(ScalingBody):
+class CompletionBody(ScalingBody, kw_only=True):
     """The body of a completion."""
 
-    # Checked by `prompts`, which looks at tokens only when there are not too many of them.
-    prompt: Annotated[Any, WithJsonSchema(PROMPT_SCHEMA)]
-    logprobs: int | None = None
+    prompt: Annotated[Any, Meta(extra_json_schema=PROMPTS)]
+    logprobs: Annotated[int, bounds("logprobs")] | None = None
     echo: bool | None = None
-    suffix: Annotated[str, Field(description=SUFFIX)] | None = None
-
-    def prompts(self) -> tuple[Prompt, ...]:
-        """The prompts, each a text or token ids."""
-        prompt: object = self.prompt
-        if isinstance(prompt, str):
-            return (prompt,)
-        entries = _list(prompt)
-        if isinstance(entries[0], int):
-            return (_checked_ids(entries),)
-        if len(entries) > MAX_PROMPTS:
-            raise InvalidRequest(
-                f"prompt has {len(entries):,} prompts, at most {MAX_PROMPTS:,} are allowed", param="prompt"
-            )
-        if all(isinstance(entry, str) for entry in entries):
-            return tuple(cast("list[str]", entries))
-        return tuple(_checked_ids(_list(entry)) for entry in entries)
+    suffix: Annotated[str, Meta(description=SUFFIX)] | None = None
 
     def request(self, reply_id: str) -> CompletionRequest:
         """The request that this body stands for."""
@@ -79,7 +51,7 @@ class CompletionBody(ScalingBody):
             cache_key=self.prompt_cache_key,
             priority=self.priority,
             deadline_s=self.deadline_s,
-            prompts=self.prompts(),
+            prompts=read_prompts(self.prompt, "prompt"),
             suffix=self.suffix,
             sampling=self.sampling(**{"max_tokens": max_tokens} | self._logprobs() | self.computed),
             constraint=self.constraint(),
@@ -88,7 +60,7 @@ class CompletionBody(ScalingBody):
 
     def reply(self, reply_id: str) -> OpenAIReply:
         """The format of the reply."""
-        options = ReplyOptions(reply_id, self.keep, self.scaling(), self.include_usage)
+        options = ReplyOptions(reply_id, self.keep, self.scaling(), self.streaming)
         return OpenAIReply(options, lambda prepared: TextFormatter(self, prepared))
 
     def _logprobs(self) -> dict[str, Any]:
@@ -96,22 +68,6 @@ class CompletionBody(ScalingBody):
         if self.echo and self.logprobs is not None:
             more["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
         return more
-
-
-def _list(value: object) -> list[object]:
-    if not isinstance(value, list) or not value:
-        raise InvalidRequest(
-            "prompt is a text, token ids, or a list of several texts or of several lists of ids",
-            param="prompt",
-        )
-    return cast("list[object]", value)
-
-
-def _checked_ids(ids: list[object]) -> tuple[int, ...]:
-    for token in ids:
-        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < 2**31:
-            raise InvalidRequest("prompt has an entry that is no token id among token ids", param="prompt")
-    return tuple(cast("list[int]", ids))
 
 
 class TextFormatter:
@@ -187,12 +143,10 @@ class TextFormatter:
         return shaped
 
 
-@router.post(
-    "/v1/completions", openapi_extra=json_schema(CompletionBody), responses=replies(TextReply, TextChunk)
-)
+@Endpoint("POST", "/v1/completions", body=CompletionBody, reply=TextReply, content=chunks(TextChunk))
 async def create_completion(http: HttpRequest) -> Response:
     """Continue one or several prompts."""
-    body = await read_parameters(CompletionBody, http)
+    body = await read_checked(CompletionBody, http)
     reply_id = new_id("cmpl")
     return await respond(http, body.request(reply_id), body.reply(reply_id), stream=bool(body.stream))
 

@@ -4,68 +4,39 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
-from fastapi import APIRouter
-from pydantic import Field, WithJsonSchema
+from msgspec import Meta
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.http.body import RequestBody, Values, checked_body, read_checked
 from headrace.api.http.call_context import HttpCall
+from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.generation import answer, respond_whole
-from headrace.api.http.openapi import replies
-from headrace.api.openai.parameters import RequestBody, checked_body, json_schema, read_parameters
+from headrace.api.openai.generation_body import Deadline, Priority
+from headrace.api.openai.prompts import PROMPTS, read_prompts
 from headrace.api.openai.schema import EmbeddingList, EmbeddingObject, EmbeddingUsage
 from headrace.api.service import Service, new_id
 from headrace.engine.request import Embedding
-from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import Prepared
-from headrace.inference.requests import EmbeddingRequest, Prompt
+from headrace.inference.requests import EmbeddingRequest
 from headrace.inference.result import ResultCollector
 
-router = APIRouter()
 
-MAX_INPUTS = 2048
-INPUT_SCHEMA = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}},
-        {"type": "array", "items": {"type": "integer"}},
-        {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
-    ]
-}
-
-
-class EmbeddingBody(RequestBody):
+class EmbeddingBody(RequestBody, kw_only=True):
     """The body of a request for embeddings."""
 
-    no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {"user": ()}
-    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+    no_effect: ClassVar[Mapping[str, Values]] = {"user": ()}
 
-    # Checked by `inputs`, which looks at tokens only when there are not too many of them.
-    input: Annotated[Any, WithJsonSchema(INPUT_SCHEMA)]
+    input: Annotated[Any, Meta(extra_json_schema=PROMPTS)]
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
-    deadline_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-
-    def inputs(self) -> tuple[Prompt, ...]:
-        """The texts, each as such or as token ids."""
-        given: object = self.input
-        if isinstance(given, str):
-            return (given,)
-        entries = _list(given)
-        if isinstance(entries[0], int):
-            return (_ids(entries),)
-        if len(entries) > MAX_INPUTS:
-            raise InvalidRequest(
-                f"input has {len(entries):,} texts, at most {MAX_INPUTS:,} are embedded at a time: split it",
-                param="input",
-            )
-        return tuple(entry if isinstance(entry, str) else _ids(_list(entry)) for entry in entries)
+    dimensions: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    priority: Priority = 0
+    deadline_s: Deadline | None = None
 
     def request(self, reply_id: str) -> EmbeddingRequest:
         """The request that this body stands for."""
@@ -74,28 +45,13 @@ class EmbeddingBody(RequestBody):
             model=self.model,
             priority=self.priority,
             deadline_s=self.deadline_s,
-            inputs=self.inputs(),
+            inputs=read_prompts(self.input, "input"),
             dimensions=self.dimensions,
         )
 
     def reply(self) -> EmbeddingReply:
         """The format of the reply."""
         return EmbeddingReply(as_base64=self.encoding_format == "base64")
-
-
-def _list(value: object) -> list[object]:
-    if not isinstance(value, list) or not value:
-        raise InvalidRequest(
-            "input is a text, token ids, or a list of texts or of lists of ids; none may be empty",
-            param="input",
-        )
-    return cast("list[object]", value)
-
-
-def _ids(entries: list[object]) -> tuple[int, ...]:
-    if not all(type(token) is int for token in entries):
-        raise InvalidRequest("input: token ids must be integers", param="input")
-    return tuple(cast("list[int]", entries))
 
 
 class EmbeddingReply:
@@ -119,10 +75,10 @@ class EmbeddingReply:
         return base64.b64encode(vector.data).decode() if self._as_base64 else vector.vectors[0].tolist()
 
 
-@router.post("/v1/embeddings", openapi_extra=json_schema(EmbeddingBody), responses=replies(EmbeddingList))
+@Endpoint("POST", "/v1/embeddings", body=EmbeddingBody, reply=EmbeddingList)
 async def create_embeddings(http: HttpRequest) -> Response:
     """Vectors of texts. Each has length 1 unless the model says otherwise; no text is ever cut."""
-    body = await read_parameters(EmbeddingBody, http)
+    body = await read_checked(EmbeddingBody, http)
     return await respond_whole(http, body.request(new_id("embd")), body.reply())
 
 

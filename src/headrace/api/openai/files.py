@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, Iterator
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
 from headrace.api.http.call_context import call_of
+from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import NotFound, json_response
 from headrace.api.http.multipart import FormField, parse_form
-from headrace.api.http.openapi import replies
+from headrace.api.http.query import Query, page_size, read_query
 from headrace.api.http.request_body import read_body
 from headrace.api.openai.schema import FileDeleted, FileList, FileObject
 from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest
 from headrace.storage.files import PART_BYTES, Files, StoredFile
-
-router = APIRouter()
 
 PURPOSES = ("batch", "user_data")
 MAX_FILENAME = 255
@@ -28,7 +26,7 @@ MAX_STORED_BYTES = 4 * 2**30  # of all files of one key
 EXPIRES_AFTER_S = (3600, 30 * 86_400)
 MAX_PAGE = 10_000
 
-UPLOAD: Mapping[str, Any] = {
+UPLOAD: dict[str, Any] = {
     "type": "object",
     "properties": {
         "file": {"type": "string", "format": "binary", "description": "At most 32 MiB with the whole form."},
@@ -41,7 +39,21 @@ UPLOAD: Mapping[str, Any] = {
         },
     },
     "required": ["file", "purpose"],
+    "additionalProperties": False,
+    "dependentRequired": {
+        "expires_after[anchor]": ["expires_after[seconds]"],
+        "expires_after[seconds]": ["expires_after[anchor]"],
+    },
 }
+
+
+class FilesQuery(Query, frozen=True):
+    """The query of a list of files."""
+
+    after: str | None = None
+    limit: Annotated[int, page_size(MAX_PAGE)] = MAX_PAGE
+    order: Literal["asc", "desc"] = "desc"
+    purpose: str | None = None
 
 
 def file_object(file: StoredFile) -> FileObject:
@@ -56,24 +68,6 @@ def file_object(file: StoredFile) -> FileObject:
     )
 
 
-def query_number(http: HttpRequest, name: str, default: int, most: int) -> int:
-    """A number from 1 to `most` among the query parameters."""
-    text = http.query_params.get(name, str(default))
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= most):
-        raise InvalidRequest(f"{name} is {text[:40]!r}, it must be from 1 to {most:,}", param=name)
-    return int(text)
-
-
-def query_schema(**properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Optional query parameters' entry in the OpenAPI document."""
-    return {
-        "parameters": [
-            {"name": name, "in": "query", "required": False, "schema": schema}
-            for name, schema in properties.items()
-        ]
-    }
-
-
 def file_not_found(file_id: str, param: str | None = None) -> NotFound:
     """The error for a file that is not there, or not the caller's."""
     return NotFound(
@@ -81,11 +75,7 @@ def file_not_found(file_id: str, param: str | None = None) -> NotFound:
     )
 
 
-@router.post(
-    "/v1/files",
-    openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": UPLOAD}}}},
-    responses=replies(FileObject),
-)
+@Endpoint("POST", "/v1/files", form=UPLOAD, reply=FileObject)
 async def upload_file(http: HttpRequest) -> Response:
     """Keep a file, for a batch for instance."""
     service, owner = get_service(http), call_of(http).account.owner
@@ -159,37 +149,33 @@ def _text(form: dict[str, FormField], name: str) -> str | None:
     return None if field is None else field.content.decode("utf-8", "replace")
 
 
-@router.get(
+@Endpoint(
+    "GET",
     "/v1/files",
-    openapi_extra=query_schema(
-        after={"type": "string"},
-        limit={"type": "integer", "minimum": 1, "maximum": MAX_PAGE},
-        order={"type": "string", "enum": ["asc", "desc"]},
-        purpose={"type": "string"},
-    ),
-    responses=replies(FileList),
+    reply=FileList,
+    query=FilesQuery,
 )
 async def list_files(http: HttpRequest) -> Response:
     """The caller's files, newest first unless `order` says otherwise."""
     service, owner = get_service(http), call_of(http).account.owner
-    limit = query_number(http, "limit", MAX_PAGE, MAX_PAGE)
-    order = http.query_params.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise InvalidRequest(f"order is {order[:40]!r}, it must be asc or desc", param="order")
-    purpose, after = http.query_params.get("purpose"), http.query_params.get("after")
+    query = read_query(FilesQuery, http)
 
     def read() -> list[StoredFile]:
         if not service.database.exists:
             return []
         files = Files(service.database)
         return files.page(
-            owner(), purpose=purpose, after=after, limit=limit + 1, newest_first=order == "desc"
+            owner(),
+            purpose=query.purpose,
+            after=query.after,
+            limit=query.limit + 1,
+            newest_first=query.order == "desc",
         )
 
     found = [file_object(file) for file in await service.run_in_thread(read)]
-    page = found[:limit]
+    page = found[: query.limit]
     first, last = (page[0].id, page[-1].id) if page else (None, None)
-    return json_response(FileList(page, len(found) > limit, first, last))
+    return json_response(FileList(page, len(found) > query.limit, first, last))
 
 
 async def _find(http: HttpRequest, file_id: str) -> StoredFile:
@@ -204,20 +190,16 @@ async def _find(http: HttpRequest, file_id: str) -> StoredFile:
     return file
 
 
-@router.get("/v1/files/{file_id}", responses=replies(FileObject))
+@Endpoint("GET", "/v1/files/{file_id}", reply=FileObject)
 async def get_file(http: HttpRequest, file_id: str) -> Response:
     """One of the caller's files."""
     return json_response(file_object(await _find(http, file_id)))
 
 
-@router.get(
+@Endpoint(
+    "GET",
     "/v1/files/{file_id}/content",
-    responses={
-        200: {
-            "description": "The content",
-            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-        }
-    },
+    content=(Content("application/octet-stream", {"type": "string", "format": "binary"}),),
 )
 async def get_file_content(http: HttpRequest, file_id: str) -> Response:
     """What is in one of the caller's files."""
@@ -235,7 +217,7 @@ async def _content(service: Service, file: StoredFile) -> AsyncGenerator[bytes]:
         yield part
 
 
-@router.delete("/v1/files/{file_id}", responses=replies(FileDeleted))
+@Endpoint("DELETE", "/v1/files/{file_id}", reply=FileDeleted)
 async def delete_file(http: HttpRequest, file_id: str) -> Response:
     """Remove one of the caller's files. A batch made from it goes on: it has its lines already."""
     service, owner = get_service(http), call_of(http).account.owner

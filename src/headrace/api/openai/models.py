@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.anthropic.errors import MESSAGES_PATH
-from headrace.api.anthropic.models import anthropic_model, anthropic_models
+from headrace.api.anthropic.models import ModelsQuery, anthropic_model, anthropic_models
 from headrace.api.anthropic.schema import AnthropicModel, AnthropicModelList
 from headrace.api.http.call_context import call_of
+from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
-from headrace.api.http.openapi import replies
+from headrace.api.http.query import read_query
 from headrace.api.openai.schema import ModelCard, ModelList
 from headrace.api.service import get_service
 
 if TYPE_CHECKING:
     from headrace.workers.model_entry import ModelEntry
-
-router = APIRouter()
 
 
 def _card(entry: ModelEntry) -> ModelCard:
@@ -41,18 +39,18 @@ def _for_anthropic(http: HttpRequest) -> bool:
     return call_of(http).surface == MESSAGES_PATH
 
 
-@router.get("/v1/models", responses=replies(ModelList, other=AnthropicModelList))
+@Endpoint("GET", "/v1/models", reply=(ModelList, AnthropicModelList))
 async def list_models(http: HttpRequest) -> Response:
     """The served models, the default one first; with the header `anthropic-version` in Anthropic's shape."""
     service = get_service(http)
     service.gate.check_started()
     cards = [_card(entry) for entry in service.models.entries]
     if _for_anthropic(http):
-        return json_response(anthropic_models(cards, http.query_params))
+        return json_response(anthropic_models(cards, read_query(ModelsQuery, http)))
     return json_response(ModelList(cards))
 
 
-@router.get("/v1/models/{name:path}", responses=replies(ModelCard, other=AnthropicModel))
+@Endpoint("GET", "/v1/models/{name:path}", reply=(ModelCard, AnthropicModel))
 async def get_model(http: HttpRequest, name: str) -> Response:
     """One model, or 404; with the header `anthropic-version` in Anthropic's shape, also of errors."""
     service = get_service(http)
@@ -61,7 +59,7 @@ async def get_model(http: HttpRequest, name: str) -> Response:
     return json_response(anthropic_model(card) if _for_anthropic(http) else card)
 
 
-@router.post("/v1/models/{name:path}/load", responses=replies(ModelCard))
+@Endpoint("POST", "/v1/models/{name:path}/load", reply=ModelCard)
 async def load_model(http: HttpRequest, name: str) -> Response:
     """Load a model now, also one that has failed; the reply comes when it is there."""
     service = get_service(http)
@@ -71,7 +69,7 @@ async def load_model(http: HttpRequest, name: str) -> Response:
     return json_response(_card(entry))
 
 
-@router.post("/v1/models/{name:path}/unload", responses=replies(ModelCard))
+@Endpoint("POST", "/v1/models/{name:path}/unload", reply=ModelCard)
 async def unload_model(http: HttpRequest, name: str) -> Response:
     """Unload a model: at once, or when the last request that uses it has ended."""
     service = get_service(http)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.http.endpoint import Endpoint
 from headrace.errors import InvalidRequest
 
-router = APIRouter(include_in_schema=False)
 
-
-@router.post("/v1/moderations")
-async def create_moderation() -> Response:
+@Endpoint("POST", "/v1/moderations", hidden=True)
+async def create_moderation(http: HttpRequest) -> Response:
     """Refused until there are classifiers to answer with."""
     raise InvalidRequest(
         "moderations are not supported yet: they will come with classification models; until then ask a chat "

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
-_PART: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["type", "text"],
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "additionalProperties": False,
-}
-PREDICTION: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["type", "content"],
-    "properties": {
-        "type": {"const": "content"},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]},
-    },
-    "additionalProperties": False,
-}
+from msgspec import Struct
 
 
-class PredictedPart(BaseModel):
+class PredictedPart(Struct, frozen=True, forbid_unknown_fields=True):
     """One part of a prediction's text."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     type: Literal["text"]
     text: str
 
 
-class Prediction(BaseModel):
+class Prediction(Struct, frozen=True, forbid_unknown_fields=True):
     """`prediction`: what the client thinks the answer will mostly be, which then comes faster."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     type: Literal["content"]
     content: str | list[PredictedPart]
 

@@ -10,6 +10,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 from headrace.api.http.errors import error_body
 from headrace.api.http.sse import DONE, MEDIA_TYPE, sse_event
 from headrace.api.openai.best_of import scaling_note
+from headrace.api.openai.generation_body import StreamOptions
 from headrace.api.openai.schema import (
     ChatChoice,
     ChatChunkChoice,
@@ -78,7 +79,7 @@ class ReplyOptions(Struct, frozen=True):
     id: str
     keep: int
     scaling: ScalingSettings | None = None
-    include_usage: bool = False
+    stream: StreamOptions = StreamOptions()
     created: int = field(default_factory=now_s)
 
 
@@ -116,7 +117,7 @@ class OpenAIReply:
 
     def stream(self, prepared: Prepared, call: CallContext) -> ChunkWriter:
         """The writer of a streamed reply."""
-        return ChunkWriter(self._options, self._new_formatter(prepared), prepared.model, call)
+        return ChunkWriter(self._options, self._new_formatter(prepared), prepared, call)
 
 
 class ChunkWriter:
@@ -125,12 +126,13 @@ class ChunkWriter:
     media_type = MEDIA_TYPE
 
     def __init__(
-        self, options: ReplyOptions, formatter: OutputFormatter, model: str, call: CallContext
+        self, options: ReplyOptions, formatter: OutputFormatter, prepared: Prepared, call: CallContext
     ) -> None:
         self._options = options
         self._formatter = formatter
-        self._model = model
-        self._opened: set[int] = set()
+        self._prepared = prepared
+        self._model = prepared.model
+        self._tokens: dict[int, int] = {}  # of each choice that has begun
         self._finished: list[PromptFinished] = []
         self._reasoning_tokens = 0
         self._warnings = call.warnings
@@ -146,7 +148,7 @@ class ChunkWriter:
             if isinstance(event, OutputDelta | OutputFinished):
                 for part in self._parts(event):
                     if part is not None:
-                        written += sse_event(self._chunk(part))
+                        written += sse_event(self._chunk(part, event.choice))
             elif isinstance(event, PromptFinished):
                 self._finished.append(event)
             elif isinstance(event, PromptScored):
@@ -155,14 +157,15 @@ class ChunkWriter:
 
     def _parts(self, event: OutputDelta | OutputFinished) -> list[ChatChunkChoice | TextChoice | None]:
         index, formatter = event.choice, self._formatter
-        parts = [formatter.opening(index)] if index not in self._opened else []
-        self._opened.add(index)
+        parts = [formatter.opening(index)] if index not in self._tokens else []
+        before = self._tokens.setdefault(index, 0)
         if isinstance(event, OutputDelta):
+            self._tokens[index] = before + len(event.tokens)
             return [*parts, formatter.delta(index, event)]
         self._reasoning_tokens += event.reasoning_tokens
         return [*parts, formatter.ending(index, event)]
 
-    def _chunk(self, choice: ChatChunkChoice | TextChoice) -> CompletionChunkBody:
+    def _chunk(self, choice: ChatChunkChoice | TextChoice, index: int) -> CompletionChunkBody:
         warnings, self._warnings = self._warnings, []
         return CompletionChunkBody(
             id=self._options.id,
@@ -170,13 +173,22 @@ class ChunkWriter:
             created=self._options.created,
             model=self._model,
             choices=[choice],
-            usage=None if self._options.include_usage else UNSET,
+            usage=self._usage(index),
             warnings=warnings or UNSET,
         )
 
+    def _usage(self, index: int) -> UsageBody | UnsetType | None:
+        """What a chunk of a choice says of token counts."""
+        if not self._options.stream.include_usage:
+            return UNSET
+        if not self._options.stream.continuous_usage_stats:
+            return None
+        prompt = len(self._prepared.prompts[index // self._prepared.choices].tokens)
+        return UsageBody(prompt, self._tokens[index], prompt + self._tokens[index])
+
     def finish(self) -> bytes:
         """The chunk of token counts, if it was asked for, and the end."""
-        return (sse_event(self._counts()) if self._options.include_usage else b"") + DONE
+        return (sse_event(self._counts()) if self._options.stream.include_usage else b"") + DONE
 
     def failure(self, error: HeadraceError) -> bytes:
         """The chunk that ends a stream that failed."""

@@ -10,6 +10,7 @@ from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint, choice_constraint, schema_constraint
 
 SCHEMA_OR_TEXT: Final = {"anyOf": [{"type": "object"}, {"type": "boolean"}, {"type": "string"}]}
+_SCHEMA: Final = {"anyOf": [{"type": "object"}, {"type": "boolean"}]}
 STRUCTURAL_TAG: Final = {
     "type": "object",
     "properties": {
@@ -28,6 +29,18 @@ STRUCTURAL_TAG: Final = {
     "required": ["type"],
     "additionalProperties": False,
 }
+
+
+def _only(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of an object with these members and no others, of which `type` is required."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": ["type"],
+        "additionalProperties": False,
+    }
+
+
 RESPONSE_FORMAT: Final = {
     "description": (
         "The output is a JSON object, JSON that matches a schema, or text with marked parts that do. A "
@@ -35,10 +48,8 @@ RESPONSE_FORMAT: Final = {
         "Properties come in the schema's order."
     ),
     "anyOf": [
-        {"type": "object", "properties": {"type": {"const": kind}}, "required": ["type"]}
-        for kind in ("text", "json_object")
-    ]
-    + [
+        _only({"type": {"const": "text"}}),
+        _only({"type": {"const": "json_object"}, "schema": {"type": ["object", "null"]}}),
         {
             "type": "object",
             "properties": {
@@ -48,7 +59,7 @@ RESPONSE_FORMAT: Final = {
                     "properties": {
                         "name": {"type": ["string", "null"]},
                         "description": {"type": ["string", "null"]},
-                        "schema": {"anyOf": [{"type": "object"}, {"type": "boolean"}]},
+                        "schema": _SCHEMA,
                         "strict": {"type": ["boolean", "null"]},
                     },
                     "required": ["schema"],
@@ -103,12 +114,15 @@ def _response_format(value: object, after: str | None) -> Constraint | None:
     kinds: dict[str, Any] = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     if kinds.get("type") == "structural_tag":
         return _structural_tag(kinds, after, name)
-    form = _members(name, cast("object", value), {"type", "json_schema"})
+    form = _members(name, cast("object", value), {"type", "json_schema", "schema"})
     kind = form.get("type")
-    if kind != "json_schema" and "json_schema" in form:
-        raise InvalidRequest(f'{name}.json_schema needs "type": "json_schema"', param=name)
+    for member, place in (("json_schema", "json_schema"), ("schema", "json_object")):
+        if kind != place and member in form:
+            raise InvalidRequest(f'{name}.{member} needs "type": "{place}"', param=name)
     if kind == "text":
         return None
+    if form.get("schema") not in (None, {}):  # as llama.cpp's server has it
+        return schema_constraint(_members(f"{name}.schema", form["schema"], None), after=after, param=name)
     if kind == "json_object":
         return Constraint("json_object", "", after, name)
     if kind != "json_schema":
@@ -201,13 +215,13 @@ def _text(value: object, name: str) -> str:
     raise InvalidRequest(f"{name} is {str(value)[:40]!r}, it must be a text", param=name)
 
 
-def _members(name: str, value: object, known: set[str]) -> dict[str, Any]:
+def _members(name: str, value: object, known: set[str] | None) -> dict[str, Any]:
     param = name if name == "text.format" else name.split(".")[0]
     if not isinstance(value, dict):
         raise InvalidRequest(f"{name} is missing or no object", param=param)
     members = cast("dict[str, Any]", value)
-    unknown = sorted(members.keys() - known)
-    if unknown:
+    unknown = [] if known is None else sorted(members.keys() - known)
+    if known and unknown:
         raise InvalidRequest(
             f"{name} has the unknown member {unknown[0][:80]!r}; known: {', '.join(sorted(known))}",
             param=param,

@@ -28,13 +28,13 @@ class CompletionDetails(msgspec.Struct, frozen=True):
 
 
 class UsageBody(msgspec.Struct, frozen=True):
-    """Token counts of a reply."""
+    """Token counts of a reply; in a chunk, those of its choice so far, without details."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: PromptDetails
-    completion_tokens_details: CompletionDetails = CompletionDetails()
+    prompt_tokens_details: PromptDetails | UnsetType = UNSET
+    completion_tokens_details: CompletionDetails | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
@@ -195,6 +195,30 @@ class Reply(msgspec.Struct, frozen=True):
     seed: int | UnsetType = UNSET
     warnings: list[ParameterWarning] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobList | UnsetType = UNSET
+
+
+class ChatReply(Reply, frozen=True):
+    """A whole chat completion."""
+
+    choices: list[ChatChoice]  # type: ignore[assignment]  # a schema has no place for the union
+
+
+class TextReply(Reply, frozen=True):
+    """A whole completion."""
+
+    choices: list[TextChoice]  # type: ignore[assignment]
+
+
+class ChatChunk(CompletionChunkBody, frozen=True):
+    """A streamed part of a chat completion."""
+
+    choices: list[ChatChunkChoice]  # type: ignore[assignment]
+
+
+class TextChunk(CompletionChunkBody, frozen=True):
+    """A streamed part of a completion."""
+
+    choices: list[TextChoice]  # type: ignore[assignment]
 
 
 ModelState = Literal["unloaded", "loading", "loaded", "failed"]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from msgspec import Meta
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.http.body import Json, RequestBody, TokenId, loose, read_checked
 from headrace.api.http.call_context import call_of
+from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
-from headrace.api.http.openapi import replies, request_body
-from headrace.api.http.request_body import read_body
-from headrace.api.openai.chat_completions import ChatBody
-from headrace.api.openai.parameters import parse_body
+from headrace.api.openai.chat_completions import ChatBody, Effort, Messages
+from headrace.api.openai.generation_body import TOOLS
 from headrace.api.openai.schema import PromptText, Tokenized
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
@@ -24,34 +23,59 @@ from headrace.inference.preparation import chat_prompt, check_characters
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
 
-router = APIRouter()
-
 MAX_TOKENS = 2**20
 
 
-class TemplateBody(BaseModel):
-    """A conversation that a chat template is to write out."""
+class ConversationBody(RequestBody, kw_only=True):
+    """A conversation as a chat template reads it."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
     model: str | None = None
-    messages: Annotated[list[dict[str, Any]] | None, Field(min_length=1)] = None
-    tools: Annotated[Any, WithJsonSchema({"type": "array", "items": {"type": "object"}})] = None
+    messages: Messages | None = None
+    tools: Annotated[Any, loose(TOOLS)] = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: Annotated[str, Field(max_length=20)] | None = None
+    reasoning_effort: Effort | None = None
 
     def text(self, model: LoadedModel, call: CallContext, tool_format: str | None) -> str:
         """The prompt. Renders: not for the event loop."""
         if self.messages is None:
-            raise InvalidRequest("messages is missing", param="messages")
-        given = self.model_dump(include=set(TemplateBody.model_fields), exclude_none=True)
-        return chat_prompt(ChatBody.model_validate(given).request(""), model, call, tool_format).text
+            raise InvalidRequest(
+                "messages: missing, it is required", param="messages", code="missing_required_parameter"
+            )
+        body = ChatBody(messages=self.messages or [], **self.template_fields())
+        return chat_prompt(body.request(""), model, call, tool_format).text
+
+    def template_fields(self) -> dict[str, Any]:
+        """What else than model and messages was given for the template."""
+        names = CONVERSATION - {"messages"}
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
-class TokenizeBody(TemplateBody):
+CONVERSATION = frozenset(ConversationBody.__struct_fields__) - {"model"}
+
+
+class TemplateBody(ConversationBody, kw_only=True):
+    """A conversation that a chat template is to write out."""
+
+    messages: Messages  # type: ignore[assignment]
+
+
+_NULL = {"type": "null"}
+
+
+class TokenizeBody(ConversationBody):
     """A text, or a conversation, whose tokens are wanted."""
 
+    more_schema: ClassVar[Json] = {
+        "oneOf": [
+            {
+                "required": ["prompt"],
+                "properties": {"prompt": {"type": "string"}, **dict.fromkeys(CONVERSATION, _NULL)},
+            },
+            {"required": ["messages"], "properties": {"prompt": _NULL, "messages": {"type": "array"}}},
+        ]
+    }
     prompt: str | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
@@ -63,36 +87,25 @@ class TokenizeBody(TemplateBody):
         if self.prompt is None:
             text, special = self.text(model, call, tool_format), bool(self.add_special_tokens)
         else:
-            misplaced = self.model_fields_set & set(TemplateBody.model_fields) - {"model", "messages"}
-            if misplaced:
-                name = min(misplaced)
+            for name in sorted(self.template_fields()):
                 raise InvalidRequest(f"{name} needs messages", param=name)
             text, special = self.prompt, self.add_special_tokens is not False
             check_characters(text, model.context_length, "prompt")
         return model.tokenizer.encode(text, add_special=special)
 
 
-class DetokenizeBody(BaseModel):
+class DetokenizeBody(RequestBody, kw_only=True):
     """Tokens whose text is wanted."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
     model: str | None = None
-    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=MAX_TOKENS)]
+    tokens: Annotated[list[TokenId], Meta(max_length=MAX_TOKENS)]
 
 
-def _schema(kind: type[BaseModel], **required: Any) -> dict[str, Any]:
-    return request_body(lambda: kind.model_json_schema() | required)
-
-
-@router.post(
-    "/tokenize",
-    openapi_extra=_schema(TokenizeBody, oneOf=[{"required": ["prompt"]}, {"required": ["messages"]}]),
-    responses=replies(Tokenized),
-)
+@Endpoint("POST", "/tokenize", body=TokenizeBody, reply=Tokenized)
 async def tokenize(http: HttpRequest) -> Response:
     """The tokens of a text, or of the prompt that a conversation becomes, and how many there may be."""
     service = get_service(http)
-    body = parse_body(TokenizeBody, await read_body(http))
+    body = await read_checked(TokenizeBody, http)
     call = call_of(http)
     model = await service.use(call, body.model)
 
@@ -104,11 +117,11 @@ async def tokenize(http: HttpRequest) -> Response:
     return json_response(await service.run_in_thread(encoded))
 
 
-@router.post("/detokenize", openapi_extra=_schema(DetokenizeBody), responses=replies(PromptText))
+@Endpoint("POST", "/detokenize", body=DetokenizeBody, reply=PromptText)
 async def detokenize(http: HttpRequest) -> Response:
     """The text of tokens, special ones too."""
     service = get_service(http)
-    body = parse_body(DetokenizeBody, await read_body(http))
+    body = await read_checked(DetokenizeBody, http)
     model = await service.use(call_of(http), body.model)
 
     def decoded() -> PromptText:
@@ -120,15 +133,11 @@ async def detokenize(http: HttpRequest) -> Response:
     return json_response(await service.run_in_thread(decoded))
 
 
-@router.post(
-    "/apply-template",
-    openapi_extra=_schema(TemplateBody, required=["messages"]),
-    responses=replies(PromptText),
-)
+@Endpoint("POST", "/apply-template", body=TemplateBody, reply=PromptText)
 async def apply_template(http: HttpRequest) -> Response:
     """The prompt that a conversation becomes."""
     service = get_service(http)
-    body = parse_body(TemplateBody, await read_body(http))
+    body = await read_checked(TemplateBody, http)
     call = call_of(http)
     model = await service.use(call, body.model)
     text = await service.run_in_thread(lambda: body.text(model, call, service.settings.tool_format))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from msgspec import Meta, Struct
 
-from headrace.api.openai.parameters import GenerationBody, RequestBody
+from headrace.api.http.body import Json, Values, loose, without_effect
+from headrace.api.openai.batches import Metadata
+from headrace.api.openai.generation_body import TOOL_NAME, GenerationBody
 from headrace.api.openai.response_format import constraint_of
 from headrace.api.openai.responses.items import Item
 from headrace.api.openai.responses.schema import ResponseObject, ResponseReasoning, TextOptions
@@ -36,13 +38,19 @@ Includable = Literal[
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 ]
-INCLUDABLE: tuple[str, ...] = get_args(Includable)
 _INPUT = {
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}, "minItems": 1}],
     "description": "A text, or messages, calls, their outputs, reasoning and references to kept items.",
 }
-_TOOLS = {"type": ["array", "null"], "items": {"type": "object"}}
-_TEXT = Annotated[str, Field(max_length=1024)]
+_TOOLS = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"type": {"const": "function"}, "name": TOOL_NAME},
+        "required": ["type", "name"],
+    },
+}
+_Text = Annotated[str, Meta(max_length=1024)]
 
 # Parameters of the other endpoints, and what stands in their place here.
 ELSEWHERE: Mapping[str, str] = {
@@ -61,78 +69,106 @@ ELSEWHERE: Mapping[str, str] = {
 }
 
 
-class EffortOptions(BaseModel):
+class EffortOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """`reasoning` of a request."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
-    effort: Annotated[str, Field(max_length=20)] | None = None
+    effort: Annotated[str, Meta(max_length=20)] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
     context: Literal["auto"] | None = None
     mode: Literal["standard"] | None = None
 
 
-class TextBody(BaseModel):
+class TextBody(Struct, frozen=True, forbid_unknown_fields=True):
     """`text` of a request."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
-    format: Annotated[dict[str, Any] | None, WithJsonSchema({"type": ["object", "null"]})] = None
+    format: dict[str, Any] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class PromptBody(RequestBody):
-    """What is put into the model."""
+class ResponseBody(GenerationBody, kw_only=True):
+    """The body of a response. Sampling parameters are those of chat completions."""
 
-    no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {
-        "prompt_cache_retention": (),
-        "prompt_cache_options": (),
-    }
-    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
+    no_effect: ClassVar[Mapping[str, Values]] = {"prompt_cache_retention": (), "prompt_cache_options": ()}
+    unsupported: ClassVar[Mapping[str, Values]] = {
         "prompt": (),
         "context_management": ([],),
         "moderation": (),
         "access_programs": (),
         "image": (),
         "personality": (),
+        "truncation": ("disabled",),  # no input is ever cut here
     }
-    model: str | None = None
-    input: Annotated[Any, WithJsonSchema(_INPUT)]
+    elsewhere: ClassVar[Mapping[str, str]] = ELSEWHERE
+
+    input: Annotated[Any, Meta(extra_json_schema=_INPUT)]
     instructions: str | None = None
-    previous_response_id: Annotated[str, Field(max_length=256)] | None = None
-    tools: Annotated[Any, WithJsonSchema(_TOOLS)] = None
-    tool_choice: Annotated[Any, WithJsonSchema({"type": ["string", "object", "null"]})] = None
+    previous_response_id: Annotated[str, Meta(max_length=256)] | None = None
+    tools: Annotated[Any, loose(_TOOLS)] = None
+    tool_choice: Annotated[Any, loose({"type": ["string", "object"]})] = None
     parallel_tool_calls: bool | None = None
-    reasoning: Annotated[EffortOptions, WithJsonSchema(EffortOptions.model_json_schema())] | None = None
-    text: Annotated[TextBody, WithJsonSchema(TextBody.model_json_schema())] | None = None
-    truncation: Literal["auto", "disabled"] | None = None
+    reasoning: EffortOptions | None = None
+    text: TextBody | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    background: bool | None = None
+    include: list[Includable] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_tool_calls: Annotated[int, Meta(ge=0)] | None = None
+    metadata: Metadata | None = None
+    safety_identifier: _Text | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
+    store: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    thinking_token_budget: Annotated[int, Meta(ge=0)] | None = None
+    user: _Text | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether the response is to be kept."""
+        return self.store is not False
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the output shows log probabilities."""
+        return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
 
     def warnings(self) -> list[ParameterWarning]:
-        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honored."""
-        for name, place in ELSEWHERE.items():
-            if getattr(self, name, None) is not None:
-                raise InvalidRequest(
-                    f"{name} is no parameter of responses: send {place}", param=name, code="unknown_parameter"
-                )
-        if self.truncation == "auto":
+        """Warnings for values without effect; raises InvalidRequest for what contradicts itself."""
+        if self.background and not self.kept:
             raise InvalidRequest(
-                'truncation "auto" is not supported, no input is ever cut here: leave it out and send less',
-                param="truncation",
-                code="unsupported_parameter",
+                "background needs store: true, it is read back from the store", param="background"
             )
         found = super().warnings()
-        for name in ("summary", "generate_summary"):
-            if self.reasoning is not None and getattr(self.reasoning, name) is not None:
-                found.append(
-                    _idle(f"reasoning.{name}", "reasoning is not summarized, its text is in the output")
-                )
-        if self.text is not None and self.text.verbosity is not None:
-            found.append(_idle("text.verbosity"))
-        given: object = self.input
-        items = cast("list[object]", given) if isinstance(given, list) else []
-        if any(cast("dict[str, object]", item).get("phase") for item in items if isinstance(item, dict)):
-            found.append(_idle("input.phase"))
-        return found
+        if self.streaming.include_usage:
+            raise InvalidRequest(
+                "stream_options.include_usage is for other endpoints, here every response has its usage",
+                param="stream_options",
+            )
+        return found + [without_effect(name, why) for name, why in self._idle().items()]
+
+    def _idle(self) -> dict[str, str]:
+        """What was given and has no effect, and why."""
+        reasoning, text, items = self.reasoning or EffortOptions(), self.text or TextBody(), self.input
+        not_summarized = "reasoning is not summarized, its text is in the output"
+        no_tools = "it bounds built-in tools, of which there are none here"
+        entries = cast("list[object]", items) if isinstance(items, list) else []
+        phase = any(cast("Json", item).get("phase") for item in entries if isinstance(item, dict))
+        found = {
+            "reasoning.summary": not_summarized if reasoning.summary else None,
+            "reasoning.generate_summary": not_summarized if reasoning.generate_summary else None,
+            "text.verbosity": "" if text.verbosity else None,
+            "input.phase": "" if phase else None,
+            "safety_identifier": None if self.safety_identifier is None else "",
+            "user": None if self.user is None else "",
+            "max_tool_calls": None if self.max_tool_calls is None else no_tools,
+            "service_tier": None if self.service_tier in (None, "auto", "default") else "there is one tier",
+        }
+        found |= {
+            f"include.{name}": "there is no such thing here"
+            for name in self.include or ()
+            if name != LOGPROBS
+        }
+        return {name: why for name, why in found.items() if why is not None}
 
     def chat(self, reply_id: str, items: Sequence[Item], **more: Any) -> ChatRequest:
         """The request that stands for all the `items` of the conversation; `more` are its other fields."""
@@ -158,65 +194,6 @@ class PromptBody(RequestBody):
     @property
     def _effort(self) -> str | None:
         return self.reasoning.effort if self.reasoning is not None else None
-
-
-class CountBody(PromptBody):
-    """The body of a count of tokens."""
-
-
-class ResponseBody(PromptBody, GenerationBody):
-    """The body of a response. Sampling parameters are those of chat completions."""
-
-    background: bool | None = None
-    include: list[Includable] | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
-    metadata: (
-        Annotated[
-            dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
-            Field(max_length=16),
-        ]
-        | None
-    ) = None
-    safety_identifier: _TEXT | None = None
-    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
-    store: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None
-    user: _TEXT | None = None
-
-    @property
-    def kept(self) -> bool:
-        """Whether the response is to be kept."""
-        return self.store is not False
-
-    @property
-    def wants_logprobs(self) -> bool:
-        """Whether the output shows log probabilities."""
-        return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
-
-    def warnings(self) -> list[ParameterWarning]:
-        """Warnings for fields without effect; raises InvalidRequest for one that cannot be honored."""
-        if self.background and not self.kept:
-            raise InvalidRequest(
-                "background needs store: true, it is read back from the store", param="background"
-            )
-        if self.include_usage:
-            raise InvalidRequest(
-                "stream_options.include_usage is for other endpoints, here every response has its usage",
-                param="stream_options",
-            )
-        found = super().warnings()
-        found += [_idle(name) for name in ("safety_identifier", "user") if getattr(self, name) is not None]
-        if self.max_tool_calls is not None:
-            found.append(_idle("max_tool_calls", "it bounds built-in tools, of which there are none here"))
-        if self.service_tier not in (None, "auto", "default"):
-            found.append(_idle("service_tier", "there is one tier"))
-        found += [_idle(f"include.{name}", "there is no such thing here") for name in self._idle_includes()]
-        return found
-
-    def _idle_includes(self) -> list[str]:
-        return [name for name in self.include or () if name != LOGPROBS]
 
     def constraint(self, *, after: str | None = None) -> Constraint | None:
         """What the output must match: `text.format`, or one of vLLM's parameters."""
@@ -285,9 +262,21 @@ class ResponseBody(PromptBody, GenerationBody):
         )
 
 
-def _idle(name: str, why: str | None = None) -> ParameterWarning:
-    reason = "" if why is None else f": {why}"
-    return ParameterWarning(name, f"{name} was accepted and has no effect{reason}")
+PROMPT_FIELDS = frozenset(
+    [
+        *("model", "input", "instructions", "previous_response_id", "tools", "tool_choice"),
+        *("parallel_tool_calls", "reasoning", "text", "chat_template_kwargs"),
+    ]
+)
+
+
+class CountBody(ResponseBody):
+    """The body of a count of tokens: what of a response's body makes the prompt."""
+
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys({*ResponseBody.__struct_fields__} - PROMPT_FIELDS, ""),
+        **ELSEWHERE,
+    }
 
 
 def _nested(tool: object) -> object:

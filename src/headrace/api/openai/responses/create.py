@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.http.body import checked_body, read_checked
 from headrace.api.http.call_context import HttpCall, call_of
+from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
-from headrace.api.http.openapi import replies, request_body
-from headrace.api.openai.parameters import body_schema, checked_body, read_parameters
-from headrace.api.openai.responses.body import ELSEWHERE, CountBody, PromptBody, ResponseBody
+from headrace.api.http.sse import chunks
+from headrace.api.openai.responses.body import CountBody, ResponseBody
 from headrace.api.openai.responses.generate import in_background, made, streamed, whole
 from headrace.api.openai.responses.items import Item, read_input
 from headrace.api.openai.responses.response_manager import (
@@ -26,28 +24,12 @@ from headrace.inference.handler import OpenStream
 from headrace.inference.preparation import chat_prompt, chat_tokens
 from headrace.inference.requests import ChatRequest
 
-router = APIRouter()
 
-
-def schema_of(kind: type[PromptBody]) -> dict[str, Any]:
-    """The body's entry in the OpenAPI document, without the parameters of other endpoints."""
-
-    def schema() -> dict[str, Any]:
-        found = body_schema(kind)
-        for name in ELSEWHERE:
-            found["properties"].pop(name, None)
-        return found
-
-    return request_body(schema)
-
-
-@router.post(
-    "/v1/responses", openapi_extra=schema_of(ResponseBody), responses=replies(ResponseObject, ResponseEvent)
-)
+@Endpoint("POST", "/v1/responses", body=ResponseBody, reply=ResponseObject, content=chunks(ResponseEvent))
 async def create_response(http: HttpRequest) -> Response:
     """Answer a conversation with items: text, reasoning, calls. Kept for 30 days unless `store` is false."""
     manager, call = get_response_manager(http), call_of(http)
-    body = await read_parameters(ResponseBody, http)
+    body = await read_checked(ResponseBody, http)
     logprobs, is_streamed = body.wants_logprobs, bool(body.stream)
     stream, making = await _opened(body, manager, call, get_service(http))
     if body.background:
@@ -78,13 +60,11 @@ async def _opened(
     return stream, InProgressResponse(response, call.account, owner, inputs)
 
 
-@router.post(
-    "/v1/responses/input_tokens", openapi_extra=schema_of(CountBody), responses=replies(ResponseInputTokens)
-)
+@Endpoint("POST", "/v1/responses/input_tokens", body=CountBody, reply=ResponseInputTokens)
 async def count_input_tokens(http: HttpRequest) -> Response:
     """How many tokens a response's input would be."""
     service, manager, call = get_service(http), get_response_manager(http), call_of(http)
-    body = await read_parameters(CountBody, http)
+    body = await read_checked(CountBody, http)
     model = await service.use(call, body.model)
 
     def counted() -> int:
@@ -109,7 +89,7 @@ async def make_response(
     return await made(stream, manager, making, logprobs=body.wants_logprobs)
 
 
-def _items(manager: ResponseManager, body: PromptBody, owner: str) -> tuple[list[Item], list[Item]]:
+def _items(manager: ResponseManager, body: ResponseBody, owner: str) -> tuple[list[Item], list[Item]]:
     """The request's own items, and those of the whole conversation. Not for the event loop."""
     inputs = read_input(body.input, lambda item_id: manager.item(owner, item_id))
     previous = body.previous_response_id

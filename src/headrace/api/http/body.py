@@ -1,0 +1,157 @@
+"""Bodies of requests as structs: parsed, checked, and described for the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, ClassVar, TypeVar, cast
+
+import msgspec
+from msgspec import Meta, Struct
+from starlette.requests import Request as HttpRequest
+
+from headrace.api.http.body_errors import make_integer, refusal_of
+from headrace.api.http.call_context import call_of
+from headrace.api.http.request_body import read_body
+from headrace.api.service import get_service
+from headrace.config.names import nearest
+from headrace.errors import InvalidRequest
+from headrace.inference.call_context import CallContext
+from headrace.inference.events import ParameterWarning
+
+LARGE_BODY_BYTES = 256 * 1024
+MAX_WHOLE_FLOATS = 16  # which are integers to JSON Schema, each of which costs a pass over the body
+
+Json = dict[str, Any]
+Values = tuple[object, ...]
+Body = TypeVar("Body", bound="RequestBody")
+Part = TypeVar("Part", bound=Struct)
+
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+def loose(schema: Json) -> Meta:
+    """How the document describes a field that its endpoint checks itself; null means that it is not given."""
+    rest = dict(schema)
+    description = {"description": rest.pop("description")} if "description" in rest else {}
+    return Meta(extra_json_schema=description | {"anyOf": [rest, {"type": "null"}]})
+
+
+class RequestBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A body. A field that is None was not given; any other field than these is refused.
+
+    `no_effect` are fields that clients send as a matter of course: each given one stands in `warnings`, but
+    for the values listed, which ask for what happens anyway. `unsupported` are refused, but for the values
+    listed. `elsewhere` are parameters of other endpoints, also inherited ones, and what takes their place.
+    The document describes the fields in `parts` by another body, and the whole with `more_schema`, too.
+    """
+
+    no_effect: ClassVar[Mapping[str, Values]] = {}
+    unsupported: ClassVar[Mapping[str, Values]] = {}
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+    parts: ClassVar[Mapping[str, type[RequestBody]]] = {}
+    more_schema: ClassVar[Json] = {}
+    unsupported_text: ClassVar[str] = "{name} is not supported yet, leave it out"
+
+    def warnings(self) -> list[ParameterWarning]:
+        """Warnings for values without effect; raises InvalidRequest for what contradicts itself."""
+        return []
+
+
+@cache
+def _known(kind: type[RequestBody]) -> frozenset[str]:
+    return frozenset(field.encode_name for field in msgspec.structs.fields(kind)) - kind.elsewhere.keys()
+
+
+async def read_checked(kind: type[Body], http: HttpRequest) -> Body:
+    """The body of `http`, checked; its warnings are the call's. Large ones are parsed off the event loop."""
+    data, call = await read_body(http), call_of(http)
+    if len(data) > LARGE_BODY_BYTES:
+        return await get_service(http).run_in_thread(lambda: checked_body(kind, data, call))
+    return checked_body(kind, data, call)
+
+
+def checked_body(kind: type[Body], data: bytes, call: CallContext) -> Body:
+    """A body from its JSON, with its warnings among the call's; InvalidRequest names the first bad field."""
+    try:
+        content = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not JSON: {error}", code="invalid_json") from None
+    body, warnings = checked(kind, content)
+    call.warnings += warnings
+    return body
+
+
+def checked(kind: type[Body], content: object) -> tuple[Body, list[ParameterWarning]]:
+    """A body from decoded JSON, and its warnings; InvalidRequest names the first bad field."""
+    found: list[ParameterWarning] = []
+    if isinstance(content, dict):
+        content, found = _split(kind, cast("Json", content))
+    body = converted(kind, content)
+    return body, found + body.warnings()
+
+
+def converted(kind: type[Part], content: object, *, place: str = "", strict: bool = True) -> Part:
+    """A struct from decoded JSON; InvalidRequest names the first bad field, within the field `place`.
+
+    Unless `strict`, texts may stand for numbers and switches.
+    """
+    for _ in range(MAX_WHOLE_FLOATS):
+        try:
+            return msgspec.convert(content, kind, strict=strict)
+        except msgspec.ValidationError as error:
+            if not make_integer(error, content):
+                raise refusal_of(error, kind, content, place) from None
+    raise InvalidRequest(
+        f"more than {MAX_WHOLE_FLOATS} integers are written with a fraction: write 1 for 1.0",
+        code="invalid_type",
+    )
+
+
+def _split(kind: type[RequestBody], content: Json) -> tuple[Json, list[ParameterWarning]]:
+    """The fields that the struct has, and warnings for others; InvalidRequest for one that is refused."""
+    known, rest = _known(kind), dict[str, object]()
+    found: list[ParameterWarning] = []
+    if content.keys() <= known:
+        return content, found
+    for name, value in content.items():
+        if name in known:
+            rest[name] = value
+        elif kind.elsewhere.get(name) and value is not None:
+            text = f"{name} is no parameter of this endpoint: send {kind.elsewhere[name]}"
+            raise InvalidRequest(text, param=name, code="unknown_parameter")
+        elif name not in kind.no_effect and name not in kind.unsupported and not kind.elsewhere.get(name):
+            close = nearest(name[:80], [*known, *kind.no_effect, *kind.unsupported])
+            text = f"unknown parameter {name[:80]!r}{close if len(close) < 80 else ''}"
+            raise InvalidRequest(text, param=name[:80], code="unknown_parameter")
+        elif value is None or _is_one_of(value, kind.no_effect.get(name, kind.unsupported.get(name, ()))):
+            continue
+        elif name in kind.unsupported:
+            text = kind.unsupported_text.format(name=name)
+            raise InvalidRequest(text, param=name, code="unsupported_parameter")
+        else:
+            found.append(without_effect(name))
+    return rest, found
+
+
+def without_effect(name: str, why: str = "") -> ParameterWarning:
+    """The warning for a field that was accepted and does nothing."""
+    return ParameterWarning(name, f"{name} was accepted and has no effect{why and f': {why}'}")
+
+
+def _is_one_of(value: object, values: Values) -> bool:
+    """Whether it is one of them as JSON: 0 is not false."""
+    return any(type(value) is type(one) and value == one for one in values)
+
+
+def completed_schema(kind: type[RequestBody], schemas: Mapping[type[Struct], Json]) -> Json:
+    """The schema of a body, from those that msgspec makes of structs, which know only fields with effect."""
+    schema = schemas[kind]
+    fields: Json = {name: {"description": "Has no effect."} for name in kind.no_effect}
+    for name, values in kind.unsupported.items():
+        text = "Not supported yet: any other value is refused."
+        fields[name] = {"description": text, "enum": [None, *values]}
+    fields |= {name: entry for name, entry in schema["properties"].items() if name not in kind.elsewhere}
+    for name, part in kind.parts.items():
+        fields[name] = {"anyOf": [completed_schema(part, schemas), {"type": "null"}]}
+    return schema | {"properties": fields} | kind.more_schema
