@@ -13,6 +13,7 @@ from starlette.requests import Request as HttpRequest
 from headrace.api.http.call_context import call_of
 from headrace.api.http.openapi import request_body
 from headrace.api.http.request_body import read_body
+from headrace.api.http.unique_keys import refuse_duplicate_keys
 from headrace.api.openai.response_format import (
     GUIDED,
     RESPONSE_FORMAT,
@@ -279,6 +280,7 @@ def parse_body(kind: type[Parsed], body: bytes) -> Parsed:
         content = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}", code="invalid_json") from None
+    refuse_duplicate_keys(body)
     return validated(kind, content)
 
 
