@@ -7,7 +7,8 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.inl')
 
-.PHONY: run test lint docs nightly soak wheel bench bench-peers suites models setup oracles test-native test-frameworks clean
+.PHONY: run test lint docs nightly soak attacks wheel bench bench-peers suites models setup oracles test-native \
+  test-frameworks clean
 
 # What the models inside the package can do: a command, a statement, a story.
 TASK := extract a gzipped tar archive
@@ -113,6 +114,10 @@ models: $(VENV)/.train
 	  --start $(SHIPPED)/mini/model.safetensors
 	$(BIN)/python train/evaluate_encoders.py --data $(DATA) --model $(SHIPPED)/embed --card embed
 	$(BIN)/python train/evaluate_encoders.py --data $(DATA) --model $(SHIPPED)/tagger --card tagger
+
+# What a server does under attack, beside what a well-behaved client sees of it.
+attacks: $(VENV)/.test
+	PYTHONPATH=tests/reliability $(BIN)/python tests/attacks/attack_driver.py
 
 soak: $(VENV)/.test
 	$(BIN)/python -m pytest -m soak -o faulthandler_timeout=0

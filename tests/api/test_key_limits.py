@@ -12,8 +12,11 @@ from in_process import Running
 from prometheus_client.parser import text_string_to_metric_families
 
 import headrace.api.http.api_keys
-import headrace.api.service
-from headrace.inference.accounts import Account, RateLimited
+import headrace.api.http.body_memory
+from headrace.api.http.body_memory import BodyMemory
+from headrace.api.http.call_context import HttpCall
+from headrace.errors import Overloaded
+from headrace.inference.accounts import Account, RateLimited, ReadLimits
 from headrace.storage.database import Database
 from headrace.storage.keys import KeyLimits, Keys
 
@@ -133,16 +136,68 @@ def test_a_full_queue_refuses_before_the_body_is_read(serve, flags, reason) -> N
     assert rejections(server) == {reason: 1}
 
 
-def test_bodies_together_are_bounded(serve, monkeypatch) -> None:
-    monkeypatch.setattr(headrace.api.service, "BODIES_LIMIT_BYTES", 10_000)
+def test_large_bodies_together_are_bounded(serve, monkeypatch) -> None:
+    monkeypatch.setattr(headrace.api.http.body_memory, "BODIES_LIMIT_BYTES", 40_000)
+    monkeypatch.setattr(headrace.api.http.body_memory, "SMALL_BYTES", 1000)
     server = serve()
     http = server.http()
-    large = BODY | {"user": "x" * 20_000}
-    assert http.post(CHAT, json=large).status_code == 503
-    assert http.post(CHAT, content=(b"x" * 4000 for _ in range(5))).status_code == 503
+    large = BODY | {"user": "x" * 22_000}
+    assert http.post(CHAT, json=large).status_code == 503, "more than a client's share"
+    assert http.post(CHAT, content=(b"x" * 4000 for _ in range(6))).status_code == 503
     for _ in range(5):
-        assert http.post(CHAT, json=BODY | {"user": "x" * 8000}).status_code == 200
+        assert http.post(CHAT, json=BODY | {"user": "x" * 18_000}).status_code == 200
     assert rejections(server) == {"body_bytes": 2}
+
+
+def test_memory_for_bodies_has_a_share_for_each_client(monkeypatch) -> None:
+    monkeypatch.setattr(headrace.api.http.body_memory, "BODIES_LIMIT_BYTES", 1000)
+    monkeypatch.setattr(headrace.api.http.body_memory, "SMALL_BYTES", 100)
+    memory = BodyMemory()
+    account = Account("", KeyLimits())
+    calls = [
+        HttpCall(request_id="", method="POST", path="/", account=account, client=name) for name in "aabbc"
+    ]
+    memory.hold(calls[0], 400)
+    memory.hold(calls[0], 500)
+    assert calls[0].body_bytes == 400
+    with pytest.raises(Overloaded, match="400 bytes from this client"):
+        memory.hold(calls[1], 201)
+    memory.hold(calls[1], 200)
+    memory.hold(calls[2], 600)
+    with pytest.raises(Overloaded, match="bodies of 1,000 bytes are"):
+        memory.hold(calls[4], 101)
+    memory.hold(calls[3], 100)  # small bodies need no memory
+    memory.hold(calls[4], 100)
+    memory.release(calls[2])
+    memory.hold(calls[4], 400)
+    for call in calls:
+        memory.release(call)
+    assert memory._all == 0 and not memory._of_client
+
+
+def test_reads_are_limited_for_each_client(serve) -> None:
+    http = serve(key_read_rpm=3).http()
+    for _ in range(3):
+        assert http.get("/v1/models").status_code == 200
+    refused = http.get("/v1/models")
+    assert refused.status_code == 429
+    assert "--key-read-rpm" in refused.json()["error"]["message"]
+    assert int(refused.headers["retry-after"]) >= 1
+    assert http.get("/health").status_code == 200, "who watches the server is never refused"
+    assert http.post(CHAT, json=BODY).status_code == 200, "requests have limits of their own"
+
+
+def test_clients_that_read_are_forgotten_and_have_buckets_of_their_own() -> None:
+    now_s = 0.0
+    limits = ReadLimits(lambda: now_s)
+    limits.take("a", 1)
+    with pytest.raises(RateLimited):
+        limits.take("a", 1)
+    for number in range(limits.MAX_CLIENTS):
+        limits.take(f"b{number}", 1)
+    assert len(limits._buckets) == limits.MAX_CLIENTS
+    now_s = 60.0
+    limits.take("b1", 1)
 
 
 def test_keys_of_the_store_count_at_once_and_revoking_closes(serve, tmp_path: Path, monkeypatch) -> None:

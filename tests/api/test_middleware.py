@@ -12,7 +12,6 @@ from fake import FakeEngine, FakeModel
 from in_process import Running, raw
 
 import headrace.api.http.bounded_protocol
-import headrace.api.http.event_stream
 import headrace.inference.engine_run
 from headrace.api.http.middleware import exposed
 from headrace.config.sources import load_settings
@@ -132,7 +131,7 @@ def stalled_reader(server: Running) -> socket.socket:
 
 
 def test_a_reader_that_stalls_is_cut(serve, monkeypatch) -> None:
-    monkeypatch.setattr(headrace.api.http.event_stream, "STALL_S", 0.2)
+    monkeypatch.setattr(headrace.api.http.bounded_protocol, "STALL_S", 0.2)
     monkeypatch.setattr(headrace.inference.engine_run, "LIMIT_BYTES", 2**30)
     server = serve(FakeModel(engine=FakeEngine("x" * 20_000, pause_s=0.0005)))
     with stalled_reader(server):

@@ -15,7 +15,7 @@ from fake import FakeEngine, FakeModel
 from in_process import Running, running_server
 from load_client import fetch, percentile, post
 
-import headrace.api.http.event_stream
+import headrace.api.http.bounded_protocol
 from headrace.api.http.server import bind
 from headrace.config.settings import Settings
 from headrace.inference.engine_run import EngineRun
@@ -97,7 +97,7 @@ def test_l3_stalled_readers(monkeypatch, show: Callable[[str], None], stall_s: f
         alone = asyncio.run(live_gaps_ms(server.port, 100, tokens // 2))
         slowness = max(1.0, (time.perf_counter() - start_s) / (tokens // 2) / STEP_S)  # of this machine, now
         stall_s *= slowness
-        monkeypatch.setattr(headrace.api.http.event_stream, "STALL_S", stall_s)
+        monkeypatch.setattr(headrace.api.http.bounded_protocol, "STALL_S", stall_s)
         buffers = Buffers(server, monkeypatch)
         start_s = time.perf_counter()
         stalled = [stalled_reader(server.port) for _ in range(500)]

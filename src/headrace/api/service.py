@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 from starlette.requests import Request as HttpRequest
 
 from headrace.api.http.api_keys import KeyRing
+from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.request_log import RequestLog
 from headrace.config.settings import Settings
-from headrace.errors import Overloaded
 from headrace.inference.admission import AdmissionGate
 from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Handler, OpenStream, open_stream
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
 
 CLIENT_GONE = 499  # never sent, only counted and logged
-BODIES_LIMIT_BYTES = 256 * 2**20  # of all bodies that are being read or parsed
 
 T = TypeVar("T")
 
@@ -55,7 +54,7 @@ class Service:
         self.gate.starting = models.default.model is None
         self.handler: Handler = build_chain(self.local, self.gate)
         self._log = RequestLog(self.database, self.metrics) if settings.log_requests else None
-        self._body_bytes = 0
+        self.bodies = BodyMemory()
 
     def configure(self, settings: Settings) -> None:
         """Take over settings that were read again."""
@@ -85,23 +84,6 @@ class Service:
             self.metrics.rejected[call.refusal] += 1
         if self._log is not None and call.method == "POST":
             self._log.add(call, call.model or self.models.default.name)
-
-    def hold_body(self, call: HttpCall, size: int) -> None:
-        """Reserve memory for `size` more bytes of the call's body; Overloaded where all bodies take too
-        much."""
-        if self._body_bytes + size > BODIES_LIMIT_BYTES:
-            raise Overloaded(
-                f"bodies of {self._body_bytes:,} bytes are being read, at most {BODIES_LIMIT_BYTES:,} may be "
-                "at a time: try again later",
-                reason="body_bytes",
-            )
-        self._body_bytes += size
-        call.body_bytes += size
-
-    def release_body(self, call: HttpCall) -> None:
-        """The call's body is not needed any more."""
-        self._body_bytes -= call.body_bytes
-        call.body_bytes = 0
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Run `work` (parsing large bodies, the store) in a thread."""

@@ -91,6 +91,13 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             help="requests that each key may make in a minute", values=integer(1), shown_default="no limit"
         ),
     ] = None
+    key_read_rpm: Annotated[
+        int,
+        Setting(
+            help="reads (GET) that each key, or without keys each address, may make in a minute",
+            values=integer(1),
+        ),
+    ] = 6000
     key_tpm: Annotated[
         int | None,
         Setting(

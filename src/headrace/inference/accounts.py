@@ -46,6 +46,35 @@ class Bucket:
         return max(0.0, amount - self.level(now_s)) * MINUTE_S / self.limit
 
 
+class ReadLimits:
+    """Reads (GET and whatever else makes no work) of each client; generous, and apart from its requests."""
+
+    MAX_CLIENTS = 4096  # that are remembered; those that were away longest are forgotten
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._buckets: dict[str, Bucket] = {}
+
+    def take(self, client: str, per_minute: int) -> None:
+        """Count a read; RateLimited where the client has made more than `per_minute`."""
+        now_s = self._clock()
+        bucket = self._buckets.pop(client, None)
+        if bucket is None or bucket.limit != per_minute:
+            bucket = Bucket(per_minute, now_s)
+        self._buckets[client] = bucket  # the latest is last
+        if len(self._buckets) > self.MAX_CLIENTS:
+            del self._buckets[next(iter(self._buckets))]
+        wait_s = bucket.wait_s(1, now_s)
+        if wait_s:
+            raise RateLimited(
+                f"{per_minute:,} reads per minute are allowed: try again in {wait_s:.1f} s, or start the "
+                "server with a higher --key-read-rpm",
+                retry_after_s=wait_s,
+                reason="key_reads",
+            )
+        bucket.take(1, now_s)
+
+
 class Account:
     """The use of one key, or of everybody where the server has no keys. Lives on the event loop."""
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass, field
+
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.http.endpoint import Content, Endpoint
-from headrace.api.service import get_service
+from headrace.api.service import Service, get_service
 from headrace.telemetry.prometheus import NO_ENGINE, ModelReport, expose
 
 TEXTS = ("text/plain", "application/openmetrics-text")
+LOOP_SHARE = 0.05  # of the event loop's time that rendering may take; until then a reply is sent again
 
 
 @Endpoint("GET", "/metrics", content=tuple(Content(kind, {"type": "string"}) for kind in TEXTS))
@@ -17,7 +21,38 @@ async def metrics(http: HttpRequest) -> Response:
     """Counts, latencies and memory since the server started, as text or OpenMetrics."""
     service = get_service(http)
     service.gate.check_started()
-    reports = [
+    rendered = _rendered(http)
+    accept, start_s = http.headers.get("accept", ""), time.monotonic()
+    reply = rendered.replies.get(accept) if start_s < rendered.fresh_until_s else None
+    if reply is None:
+        if start_s >= rendered.fresh_until_s:
+            rendered.replies.clear()
+        reply = rendered.replies[accept] = expose(service.metrics, _reports(service), accept=accept)
+        end_s = time.monotonic()
+        rendered.fresh_until_s = end_s + (end_s - start_s) / LOOP_SHARE
+    body, content_type = reply
+    return Response(body, headers={"content-type": content_type})
+
+
+@dataclass
+class _Rendered:
+    """Replies by what was accepted, and until when (monotonic) they are sent again."""
+
+    replies: dict[str, tuple[bytes, str]] = field(default_factory=dict[str, tuple[bytes, str]])
+    fresh_until_s: float = 0.0
+
+
+def _rendered(http: HttpRequest) -> _Rendered:
+    state = http.app.state
+    if not hasattr(state, "rendered_metrics"):
+        state.rendered_metrics = _Rendered()
+    rendered = state.rendered_metrics
+    assert isinstance(rendered, _Rendered)
+    return rendered
+
+
+def _reports(service: Service) -> list[ModelReport]:
+    return [
         ModelReport(
             name=entry.name,
             state=entry.state,
@@ -29,5 +64,3 @@ async def metrics(http: HttpRequest) -> Response:
         )
         for entry in service.models.entries
     ]
-    body, content_type = expose(service.metrics, reports, accept=http.headers.get("accept", ""))
-    return Response(body, headers={"content-type": content_type})

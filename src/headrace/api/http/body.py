@@ -13,6 +13,7 @@ from starlette.requests import Request as HttpRequest
 from headrace.api.http.body_errors import make_integer, refusal_of
 from headrace.api.http.call_context import call_of
 from headrace.api.http.request_body import read_body
+from headrace.api.http.unique_keys import refuse_duplicate_keys
 from headrace.api.service import get_service
 from headrace.config.names import nearest
 from headrace.errors import InvalidRequest
@@ -77,6 +78,7 @@ def checked_body(kind: type[Body], data: bytes, call: CallContext) -> Body:
         content = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}", code="invalid_json") from None
+    refuse_duplicate_keys(data)
     body, warnings = checked(kind, content)
     call.warnings += warnings
     return body

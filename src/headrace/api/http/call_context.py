@@ -15,6 +15,7 @@ from headrace.inference.call_context import CallContext
 class HttpCall(CallContext):
     """Made by the middleware. `surface` is the path of the API whose conventions the reply follows.
 
+    `client` names whose shares of memory and reads the call uses: a key, or an address where there are none.
     `body_bytes` of its body count against the server's limit until the reply has begun; `body` is kept for
     the request log only. `releases` are called at its end. `status` is that of the reply, 0 where there was
     none.
@@ -23,6 +24,7 @@ class HttpCall(CallContext):
     method: str
     path: str
     surface: str = ""
+    client: str = ""
     body_bytes: int = 0
     body: bytes = b""
     status: int = 0

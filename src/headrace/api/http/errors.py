@@ -53,6 +53,14 @@ class BodyTooSlow(InvalidRequest):
     code = "request_timeout"
 
 
+class UnsupportedEncoding(InvalidRequest):
+    """The body is compressed."""
+
+    remedy = "Send the body as it is, without `Content-Encoding`."
+    status = 415
+    code = "unsupported_encoding"
+
+
 class ClientGone(InvalidRequest):
     """The client left before its request was complete; nobody reads this."""
 
@@ -123,7 +131,7 @@ def error_response(error: HeadraceError, call: HttpCall) -> Response:
         headers["retry-after"] = "5"
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
-    if error.status in (408, 413):
+    if error.status == 408:
         headers["connection"] = "close"  # the rest of the body is not wanted
     status, body = shape(error, call)
     return json_response(body, status=status, headers=headers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from starlette.responses import Response
@@ -20,7 +20,6 @@ LOG = logging.getLogger("headrace.api")
 # Events that wait for a reader are bounded by inference/engine_run.py. Together with the transport's own
 # 64 KiB mark and one slice being sent: at most 256 KiB per reader.
 SLICE_BYTES = 64 * 1024
-STALL_S = 60.0
 
 
 class StreamWriter(Protocol):
@@ -65,13 +64,11 @@ class StreamedReply(Response):
         del self.headers["content-length"]  # not known yet
         self._writer = writer
         self._stream = stream
-        self._abort: Callable[[], None] = lambda: None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the end, the client's leaving, or a stall; then nothing is left running."""
         writing = asyncio.ensure_future(self._write(send))
         gone = asyncio.ensure_future(wait_for_disconnect(receive))
-        self._abort = scope.get("extensions", {}).get("headrace.abort", writing.cancel)
         try:
             await asyncio.wait((writing, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -114,22 +111,13 @@ class StreamedReply(Response):
             return writer.failure(HeadraceError("the server failed; its log has the details"))
 
     async def _send(self, send: Send, data: bytes, *, more: bool = True) -> None:
-        """Pass bytes on in slices; the connection is cut when the reader takes none for STALL_S."""
-        call_later = asyncio.get_running_loop().call_later
+        """Pass bytes on in slices. The protocol cuts the connection of a reader that takes none."""
         for start in range(0, max(len(data), 1), SLICE_BYTES):
-            timer = call_later(STALL_S, self._cut)  # asyncio.timeout would cost a tenth of it all
             last = start + SLICE_BYTES >= len(data)
-            try:
-                await send(
-                    {
-                        "type": "http.response.body",
-                        "body": data[start : start + SLICE_BYTES],
-                        "more_body": more or not last,
-                    }
-                )
-            finally:
-                timer.cancel()
-
-    def _cut(self) -> None:
-        LOG.warning("a client read nothing for %g s: its connection is cut", STALL_S)
-        self._abort()
+            await send(
+                {
+                    "type": "http.response.body",
+                    "body": data[start : start + SLICE_BYTES],
+                    "more_body": more or not last,
+                }
+            )

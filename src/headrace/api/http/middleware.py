@@ -18,12 +18,14 @@ from headrace.api.http.cors import with_cors
 from headrace.api.http.errors import Forbidden, Unauthorized, error_response
 from headrace.api.service import Service
 from headrace.config.settings import Settings
-from headrace.errors import HeadraceError
-from headrace.inference.accounts import Account
+from headrace.errors import HeadraceError, InvalidRequest
+from headrace.inference.accounts import Account, ReadLimits
 from headrace.storage.database import Database
 from headrace.storage.keys import Keys
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
+# What decides who is served what: of two such headers this server and a proxy might each believe another one.
+SINGLE_HEADERS = ("host", "origin", "authorization", "x-api-key", "content-type", "content-encoding")
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
@@ -34,6 +36,7 @@ class ServerMiddleware:
         self._app = app
         self._service = service
         self._keys = service.keys
+        self._reads = ReadLimits()
         self._configure(service.settings)
 
     def _configure(self, settings: Settings) -> None:
@@ -64,7 +67,7 @@ class ServerMiddleware:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 call.status = message["status"]
-                self._service.release_body(call)
+                self._service.bodies.release(call)
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", request_id.encode()),
@@ -81,7 +84,10 @@ class ServerMiddleware:
     async def _pass_on(
         self, call: HttpCall, headers: Headers, scope: Scope, receive: Receive, send: Send
     ) -> None:
+        if scope["method"] == "HEAD":
+            scope, send = {**scope, "method": "GET"}, _without_body(send)
         try:
+            _check_single(headers)
             self._check_host(headers)
         except HeadraceError as error:
             call.fail(error)
@@ -95,9 +101,12 @@ class ServerMiddleware:
         with ExitStack() as held:
             try:
                 call.account = self._account(Headers(scope=scope), call.path)
-                if call.method == "POST":  # what is posted makes work, everything else is a look at a number
+                call.client = call.account.name or _address(scope)
+                if call.method == "POST":  # what is posted makes work, everything else reads
                     held.enter_context(self._service.gate.admitted(call))
-                    held.callback(self._service.release_body, call)
+                    held.callback(self._service.bodies.release, call)
+                elif call.path not in OPEN_PATHS:
+                    self._reads.take(call.client, self._settings.key_read_rpm)
             except HeadraceError as error:
                 call.fail(error)
                 await error_response(error, call)(scope, receive, send)
@@ -143,6 +152,34 @@ class ServerMiddleware:
 def new_request_id() -> str:
     """An id for a request whose client gave none."""
     return f"req_{uuid.uuid4().hex}"
+
+
+def _check_single(headers: Headers) -> None:
+    """Refuse a request that has a deciding header twice."""
+    for name in SINGLE_HEADERS:
+        count = len(headers.getlist(name))
+        if count > 1:
+            raise InvalidRequest(f"the request has {count} {name} headers: send one", code="duplicate_header")
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def _without_body(send: Send) -> Send:
+    """`send` for a HEAD request: the headers of a GET, and then the end."""
+    ended = False
+
+    async def send_headers(message: Message) -> None:
+        nonlocal ended
+        if message["type"] != "http.response.body":
+            await send(message)
+        elif not ended:
+            ended = True
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return send_headers
 
 
 def is_loopback(host: str) -> bool:

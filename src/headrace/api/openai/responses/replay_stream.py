@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headrace.api.http.disconnect import wait_for_disconnect
-from headrace.api.http.event_stream import SLICE_BYTES, STALL_S
+from headrace.api.http.event_stream import SLICE_BYTES
 from headrace.api.http.sse import MEDIA_TYPE
 from headrace.api.openai.responses.response_manager import InProgressResponse
 
@@ -25,7 +25,7 @@ class ReplayStream(Response):
         self._next = first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the last one, or until the reader has left or takes none for STALL_S."""
+        """Send events until the last one, or until the reader has left."""
         writer = asyncio.ensure_future(self._write(send))
         gone = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
@@ -33,8 +33,8 @@ class ReplayStream(Response):
         finally:
             gone.cancel()
             writer.cancel()
-        if writer.done() and not writer.cancelled() and writer.exception() is not None:
-            scope.get("extensions", {}).get("headrace.abort", writer.cancel)()
+        if writer.done() and not writer.cancelled():
+            writer.result()
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -44,8 +44,7 @@ class ReplayStream(Response):
             part = self._part()
             more = not self._making.ended or self._next < len(self._making.events)
             if part or not more:
-                async with asyncio.timeout(STALL_S):
-                    await send({"type": "http.response.body", "body": part, "more_body": more})
+                await send({"type": "http.response.body", "body": part, "more_body": more})
             elif more:
                 await wake.wait()
 
