@@ -57,7 +57,7 @@ def trace() -> Trace:
 
 def test_few_files_carry_a_request(trace: Trace) -> None:
     spine = sorted(file for file in trace.files if file.startswith(SPINE))
-    assert len(spine) <= 35, spine
+    assert len(spine) <= 35, "\n".join(spine)
 
 
 def test_three_threads_carry_a_request(trace: Trace) -> None:
