@@ -131,7 +131,7 @@ def test_contradictions_fail_the_request_alone(model: LoadedModel) -> None:
 def test_a_grammar_that_gives_up_fails_its_request_alone(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.grammar.matcher.MAX_LEXER_STATES", 60)
+    monkeypatch.setattr("headrace.grammar.compile.MAX_LEXER_STATES", 60)
     bad = Running(model.engine, request(model, Constraint("regex", "(a|b)*a(a|b){9}[0-9]"), max_tokens=400))
     good = Running(model.engine, request(model, None, max_tokens=50))
     assert len(good.finish().tokens[0]) == 50

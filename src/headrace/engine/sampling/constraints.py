@@ -81,9 +81,10 @@ class Constraints:
         return self._thread.submit(lambda: self._find(choices))
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, and the process that compiles."""
         if self._thread is not None:
             self._thread.shutdown()
+        self._grammars.close()
 
     def _find(self, choices: Sequence[ChoiceState]) -> Masks:
         start_s = time.monotonic()
