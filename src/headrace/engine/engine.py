@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack, closing
 
 from headrace.engine.active_requests import ActiveRequests
@@ -27,6 +28,7 @@ from headrace.engine.speculative.controller import SpeculationController
 from headrace.engine.speculative.step_cost_model import StepTiming
 from headrace.engine.step_clock import StepClock
 from headrace.engine.step_plan import StepPlan, StepResult
+from headrace.engine.submissions import Submissions
 from headrace.engine.validation import validate_request
 from headrace.executors.executor import NO_DRAFTS, DraftPlan, Executor, ExecutorLimits
 from headrace.sampling.sampler import Sampler
@@ -62,6 +64,7 @@ class Engine:
         self._active = ActiveRequests(self._queue, self._scheduler, self._batches, speculation)
         self._admission = Admission(self._queue, self._active, self._scheduler, clock)
         self._timer, self._single_steps = StepClock(clock), 0
+        self._submissions = Submissions(self.submit)
         # The thread alone holds the executor, so that its memory is free when the loop has ended.
         self._thread = threading.Thread(
             target=self._run, args=(executor,), name="headrace-engine", daemon=True
@@ -81,6 +84,10 @@ class Engine:
         request_id = self._queue.request_id(request)
         self._queue.accept(self._builder.build(request, request_id, sink, self._clock()))
         return RequestHandle(request_id, self.cancel, self.pause)
+
+    def submit_later(self, request: EngineRequest, sink: EventCallback) -> Future[RequestHandle]:
+        """As `submit`, on a thread of its own."""
+        return self._submissions.later(request, sink)
 
     def status(self) -> EngineStatus:
         """The engine's present state."""
@@ -108,6 +115,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop the loop; requests that have not ended fail with EngineStopped."""
+        self._submissions.close()
         self._queue.close()
         self._thread.join()
 

@@ -92,7 +92,7 @@ async def count_input_tokens(http: HttpRequest) -> Response:
         prompt = chat_prompt(body.chat("", items), model, call, service.settings.tool_format)
         return len(chat_tokens(prompt, model))
 
-    return json_response(ResponseInputTokens(await service.run_in_thread(counted)))
+    return json_response(ResponseInputTokens(await service.prepare_in_thread(model, counted)))
 
 
 async def make_response(
