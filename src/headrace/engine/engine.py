@@ -28,8 +28,9 @@ from headrace.engine.speculative.controller import SpeculationController
 from headrace.engine.speculative.step_cost_model import StepTiming
 from headrace.engine.step_clock import StepClock
 from headrace.engine.step_plan import StepPlan, StepResult
-from headrace.engine.submissions import Submissions
+from headrace.engine.submissions import submitted, submitted_after
 from headrace.engine.validation import validate_request
+from headrace.errors import HeadraceError
 from headrace.executors.executor import NO_DRAFTS, DraftPlan, Executor, ExecutorLimits
 from headrace.sampling.sampler import Sampler
 from headrace.tokenization.tokenizer import Tokenizer
@@ -64,7 +65,6 @@ class Engine:
         self._active = ActiveRequests(self._queue, self._scheduler, self._batches, speculation)
         self._admission = Admission(self._queue, self._active, self._scheduler, clock)
         self._timer, self._single_steps = StepClock(clock), 0
-        self._submissions = Submissions(self.submit)
         # The thread alone holds the executor, so that its memory is free when the loop has ended.
         self._thread = threading.Thread(
             target=self._run, args=(executor,), name="headrace-engine", daemon=True
@@ -75,19 +75,22 @@ class Engine:
 
     def submit(self, request: EngineRequest, sink: EventCallback) -> RequestHandle:
         """Queue a request; `sink` gets its events. Raises a typed error before anything is computed."""
-        validate_request(
-            request,
-            vocabulary=self._sampler.vocabulary,
-            longest=self._max_length,
-            recurrent=self._capacity.state_slots > 0,
-        )
+        self._validate(request)
         request_id = self._queue.request_id(request)
         self._queue.accept(self._builder.build(request, request_id, sink, self._clock()))
         return RequestHandle(request_id, self.cancel, self.pause)
 
     def submit_later(self, request: EngineRequest, sink: EventCallback) -> Future[RequestHandle]:
-        """As `submit`, on a thread of its own."""
-        return self._submissions.later(request, sink)
+        """As `submit`, but does not wait while a grammar is compiled."""
+        if request.constraint is None:
+            return submitted(self.submit, request, sink)
+        try:
+            self._validate(request)
+            compiled = self._constraints.compile(request.constraint)
+        except HeadraceError as error:
+            compiled = Future[None]()
+            compiled.set_exception(error)
+        return submitted_after(compiled, self.submit, request, sink)
 
     def status(self) -> EngineStatus:
         """The engine's present state."""
@@ -115,7 +118,6 @@ class Engine:
 
     def close(self) -> None:
         """Stop the loop; requests that have not ended fail with EngineStopped."""
-        self._submissions.close()
         self._queue.close()
         self._thread.join()
 
@@ -126,6 +128,14 @@ class Engine:
     def pause(self, request_id: str, paused: bool) -> None:
         """Compute no more of a request, or continue it; nothing where it has ended."""
         self._queue.put(PauseRequest(request_id, paused))
+
+    def _validate(self, request: EngineRequest) -> None:
+        validate_request(
+            request,
+            vocabulary=self._sampler.vocabulary,
+            longest=self._max_length,
+            recurrent=self._capacity.state_slots > 0,
+        )
 
     # -- on the engine's thread -----------------------------------------------------------------------
 

@@ -1,48 +1,68 @@
-"""Submissions that take long, because a grammar is compiled: each has a thread of its own, up to a number."""
+"""Submissions whose outcome comes later, because a grammar is compiled before."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError
+from typing import Any
 
 from headrace.engine.request import EngineRequest, EventCallback, RequestHandle
-
-MAX_THREADS = 32
-"""They wait for a process that compiles (GrammarCompiler), which does little at a time: a grammar that is
-known needs a thread while others take long."""
 
 Submit = Callable[[EngineRequest, EventCallback], RequestHandle]
 
 
-class Submissions:
-    """Calls an engine's `submit` without waiting for it. Safe to use from any thread."""
-
-    def __init__(self, submit: Submit) -> None:
-        self._submit = submit
-        self._lock = threading.Lock()
-        self._threads: ThreadPoolExecutor | None = None
-
-    def later(self, request: EngineRequest, sink: EventCallback) -> Future[RequestHandle]:
-        """What `submit` returns or raises. Cancelled in time, the request is not submitted at all."""
-        with self._lock:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="headrace-compile")
-            threads = self._threads
-        return threads.submit(self._submit, request, sink)
-
-    def close(self) -> None:
-        """Drop what has not begun."""
-        with self._lock:
-            if self._threads is not None:
-                self._threads.shutdown(wait=False, cancel_futures=True)
-
-
 def submitted(submit: Submit, request: EngineRequest, sink: EventCallback) -> Future[RequestHandle]:
     """The outcome of a submission that takes no time."""
-    done: Future[RequestHandle] = Future()
+    outcome: Future[RequestHandle] = Future()
+    _submit(outcome, submit, request, sink)
+    return outcome
+
+
+def submitted_after(
+    compiled: Future[Any], submit: Submit, request: EngineRequest, sink: EventCallback
+) -> Future[RequestHandle]:
+    """The outcome of a submission as soon as the request's grammar is `compiled`; its failure is that of
+    compiling. Cancelled before, the request is not submitted at all, and nothing is compiled for it."""
+    outcome: Future[RequestHandle] = Future()
+
+    def go_on(compiled: Future[Any]) -> None:
+        if compiled.cancelled() or outcome.cancelled():
+            return
+        error = compiled.exception()
+        if error is None:
+            _submit(outcome, submit, request, sink)
+        else:
+            refuse(outcome, error)
+
+    outcome.add_done_callback(lambda done: done.cancelled() and compiled.cancel())
+    compiled.add_done_callback(go_on)
+    return outcome
+
+
+def accept(outcome: Future[RequestHandle], handle: RequestHandle) -> bool:
+    """The submission has succeeded; False where the caller has cancelled it before."""
     try:
-        done.set_result(submit(request, sink))
+        outcome.set_result(handle)
+    except InvalidStateError:
+        return not outcome.cancelled()
+    return True
+
+
+def refuse(outcome: Future[RequestHandle], error: BaseException) -> None:
+    """The submission has failed."""
+    try:
+        outcome.set_exception(error)
+    except InvalidStateError:  # the caller has cancelled it
+        return
+
+
+def _submit(
+    outcome: Future[RequestHandle], submit: Submit, request: EngineRequest, sink: EventCallback
+) -> None:
+    try:
+        handle = submit(request, sink)
     except Exception as error:
-        done.set_exception(error)
-    return done
+        refuse(outcome, error)
+    else:
+        if not accept(outcome, handle):
+            handle.cancel()

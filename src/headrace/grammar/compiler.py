@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
 from hashlib import sha256
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from headrace.errors import HeadraceError, Overloaded
-from headrace.grammar.compile import COMPILER_STACK_BYTES, compile_grammar
+from headrace.errors import EngineStopped, Overloaded
+from headrace.grammar.compile import COMPILER_STACK_BYTES
 from headrace.grammar.compile_server import Compiled, PlainTable
 from headrace.grammar.constraint import Constraint, GrammarError
 from headrace.grammar.token_table import TokenTable
@@ -24,122 +26,161 @@ MAX_MEMORY_BYTES = 256 * 2**20
 QUICK_CPU_S = 0.1
 """Nearly every grammar takes less. What takes more starts again in a queue of its own, so that few others
 wait for it."""
-QUICK_AT_A_TIME = 2
-MAX_WAITING = 8  # in the queue of the slow ones
+QUICK_THREADS = 2
+MAX_SLOW = 8  # waiting or running
 SLOW_NICENESS = 10
 MAX_REFUSALS = 256  # remembered
 _MODULE = "headrace.grammar.compile_server"
-_CONSTANT_KINDS = frozenset({"json_object"})  # nothing in it is the client's
+
+T = TypeVar("T")
 
 
-class GrammarCompiler:
-    """Compiles for one model. May be used from any thread; each call waits for its outcome."""
+class _Job(msgspec.Struct, Generic[T], eq=False):
+    """A constraint that is to be compiled, for everyone who asks for it meanwhile."""
 
-    def __init__(self, read_tokens: Callable[[], TokenTable]) -> None:
+    constraint: Constraint
+    payload: bytes
+    key: bytes
+    waiting: list[Future[T]]
+
+    @property
+    def is_wanted(self) -> bool:
+        return not all(future.cancelled() for future in self.waiting)
+
+
+class GrammarCompiler(Generic[T]):
+    """Compiles for one model: first under limits, then `build` makes what the engine needs. Safe to share
+    between threads; the work is done by some of its own.
+    """
+
+    def __init__(
+        self, read_tokens: Callable[[], TokenTable], build: Callable[[Constraint, Compiled], T]
+    ) -> None:
         self._process = IsolatedProcess(_MODULE, lambda: _plain(read_tokens()))
-        self._quick, self._slow = threading.Semaphore(QUICK_AT_A_TIME), threading.Semaphore(1)
+        self._build = build
+        self._quick = ThreadPoolExecutor(QUICK_THREADS, thread_name_prefix="headrace-compile")
+        self._slow = ThreadPoolExecutor(1, thread_name_prefix="headrace-compile-slow")
         self._lock = threading.Lock()  # guards the fields below
         self._refused: OrderedDict[bytes, tuple[str, str | None]] = OrderedDict()
-        self._running: dict[bytes, Future[Compiled]] = {}
-        self._waiting = 0
+        self._jobs: dict[bytes, _Job[T]] = {}
+        self._slow_jobs = 0
+        self._is_closed = False
 
-    def compile(self, constraint: Constraint, special_ids: dict[str, int]) -> Compiled:
-        """llguidance's JSON for the constraint, which takes no more than the limits to build.
+    def compile(self, constraint: Constraint) -> Future[T]:
+        """What `build` makes of the constraint. The future may be cancelled at any time.
 
-        GrammarError where it cannot be compiled or takes more; Overloaded where too many wait for that.
+        It fails with GrammarError where the constraint cannot be compiled or takes more than the limits, and
+        with Overloaded where too many take long.
         """
-        if constraint.kind in _CONSTANT_KINDS and constraint.after is None:
-            return Compiled(compile_grammar(constraint, special_ids))
         payload = msgspec.msgpack.encode(constraint)
         key = sha256(payload).digest()
+        future: Future[T] = Future()
         with self._lock:
-            if key in self._refused:
+            if self._is_closed:
+                future.set_exception(EngineStopped("the engine was shut down"))
+            elif key in self._refused:
                 self._refused.move_to_end(key)
                 message, param = self._refused[key]
-                raise GrammarError(message, param=param)
-            outcome = self._running.get(key)
-            others = outcome is not None
-            if outcome is None:
-                outcome = self._running[key] = Future[Compiled]()
-        if not others:
-            self._run(constraint, payload, key, outcome)
-        return outcome.result()
+                future.set_exception(GrammarError(message, param=param))
+            elif key in self._jobs:
+                self._jobs[key].waiting.append(future)
+            else:
+                job = self._jobs[key] = _Job(constraint, payload, key, [future])
+                self._quick.submit(self._run, job, self._try_quickly)
+        return future
 
-    def start(self) -> None:
-        """Start the process, without waiting for it, where it does not run."""
-        self._process.start()
+    def meanwhile(self, work: Callable[[], object]) -> None:
+        """Do something on a thread of the compiler, while its process compiles."""
+        with suppress(RuntimeError):  # closed
+            self._quick.submit(work)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process; what waits fails."""
+        with self._lock:
+            self._is_closed = True
+            jobs = list(self._jobs.values())
+        for job in jobs:
+            self._end(job, EngineStopped("the engine was shut down"))
+        for threads in (self._quick, self._slow):
+            threads.shutdown(wait=False, cancel_futures=True)
         self._process.close()
 
-    def _run(self, constraint: Constraint, payload: bytes, key: bytes, outcome: Future[Compiled]) -> None:
+    # -- on threads of the compiler ---------------------------------------------------------------------
+
+    def _run(self, job: _Job[T], compile_job: Callable[[_Job[T]], None]) -> None:
         try:
-            compiled = self._compiled(constraint, payload)
-        except GrammarError as error:
-            if not isinstance(error.__cause__, WorkFailed):  # which another try may not meet
-                self._remember(key, error)
-            outcome.set_exception(error)
-        except BaseException as error:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(compiled)
+            if job.is_wanted:
+                compile_job(job)
+            else:
+                self._end(job, GrammarError("nobody waits for it"))
+        except Exception as error:
+            if isinstance(error, GrammarError) and not isinstance(error.__cause__, WorkFailed):
+                self._remember(job.key, error)  # another try would end the same way
+            self._end(job, error)
+
+    def _try_quickly(self, job: _Job[T]) -> None:
+        try:
+            self._finish(job, self._compiled(job, QUICK_CPU_S))
+        except LimitExceeded:
+            with self._lock:
+                if self._slow_jobs >= MAX_SLOW:
+                    raise Overloaded(
+                        f"{self._slow_jobs} grammars that take long to compile are waiting, at most "
+                        f"{MAX_SLOW} may: try again later, or send a simpler one",
+                        reason="grammars",
+                    ) from None
+                self._slow_jobs += 1
+            self._slow.submit(self._run_slowly, job)
+
+    def _run_slowly(self, job: _Job[T]) -> None:
+        try:
+            self._run(job, self._compile_slowly)
         finally:
             with self._lock:
-                del self._running[key]
+                self._slow_jobs -= 1
+
+    def _compile_slowly(self, job: _Job[T]) -> None:
+        try:
+            compiled = self._compiled(job, MAX_CPU_S, niceness=SLOW_NICENESS)
+            self._finish(job, replace(compiled, quick=False))
+        except LimitExceeded:
+            raise job.constraint.error(
+                f"needs more than {MAX_CPU_S:g} s or {MAX_MEMORY_BYTES >> 20} MB to compile: simplify it, or "
+                "split it (large multipleOf, minItems or maxLength, many patterns in allOf, and repetitions "
+                "within repetitions take the most)"
+            ) from None
+
+    def _compiled(self, job: _Job[T], cpu_s: float, *, niceness: int = 0) -> Compiled:
+        limits = Limits(cpu_s, MAX_MEMORY_BYTES + COMPILER_STACK_BYTES)
+        try:
+            output = self._process.call(job.payload, limits, niceness=niceness)
+        except WorkFailed as error:
+            raise job.constraint.error(f"cannot be compiled: the compiler failed ({error})") from error
+        compiled = msgspec.msgpack.decode(output, type=Compiled)
+        if compiled.error is not None:
+            raise GrammarError(compiled.error, param=compiled.param)
+        return compiled
+
+    def _finish(self, job: _Job[T], compiled: Compiled) -> None:
+        self._end(job, self._build(job.constraint, compiled))
+
+    def _end(self, job: _Job[T], outcome: T | Exception) -> None:
+        with self._lock:
+            if self._jobs.get(job.key) is job:
+                del self._jobs[job.key]  # who asks from now on gets a job of its own
+            waiting, job.waiting = job.waiting, []
+        for future in waiting:
+            with suppress(InvalidStateError):  # cancelled
+                if isinstance(outcome, Exception):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
 
     def _remember(self, key: bytes, refusal: GrammarError) -> None:
         with self._lock:
             self._refused[key] = refusal.message, refusal.param
             while len(self._refused) > MAX_REFUSALS:
                 self._refused.popitem(last=False)
-
-    def _compiled(self, constraint: Constraint, payload: bytes) -> Compiled:
-        quick = True
-        try:
-            with self._quick:
-                output = self._process.call(payload, _limits(QUICK_CPU_S))
-        except LimitExceeded:
-            quick = False
-            output = self._compiled_slowly(constraint, payload)
-        except WorkFailed as error:
-            raise _failed(constraint, error) from error
-        compiled = msgspec.msgpack.decode(output, type=Compiled)
-        if compiled.error is not None:
-            raise GrammarError(compiled.error, param=compiled.param)
-        return replace(compiled, quick=quick)
-
-    def _compiled_slowly(self, constraint: Constraint, payload: bytes) -> bytes:
-        with self._lock:
-            if self._waiting >= MAX_WAITING:
-                raise Overloaded(
-                    f"{self._waiting} grammars that take long to compile are waiting, at most {MAX_WAITING} "
-                    "may: try again later, or send a simpler one",
-                    reason="grammars",
-                )
-            self._waiting += 1
-        try:
-            with self._slow:
-                return self._process.call(payload, _limits(MAX_CPU_S), niceness=SLOW_NICENESS)
-        except LimitExceeded:
-            raise constraint.error(
-                f"needs more than {MAX_CPU_S:g} s or {MAX_MEMORY_BYTES >> 20} MB to compile: simplify it, or "
-                "split it (large multipleOf, minItems or maxLength, many patterns in allOf, and repetitions "
-                "within repetitions take the most)"
-            ) from None
-        except WorkFailed as error:
-            raise _failed(constraint, error) from error
-        finally:
-            with self._lock:
-                self._waiting -= 1
-
-
-def _limits(cpu_s: float) -> Limits:
-    return Limits(cpu_s, MAX_MEMORY_BYTES + COMPILER_STACK_BYTES)
-
-
-def _failed(constraint: Constraint, error: WorkFailed) -> HeadraceError:
-    return constraint.error(f"cannot be compiled: the compiler failed ({error})")
 
 
 def _plain(table: TokenTable) -> bytes:

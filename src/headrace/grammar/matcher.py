@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import cached_property
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import numpy as np
 from msgspec import Struct
@@ -23,7 +26,7 @@ MAX_CACHED = 64
 MAX_CACHED_BYTES = 256 * 2**20
 
 
-class _Shared(Struct, frozen=True):
+class SharedGrammar(Struct, frozen=True, eq=False, weakref=True):
     """A compiled grammar and its start."""
 
     compiled: Compiled
@@ -39,48 +42,64 @@ class Grammars:
     def __init__(self, read_tokens: Callable[[], TokenTable]) -> None:
         self._read_tokens = read_tokens
         self._tokens: GrammarTokens | None = None
-        self._compiler = GrammarCompiler(read_tokens)
-        self._shared: OrderedDict[Constraint, _Shared] = OrderedDict()
         self._building, self._lock = threading.Lock(), threading.Lock()
-
-    def matcher(self, constraint: Constraint) -> Matcher:
-        """A matcher at the start of `constraint`; GrammarError where it cannot be compiled."""
-        return Matcher(self, constraint)
+        self._compiler = GrammarCompiler(lambda: self._table, self._build)
+        self._latest: OrderedDict[Constraint, SharedGrammar] = OrderedDict()
+        self._in_use: WeakValueDictionary[Constraint, SharedGrammar] = WeakValueDictionary()
 
     @property
     def tokens(self) -> GrammarTokens:
         """The model's tokens."""
         with self._building:
             if self._tokens is None:
-                self._tokens = GrammarTokens(self._read_tokens())
+                self._tokens = GrammarTokens(self._table)
             return self._tokens
 
-    def shared(self, constraint: Constraint) -> tuple[Compiled, LLMatcher]:
-        """The compiled grammar, and a copy of its start that shares what its lexer has found out with all
-        other copies."""
+    @cached_property
+    def _table(self) -> TokenTable:
+        return self._read_tokens()
+
+    def compile(self, constraint: Constraint) -> Future[SharedGrammar]:
+        """The compiled grammar of a constraint. While its result is held, `matcher` does not wait.
+
+        Fails as `GrammarCompiler.compile` does.
+        """
         with self._lock:
-            found = self._shared.get(constraint)
+            found = self._in_use.get(constraint)
             if found is not None:
-                self._shared.move_to_end(constraint)
-                return found.compiled, found.state.deep_copy()
-        self._compiler.start()  # the other process reads the tokens while this one does
-        compiled = self._compiler.compile(constraint, self.tokens.special_ids)
-        state = new_state(constraint, compiled.grammar, self.tokens)
-        with self._lock:
-            self._shared[constraint] = _Shared(compiled, state)
-            held = sum(one.compiled.nbytes for one in self._shared.values())
-            while len(self._shared) > MAX_CACHED or (held > MAX_CACHED_BYTES and len(self._shared) > 1):
-                held -= self._shared.popitem(last=False)[1].compiled.nbytes
-            return compiled, state.deep_copy()
+                if constraint in self._latest:
+                    self._latest.move_to_end(constraint)
+                done: Future[SharedGrammar] = Future()
+                done.set_result(found)
+                return done
+        compiling = self._compiler.compile(constraint)
+        if self._tokens is None:
+            self._compiler.meanwhile(lambda: self.tokens)  # the other process reads them too
+        return compiling
+
+    def matcher(self, constraint: Constraint) -> Matcher:
+        """A matcher at the start of `constraint`; GrammarError where it cannot be compiled."""
+        return Matcher(self, constraint, self.compile(constraint).result())
 
     def forget(self, constraint: Constraint) -> None:
         """Drop the shared copy, which has met a limit and would fail for everyone."""
         with self._lock:
-            self._shared.pop(constraint, None)
+            self._latest.pop(constraint, None)
+            self._in_use.pop(constraint, None)
 
     def close(self) -> None:
-        """End the process that compiles."""
+        """End the process that compiles; what is being compiled fails."""
         self._compiler.close()
+
+    def _build(self, constraint: Constraint, compiled: Compiled) -> SharedGrammar:
+        """What was compiled under limits is compiled again: it cannot be handed over."""
+        shared = SharedGrammar(compiled, new_state(constraint, compiled.grammar, self.tokens))
+        with self._lock:
+            self._latest[constraint] = self._in_use[constraint] = shared
+            held = sum(one.compiled.nbytes for one in self._latest.values())
+            while len(self._latest) > MAX_CACHED or (held > MAX_CACHED_BYTES and len(self._latest) > 1):
+                held -= self._latest.popitem(last=False)[1].compiled.nbytes
+        return shared
 
 
 class Matcher:
@@ -91,13 +110,14 @@ class Matcher:
     long to compile have no second try: all other outputs would wait for it.
     """
 
-    def __init__(self, grammars: Grammars, constraint: Constraint) -> None:
+    def __init__(self, grammars: Grammars, constraint: Constraint, shared: SharedGrammar) -> None:
         self._grammars, self._constraint = grammars, constraint
         self._tokens = grammars.tokens
         self._marker = None if constraint.after is None else constraint.after.encode()
         self._tail = b""  # what has been generated lately, while the marker has not come
         self._shares = True
-        self._compiled, self._state = grammars.shared(constraint)
+        # A copy that shares what its lexer has found out with all other copies.
+        self._compiled, self._state = shared.compiled, shared.state.deep_copy()
         self._accepted: list[int] = []  # by the grammar
         self._forced: deque[int] = deque()
 

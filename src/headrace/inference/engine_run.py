@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from headrace.engine.request import (
@@ -69,7 +68,6 @@ class EngineRun:
         self._turns = 0  # of the event loop, since more than LIMIT_BYTES wait
         self._wake: asyncio.Future[None] | None = None
         self._asked = self._open = requests
-        self._abandoned = 0
         self._paused = self._cancelled = self._is_awaited = False
         self._failure: HeadraceError | None = None
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
@@ -99,8 +97,8 @@ class EngineRun:
                 try:
                     self._take(await asyncio.wrap_future(submitting))
                 except asyncio.CancelledError:
-                    if not submitting.cancel():  # it has begun, or was taken just now
-                        self._abandon(submitting)
+                    if not submitting.cancel() and submitting.exception() is None:  # taken just now
+                        self._take(submitting.result())
                     raise
         except BaseException:
             self._refused()
@@ -113,19 +111,6 @@ class EngineRun:
         self._handles.append(handle)
         if self._cancelled:  # meanwhile, on the event loop
             handle.cancel()
-
-    def _abandon(self, submitting: Future[RequestHandle]) -> None:
-        """Cancel what is being submitted as soon as it is: until then it counts."""
-        self._abandoned += 1
-
-        def end(done: Future[RequestHandle]) -> None:
-            self._abandoned -= 1
-            if done.cancelled() or done.exception() is not None:
-                self._ended(1)
-            else:
-                self._take(done.result())
-
-        submitting.add_done_callback(lambda done: self._loop.call_soon_threadsafe(end, done))
 
     async def next(self) -> list[Indexed]:
         """The events that have arrived, at least one batch; empty at the end. Raises what ended a request."""
@@ -162,7 +147,7 @@ class EngineRun:
     def _refused(self) -> None:
         """Not all requests were taken: cancel those that were, and expect the end of these alone."""
         self.cancel()
-        self._ended(self._asked - len(self._handles) - self._abandoned)
+        self._ended(self._asked - len(self._handles))
 
     def _ended(self, count: int) -> None:
         self._open -= count

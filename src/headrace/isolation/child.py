@@ -50,11 +50,6 @@ class IsolatedProcess:
         self._child = _Child(module)
         weakref.finalize(self, self._child.stop)
 
-    def start(self) -> None:
-        """Start the process where it does not run. It prepares on its own."""
-        with self._lock, suppress(OSError):  # where it ends at once, `call` says so
-            self._child.started(self._setup)
-
     def call(self, payload: bytes, limits: Limits, *, niceness: int = 0) -> bytes:
         """What the work makes of `payload`. Raises LimitExceeded or WorkFailed."""
         ours, theirs = socket.socketpair()

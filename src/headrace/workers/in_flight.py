@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,6 +20,7 @@ from headrace.engine.request import (
     Timing,
     Usage,
 )
+from headrace.engine.submissions import accept, refuse
 from headrace.errors import HeadraceError
 
 LOG = logging.getLogger("headrace.workers")
@@ -41,22 +41,15 @@ class InFlightRequest(Struct, eq=False):
     deaths: int = 0
 
     def accept(self) -> bool:
-        """The submission has succeeded; False where the caller has dropped it before."""
+        """The submission has succeeded; False where the caller has cancelled it before."""
         accepted, self.accepted = self.accepted, None
-        if accepted is None:
-            return True
-        try:
-            accepted.set_result(self.handle)
-        except InvalidStateError:
-            return not accepted.cancelled()
-        return True
+        return accepted is None or accept(accepted, self.handle)
 
     def refuse(self, error: HeadraceError) -> None:
         """The submission has failed."""
         accepted, self.accepted = self.accepted, None
         if accepted is not None:
-            with suppress(InvalidStateError):  # the caller has dropped it
-                accepted.set_exception(error)
+            refuse(accepted, error)
 
 
 def in_time(item: InFlightRequest) -> EngineRequest | None:

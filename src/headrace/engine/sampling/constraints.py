@@ -9,7 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from headrace.engine.request import EngineRequest
 from headrace.engine.request_state import ChoiceState
 from headrace.errors import HeadraceError, InvalidRequest
-from headrace.grammar.matcher import Grammars, Matcher
+from headrace.grammar.constraint import Constraint
+from headrace.grammar.matcher import Grammars, Matcher, SharedGrammar
 from headrace.grammar.token_table import Mask, TokenTable, mask_of
 from headrace.sampling.reasoning_budget import ReasoningState
 from headrace.tokenization.token_bytes import Kind
@@ -28,18 +29,24 @@ class Constraints:
         self._thread: ThreadPoolExecutor | None = None
         self.masks, self.mask_s = 0, 0.0  # found so far, and the seconds that took
 
-    def matchers(self, request: EngineRequest) -> list[Matcher | None]:
-        """One for each choice, or None for each; GrammarError where the constraint cannot be compiled."""
-        constraint, n = request.constraint, request.params.n
-        if constraint is None:
-            return [None] * n
+    def compile(self, constraint: Constraint) -> Future[SharedGrammar]:
+        """The compiled grammar: while it is held, `matchers` does not wait. Fails with GrammarError where it
+        cannot be compiled."""
         if self._tokenizer.pieces.kind is Kind.WHOLE:
             raise InvalidRequest(
                 "this model's tokenizer has no bytes for single tokens, so its output cannot follow a "
                 f"grammar: leave {constraint.param or constraint.kind} out",
                 param=constraint.param,
             )
-        return [self._grammars.matcher(constraint) for _ in range(n)]
+        return self._grammars.compile(constraint)
+
+    def matchers(self, request: EngineRequest) -> list[Matcher | None]:
+        """One for each choice, or None for each; GrammarError where the constraint cannot be compiled."""
+        constraint, n = request.constraint, request.params.n
+        if constraint is None:
+            return [None] * n
+        shared = self.compile(constraint).result()
+        return [Matcher(self._grammars, constraint, shared) for _ in range(n)]
 
     def thinking(self, request: EngineRequest) -> ReasoningState | None:
         """What bounds the reasoning of one choice."""

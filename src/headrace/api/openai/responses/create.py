@@ -9,7 +9,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.http.call_context import HttpCall, call_of
-from headrace.api.http.errors import json_response
+from headrace.api.http.disconnect import unless_gone
+from headrace.api.http.errors import ClientGone, json_response
 from headrace.api.http.openapi import replies, request_body
 from headrace.api.openai.parameters import body_schema, checked_body, read_parameters
 from headrace.api.openai.responses.body import ELSEWHERE, CountBody, PromptBody, ResponseBody
@@ -49,7 +50,11 @@ async def create_response(http: HttpRequest) -> Response:
     manager, call = get_response_manager(http), call_of(http)
     body = await read_parameters(ResponseBody, http)
     logprobs, is_streamed = body.wants_logprobs, bool(body.stream)
-    stream, making = await _opened(body, manager, call, get_service(http))
+    opening = _opened(body, manager, call, get_service(http))
+    opened = await (opening if body.background else unless_gone(http, opening))
+    if opened is None:
+        raise ClientGone("the client left before anything was computed")
+    stream, making = opened
     if body.background:
         return await in_background(stream, manager, making, logprobs=logprobs, follow=is_streamed)
     if is_streamed:
