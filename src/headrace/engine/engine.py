@@ -57,7 +57,8 @@ class Engine:
         self._max_length = min(limits.context_length, self._capacity.page_count * self._capacity.page_tokens)
         self._scheduler, self._speculation = _scheduler(self._capacity, limits), speculation
         self._batches = BatchBuilder(context=self._max_length, page_tokens=self._capacity.page_tokens)
-        self._constraints = Constraints(tokenizer, sampler.vocabulary)
+        recurrent = self._capacity.state_slots > 0  # its states cannot compute a token again
+        self._constraints = Constraints(tokenizer, sampler.vocabulary, waits=recurrent)
         self._sampling = TokenSampling(sampler, self._constraints)
         self._multi_step = MultiStep(executor, sampler)
         self._builder = RequestBuilder(tokenizer, sampler.vocabulary, self._constraints, self._max_length)
@@ -221,9 +222,10 @@ class Engine:
 
     def _commit(self, plan: StepPlan, result: StepResult, speculation: SpeculationController | None) -> None:
         """Count what is computed, learn from it, and send its events."""
-        self._scheduler.advance(plan.chunks, plan.lookahead_tokens)
+        put_off = {slot.choice.sequence.id for slot in plan.slots if slot.put_off}
+        self._scheduler.advance(plan.chunks, plan.lookahead_tokens, put_off)
         self._timer.end()
-        if speculation is not None:
+        if speculation is not None and not put_off:
             ran, timer = result.multi_step, self._timer
             steps = 1 if ran is None else ran.steps
             timing = StepTiming(len(plan.step.tokens), steps, timer.propose_s, timer.run_s, timer.loop_s, ran)

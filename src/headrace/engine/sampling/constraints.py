@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from enum import Enum
+from typing import Final
 
 from headrace.engine.request import EngineRequest
 from headrace.engine.request_state import ChoiceState
@@ -16,15 +19,29 @@ from headrace.sampling.reasoning_budget import ReasoningState
 from headrace.tokenization.token_bytes import Kind
 from headrace.tokenization.tokenizer import Tokenizer
 
-Masks = list[Mask | HeadraceError | None]
+MASKS_S = 0.05
+"""How long a step waits for masks, and for choices that take notice of their tokens, once one has its own."""
+
+
+class Later(Enum):
+    """The step does not wait for this choice: it draws its token in a later one."""
+
+    LATER = "later"
+
+
+LATER: Final = Later.LATER
+
+Masks = list[Mask | HeadraceError | Later | None]
 """For each row its mask, None where every token may be drawn, or why there is no mask."""
 
 
 class Constraints:
     """The masks of one engine. `matchers` may be called from any thread, the others only by the loop."""
 
-    def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocabulary: int, *, waits: bool = False) -> None:
+        """`waits`: every step waits for all of its masks."""
         self._tokenizer, self._vocabulary = tokenizer, vocabulary
+        self.wait_s = math.inf if waits else MASKS_S
         self._grammars = Grammars(self._read_tokens)
         self._thread: ThreadPoolExecutor | None = None
         self.masks, self.mask_s = 0, 0.0  # found so far, and the seconds that took
@@ -94,10 +111,22 @@ class Constraints:
         self._grammars.close()
 
     def _find(self, choices: Sequence[ChoiceState]) -> Masks:
-        start_s = time.monotonic()
-        masks = [self._mask(choice) for choice in choices]
-        self.masks += sum(mask is not None for mask in masks)
-        self.mask_s += time.monotonic() - start_s
+        """The masks that take little time first: so a choice whose grammar is hard to follow delays the
+        others by one mask at most."""
+        start_s = now_s = time.monotonic()
+        masks: Masks = [None] * len(choices)
+        found = 0
+        for index in sorted(range(len(choices)), key=lambda index: choices[index].patience):
+            choice = choices[index]
+            if found and choice.matcher is not None and now_s - start_s > self.wait_s:
+                masks[index] = LATER
+                continue
+            masks[index] = self._mask(choice)
+            before_s, now_s = now_s, time.monotonic()
+            choice.grammar_s = now_s - before_s
+            found += masks[index] is not None
+        self.masks += found
+        self.mask_s += now_s - start_s
         return masks
 
     def _mask(self, choice: ChoiceState) -> Mask | HeadraceError | None:

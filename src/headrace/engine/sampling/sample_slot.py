@@ -27,6 +27,12 @@ class SampleSlot(Struct, eq=False):
     row: int
     events: list[EngineEvent] = field(default_factory=list[EngineEvent])
     error: HeadraceError | None = None
+    put_off: bool = False
+
+    def put_off_first(self) -> None:
+        """No token is drawn in this step, unless one was already."""
+        self.put_off = not self.events
+        self.choice.put_off += self.put_off
 
     def accept(self, sampled: SampleOutput, index: int) -> bool:
         """Accept the token that was drawn from `row`; whether one can be drawn from a row after it."""
@@ -39,6 +45,7 @@ class SampleSlot(Struct, eq=False):
                 self.events.append(choice.scores.event())
         if self.error is not None:
             return False
+        self.choice.put_off = 0
         token, logprob = int(sampled.tokens[index]), None
         if choice.request_state.request.params.logprobs is not None:
             logprob = TokenLogprob(token, float(sampled.logprobs[index]), sampled.tops[index])
