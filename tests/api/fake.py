@@ -38,6 +38,7 @@ class FakeTokenizer:
     """One token per byte; 256 is BOS."""
 
     bos_id = 256
+    is_bounded = True
     eos_ids = frozenset[int]()
     pieces = SimpleNamespace(
         special_ids=frozenset(), token_of=lambda token: chr(token) if token <= 256 else None

@@ -98,7 +98,11 @@ class LocalHandler:
             later = tuple(replace(one, priority=MAX_PRIORITY) for one in prepared.requests)
             return replace(prepared, requests=later)
 
-        quick = isinstance(request, CompletionRequest) and _characters(request) <= QUICK_CHARACTERS
+        quick = (
+            isinstance(request, CompletionRequest)
+            and model.tokenizer.is_bounded
+            and _characters(request) <= QUICK_CHARACTERS
+        )
         return prepare() if quick else await self._threads.run(model, prepare)
 
     async def _submit(

@@ -10,7 +10,6 @@ from headrace.engine.request import Delta, EngineEvent, TokenLogprob
 from headrace.engine.request_state import ChoiceState
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.errors import HeadraceError
-from headrace.grammar.constraint import GrammarError
 from headrace.sampling.sampler import SampleOutput, Sampler
 
 
@@ -52,7 +51,7 @@ class SampleSlot(Struct, eq=False):
         before = len(sequence.tokens)
         try:
             self.events += choice.accept(token, logprob)
-        except GrammarError as error:
+        except HeadraceError as error:  # of its grammar, or of the tokenizer's decoder
             self.error = error
             return False
         came = len(sequence.tokens) - before
@@ -64,7 +63,11 @@ class SampleSlot(Struct, eq=False):
         or to the number of an error."""
         drawn = [token for token in tokens if token >= 0]
         if drawn and not self.choice.done:
-            self.events += self.choice.accept_sampled(drawn)
+            try:
+                self.events += self.choice.accept_sampled(drawn)
+            except HeadraceError as error:
+                self.error = error
+                return
         if len(drawn) < len(tokens) and not self.choice.done:
             self.error = sampler.error(tokens[len(drawn)])
 
