@@ -32,7 +32,7 @@ TEMPLATE = (
     "{% for message in messages %}{{ message.content }}{% endfor %}"
     "{% if tools %}<tool_call>{{ tools }}</tool_call>{% endif %}"
 )
-GRACE_S = 20.0  # for a machine that is busy; the limit itself is in CPU seconds
+GRACE_S = 60.0  # for a machine that is busy; the limit itself is in CPU seconds
 
 
 def table() -> TokenTable:

@@ -177,7 +177,7 @@ def test_a_step_waits_for_one_slow_mask_not_for_all(
     original = Matcher.mask
 
     def slow(matcher: Matcher) -> object:
-        time.sleep(1.2 * MASKS_S)
+        time.sleep(3 * MASKS_S)
         return original(matcher)
 
     monkeypatch.setattr(Matcher, "mask", slow)

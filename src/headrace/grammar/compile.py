@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 COMPILER_STACK_BYTES = 64 * 2**20
 MAX_LEXER_STATES = 50_000  # 1 to 2 kB each
-MAX_ROW_ITEMS = 8_000
-"""Of the parser, at one place of an output: some 2,000 properties that may be left out. The time of a mask
-grows with its square, and is 50 ms here."""
+MAX_ROW_ITEMS = 5_000
+"""Of the parser, at one place of an output: some 1,200 properties that may be left out. The time of a mask
+grows with its square, and is about 20 ms here."""
 MAX_STEP_ITEMS = 200_000
 _DEFINITION = re.compile(r"^[ \t]*[?!]*[A-Za-z_][\w.-]*[^:\n]*:", re.MULTILINE)
 _stack_size = threading.Lock()

@@ -19,8 +19,9 @@ from headrace.sampling.reasoning_budget import ReasoningState
 from headrace.tokenization.token_bytes import Kind
 from headrace.tokenization.tokenizer import Tokenizer
 
-MASKS_S = 0.05
-"""How long a step waits for masks, and for choices that take notice of their tokens, once one has its own."""
+MASKS_S = 0.02
+"""How long a step waits for masks after its logits are there, and for choices that take notice of their
+tokens, once one of them has its own."""
 
 
 class Later(Enum):
@@ -42,6 +43,7 @@ class Constraints:
         """`waits`: every step waits for all of its masks."""
         self._tokenizer, self._vocabulary = tokenizer, vocabulary
         self.wait_s = math.inf if waits else MASKS_S
+        self._awaited_s = math.inf  # since when the step waits
         self._grammars = Grammars(self._read_tokens)
         self._thread: ThreadPoolExecutor | None = None
         self.masks, self.mask_s = 0, 0.0  # found so far, and the seconds that took
@@ -102,7 +104,13 @@ class Constraints:
             return None
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-masks")
+        self._awaited_s = math.inf
         return self._thread.submit(lambda: self._find(choices))
+
+    def wait(self, masks: Future[Masks]) -> Masks:
+        """The masks, as far as they are found in time."""
+        self._awaited_s = time.monotonic()
+        return masks.result()
 
     def close(self) -> None:
         """End the thread, and the process that compiles."""
@@ -118,7 +126,7 @@ class Constraints:
         found = 0
         for index in sorted(range(len(choices)), key=lambda index: choices[index].patience):
             choice = choices[index]
-            if found and choice.matcher is not None and now_s - start_s > self.wait_s:
+            if found and choice.matcher is not None and now_s - self._awaited_s > self.wait_s:
                 masks[index] = LATER
                 continue
             masks[index] = self._mask(choice)

@@ -85,7 +85,7 @@ class TokenSampling:
         waited for: their tokens mean nothing."""
         if masks is None:
             return self._sampler.sample(logits, rows), set()
-        found = masks.result()
+        found = self._constraints.wait(masks)
         late = {index for index, mask in enumerate(found) if mask is LATER}
         allowed = [None if isinstance(mask, HeadraceError | Later) else mask for mask in found]
         sampled = self._sampler.sample(logits, rows, allowed)
