@@ -145,7 +145,7 @@ class FakeEngine:
         return RequestHandle(request.request_id, self._cancel, self._pause)
 
     def submit_later(self, request: EngineRequest, sink: EventCallback) -> Future[RequestHandle]:
-        return submitted(self.submit, request, sink)
+        return submitted(lambda: self.submit(request, sink))
 
     def status(self) -> EngineStatus:
         running = len(self._running)

@@ -97,7 +97,7 @@ class Encoder:
 
     def submit_later(self, request: EngineRequest, sink: EventCallback) -> Future[RequestHandle]:
         """As `submit`: nothing is compiled here."""
-        return submitted(self.submit, request, sink)
+        return submitted(lambda: self.submit(request, sink))
 
     def status(self) -> EngineStatus:
         """The engine's present state. Its pages are free between steps."""

@@ -30,8 +30,8 @@ from headrace.engine.step_clock import StepClock
 from headrace.engine.step_plan import StepPlan, StepResult
 from headrace.engine.submissions import submitted, submitted_after
 from headrace.engine.validation import validate_request
-from headrace.errors import HeadraceError
 from headrace.executors.executor import NO_DRAFTS, DraftPlan, Executor, ExecutorLimits
+from headrace.grammar.matcher import SharedGrammar
 from headrace.sampling.sampler import Sampler
 from headrace.tokenization.tokenizer import Tokenizer
 
@@ -77,21 +77,17 @@ class Engine:
     def submit(self, request: EngineRequest, sink: EventCallback) -> RequestHandle:
         """Queue a request; `sink` gets its events. Raises a typed error before anything is computed."""
         self._validate(request)
-        request_id = self._queue.request_id(request)
-        self._queue.accept(self._builder.build(request, request_id, sink, self._clock()))
-        return RequestHandle(request_id, self.cancel, self.pause)
+        constraint = request.constraint
+        grammar = None if constraint is None else self._constraints.compile(constraint).result()
+        return self._accept(request, sink, grammar)
 
     def submit_later(self, request: EngineRequest, sink: EventCallback) -> Future[RequestHandle]:
-        """As `submit`, but does not wait while a grammar is compiled."""
+        """As `submit`, but does not wait while a grammar is compiled. Raises what is refused before that."""
+        self._validate(request)
         if request.constraint is None:
-            return submitted(self.submit, request, sink)
-        try:
-            self._validate(request)
-            compiled = self._constraints.compile(request.constraint)
-        except HeadraceError as error:
-            compiled = Future[None]()
-            compiled.set_exception(error)
-        return submitted_after(compiled, self.submit, request, sink)
+            return submitted(lambda: self._accept(request, sink, None))
+        compiled = self._constraints.compile(request.constraint)
+        return submitted_after(compiled, lambda grammar: self._accept(request, sink, grammar))
 
     def status(self) -> EngineStatus:
         """The engine's present state."""
@@ -137,6 +133,13 @@ class Engine:
             longest=self._max_length,
             recurrent=self._capacity.state_slots > 0,
         )
+
+    def _accept(
+        self, request: EngineRequest, sink: EventCallback, grammar: SharedGrammar | None
+    ) -> RequestHandle:
+        request_id = self._queue.request_id(request)
+        self._queue.accept(self._builder.build(request, request_id, sink, self._clock(), grammar))
+        return RequestHandle(request_id, self.cancel, self.pause)
 
     # -- on the engine's thread -----------------------------------------------------------------------
 

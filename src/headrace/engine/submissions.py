@@ -4,33 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from typing import Any
+from typing import TypeVar
 
-from headrace.engine.request import EngineRequest, EventCallback, RequestHandle
+from headrace.engine.request import RequestHandle
 
-Submit = Callable[[EngineRequest, EventCallback], RequestHandle]
+T = TypeVar("T")
 
 
-def submitted(submit: Submit, request: EngineRequest, sink: EventCallback) -> Future[RequestHandle]:
+def submitted(submit: Callable[[], RequestHandle]) -> Future[RequestHandle]:
     """The outcome of a submission that takes no time."""
     outcome: Future[RequestHandle] = Future()
-    _submit(outcome, submit, request, sink)
+    _submit(outcome, submit)
     return outcome
 
 
-def submitted_after(
-    compiled: Future[Any], submit: Submit, request: EngineRequest, sink: EventCallback
-) -> Future[RequestHandle]:
-    """The outcome of a submission as soon as the request's grammar is `compiled`; its failure is that of
+def submitted_after(compiled: Future[T], submit: Callable[[T], RequestHandle]) -> Future[RequestHandle]:
+    """The outcome of a submission with what was `compiled`, as soon as it is; its failure is that of
     compiling. Cancelled before, the request is not submitted at all, and nothing is compiled for it."""
     outcome: Future[RequestHandle] = Future()
 
-    def go_on(compiled: Future[Any]) -> None:
+    def go_on(compiled: Future[T]) -> None:
         if compiled.cancelled() or outcome.cancelled():
             return
         error = compiled.exception()
         if error is None:
-            _submit(outcome, submit, request, sink)
+            _submit(outcome, lambda: submit(compiled.result()))
         else:
             refuse(outcome, error)
 
@@ -56,11 +54,9 @@ def refuse(outcome: Future[RequestHandle], error: BaseException) -> None:
         return
 
 
-def _submit(
-    outcome: Future[RequestHandle], submit: Submit, request: EngineRequest, sink: EventCallback
-) -> None:
+def _submit(outcome: Future[RequestHandle], submit: Callable[[], RequestHandle]) -> None:
     try:
-        handle = submit(request, sink)
+        handle = submit()
     except Exception as error:
         refuse(outcome, error)
     else:

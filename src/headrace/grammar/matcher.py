@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cached_property
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 import numpy as np
 from msgspec import Struct
@@ -26,7 +25,7 @@ MAX_CACHED = 64
 MAX_CACHED_BYTES = 256 * 2**20
 
 
-class SharedGrammar(Struct, frozen=True, eq=False, weakref=True):
+class SharedGrammar(Struct, frozen=True, eq=False):
     """A compiled grammar and its start."""
 
     compiled: Compiled
@@ -45,7 +44,6 @@ class Grammars:
         self._building, self._lock = threading.Lock(), threading.Lock()
         self._compiler = GrammarCompiler(lambda: self._table, self._build)
         self._latest: OrderedDict[Constraint, SharedGrammar] = OrderedDict()
-        self._in_use: WeakValueDictionary[Constraint, SharedGrammar] = WeakValueDictionary()
 
     @property
     def tokens(self) -> GrammarTokens:
@@ -60,15 +58,11 @@ class Grammars:
         return self._read_tokens()
 
     def compile(self, constraint: Constraint) -> Future[SharedGrammar]:
-        """The compiled grammar of a constraint. While its result is held, `matcher` does not wait.
-
-        Fails as `GrammarCompiler.compile` does.
-        """
+        """The compiled grammar of a constraint. Fails as `GrammarCompiler.compile` does."""
         with self._lock:
-            found = self._in_use.get(constraint)
+            found = self._latest.get(constraint)
             if found is not None:
-                if constraint in self._latest:
-                    self._latest.move_to_end(constraint)
+                self._latest.move_to_end(constraint)
                 done: Future[SharedGrammar] = Future()
                 done.set_result(found)
                 return done
@@ -85,7 +79,6 @@ class Grammars:
         """Drop the shared copy, which has met a limit and would fail for everyone."""
         with self._lock:
             self._latest.pop(constraint, None)
-            self._in_use.pop(constraint, None)
 
     def close(self) -> None:
         """End the process that compiles; what is being compiled fails."""
@@ -95,7 +88,7 @@ class Grammars:
         """What was compiled under limits is compiled again: it cannot be handed over."""
         shared = SharedGrammar(compiled, new_state(constraint, compiled.grammar, self.tokens))
         with self._lock:
-            self._latest[constraint] = self._in_use[constraint] = shared
+            self._latest[constraint] = shared
             held = sum(one.compiled.nbytes for one in self._latest.values())
             while len(self._latest) > MAX_CACHED or (held > MAX_CACHED_BYTES and len(self._latest) > 1):
                 held -= self._latest.popitem(last=False)[1].compiled.nbytes

@@ -49,8 +49,7 @@ class Constraints:
         self.masks, self.mask_s = 0, 0.0  # found so far, and the seconds that took
 
     def compile(self, constraint: Constraint) -> Future[SharedGrammar]:
-        """The compiled grammar: while it is held, `matchers` does not wait. Fails with GrammarError where it
-        cannot be compiled."""
+        """The compiled grammar. Fails with GrammarError where it cannot be compiled."""
         if self._tokenizer.pieces.kind is Kind.WHOLE:
             raise InvalidRequest(
                 "this model's tokenizer has no bytes for single tokens, so its output cannot follow a "
@@ -59,13 +58,12 @@ class Constraints:
             )
         return self._grammars.compile(constraint)
 
-    def matchers(self, request: EngineRequest) -> list[Matcher | None]:
-        """One for each choice, or None for each; GrammarError where the constraint cannot be compiled."""
+    def matchers(self, request: EngineRequest, grammar: SharedGrammar | None) -> list[Matcher | None]:
+        """One for each choice, or None for each."""
         constraint, n = request.constraint, request.params.n
-        if constraint is None:
+        if constraint is None or grammar is None:
             return [None] * n
-        shared = self.compile(constraint).result()
-        return [Matcher(self._grammars, constraint, shared) for _ in range(n)]
+        return [Matcher(self._grammars, constraint, grammar) for _ in range(n)]
 
     def thinking(self, request: EngineRequest) -> ReasoningState | None:
         """What bounds the reasoning of one choice."""
