@@ -28,7 +28,7 @@ QUICK_CPU_S = 0.1
 wait for it."""
 QUICK_THREADS = 2
 MAX_SLOW = 8  # waiting or running
-SLOW_NICENESS = 10
+SLOW_NICENESS = 5
 MAX_REFUSALS = 256  # remembered
 _MODULE = "headrace.grammar.compile_server"
 
