@@ -51,20 +51,23 @@ def numbered(schema: Json, number: int) -> Json:
     return {**schema, "title": f"bomb {number}", "description": "x" * number}
 
 
-def requests(model: str, schema: Json) -> Iterator[tuple[str, Json]]:
-    """Every way by which a schema reaches the compiler: path and body."""
+def requests(model: str, schema: Json) -> Iterator[tuple[str, Json, str]]:
+    """Every way by which a schema reaches the compiler: path, body, and the field that a refusal names."""
     function = {"name": "f", "parameters": {"type": "object", "properties": {"a": schema}, "required": ["a"]}}
     response_format = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema, "strict": True}}
     chat: Json = {"model": model, "messages": MESSAGES, "max_tokens": 8}
-    yield "/v1/chat/completions", chat | {"response_format": response_format}
-    yield "/v1/chat/completions", chat | {"guided_json": schema}
+    yield "/v1/chat/completions", chat | {"response_format": response_format}, "response_format"
+    yield "/v1/chat/completions", chat | {"guided_json": schema}, "guided_json"
     tools = [{"type": "function", "function": {**function, "strict": True}}]
-    yield "/v1/chat/completions", chat | {"tools": tools, "tool_choice": "required"}
-    yield "/v1/completions", {"model": model, "prompt": "a", "max_tokens": 8, "guided_json": schema}
+    yield "/v1/chat/completions", chat | {"tools": tools, "tool_choice": "required"}, "tools"
+    prompt: Json = {"model": model, "prompt": "a"}
+    yield "/v1/completions", prompt | {"max_tokens": 8, "guided_json": schema}, "guided_json"
     text = {"format": {"type": "json_schema", "name": "s", "schema": schema, "strict": True}}
-    yield "/v1/responses", {"model": model, "input": "hello", "max_output_tokens": 16, "text": text}
-    yield "/api/chat", {"model": model, "messages": MESSAGES, "stream": False, "format": schema}
-    yield "/api/generate", {"model": model, "prompt": "a", "stream": False, "format": schema}
+    response: Json = {"model": model, "input": "hello", "max_output_tokens": 16}
+    yield "/v1/responses", response | {"text": text}, "text.format"
+    whole: Json = {"stream": False, "format": schema}
+    yield "/api/chat", {"model": model, "messages": MESSAGES} | whole, "format"
+    yield "/api/generate", prompt | whole, "format"
     anthropic: Json = {"model": model, "messages": MESSAGES, "max_tokens": 8}
     used = {"name": "f", "input_schema": function["parameters"]}
-    yield "/v1/messages", anthropic | {"tools": [used], "tool_choice": {"type": "any"}}
+    yield "/v1/messages", anthropic | {"tools": [used], "tool_choice": {"type": "any"}}, "tools"

@@ -67,7 +67,8 @@ def prepare(setup: bytes) -> Work:
             _try_beginning(constraint, state, lengths)
         except HeadraceError as error:
             return msgspec.msgpack.encode(Compiled(error=error.message, param=error.param))
-        return msgspec.msgpack.encode(Compiled(grammar, max(resident_bytes() - before, 0)))
+        nbytes = len(grammar) + max(resident_bytes() - before, 0)
+        return msgspec.msgpack.encode(Compiled(grammar, nbytes))
 
     return compiled
 
