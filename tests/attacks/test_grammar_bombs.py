@@ -1,4 +1,4 @@
-"""A constraint that takes hours or gigabytes is refused within its limits, and nobody else waits for it."""
+"""A constraint that takes hours or gigabytes is refused within its limits, and others do not wait for it."""
 
 from __future__ import annotations
 

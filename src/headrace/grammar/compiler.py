@@ -112,7 +112,7 @@ class GrammarCompiler(Generic[T]):
             if job.is_wanted:
                 compile_job(job)
             else:
-                self._end(job, GrammarError("nobody waits for it"))
+                self._end(job, GrammarError("its clients have left"))
         except Exception as error:
             if isinstance(error, GrammarError) and not isinstance(error.__cause__, WorkFailed):
                 self._remember(job.key, error)  # another try would end the same way
