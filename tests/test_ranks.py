@@ -11,6 +11,7 @@ RANKS = {
     "errors": -1,  # below everything: any file may raise
     "_native": 0,
     "config": 0,
+    "isolation": 0,
     "ops": 1,
     "kv": 1,
     "tokenization": 1,

@@ -6,7 +6,6 @@ import asyncio
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +28,7 @@ from headrace.inference.keywords import (
 from headrace.inference.local_handler import LocalHandler
 from headrace.inference.loop_thread import BlockingStream, LoopThread
 from headrace.inference.model_source import OneModel
+from headrace.inference.model_threads import ModelThreads
 from headrace.inference.requests import GenerationRequest
 from headrace.loading.loader import Progress, load_model
 from headrace.loading.options import EngineOptions
@@ -50,7 +50,7 @@ class _Model:
         name = None if model is None else str(model)
         loaded = load_model(name, EngineOptions(**options), progress=progress)
         self._source = OneModel(loaded)
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="headrace-prompt")
+        self._threads = ModelThreads(1)
         local = LocalHandler(self._source, self._threads)
         self.handler: Handler = local
         self._thread = LoopThread()
@@ -89,13 +89,11 @@ class _Model:
         return self._extractor
 
 
-def _close(
-    model: LoadedModel, handler: LocalHandler, thread: LoopThread, threads: ThreadPoolExecutor
-) -> None:
+def _close(model: LoadedModel, handler: LocalHandler, thread: LoopThread, threads: ModelThreads) -> None:
     handler.close()
     model.close()
     thread.close()
-    threads.shutdown(wait=False)
+    threads.close()
 
 
 class LLM(_Model):

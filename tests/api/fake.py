@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from headrace.engine.request import (
     TokenLogprob,
     Usage,
 )
+from headrace.engine.submissions import submitted
 from headrace.errors import ContextLengthExceeded, HeadraceError, Overloaded, TemplateError
 from headrace.grammar.compile import compile_grammar
 from headrace.sampling.params import SamplingParams
@@ -36,6 +38,7 @@ class FakeTokenizer:
     """One token per byte; 256 is BOS."""
 
     bos_id = 256
+    is_bounded = True
     eos_ids = frozenset[int]()
     pieces = SimpleNamespace(
         special_ids=frozenset(), token_of=lambda token: chr(token) if token <= 256 else None
@@ -140,6 +143,9 @@ class FakeEngine:
             self._running[request.request_id] = _Running(request, sink, self.answer)
             self._wake.notify()
         return RequestHandle(request.request_id, self._cancel, self._pause)
+
+    def submit_later(self, request: EngineRequest, sink: EventCallback) -> Future[RequestHandle]:
+        return submitted(lambda: self.submit(request, sink))
 
     def status(self) -> EngineStatus:
         running = len(self._running)

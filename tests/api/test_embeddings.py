@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from in_process import Running, running_server
 from headrace.engine.client import LoadedModel
 from headrace.inference.local_handler import LocalHandler
 from headrace.inference.model_source import OneModel
+from headrace.inference.model_threads import ModelThreads
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 from headrace.tasks.embed import pooled, token_vectors
@@ -50,7 +50,7 @@ def decoder() -> Iterator[Running]:
 
 def expected(model: LoadedModel, *texts: str, dimensions: int | None = None) -> np.ndarray:
     async def vectors() -> list[np.ndarray]:
-        with ThreadPoolExecutor(1) as threads:
+        with ModelThreads(1) as threads:
             handler = LocalHandler(OneModel(model), threads)
             return await token_vectors(handler, texts, dimensions, at_a_time=64)
 

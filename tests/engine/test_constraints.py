@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from headrace.engine.engine import Engine
 from headrace.engine.request import EngineRequest, RequestFailed, RequestFinished
+from headrace.engine.sampling.constraints import MASKS_S
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint, GrammarError, choice_constraint, schema_constraint
+from headrace.grammar.matcher import Matcher
 from headrace.loading.loader import LoadedModel, load_model
 from headrace.loading.options import EngineOptions
 from headrace.sampling.params import SamplingParams
@@ -131,7 +134,7 @@ def test_contradictions_fail_the_request_alone(model: LoadedModel) -> None:
 def test_a_grammar_that_gives_up_fails_its_request_alone(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.grammar.matcher.MAX_LEXER_STATES", 60)
+    monkeypatch.setattr("headrace.grammar.compile.MAX_LEXER_STATES", 60)
     bad = Running(model.engine, request(model, Constraint("regex", "(a|b)*a(a|b){9}[0-9]"), max_tokens=400))
     good = Running(model.engine, request(model, None, max_tokens=50))
     assert len(good.finish().tokens[0]) == 50
@@ -162,3 +165,43 @@ def test_an_unconstrained_request_builds_no_grammar(tmp_path_factory: pytest.Tem
         assert engine._constraints._grammars._tokens is None
     finally:
         loaded.close()
+
+
+def test_a_step_waits_for_one_slow_mask_not_for_all(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight choices whose masks take longer than a step waits get their tokens one after the other, the same
+    ones; who decodes beside them gets a token in each of those steps."""
+    constraint = Constraint("regex", "[ab ]{12}")
+    expected = run(model, constraint, n=8)
+    original = Matcher.mask
+
+    def slow(matcher: Matcher) -> object:
+        time.sleep(3 * MASKS_S)
+        return original(matcher)
+
+    monkeypatch.setattr(Matcher, "mask", slow)
+    neighbor = Running(model.engine, request(model, None, max_tokens=400))
+    before = model.engine.status().steps
+    outcome = run(model, constraint, n=8)
+    steps = model.engine.status().steps - before
+    neighbor.ticket.cancel()
+    assert outcome.tokens == expected.tokens and outcome.text == expected.text
+    masks = sum(map(len, outcome.tokens.values()))
+    assert steps >= masks / 2, "a step waited for several slow masks"
+    assert sum(map(len, neighbor.finish().tokens.values())) >= masks / 2
+
+
+def test_what_the_parser_cannot_follow_is_not_tried_again(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiling again takes up to a second, on the engine's thread, and would fail the same way."""
+    monkeypatch.setattr("headrace.grammar.compile.MAX_STEP_ITEMS", 20)
+    constraint = Constraint("lark", 'start: "x" s\ns: s s | /[a-z]/ | /[a-c] /')
+    started = model.engine._constraints._grammars.compile(constraint)  # type: ignore[attr-defined]
+    if started.exception() is not None:
+        pytest.skip("refused at once")
+    compiled: list[Constraint] = []
+    monkeypatch.setattr("headrace.grammar.matcher.new_state", lambda *args: compiled.append(args[0]))
+    assert "parser error" in str(failure(run(model, constraint))).lower()
+    assert not compiled

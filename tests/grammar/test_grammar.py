@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from headrace.errors import InvalidRequest
-from headrace.grammar import matcher as grammar_matcher
+from headrace.grammar import compile as grammar_compile
 from headrace.grammar.constraint import Constraint, GrammarError, choice_constraint, schema_constraint
 from headrace.grammar.json_schema import schema_text
 from headrace.grammar.matcher import Grammars, Matcher
@@ -286,7 +286,7 @@ def test_what_is_just_not_too_large_compiles(make: object) -> None:
 
 def test_a_limit_met_by_one_output_does_not_end_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of a compiled grammar share a lexer: what one of them breaks the others must not feel."""
-    monkeypatch.setattr(grammar_matcher, "MAX_LEXER_STATES", 60)
+    monkeypatch.setattr(grammar_compile, "MAX_LEXER_STATES", 60)
     grammars = new_grammars()
     constraint = Constraint("regex", "(a|b)*a(a|b){7}")
     mine, other = grammars.matcher(constraint), grammars.matcher(constraint)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,6 +21,7 @@ from headrace.inference.handler import open_stream
 from headrace.inference.keywords import new_call
 from headrace.inference.local_handler import LocalHandler
 from headrace.inference.model_source import OneModel
+from headrace.inference.model_threads import ModelThreads
 from headrace.inference.requests import CompletionRequest
 from headrace.sampling.params import SamplingParams
 from headrace.telemetry.request_metrics import ModelMetrics
@@ -83,7 +83,7 @@ def test_a_refusal_after_the_request_was_cancelled(
     engine.submit = slow  # type: ignore[method-assign]
 
     async def scene() -> None:
-        with ThreadPoolExecutor(1) as threads:
+        with ModelThreads(1) as threads:
             handler, call = LocalHandler(OneModel(cast("Any", FakeModel(engine=engine))), threads), new_call()
             request = CompletionRequest(id="r", prompts=("a" * 50, "b" * 50), sampling={"max_tokens": 500})
             opening = asyncio.create_task(open_stream(handler, request, call))

@@ -20,7 +20,7 @@ from headrace.engine.client import LoadedModel
 from headrace.engine.request import EngineRequest, RequestFailed, RequestFinished
 from headrace.engine.scaling.options import Ranking, Scaling, Vote
 from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest, Overloaded
-from headrace.grammar.constraint import Constraint, GrammarError
+from headrace.grammar.constraint import Constraint, GrammarError, schema_constraint
 from headrace.sampling.params import SamplingParams
 from headrace.workers import engine_client as remote_engine
 from headrace.workers.engine_client import RemoteEngineClient
@@ -106,6 +106,45 @@ def test_validation_errors_equal_those_of_a_local_engine(remote: LoadedModel, he
 def test_a_grammar_holds_in_a_worker(remote: LoadedModel) -> None:
     limited = replace(request(tokens=4), constraint=Constraint("regex", "[ab]{4}"))
     assert set(Running(remote.engine, limited).finish().text[0]) <= {"a", "b"}
+
+
+def slow_to_compile(number: int) -> Constraint:
+    """What takes a second of compiling, and is refused then."""
+    patterns = [{"type": "string", "pattern": f"(a|b)*a(a|b){{{length}}}"} for length in range(20)]
+    return schema_constraint({"allOf": patterns, "title": str(number)})
+
+
+def test_a_request_whose_grammar_is_compiled_does_not_run_again(remote: LoadedModel) -> None:
+    """It may be what ended the worker."""
+    compiled = remote.engine.submit_later(
+        replace(request(), constraint=slow_to_compile(0)), lambda events: None
+    )
+    time.sleep(0.3)
+    assert not compiled.done()
+    kill(remote)
+    with pytest.raises(EngineStopped, match="send it again"):
+        compiled.result(20)
+    until(lambda: remote.engine.status().restarts == 1)
+    assert remote.engine.status().waiting == 0
+    limited = replace(request(tokens=4), constraint=Constraint("regex", "[ab]{4}"))
+    assert set(Running(remote.engine, limited).finish().text[0]) <= {"a", "b"}
+
+
+def test_what_is_cancelled_is_not_compiled(remote: LoadedModel) -> None:
+    events: list[object] = []
+    waiting = [
+        remote.engine.submit_later(replace(request(), constraint=slow_to_compile(number)), events.append)
+        for number in range(1, 30)
+    ]
+    assert all(one.cancel() for one in waiting)
+    assert remote.engine.status().waiting == 0
+    limited = replace(request(tokens=4), constraint=Constraint("regex", "[cd]{4}"))
+    assert set(Running(remote.engine, limited).finish().text[0]) <= {"c", "d"}
+    with pytest.raises(GrammarError, match="more than 1 s"):  # the compiler is free
+        remote.engine.submit_later(replace(request(), constraint=slow_to_compile(99)), events.append).result(
+            20
+        )
+    assert not events
 
 
 def test_a_full_queue_is_overloaded(remote: LoadedModel) -> None:

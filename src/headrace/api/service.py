@@ -22,6 +22,7 @@ from headrace.inference.handler import Handler, OpenStream, open_stream
 from headrace.inference.handlers import build_chain
 from headrace.inference.local_handler import LocalHandler
 from headrace.inference.model_source import ManagedModels
+from headrace.inference.model_threads import ModelThreads
 from headrace.inference.requests import InferenceRequest
 from headrace.storage.database import Database
 from headrace.telemetry.request_metrics import ModelMetrics
@@ -45,9 +46,11 @@ class Service:
         self.keys = KeyRing(settings, self.database)
         self.metrics = ModelMetrics()
         """Counters of HTTP calls; those of models are in `metrics_of`."""
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="headrace-prompt")
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="headrace-store")
+        self._parsers = ThreadPoolExecutor(2, thread_name_prefix="headrace-parse")
+        self._model_threads = ModelThreads(2)
         self._sources = ManagedModels(models)
-        self.local = LocalHandler(self._sources, self._threads, settings.tool_format)
+        self.local = LocalHandler(self._sources, self._model_threads, settings.tool_format)
         self.gate = AdmissionGate(
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )
@@ -86,8 +89,16 @@ class Service:
             self._log.add(call, call.model or self.models.default.name)
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
-        """Run `work` (parsing large bodies, the store) in a thread."""
+        """Run `work` on the store in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def parse_in_thread(self, work: Callable[[], T]) -> T:
+        """Run `work` that parses a large body in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._parsers, work)
+
+    async def prepare_in_thread(self, model: LoadedModel, work: Callable[[], T]) -> T:
+        """Run `work` with a model's template or tokenizer in a thread of that model."""
+        return await self._model_threads.run(model, work)
 
     async def use(
         self, call: HttpCall, name: str | None, *, keep_alive_s: float | None = None
@@ -108,6 +119,8 @@ class Service:
             self._log.close()
         self.database.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._parsers.shutdown(wait=False, cancel_futures=True)
+        self._model_threads.close()
 
 
 def get_service(request: HttpRequest) -> Service:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -78,7 +79,15 @@ class EngineClient(Protocol):
         ...
 
     def submit(self, request: EngineRequest, sink: EventCallback) -> RequestHandle:
-        """Queue a request; `sink` gets its events. Raises a typed error before anything is computed."""
+        """Queue a request; `sink` gets its events. Raises a typed error before anything is computed.
+
+        Waits while the request's constraint is compiled, where it has one: up to some seconds.
+        """
+        ...
+
+    def submit_later(self, request: EngineRequest, sink: EventCallback) -> Future[RequestHandle]:
+        """As `submit`, without waiting: the future has its outcome. Where that is cancelled before, the
+        request is dropped and has no events."""
         ...
 
     def status(self) -> EngineStatus:

@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 from msgspec import Struct
@@ -26,6 +27,7 @@ from headrace.engine.request import (
     Usage,
 )
 from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue, send
+from headrace.engine.submissions import submitted
 from headrace.engine.validation import validate_request
 from headrace.errors import HeadraceError
 from headrace.executors.executor import Executor
@@ -92,6 +94,10 @@ class Encoder:
         request_id = self._queue.request_id(request)
         self._queue.accept(_InputState(request_id, request, sink, self._clock()))
         return RequestHandle(request_id, self.cancel, self.pause)
+
+    def submit_later(self, request: EngineRequest, sink: EventCallback) -> Future[RequestHandle]:
+        """As `submit`: nothing is compiled here."""
+        return submitted(lambda: self.submit(request, sink))
 
     def status(self) -> EngineStatus:
         """The engine's present state. Its pages are free between steps."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack, closing
 
 from headrace.engine.active_requests import ActiveRequests
@@ -27,8 +28,10 @@ from headrace.engine.speculative.controller import SpeculationController
 from headrace.engine.speculative.step_cost_model import StepTiming
 from headrace.engine.step_clock import StepClock
 from headrace.engine.step_plan import StepPlan, StepResult
+from headrace.engine.submissions import submitted, submitted_after
 from headrace.engine.validation import validate_request
 from headrace.executors.executor import NO_DRAFTS, DraftPlan, Executor, ExecutorLimits
+from headrace.grammar.matcher import SharedGrammar
 from headrace.sampling.sampler import Sampler
 from headrace.tokenization.tokenizer import Tokenizer
 
@@ -54,7 +57,8 @@ class Engine:
         self._max_length = min(limits.context_length, self._capacity.page_count * self._capacity.page_tokens)
         self._scheduler, self._speculation = _scheduler(self._capacity, limits), speculation
         self._batches = BatchBuilder(context=self._max_length, page_tokens=self._capacity.page_tokens)
-        self._constraints = Constraints(tokenizer, sampler.vocabulary)
+        recurrent = self._capacity.state_slots > 0  # its states cannot compute a token again
+        self._constraints = Constraints(tokenizer, sampler.vocabulary, waits=recurrent)
         self._sampling = TokenSampling(sampler, self._constraints)
         self._multi_step = MultiStep(executor, sampler)
         self._builder = RequestBuilder(tokenizer, sampler.vocabulary, self._constraints, self._max_length)
@@ -72,15 +76,18 @@ class Engine:
 
     def submit(self, request: EngineRequest, sink: EventCallback) -> RequestHandle:
         """Queue a request; `sink` gets its events. Raises a typed error before anything is computed."""
-        validate_request(
-            request,
-            vocabulary=self._sampler.vocabulary,
-            longest=self._max_length,
-            recurrent=self._capacity.state_slots > 0,
-        )
-        request_id = self._queue.request_id(request)
-        self._queue.accept(self._builder.build(request, request_id, sink, self._clock()))
-        return RequestHandle(request_id, self.cancel, self.pause)
+        self._validate(request)
+        constraint = request.constraint
+        grammar = None if constraint is None else self._constraints.compile(constraint).result()
+        return self._accept(request, sink, grammar)
+
+    def submit_later(self, request: EngineRequest, sink: EventCallback) -> Future[RequestHandle]:
+        """As `submit`, but does not wait while a grammar is compiled. Raises what is refused before that."""
+        self._validate(request)
+        if request.constraint is None:
+            return submitted(lambda: self._accept(request, sink, None))
+        compiled = self._constraints.compile(request.constraint)
+        return submitted_after(compiled, lambda grammar: self._accept(request, sink, grammar))
 
     def status(self) -> EngineStatus:
         """The engine's present state."""
@@ -118,6 +125,21 @@ class Engine:
     def pause(self, request_id: str, paused: bool) -> None:
         """Compute no more of a request, or continue it; nothing where it has ended."""
         self._queue.put(PauseRequest(request_id, paused))
+
+    def _validate(self, request: EngineRequest) -> None:
+        validate_request(
+            request,
+            vocabulary=self._sampler.vocabulary,
+            longest=self._max_length,
+            recurrent=self._capacity.state_slots > 0,
+        )
+
+    def _accept(
+        self, request: EngineRequest, sink: EventCallback, grammar: SharedGrammar | None
+    ) -> RequestHandle:
+        request_id = self._queue.request_id(request)
+        self._queue.accept(self._builder.build(request, request_id, sink, self._clock(), grammar))
+        return RequestHandle(request_id, self.cancel, self.pause)
 
     # -- on the engine's thread -----------------------------------------------------------------------
 
@@ -203,9 +225,10 @@ class Engine:
 
     def _commit(self, plan: StepPlan, result: StepResult, speculation: SpeculationController | None) -> None:
         """Count what is computed, learn from it, and send its events."""
-        self._scheduler.advance(plan.chunks, plan.lookahead_tokens)
+        put_off = {slot.choice.sequence.id for slot in plan.slots if slot.put_off}
+        self._scheduler.advance(plan.chunks, plan.lookahead_tokens, put_off)
         self._timer.end()
-        if speculation is not None:
+        if speculation is not None and not put_off:
             ran, timer = result.multi_step, self._timer
             steps = 1 if ran is None else ran.steps
             timing = StepTiming(len(plan.step.tokens), steps, timer.propose_s, timer.run_s, timer.loop_s, ran)

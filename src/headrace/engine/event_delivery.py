@@ -15,6 +15,8 @@ def deliver(active: ActiveRequests, slots: Iterable[SampleSlot], now_s: float) -
     """Send the events of a step that ended at `now_s`, and release what has ended."""
     events: dict[int, tuple[RequestState, list[EngineEvent]]] = {}
     for slot in slots:
+        if slot.put_off:
+            continue
         state = slot.choice.request_state
         _, ready = events.setdefault(id(state), (state, []))
         if state.first_token_s is None:

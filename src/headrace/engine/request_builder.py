@@ -18,6 +18,7 @@ from headrace.engine.sampling.prompt_scores import PromptScores
 from headrace.engine.sampling.token_limits import TokenLimits
 from headrace.engine.scaling.controller import ScalingController
 from headrace.engine.scheduler.sequence import Sequence
+from headrace.grammar.matcher import SharedGrammar
 from headrace.sampling.banned_strings import BannedStrings
 from headrace.sampling.sampler import SamplerState
 from headrace.tokenization.detokenizer import Detokenizer
@@ -35,9 +36,14 @@ class RequestBuilder:
         self._sequence_ids = itertools.count()
 
     def build(
-        self, request: EngineRequest, request_id: str, sink: EventCallback, now_s: float
+        self,
+        request: EngineRequest,
+        request_id: str,
+        sink: EventCallback,
+        now_s: float,
+        grammar: SharedGrammar | None,
     ) -> RequestState:
-        """The state of a validated request; typed errors where its constraints cannot be compiled."""
+        """The state of a validated request whose constraint was compiled to `grammar`."""
         scaling = request.scaling
         ranks = scaling is not None and scaling.rank is not None and scaling.rank.needs_logprobs
         if ranks and request.params.logprobs is None:
@@ -48,15 +54,16 @@ class RequestBuilder:
         if request.params.use_beam_search:
             state.beams = self._beam_group(state)
         else:
-            self._add_choices(state)
+            self._add_choices(state, grammar)
         if scaling is not None:
             state.scaling = ScalingController(scaling, state.choices)
         return state
 
-    def _add_choices(self, state: RequestState) -> None:
+    def _add_choices(self, state: RequestState, grammar: SharedGrammar | None) -> None:
         request, params = state.request, state.request.params
         stops = StopMatcher(params.stop, params.include_stop_str_in_output)
-        matchers, fixed_mask = self._constraints.matchers(request), self._constraints.fixed(request)
+        matchers = self._constraints.matchers(request, grammar)
+        fixed_mask = self._constraints.fixed(request)
         banned = self._text_limits.banned(params, self._constraints.visible_token_ids(request))
         for index, (matcher, row) in enumerate(zip(matchers, self._rows(state), strict=True)):
             choice = ChoiceState(

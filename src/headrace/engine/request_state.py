@@ -33,6 +33,8 @@ from headrace.sampling.sampler import SamplerState
 from headrace.tokenization.detokenizer import Detokenizer
 from headrace.tokenization.stop_strings import StopMatcher
 
+QUICK_S = 0.002  # for one mask; most take a fraction
+
 
 class ChoiceState(Struct, eq=False):
     """One choice: its sequence, sampling state and text, and what its tokens are limited to."""
@@ -50,6 +52,13 @@ class ChoiceState(Struct, eq=False):
     thinking: ReasoningState | None = None
     limited_by: str | None = None  # which budget of all choices made its limit lower
     done: bool = False
+    grammar_s: float = 0.0  # that its last mask took
+    put_off: int = 0  # steps in a row that did not wait for it
+
+    @property
+    def patience(self) -> tuple[bool, int]:
+        """Orders choices by how soon they get a mask: those that were quick, then who has waited longest."""
+        return self.grammar_s > QUICK_S, -self.put_off
 
     @property
     def free(self) -> bool:

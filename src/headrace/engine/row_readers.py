@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from headrace.engine.active_requests import ActiveRequests
 from headrace.engine.request_state import RequestState
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
+from headrace.errors import HeadraceError
 from headrace.ops.value import Array
 from headrace.sampling.sampler import Sampler
 
@@ -39,7 +40,11 @@ def advance_beams(active: ActiveRequests, state: RequestState, now_s: float) -> 
     if beams.error is not None:
         active.fail(state, beams.error)
         return
-    change = beams.settle()
+    try:
+        change = beams.settle()
+    except HeadraceError as error:  # of the tokenizer's decoder
+        active.fail(state, error)
+        return
     for sequence in change.ended:
         active.end_beam(sequence)
     active.add_beams(state, change.begun)

@@ -132,7 +132,11 @@ def _check_least_thinking(request: EngineRequest, longest: int) -> None:
 
 
 def _check_ids(param: str, ids: Iterable[int], vocabulary: int) -> None:
-    for token in ids:
+    # Most often all are fine, and there are thousands.
+    known = list(ids)
+    if not known or (min(known) >= 0 and max(known) < vocabulary):
+        return
+    for token in known:
         if not 0 <= token < vocabulary:
             raise InvalidRequest(
                 f"{param}: token {token} is not in the vocabulary of {vocabulary:,}", param=param

@@ -6,14 +6,23 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from headrace.grammar.constraint import MAX_CHOICES, MAX_LEVELS, MAX_NESTING, Constraint
 from headrace.grammar.json_schema import schema_text
 from headrace.grammar.patterns import lark_regex, nesting
 from headrace.grammar.structural_tags import structural_tag_grammar
+from headrace.grammar.token_table import GrammarTokens
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 COMPILER_STACK_BYTES = 64 * 2**20
+MAX_LEXER_STATES = 50_000  # 1 to 2 kB each
+MAX_ROW_ITEMS = 5_000
+"""Of the parser, at one place of an output: some 1,200 properties that may be left out. The time of a mask
+grows with its square, and is about 20 ms here."""
+MAX_STEP_ITEMS = 200_000
 _DEFINITION = re.compile(r"^[ \t]*[?!]*[A-Za-z_][\w.-]*[^:\n]*:", re.MULTILINE)
 _stack_size = threading.Lock()
 
@@ -59,6 +68,41 @@ def compile_grammar(constraint: Constraint, special_ids: Mapping[str, int]) -> s
     return json.dumps({"grammars": [start, {**grammar, "name": "body"}]})
 
 
+def new_state(constraint: Constraint, grammar: str, tokens: GrammarTokens) -> LLMatcher:
+    """The start of what `compile_grammar` made of a constraint; GrammarError where that fails."""
+    from llguidance import LLMatcher, LLParserLimits  # a tenth of a cold start, and few requests need it
+
+    limits = LLParserLimits(
+        max_lexer_states=MAX_LEXER_STATES,
+        max_items_in_row=MAX_ROW_ITEMS,
+        step_max_items=MAX_STEP_ITEMS,
+        verbose_errors=False,
+    )
+    try:
+        state = on_large_stack(lambda: LLMatcher(tokens.trie, grammar, log_level=0, limits=limits))
+    except RuntimeError as error:
+        raise constraint.error(f"cannot be compiled: the compiler failed ({error})") from error
+    state.compute_bitmask()  # what fails at once fails here, beside the loop
+    if state.is_error():
+        raise constraint.error(f"cannot be compiled: {first_lines(state.get_error())}")
+    return state
+
+
+def is_parser_error(message: str) -> bool:
+    """Whether llguidance's parser met a limit, which it meets whatever its lexer has found out before."""
+    return message.lower().startswith("parser error")
+
+
+def first_lines(message: str) -> str:
+    """What llguidance says, without the state of its parser."""
+    if message.startswith("oneOf constraints are not supported"):  # its remedy is none of ours
+        return (
+            "schema keyword 'oneOf' is only supported where no two alternatives can hold at once, as with "
+            "another `const` in each for one required property: use anyOf"
+        )
+    return " ".join(message.split("<state>")[0].split())[:400]
+
+
 def _grammar(constraint: Constraint, special_ids: Mapping[str, int]) -> dict[str, object]:
     text, name = constraint.text, constraint.param or constraint.kind
     if constraint.kind == "json_object":
@@ -86,7 +130,10 @@ def _choices(constraint: Constraint) -> str:
         raise constraint.error(f"has {len(texts):,} entries, at most {MAX_CHOICES:,} are allowed")
     if not all(isinstance(text, str) and text for text in texts):
         raise constraint.error("has an entry that is not a text, or is empty")
-    return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in dict.fromkeys(texts))
+    # One terminal: as alternatives of a rule each would be an item of the parser.
+    return "start: CHOICE\nCHOICE: " + " | ".join(
+        json.dumps(text, ensure_ascii=False) for text in dict.fromkeys(texts)
+    )
 
 
 def _json(constraint: Constraint) -> object:

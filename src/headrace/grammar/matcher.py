@@ -5,11 +5,16 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
-from headrace.grammar.compile import compile_grammar, on_large_stack
+from headrace.grammar.compile import first_lines, is_parser_error, new_state
+from headrace.grammar.compile_server import Compiled
+from headrace.grammar.compiler import GrammarCompiler
 from headrace.grammar.constraint import Constraint
 from headrace.grammar.token_table import GrammarTokens, Mask, TokenTable, mask_of
 
@@ -17,81 +22,95 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 MAX_CACHED = 64
-MAX_LEXER_STATES = 50_000  # 1 to 2 kB each
+MAX_CACHED_BYTES = 256 * 2**20
+
+
+class SharedGrammar(Struct, frozen=True, eq=False):
+    """A compiled grammar and its start."""
+
+    compiled: Compiled
+    state: LLMatcher
 
 
 class Grammars:
     """Compiles constraints for one model and keeps the latest. Safe to share between threads.
 
-    `read_tokens` is called once, with the first constraint.
+    `read_tokens` is called when the first constraint comes.
     """
 
     def __init__(self, read_tokens: Callable[[], TokenTable]) -> None:
         self._read_tokens = read_tokens
         self._tokens: GrammarTokens | None = None
-        self._compiled: OrderedDict[Constraint, LLMatcher] = OrderedDict()
         self._building, self._lock = threading.Lock(), threading.Lock()
-
-    def matcher(self, constraint: Constraint) -> Matcher:
-        """A matcher at the start of `constraint`; GrammarError where it cannot be compiled."""
-        return Matcher(self, constraint)
+        self._compiler = GrammarCompiler(lambda: self._table, self._build)
+        self._latest: OrderedDict[Constraint, SharedGrammar] = OrderedDict()
 
     @property
     def tokens(self) -> GrammarTokens:
         """The model's tokens."""
         with self._building:
             if self._tokens is None:
-                self._tokens = GrammarTokens(self._read_tokens())
+                self._tokens = GrammarTokens(self._table)
             return self._tokens
 
-    def shared(self, constraint: Constraint) -> LLMatcher:
-        """A copy of the compiled grammar that shares what its lexer has found out with all other copies."""
-        with self._lock:
-            if constraint in self._compiled:
-                self._compiled.move_to_end(constraint)
-                return self._compiled[constraint].deep_copy()
-        compiled = self.fresh(constraint)
-        with self._lock:
-            self._compiled[constraint] = compiled
-            while len(self._compiled) > MAX_CACHED:
-                self._compiled.popitem(last=False)
-            return compiled.deep_copy()
+    @cached_property
+    def _table(self) -> TokenTable:
+        return self._read_tokens()
 
-    def fresh(self, constraint: Constraint) -> LLMatcher:
-        """The grammar compiled anew."""
-        from llguidance import LLMatcher, LLParserLimits  # a tenth of a cold start, and few requests need it
+    def compile(self, constraint: Constraint) -> Future[SharedGrammar]:
+        """The compiled grammar of a constraint. Fails as `GrammarCompiler.compile` does."""
+        with self._lock:
+            found = self._latest.get(constraint)
+            if found is not None:
+                self._latest.move_to_end(constraint)
+                done: Future[SharedGrammar] = Future()
+                done.set_result(found)
+                return done
+        compiling = self._compiler.compile(constraint)
+        if self._tokens is None:
+            self._compiler.meanwhile(lambda: self.tokens)  # the other process reads them too
+        return compiling
 
-        grammar = compile_grammar(constraint, self.tokens.special_ids)
-        limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
-        try:
-            matcher = on_large_stack(lambda: LLMatcher(self.tokens.trie, grammar, log_level=0, limits=limits))
-        except RuntimeError as error:
-            raise constraint.error(f"cannot be compiled: the compiler failed ({error})") from error
-        matcher.compute_bitmask()  # what fails at once fails here, beside the loop
-        if matcher.is_error():
-            raise constraint.error(f"cannot be compiled: {_first_lines(matcher.get_error())}")
-        return matcher
+    def matcher(self, constraint: Constraint) -> Matcher:
+        """A matcher at the start of `constraint`; GrammarError where it cannot be compiled."""
+        return Matcher(self, constraint, self.compile(constraint).result())
 
     def forget(self, constraint: Constraint) -> None:
         """Drop the shared copy, which has met a limit and would fail for everyone."""
         with self._lock:
-            self._compiled.pop(constraint, None)
+            self._latest.pop(constraint, None)
+
+    def close(self) -> None:
+        """End the process that compiles; what is being compiled fails."""
+        self._compiler.close()
+
+    def _build(self, constraint: Constraint, compiled: Compiled) -> SharedGrammar:
+        """What was compiled under limits is compiled again: it cannot be handed over."""
+        shared = SharedGrammar(compiled, new_state(constraint, compiled.grammar, self.tokens))
+        with self._lock:
+            self._latest[constraint] = shared
+            held = sum(one.compiled.nbytes for one in self._latest.values())
+            while len(self._latest) > MAX_CACHED or (held > MAX_CACHED_BYTES and len(self._latest) > 1):
+                held -= self._latest.popitem(last=False)[1].compiled.nbytes
+        return shared
 
 
 class Matcher:
     """One choice's place in its grammar. For one thread at a time.
 
     What comes out depends on the constraint and the accepted tokens alone: where copies that share a lexer
-    run into a limit, the tokens are replayed on a grammar of its own, which decides.
+    run into a limit, the tokens are replayed on a grammar of its own, which decides. Only grammars that take
+    long to compile have no second try: all other outputs would wait for it.
     """
 
-    def __init__(self, grammars: Grammars, constraint: Constraint) -> None:
+    def __init__(self, grammars: Grammars, constraint: Constraint, shared: SharedGrammar) -> None:
         self._grammars, self._constraint = grammars, constraint
         self._tokens = grammars.tokens
         self._marker = None if constraint.after is None else constraint.after.encode()
         self._tail = b""  # what has been generated lately, while the marker has not come
         self._shares = True
-        self._state = grammars.shared(constraint)
+        # A copy that shares what its lexer has found out with all other copies.
+        self._compiled, self._state = shared.compiled, shared.state.deep_copy()
         self._accepted: list[int] = []  # by the grammar
         self._forced: deque[int] = deque()
 
@@ -164,11 +183,11 @@ class Matcher:
             self._check()
 
     def _replay(self) -> None:
-        """Go on with a grammar that no other output has used."""
-        if self._shares:
+        """Go on with a grammar that no other output has used, where that can help and is quick."""
+        if self._shares and self._compiled.quick and not is_parser_error(self._state.get_error()):
             self._shares = False
             self._grammars.forget(self._constraint)
-            self._state = self._grammars.fresh(self._constraint)
+            self._state = new_state(self._constraint, self._compiled.grammar, self._tokens)
             for token in self._accepted:
                 self._state.consume_token(token)
         self._check()
@@ -179,13 +198,4 @@ class Matcher:
 
     def _why(self) -> str:
         reason = self._state.stop_reason()
-        return f"{_first_lines(self._state.get_error())} ({reason})"
-
-
-def _first_lines(message: str) -> str:
-    if message.startswith("oneOf constraints are not supported"):  # its remedy is none of ours
-        return (
-            "schema keyword 'oneOf' is only supported where no two alternatives can hold at once, as with "
-            "another `const` in each for one required property: use anyOf"
-        )
-    return " ".join(message.split("<state>")[0].split())[:400]
+        return f"{first_lines(self._state.get_error())} ({reason})"

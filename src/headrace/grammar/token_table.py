@@ -9,6 +9,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from headrace.errors import HeadraceError
+
 Mask = NDArray[np.uint32]
 """[V / 32 rounded up]: bit `id % 32` of word `id // 32` is set for each token that may be drawn."""
 
@@ -52,7 +54,10 @@ class GrammarTokens:
         """The ids of `text` as it would be encoded inside a longer one; called by llguidance."""
         # The second try is for tokenizers that put a space before a text, or would not repeat it exactly.
         for before in ("", "\x02"):
-            ids = self._table.encode(before + text)
+            try:
+                ids = self._table.encode(before + text)
+            except HeadraceError:  # it comes from within a step
+                break
             ends = np.cumsum([len(self.tokens[token]) for token in ids]).tolist()
             wanted = ends[-1] - len(text.encode()) if ends else 0
             start = 0 if wanted == 0 else ends.index(wanted) + 1 if wanted in ends else None

@@ -12,6 +12,7 @@ from headrace.engine.request import (
     Delta,
     EngineEvent,
     EngineRequest,
+    EventCallback,
     PromptLogprobs,
     RequestFailed,
     RequestFinished,
@@ -66,7 +67,7 @@ class EngineRun:
         self._waiting_bytes = 0
         self._turns = 0  # of the event loop, since more than LIMIT_BYTES wait
         self._wake: asyncio.Future[None] | None = None
-        self._open = requests
+        self._asked = self._open = requests
         self._paused = self._cancelled = self._is_awaited = False
         self._failure: HeadraceError | None = None
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
@@ -78,17 +79,38 @@ class EngineRun:
         self._meters = [RequestMetrics(self._metrics, self._call.arrival_s) for _ in requests]
         try:
             for index, request in enumerate(requests):
-                sink = self._bridge.sink(lambda events, index=index: self._receive(index, events))
-                handle = self._engine.submit(request, sink)
-                self._handles.append(handle)
-                if self._cancelled:  # meanwhile, on the event loop
-                    handle.cancel()
+                self._take(self._engine.submit(request, self._sink(index)))
         except BaseException:
             if threading.get_ident() == self._thread:
                 self._refused()
             else:
                 self._loop.call_soon_threadsafe(self._refused)
             raise
+
+    async def submit_later(self, requests: Sequence[EngineRequest]) -> None:
+        """As `submit`, for requests whose constraint is compiled: no thread waits. Cancelled meanwhile, what
+        the engine has not begun to compile is dropped."""
+        self._meters = [RequestMetrics(self._metrics, self._call.arrival_s) for _ in requests]
+        try:
+            for index, request in enumerate(requests):
+                submitting = self._engine.submit_later(request, self._sink(index))
+                try:
+                    self._take(await asyncio.wrap_future(submitting))
+                except asyncio.CancelledError:
+                    if not submitting.cancel() and submitting.exception() is None:  # taken just now
+                        self._take(submitting.result())
+                    raise
+        except BaseException:
+            self._refused()
+            raise
+
+    def _sink(self, index: int) -> EventCallback:
+        return self._bridge.sink(lambda events: self._receive(index, events))
+
+    def _take(self, handle: RequestHandle) -> None:
+        self._handles.append(handle)
+        if self._cancelled:  # meanwhile, on the event loop
+            handle.cancel()
 
     async def next(self) -> list[Indexed]:
         """The events that have arrived, at least one batch; empty at the end. Raises what ended a request."""
@@ -125,7 +147,7 @@ class EngineRun:
     def _refused(self) -> None:
         """Not all requests were taken: cancel those that were, and expect the end of these alone."""
         self.cancel()
-        self._ended(self._open - len(self._handles))
+        self._ended(self._asked - len(self._handles))
 
     def _ended(self, count: int) -> None:
         self._open -= count

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -19,13 +17,12 @@ from headrace.inference.event_bridge import EventBridge
 from headrace.inference.events import Prepared, PreparedPrompt, Started
 from headrace.inference.handler import EventBatches
 from headrace.inference.model_source import ModelSource
+from headrace.inference.model_threads import ModelThreads
 from headrace.inference.preparation import PreparedRequest, prepare_request, prompt_texts
 from headrace.inference.requests import CompletionRequest, EmbeddingRequest, InferenceRequest
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
-
-T = TypeVar("T")
 
 QUICK_TOKENS = 4 * 1024
 QUICK_CHARACTERS = 4 * 1024
@@ -38,9 +35,7 @@ class LocalHandler:
     Lives on one event loop at a time. `runs` are the requests that have not ended.
     """
 
-    def __init__(
-        self, models: ModelSource, threads: ThreadPoolExecutor, tool_format: str | None = None
-    ) -> None:
+    def __init__(self, models: ModelSource, threads: ModelThreads, tool_format: str | None = None) -> None:
         self._models = models
         self._threads = threads
         self._bridge: EventBridge | None = None
@@ -79,7 +74,7 @@ class LocalHandler:
         self.runs.add(run)
         self.queued_tokens += waiting
         try:
-            await self._submit(run, prepared, quick=tokens <= QUICK_TOKENS)
+            await self._submit(run, prepared, model, quick=tokens <= QUICK_TOKENS)
             yield [Started()]
             while indexed := await run.next():
                 self.queued_tokens -= waiting
@@ -103,15 +98,23 @@ class LocalHandler:
             later = tuple(replace(one, priority=MAX_PRIORITY) for one in prepared.requests)
             return replace(prepared, requests=later)
 
-        quick = isinstance(request, CompletionRequest) and _characters(request) <= QUICK_CHARACTERS
-        return prepare() if quick else await self._in_thread(prepare)
+        quick = (
+            isinstance(request, CompletionRequest)
+            and model.tokenizer.is_bounded
+            and _characters(request) <= QUICK_CHARACTERS
+        )
+        return prepare() if quick else await self._threads.run(model, prepare)
 
-    async def _submit(self, run: EngineRun, prepared: PreparedRequest, *, quick: bool) -> None:
-        """In a thread where it may take long: every token is validated, grammars are compiled."""
-        if quick and not any(one.constraint for one in prepared.requests):
+    async def _submit(
+        self, run: EngineRun, prepared: PreparedRequest, model: LoadedModel, *, quick: bool
+    ) -> None:
+        """Where it may take long in a thread (every token is validated), or without one (grammars)."""
+        if any(one.constraint for one in prepared.requests):
+            await run.submit_later(prepared.requests)
+        elif quick:
             run.submit(prepared.requests)
         else:  # shielded: what has begun must end, so that every request that was taken is accounted for
-            submitting = self._in_thread(lambda: run.submit(prepared.requests))
+            submitting = self._threads.run(model, lambda: run.submit(prepared.requests))
             # Where this is cancelled meanwhile, no other code looks at a refusal, and asyncio would log it.
             submitting.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.shield(submitting)
@@ -129,9 +132,6 @@ class LocalHandler:
         if self._bridge is None or self._bridge.loop is not loop:
             self._bridge = EventBridge(loop)
         return self._bridge
-
-    def _in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
 def _announced(request: InferenceRequest, prepared: PreparedRequest, model: LoadedModel) -> Prepared:

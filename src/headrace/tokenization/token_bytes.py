@@ -13,6 +13,8 @@ from typing import Any
 import tokenizers
 from msgspec import Struct
 
+from headrace.tokenization.guard import decoded
+
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -158,5 +160,7 @@ def _fallback_piece(token: str, replaces: list[tuple[str, str]]) -> TokenPiece:
 
 
 def _asked_piece(decoder: Any, token: str) -> TokenPiece:
-    before = decoder.decode(["a"])
-    return _piece(decoder.decode(["a", token])[len(before) :], decoder.decode([token]))
+    before, after, alone = (
+        decoded(lambda tokens=tokens: decoder.decode(tokens)) for tokens in (["a"], ["a", token], [token])
+    )
+    return _piece(after[len(before) :], alone)

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 # One text at a time is encoded, on the thread that asks: the library's own pool would only compete
 # with the engine's. Read when the library first encodes, so it must be set before; a user's setting stays.
@@ -15,18 +14,18 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import tokenizers
 from tokenizers.pre_tokenizers import PreTokenizer
 
-from headrace.errors import CorruptFile, HeadraceError, InvalidRequest, UnsupportedModel
+from headrace.errors import CorruptFile, InvalidRequest, UnsupportedModel
+from headrace.tokenization.guard import decoded, guarded
+from headrace.tokenization.probe import check_tokenizer
 from headrace.tokenization.token_bytes import TokenPieces, pieces_of
 from headrace.tokenization.token_config import read_object, token_ids, token_text
-
-_Result = TypeVar("_Result")
 
 
 class Tokenizer:
     """Text ⇄ ids of one model. Safe to share between threads.
 
     `bos_id` is None for a model without a beginning-of-sequence token; `eos_ids` holds every id that any
-    of the checkpoint's files names as an end of sequence.
+    of the checkpoint's files names as an end of sequence. `is_bounded`: a short text takes little time.
     """
 
     def __init__(
@@ -36,6 +35,7 @@ class Tokenizer:
         bos_id: int | None = None,
         eos_ids: frozenset[int] = frozenset(),
         add_bos: bool = False,
+        is_bounded: bool = True,
     ) -> None:
         # A tokenizer.json may ask to cut or pad every text; a prompt is never cut in silence.
         backend.no_truncation()
@@ -44,6 +44,7 @@ class Tokenizer:
         self._lock = threading.Lock()
         self.bos_id = bos_id
         self.eos_ids = eos_ids
+        self.is_bounded = is_bounded
         self.vocabulary_size: int = backend.get_vocab_size(with_added_tokens=True)
         adds_none = backend.num_special_tokens_to_add(False) == 0
         self._prefix = [bos_id] if add_bos and adds_none and bos_id is not None else []
@@ -113,7 +114,7 @@ class Tokenizer:
         # changes (the Llama 1 tokenizer.json).
         skipped = self.pieces.special_ids if skip_special else frozenset[int]()
         kept = [token_id for token_id in ids if token_id not in skipped]
-        return self._backend.decode(kept, skip_special_tokens=False)
+        return decoded(lambda: self._backend.decode(kept, skip_special_tokens=False))
 
     def id_of(self, token: str) -> int | None:
         """Id of the token spelled exactly so in the vocabulary, None where there is none."""
@@ -147,10 +148,10 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     """Tokenizer of a checkpoint folder.
 
     BOS and EOS come from tokenizer_config.json, special_tokens_map.json, generation_config.json and
-    config.json, where they exist. Raises UnsupportedModel without a tokenizer.json, CorruptFile where one
-    of the files contradicts itself.
+    config.json, where they exist. Raises UnsupportedModel without a tokenizer.json or for one that takes too
+    much time or memory (see `check_tokenizer`), CorruptFile where one of the files contradicts itself.
     """
-    backend = _load_backend(folder / "tokenizer.json")
+    backend, is_bounded = _load_backend(folder / "tokenizer.json")
     special = read_object(folder / "special_tokens_map.json")
     config = read_object(folder / "tokenizer_config.json")
     model_configs = [read_object(folder / name) for name in ("generation_config.json", "config.json")]
@@ -170,32 +171,23 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         bos_id=bos_ids[0] if bos_ids else None,
         eos_ids=frozenset(eos_ids),
         add_bos=config.get("add_bos_token") is True,
+        is_bounded=is_bounded,
     )
 
 
-def _load_backend(path: Path) -> tokenizers.Tokenizer:
+def _load_backend(path: Path) -> tuple[tokenizers.Tokenizer, bool]:
+    """The library's tokenizer, and whether it is bounded."""
     if not path.is_file():
         raise UnsupportedModel(
             f"{path.parent.name} has no tokenizer.json, so its text cannot be encoded: save the tokenizer in "
             "that format (transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...)) "
             "and put the file into the folder"
         )
-    return guarded(
-        lambda: tokenizers.Tokenizer.from_buffer(path.read_bytes()),
+    name, data = f"{path.parent.name}/tokenizer.json", path.read_bytes()
+    is_bounded = check_tokenizer(data, name)
+    backend = guarded(
+        lambda: tokenizers.Tokenizer.from_buffer(data),
         CorruptFile,
-        f"{path.parent.name}/tokenizer.json cannot be read; fetch the file again",
+        f"{name} cannot be read; fetch the file again",
     )
-
-
-def guarded(
-    work: Callable[[], _Result], error_type: type[CorruptFile] | type[InvalidRequest], message: str
-) -> _Result:
-    """Run a call into the library; its errors become ours, its Rust panics too (they are no Exception)."""
-    try:
-        return work()
-    except HeadraceError:
-        raise
-    except BaseException as error:
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise error_type(f"{message} ({str(error)[:200]})") from error
-        raise
+    return backend, is_bounded

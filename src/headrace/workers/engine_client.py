@@ -64,9 +64,9 @@ be terminated while it loads.
 class RemoteEngineClient:
     """Runs requests in a worker process, and restarts the worker when it dies.
 
-    Requests that have already produced events then fail with EngineStopped. The others run again with the
-    same seed, so their output is byte-identical. If workers die repeatedly without any response in between,
-    the engine has failed and every request fails with the cause.
+    Requests that have already produced events then fail with EngineStopped, and so do those whose grammar was
+    being compiled. The others run again with the same seed, so their output is byte-identical. If workers die
+    repeatedly without any response in between, the engine has failed and every request fails with the cause.
     """
 
     def __init__(self, worker: WorkerProcess, ready: ModelReady, start: Start) -> None:
@@ -100,6 +100,10 @@ class RemoteEngineClient:
 
         Waits for the worker only if the request has a grammar, which is compiled there.
         """
+        return self.submit_later(request, sink).result()
+
+    def submit_later(self, request: EngineRequest, sink: EventCallback) -> Future[RequestHandle]:
+        """As `submit`, without waiting for the worker. Raises what is refused here."""
         validate_request(
             request,
             vocabulary=self._ready.vocabulary,
@@ -114,11 +118,15 @@ class RemoteEngineClient:
             request = replace(request, params=replace(request.params, seed=secrets.randbits(63)))
         request_id = request.request_id or f"r{next(self._next_id)}"
         request = replace(request, request_id=request_id)
-        accepted = None if request.constraint is None else Future[None]()
-        self._add(request_id, InFlightRequest(request, sink, time.monotonic(), accepted))
-        if accepted is not None:
-            accepted.result()
-        return RequestHandle(request_id, self.cancel, self.pause)
+        accepted, handle = Future[RequestHandle](), RequestHandle(request_id, self.cancel, self.pause)
+        waits = request.constraint is not None
+        item = InFlightRequest(request, sink, time.monotonic(), handle, accepted if waits else None)
+        self._add(request_id, item)
+        if waits:
+            accepted.add_done_callback(lambda done: done.cancelled() and self.cancel(request_id))
+        else:
+            accepted.set_result(handle)
+        return accepted
 
     def status(self) -> EngineStatus:
         """The engine's last known status, and the state of its worker."""
@@ -148,8 +156,9 @@ class RemoteEngineClient:
             item.cancelled = True
             if self._worker is not None:
                 self._worker.put(Cancel(number))
-                return
-            self._forget(number)
+                if item.accepted is None:
+                    return
+            self._forget(number)  # the worker has not begun, and drops it
         send(item, cancelled(item))
 
     def pause(self, request_id: str, paused: bool) -> None:
@@ -248,16 +257,14 @@ class RemoteEngineClient:
 
     def _answer(self, answer: SubmitResult) -> None:
         item = self._open.get(answer.number)
-        accepted = None if item is None else item.accepted
-        if item is None or accepted is None:
+        if item is None or item.accepted is None:
             return  # it has ended already
-        item.accepted = None
         if answer.error is None:
-            accepted.set_result(None)
+            item.accept()
             return
         with self._lock:
             self._forget(answer.number)
-        accepted.set_exception(answer.error)
+        item.refuse(answer.error)
 
     def _lose(self, what: str) -> None:
         """The worker has died: fail requests that cannot be replayed, keep the others."""
@@ -274,7 +281,7 @@ class RemoteEngineClient:
             for number, item in list(self._open.items()):
                 if item.cancelled and not item.answered:
                     ended.append((self._forget(number), cancelled(item)))
-                elif item.answered or item.deaths > MAX_REPLAYS:
+                elif item.answered or item.deaths > MAX_REPLAYS or item.accepted is not None:
                     ended.append((self._forget(number), [RequestFailed(error)]))
             kept = len(self._open)
         LOG.error("%s: %d requests failed, %d are restarted in the next worker", what, len(ended), kept)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -59,7 +59,6 @@ STEPS_AHEAD = 4
 next step while the last is in transit. Beyond it the engine waits, so that running requests do not get
 ahead of requests still in transit.
 """
-COMPILERS = 2
 OOM_SCORE = "500"
 
 Batch = tuple[int, Sequence[EngineEvent]]
@@ -73,7 +72,8 @@ class EngineServer:
     def __init__(self, end: socket.socket) -> None:
         self._engine: Engine | Encoder | None = None
         self._orders: queue.SimpleQueue[PlanModel | LoadModel] = queue.SimpleQueue()
-        self._compilers = ThreadPoolExecutor(COMPILERS, thread_name_prefix="headrace-compile")
+        # Submissions that take a while, by number, and whether the server waits to hear of each.
+        self._compiling: dict[int, tuple[Future[RequestHandle], bool]] = {}
         self._stopping = False
         self._unacknowledged: deque[int] = deque()  # steps not yet acknowledged; guarded by _acknowledged
         self._acknowledged = threading.Condition()
@@ -187,13 +187,9 @@ class EngineServer:
             case PlanModel() | LoadModel() as order:
                 self._orders.put(order)
             case Submit() as order:
-                if order.request.constraint is None:
-                    self._submit(order)
-                else:  # compiling a grammar takes a while
-                    self._compilers.submit(self._submit, order)
+                self._submit(order)
             case Cancel(number):
-                if self._engine is not None:
-                    self._engine.cancel(str(number))
+                self._cancel(number)
             case Pause(number, paused):
                 if self._engine is not None:
                     self._engine.pause(str(number), paused)
@@ -203,22 +199,52 @@ class EngineServer:
                         self._unacknowledged.popleft()
                     self._acknowledged.notify()
 
-    def _submit(self, order: Submit) -> RequestHandle | None:
+    def _submit(self, order: Submit) -> None:
         number = order.number
         try:
             if self._engine is None:
                 raise BadFrame("a request came before the model was loaded")
             request = replace(order.request, request_id=str(number))
-            ticket = self._engine.submit(request, lambda events: self._tell(number, events))
+            if request.constraint is None:
+                self._engine.submit(request, lambda events: self._tell(number, events))
+            else:  # compiling a grammar takes a while
+                submitting = self._engine.submit_later(request, lambda events: self._tell(number, events))
+                self._compiling[number] = submitting, order.acknowledge
+                submitting.add_done_callback(lambda done: self._compiled(order, done))
+                return
         except Exception as error:
-            refusal = _typed(error)
-            self._pipe.put(
-                SubmitResult(number, refusal) if order.acknowledge else (number, [RequestFailed(refusal)])
-            )
-            return None
+            self._refuse(order, error)
+            return
         if order.acknowledge:
             self._pipe.put(SubmitResult(number, None))
-        return ticket
+
+    def _compiled(self, order: Submit, submitted: Future[RequestHandle]) -> None:
+        """A submission that took a while has ended, or was cancelled before it began."""
+        del self._compiling[order.number]
+        if submitted.cancelled():
+            return
+        error = submitted.exception()
+        if error is not None:
+            self._refuse(order, error)
+        elif order.acknowledge:
+            self._pipe.put(SubmitResult(order.number, None))
+
+    def _refuse(self, order: Submit, error: BaseException) -> None:
+        refusal = _typed(error)
+        self._pipe.put(
+            SubmitResult(order.number, refusal)
+            if order.acknowledge
+            else (order.number, [RequestFailed(refusal)])
+        )
+
+    def _cancel(self, number: int) -> None:
+        if number in self._compiling:
+            submitting, is_awaited = self._compiling[number]
+            # Who waits has forgotten it. What an earlier worker has accepted must have a terminal event.
+            if not (is_awaited and submitting.cancel()):
+                submitting.add_done_callback(lambda done: done.exception() or done.result().cancel())
+        elif self._engine is not None:
+            self._engine.cancel(str(number))
 
     def _tell(self, number: int, events: Sequence[EngineEvent]) -> None:
         """On the engine's thread: send events, after those of earlier steps were acknowledged."""
@@ -249,7 +275,7 @@ class EngineServer:
         return bytes(written)
 
 
-def _typed(error: Exception) -> HeadraceError:
+def _typed(error: BaseException) -> HeadraceError:
     """The error itself if it is typed; otherwise one with only the exception's class, because the text
     may contain a path or a prompt.
     """

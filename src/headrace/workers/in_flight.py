@@ -16,24 +16,40 @@ from headrace.engine.request import (
     EventCallback,
     RequestFailed,
     RequestFinished,
+    RequestHandle,
     Timing,
     Usage,
 )
+from headrace.engine.submissions import accept, refuse
+from headrace.errors import HeadraceError
 
 LOG = logging.getLogger("headrace.workers")
 
 
 class InFlightRequest(Struct, eq=False):
-    """A request without a terminal event so far. `accepted` is set while its submission is pending."""
+    """A request without a terminal event so far. `accepted` is set while its submission is pending, and gets
+    the `handle`."""
 
     request: EngineRequest
     sink: EventCallback
     submitted_s: float
-    accepted: Future[None] | None
+    handle: RequestHandle
+    accepted: Future[RequestHandle] | None
     answered: bool = False
     cancelled: bool = False
     paused: bool = False
     deaths: int = 0
+
+    def accept(self) -> bool:
+        """The submission has succeeded; False where the caller has cancelled it before."""
+        accepted, self.accepted = self.accepted, None
+        return accepted is None or accept(accepted, self.handle)
+
+    def refuse(self, error: HeadraceError) -> None:
+        """The submission has failed."""
+        accepted, self.accepted = self.accepted, None
+        if accepted is not None:
+            refuse(accepted, error)
 
 
 def in_time(item: InFlightRequest) -> EngineRequest | None:
@@ -57,13 +73,11 @@ def cancelled(item: InFlightRequest) -> list[EngineEvent]:
 
 def send(item: InFlightRequest, events: list[EngineEvent]) -> None:
     """Deliver events; if the submission is still pending, deliver its acceptance or rejection first."""
-    accepted, item.accepted = item.accepted, None
-    if accepted is not None:
-        last = events[-1]
-        if isinstance(last, RequestFailed):
-            accepted.set_exception(last.error)  # the caller has no handle yet: reject the submission
-            return
-        accepted.set_result(None)
+    if item.accepted is not None and isinstance(last := events[-1], RequestFailed):
+        item.refuse(last.error)  # the caller has no handle yet
+        return
+    if not item.accept():
+        return
     try:
         item.sink(events)
     except Exception:

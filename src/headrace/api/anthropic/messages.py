@@ -72,4 +72,4 @@ async def count_tokens(http: HttpRequest) -> Response:
         prompt = chat_prompt(prompt_request(body, "", call), model, call, service.settings.tool_format)
         return AnthropicTokenCount(len(chat_tokens(prompt, model)))
 
-    return json_response(await service.run_in_thread(counted))
+    return json_response(await service.prepare_in_thread(model, counted))

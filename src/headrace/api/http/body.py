@@ -68,7 +68,7 @@ async def read_checked(kind: type[Body], http: HttpRequest) -> Body:
     """The body of `http`, checked; its warnings are the call's. Large ones are parsed off the event loop."""
     data, call = await read_body(http), call_of(http)
     if len(data) > LARGE_BODY_BYTES:
-        return await get_service(http).run_in_thread(lambda: checked_body(kind, data, call))
+        return await get_service(http).parse_in_thread(lambda: checked_body(kind, data, call))
     return checked_body(kind, data, call)
 
 

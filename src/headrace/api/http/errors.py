@@ -62,7 +62,7 @@ class UnsupportedEncoding(InvalidRequest):
 
 
 class ClientGone(InvalidRequest):
-    """The client left before its request was complete; nobody reads this."""
+    """The client left before its request was complete or had begun to run; no client reads this."""
 
     remedy = "None: no client is left to read it."
     status = 499

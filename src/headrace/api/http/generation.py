@@ -11,11 +11,12 @@ from starlette.responses import Response
 
 from headrace.api.http.call_context import call_of
 from headrace.api.http.disconnect import unless_gone
-from headrace.api.http.errors import json_response
+from headrace.api.http.errors import ClientGone, json_response
 from headrace.api.http.event_stream import StreamedReply, StreamWriter
 from headrace.api.service import CLIENT_GONE, Service, get_service
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import Prepared
+from headrace.inference.handler import OpenStream
 from headrace.inference.requests import InferenceRequest
 from headrace.inference.result import ResultCollector, collect
 
@@ -45,14 +46,22 @@ async def respond(
     if not stream:
         return await respond_whole(http, request, reply)
     call = call_of(http)
-    opened = await get_service(http).open(request, call)
+    opened = await _opened(http, request, call)
     return StreamedReply(reply.stream(opened.prepared, call), opened)
+
+
+async def _opened(http: HttpRequest, request: InferenceRequest, call: CallContext) -> OpenStream:
+    """Start a request, which may wait for a model or a grammar; dropped when its client leaves."""
+    opened = await unless_gone(http, get_service(http).open(request, call))
+    if opened is None:
+        raise ClientGone("the client left before anything was computed")
+    return opened
 
 
 async def respond_whole(http: HttpRequest, request: InferenceRequest, reply: WholeFormat) -> Response:
     """Run a request and reply when everything is there; raises what refuses it."""
     call = call_of(http)
-    opened = await get_service(http).open(request, call)
+    opened = await _opened(http, request, call)
     result = await unless_gone(http, collect(opened))
     if result is None:
         LOG.info("%s: the client left before the reply", request.id)

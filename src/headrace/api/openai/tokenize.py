@@ -114,7 +114,7 @@ async def tokenize(http: HttpRequest) -> Response:
         texts = [model.tokenizer.pieces.token_of(token) or "" for token in ids]
         return Tokenized(len(ids), model.context_length, ids, texts if body.return_token_strs else None)
 
-    return json_response(await service.run_in_thread(encoded))
+    return json_response(await service.prepare_in_thread(model, encoded))
 
 
 @Endpoint("POST", "/detokenize", body=DetokenizeBody, reply=PromptText)
@@ -130,7 +130,7 @@ async def detokenize(http: HttpRequest) -> Response:
                 raise InvalidRequest(f"tokens: {token} is no token of this model", param="tokens")
         return PromptText(model.tokenizer.decode(body.tokens, skip_special=False))
 
-    return json_response(await service.run_in_thread(decoded))
+    return json_response(await service.prepare_in_thread(model, decoded))
 
 
 @Endpoint("POST", "/apply-template", body=TemplateBody, reply=PromptText)
@@ -140,5 +140,7 @@ async def apply_template(http: HttpRequest) -> Response:
     body = await read_checked(TemplateBody, http)
     call = call_of(http)
     model = await service.use(call, body.model)
-    text = await service.run_in_thread(lambda: body.text(model, call, service.settings.tool_format))
+    text = await service.prepare_in_thread(
+        model, lambda: body.text(model, call, service.settings.tool_format)
+    )
     return json_response(PromptText(text))

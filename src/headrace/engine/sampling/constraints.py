@@ -2,44 +2,68 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from enum import Enum
+from typing import Final
 
 from headrace.engine.request import EngineRequest
 from headrace.engine.request_state import ChoiceState
 from headrace.errors import HeadraceError, InvalidRequest
-from headrace.grammar.matcher import Grammars, Matcher
+from headrace.grammar.constraint import Constraint
+from headrace.grammar.matcher import Grammars, Matcher, SharedGrammar
 from headrace.grammar.token_table import Mask, TokenTable, mask_of
 from headrace.sampling.reasoning_budget import ReasoningState
 from headrace.tokenization.token_bytes import Kind
 from headrace.tokenization.tokenizer import Tokenizer
 
-Masks = list[Mask | HeadraceError | None]
+MASKS_S = 0.02
+"""How long a step waits for masks after its logits are there, and for choices that take notice of their
+tokens, once one of them has its own."""
+
+
+class Later(Enum):
+    """The step does not wait for this choice: it draws its token in a later one."""
+
+    LATER = "later"
+
+
+LATER: Final = Later.LATER
+
+Masks = list[Mask | HeadraceError | Later | None]
 """For each row its mask, None where every token may be drawn, or why there is no mask."""
 
 
 class Constraints:
     """The masks of one engine. `matchers` may be called from any thread, the others only by the loop."""
 
-    def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocabulary: int, *, waits: bool = False) -> None:
+        """`waits`: every step waits for all of its masks."""
         self._tokenizer, self._vocabulary = tokenizer, vocabulary
+        self.wait_s = math.inf if waits else MASKS_S
+        self._awaited_s = math.inf  # since when the step waits
         self._grammars = Grammars(self._read_tokens)
         self._thread: ThreadPoolExecutor | None = None
         self.masks, self.mask_s = 0, 0.0  # found so far, and the seconds that took
 
-    def matchers(self, request: EngineRequest) -> list[Matcher | None]:
-        """One for each choice, or None for each; GrammarError where the constraint cannot be compiled."""
-        constraint, n = request.constraint, request.params.n
-        if constraint is None:
-            return [None] * n
+    def compile(self, constraint: Constraint) -> Future[SharedGrammar]:
+        """The compiled grammar. Fails with GrammarError where it cannot be compiled."""
         if self._tokenizer.pieces.kind is Kind.WHOLE:
             raise InvalidRequest(
                 "this model's tokenizer has no bytes for single tokens, so its output cannot follow a "
                 f"grammar: leave {constraint.param or constraint.kind} out",
                 param=constraint.param,
             )
-        return [self._grammars.matcher(constraint) for _ in range(n)]
+        return self._grammars.compile(constraint)
+
+    def matchers(self, request: EngineRequest, grammar: SharedGrammar | None) -> list[Matcher | None]:
+        """One for each choice, or None for each."""
+        constraint, n = request.constraint, request.params.n
+        if constraint is None or grammar is None:
+            return [None] * n
+        return [Matcher(self._grammars, constraint, grammar) for _ in range(n)]
 
     def thinking(self, request: EngineRequest) -> ReasoningState | None:
         """What bounds the reasoning of one choice."""
@@ -78,18 +102,37 @@ class Constraints:
             return None
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-masks")
+        self._awaited_s = math.inf
         return self._thread.submit(lambda: self._find(choices))
 
+    def wait(self, masks: Future[Masks]) -> Masks:
+        """The masks, as far as they are found in time."""
+        self._awaited_s = time.monotonic()
+        return masks.result()
+
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, and the process that compiles."""
         if self._thread is not None:
             self._thread.shutdown()
+        self._grammars.close()
 
     def _find(self, choices: Sequence[ChoiceState]) -> Masks:
-        start_s = time.monotonic()
-        masks = [self._mask(choice) for choice in choices]
-        self.masks += sum(mask is not None for mask in masks)
-        self.mask_s += time.monotonic() - start_s
+        """The masks that take little time first: so a choice whose grammar is hard to follow delays the
+        others by one mask at most."""
+        start_s = now_s = time.monotonic()
+        masks: Masks = [None] * len(choices)
+        found = 0
+        for index in sorted(range(len(choices)), key=lambda index: choices[index].patience):
+            choice = choices[index]
+            if found and choice.matcher is not None and now_s - self._awaited_s > self.wait_s:
+                masks[index] = LATER
+                continue
+            masks[index] = self._mask(choice)
+            before_s, now_s = now_s, time.monotonic()
+            choice.grammar_s = now_s - before_s
+            found += masks[index] is not None
+        self.masks += found
+        self.mask_s += now_s - start_s
         return masks
 
     def _mask(self, choice: ChoiceState) -> Mask | HeadraceError | None:

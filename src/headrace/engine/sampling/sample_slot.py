@@ -10,7 +10,6 @@ from headrace.engine.request import Delta, EngineEvent, TokenLogprob
 from headrace.engine.request_state import ChoiceState
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.errors import HeadraceError
-from headrace.grammar.constraint import GrammarError
 from headrace.sampling.sampler import SampleOutput, Sampler
 
 
@@ -27,6 +26,12 @@ class SampleSlot(Struct, eq=False):
     row: int
     events: list[EngineEvent] = field(default_factory=list[EngineEvent])
     error: HeadraceError | None = None
+    put_off: bool = False
+
+    def put_off_first(self) -> None:
+        """No token is drawn in this step, unless one was already."""
+        self.put_off = not self.events
+        self.choice.put_off += self.put_off
 
     def accept(self, sampled: SampleOutput, index: int) -> bool:
         """Accept the token that was drawn from `row`; whether one can be drawn from a row after it."""
@@ -39,13 +44,14 @@ class SampleSlot(Struct, eq=False):
                 self.events.append(choice.scores.event())
         if self.error is not None:
             return False
+        self.choice.put_off = 0
         token, logprob = int(sampled.tokens[index]), None
         if choice.request_state.request.params.logprobs is not None:
             logprob = TokenLogprob(token, float(sampled.logprobs[index]), sampled.tops[index])
         before = len(sequence.tokens)
         try:
             self.events += choice.accept(token, logprob)
-        except GrammarError as error:
+        except HeadraceError as error:  # of its grammar, or of the tokenizer's decoder
             self.error = error
             return False
         came = len(sequence.tokens) - before
@@ -57,7 +63,11 @@ class SampleSlot(Struct, eq=False):
         or to the number of an error."""
         drawn = [token for token in tokens if token >= 0]
         if drawn and not self.choice.done:
-            self.events += self.choice.accept_sampled(drawn)
+            try:
+                self.events += self.choice.accept_sampled(drawn)
+            except HeadraceError as error:
+                self.error = error
+                return
         if len(drawn) < len(tokens) and not self.choice.done:
             self.error = sampler.error(tokens[len(drawn)])
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 
 from msgspec.structs import replace
 
 from headrace.engine.request_state import ChoiceState
-from headrace.engine.sampling.constraints import Constraints, Masks
+from headrace.engine.sampling.constraints import LATER, Constraints, Later, Masks
 from headrace.engine.sampling.sample_slot import SampleSlot
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.errors import HeadraceError
@@ -50,9 +51,24 @@ class TokenSampling:
                 drawn_from = logits[rows[0] : rows[0] + 1]
             else:
                 drawn_from = logits if len(rows) == len(logits) else logits[rows]
-            sampled = self._sample(drawn_from, [slot.choice.row for slot in slots], masks)
-            slots = [slot for index, slot in enumerate(slots) if slot.accept(sampled, index)]
+            sampled, late = self._sample(drawn_from, [slot.choice.row for slot in slots], masks)
+            slots = self._accept(slots, sampled, late)
             masks = self._constraints.start([slot.choice for slot in slots])
+
+    def _accept(self, slots: list[SampleSlot], sampled: SampleOutput, late: set[int]) -> list[SampleSlot]:
+        """Let the slots take their tokens; those that go on. What grammars take for it is bounded as for
+        masks."""
+        start_s, limited = time.monotonic(), 0
+        going_on: list[SampleSlot] = []
+        for index, slot in enumerate(slots):
+            if slot.choice.matcher is not None:
+                if index in late or (limited and time.monotonic() - start_s > self._constraints.wait_s):
+                    slot.put_off_first()
+                    continue
+                limited += 1
+            if slot.accept(sampled, index):
+                going_on.append(slot)
+        return going_on
 
     def _sample_drafts(self, logits: Array, slots: list[SampleSlot]) -> None:
         """The same in one call, where no token needs the loop."""
@@ -62,13 +78,17 @@ class TokenSampling:
         for slot, tokens in zip(slots, drawn, strict=True):
             slot.accept_all(tokens, self._sampler)
 
-    def _sample(self, logits: Array, rows: list[SamplerState], masks: Future[Masks] | None) -> SampleOutput:
-        """A token of each row; those without a mask have its error instead."""
+    def _sample(
+        self, logits: Array, rows: list[SamplerState], masks: Future[Masks] | None
+    ) -> tuple[SampleOutput, set[int]]:
+        """A token of each row; those without a mask have its error instead. And the rows that no mask was
+        waited for: their tokens mean nothing."""
         if masks is None:
-            return self._sampler.sample(logits, rows)
-        found = masks.result()
-        allowed = [None if isinstance(mask, HeadraceError) else mask for mask in found]
+            return self._sampler.sample(logits, rows), set()
+        found = self._constraints.wait(masks)
+        late = {index for index, mask in enumerate(found) if mask is LATER}
+        allowed = [None if isinstance(mask, HeadraceError | Later) else mask for mask in found]
         sampled = self._sampler.sample(logits, rows, allowed)
         refused = [mask if isinstance(mask, HeadraceError) else None for mask in found]
         errors = [mine or its for mine, its in zip(refused, sampled.errors, strict=True)]
-        return replace(sampled, errors=tuple(errors))
+        return replace(sampled, errors=tuple(errors)), late

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 from msgspec.structs import replace
 
@@ -23,8 +24,9 @@ MAX_PREEMPTIONS = 4
 class Scheduler:
     """Continuous batching under a token budget over a fixed number of pages. One thread; never blocks.
 
-    Each step: `schedule()`, compute the chunks, append at least one token to (or `finish`) every sequence
-    whose chunk `samples`, `advance(chunks)`. Of a draft the tokens that agree with those appended are kept.
+    Each step: `schedule()`, compute the chunks, append at least one token to (or `finish`, or put off) every
+    sequence whose chunk `samples`, `advance(chunks)`. Of a draft the tokens that agree with those appended
+    are kept.
 
     Order. A sequence's rank is `arrival_s + priority * ageing_s`, ties by id; the lower is the more
     important. That is priority with ageing: per `ageing_s` waited a sequence gains one class on all that
@@ -205,16 +207,24 @@ class Scheduler:
                 times = min(times, self._room(chunk.sequence, end + times) - end)
         return max(times, 0)
 
-    def advance(self, chunks: Iterable[ScheduledChunk], repeated: int = 0) -> None:
+    def advance(
+        self, chunks: Iterable[ScheduledChunk], repeated: int = 0, put_off: AbstractSet[int] = frozenset()
+    ) -> None:
         """The chunks are computed and what was sampled is appended: count their tokens, of drafts those that
-        agree, and put newly full pages into the prefix tree."""
+        agree, and put newly full pages into the prefix tree.
+
+        To the sequences `put_off`, by id, nothing was appended: their last token is computed again. Not with
+        `recurrent`.
+        """
         size = self._page_tokens
         for chunk in chunks:
             sequence, start = chunk.sequence, chunk.start
             if sequence.state is not State.RUNNING:
                 continue
             computed = start + chunk.count
-            if chunk.drafted:
+            if sequence.id in put_off:
+                computed -= 1
+            elif chunk.drafted:
                 # Not the last token: its logits are still needed, or the sequence is about to end.
                 computed += agreeing(sequence.draft[: chunk.drafted], sequence.tokens[computed:-1])
             elif repeated:  # or interrupted before

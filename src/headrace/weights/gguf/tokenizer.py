@@ -10,7 +10,8 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from headrace.errors import CorruptFile, UnsupportedModel
-from headrace.tokenization.tokenizer import Tokenizer, guarded
+from headrace.tokenization.guard import guarded
+from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.gguf.pre_tokenizers import PRE_TOKENIZERS
 from headrace.weights.gguf.vocabulary import (
     CONTROL,

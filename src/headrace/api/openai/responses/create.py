@@ -7,8 +7,9 @@ from starlette.responses import Response
 
 from headrace.api.http.body import checked_body, read_checked
 from headrace.api.http.call_context import HttpCall, call_of
+from headrace.api.http.disconnect import unless_gone
 from headrace.api.http.endpoint import Endpoint
-from headrace.api.http.errors import json_response
+from headrace.api.http.errors import ClientGone, json_response
 from headrace.api.http.sse import chunks
 from headrace.api.openai.responses.body import CountBody, ResponseBody
 from headrace.api.openai.responses.generate import in_background, made, streamed, whole
@@ -31,7 +32,11 @@ async def create_response(http: HttpRequest) -> Response:
     manager, call = get_response_manager(http), call_of(http)
     body = await read_checked(ResponseBody, http)
     logprobs, is_streamed = body.wants_logprobs, bool(body.stream)
-    stream, making = await _opened(body, manager, call, get_service(http))
+    opening = _opened(body, manager, call, get_service(http))
+    opened = await (opening if body.background else unless_gone(http, opening))
+    if opened is None:
+        raise ClientGone("the client left before anything was computed")
+    stream, making = opened
     if body.background:
         return await in_background(stream, manager, making, logprobs=logprobs, follow=is_streamed)
     if is_streamed:
@@ -72,7 +77,7 @@ async def count_input_tokens(http: HttpRequest) -> Response:
         prompt = chat_prompt(body.chat("", items), model, call, service.settings.tool_format)
         return len(chat_tokens(prompt, model))
 
-    return json_response(ResponseInputTokens(await service.run_in_thread(counted)))
+    return json_response(ResponseInputTokens(await service.prepare_in_thread(model, counted)))
 
 
 async def make_response(

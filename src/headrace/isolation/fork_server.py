@@ -1,0 +1,137 @@
+"""The child process: prepares once, then does each piece of work in a fork of itself, under limits.
+
+A fork costs a few milliseconds, has all that was prepared, and its death harms nothing else.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from headrace.isolation.limits import Limits, apply
+
+Work = Callable[[bytes], bytes]
+
+SETUP = struct.Struct("<Q")  # bytes of what `prepare` gets
+CALL = struct.Struct("<dQi")  # CPU seconds, bytes of memory, niceness
+SIZE = struct.Struct("<Q")  # bytes of what follows
+STATUS = struct.Struct("<i")  # how the fork ended, as os.waitpid says
+OUT_OF_MEMORY = 77  # exit code
+
+
+def serve(prepare: Callable[[bytes], Work]) -> NoReturn:
+    """The whole of a child process: `sys.argv[1]` is its end of the socket. Ends when the other end closes.
+
+    Every call comes with a connection of its own: the work reads its input from it and writes its output,
+    and then comes how the fork ended.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that uses this one decides
+    control = socket.socket(fileno=int(sys.argv[1]))
+    setup = receive(control, SETUP.unpack(receive(control, SETUP.size))[0])
+    work = prepare(setup)
+    del setup
+    gc.freeze()  # a collection in a fork would copy every page
+    _Server(control, work).run()
+    os._exit(0)
+
+
+def receive(connection: socket.socket, size: int) -> bytes:
+    """So many bytes; EOFError where the other side closes before."""
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            raise EOFError
+        parts += part
+    return bytes(parts)
+
+
+class _Server:
+    """Hands each connection to a fork that is waiting for one, and then makes the next."""
+
+    def __init__(self, control: socket.socket, work: Work) -> None:
+        self._control, self._work = control, work
+        self._busy: dict[int, socket.socket] = {}
+        self._spare, self._spare_pid = self._fork()
+
+    def run(self) -> None:
+        reader, writer = socket.socketpair()
+        reader.setblocking(False)
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            selector.register(reader, selectors.EVENT_READ)
+            while True:
+                ready = {key.fileobj for key, _ in selector.select()}
+                if reader in ready:
+                    with suppress(BlockingIOError):
+                        reader.recv(4096)
+                    self._reap()
+                if self._control in ready and not self._accept():
+                    return
+
+    def _accept(self) -> bool:
+        header, descriptors, _, _ = socket.recv_fds(self._control, CALL.size, 1)
+        if not descriptors:
+            return False
+        connection = socket.socket(fileno=descriptors[0])
+        self._busy[self._spare_pid] = connection
+        with self._spare:
+            socket.send_fds(self._spare, [header], descriptors)
+        self._spare, self._spare_pid = self._fork()
+        return True
+
+    def _fork(self) -> tuple[socket.socket, int]:
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            self._control.close()
+            for other in self._busy.values():
+                other.close()
+            _run_fork(theirs, self._work)
+        theirs.close()
+        return ours, pid
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self._spare_pid:  # killed from outside
+                    self._spare.close()
+                    self._spare, self._spare_pid = self._fork()
+                    continue
+                with self._busy.pop(pid) as connection, suppress(OSError):
+                    connection.sendall(STATUS.pack(status))
+
+
+def _run_fork(channel: socket.socket, work: Work) -> NoReturn:
+    code = 1
+    try:
+        header, descriptors, _, _ = socket.recv_fds(channel, CALL.size, 1)
+        if not descriptors:  # the server ends
+            os._exit(0)
+        connection = socket.socket(fileno=descriptors[0])
+        cpu_s, memory_bytes, niceness = CALL.unpack(header)
+        os.nice(niceness)
+        payload = receive(connection, SIZE.unpack(receive(connection, SIZE.size))[0])
+        apply(Limits(cpu_s, memory_bytes))
+        output = work(payload)
+        connection.sendall(SIZE.pack(len(output)) + output)
+        code = 0
+    except MemoryError:
+        code = OUT_OF_MEMORY
+    finally:
+        os._exit(code)
