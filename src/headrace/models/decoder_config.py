@@ -95,12 +95,11 @@ class DecoderConfig(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def read_decoder(
-    config: Config, *, window: int = 0, tied: bool = False, rotary_share: float = 1.0
+    config: Config, *, window: int = 0, rotary_share: float = 1.0
 ) -> DecoderConfig:
     """Read the common fields; a model file adds its own.
 
-    `window` applies to every layer, and RoPE rotates the first `rotary_share` of each head. `tied` is the
-    default of `tie_word_embeddings`.
+    `window` applies to every layer, and RoPE rotates the first `rotary_share` of each head.
     """
     hidden, heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
     kv_heads = integer(config, "num_key_value_heads", heads)
@@ -120,9 +119,9 @@ def read_decoder(
         intermediate=integer(config, "intermediate_size"),
         vocabulary=integer(config, "vocab_size"),
         context=integer(config, "max_position_embeddings", maximum=1 << 30),
-        eps=number(config, "rms_norm_eps", 1e-6),
+        eps=number(config, "rms_norm_eps", 1e-6, minimum=0.0),
         act=read_act(config, "hidden_act"),
-        tied=boolean(config, "tie_word_embeddings", tied),
+        tied=boolean(config, "tie_word_embeddings", False),
         ropes=(read_rope(config, head_dim, rotary_share),) * layers,
         windows=(window,) * layers,
         attention_scale=head_dim**-0.5,

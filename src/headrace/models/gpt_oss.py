@@ -15,6 +15,15 @@ from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, find, integer, number, text
 
+_ROPE = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+"""Of a config without rotary settings."""
 _SWIGLU = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}  # constants of `swiglu_clamped` in ops/moe.py
 
 
@@ -22,8 +31,9 @@ def read_config(config: Config) -> DecoderConfig:
     for field, known in _SWIGLU.items():
         if number(config, field, known) != known:
             raise UnsupportedModel(f"config.json: {field} {find(config, field)} is not supported; {known} is")
-    c = read_decoder({"rope_theta": 150000.0, "rms_norm_eps": 1e-5, **config})
-    window = integer(config, "sliding_window", 128)
+    scaled = find(config, "rope_parameters") or find(config, "rope_scaling")
+    c = read_decoder(config if scaled else config | {"rope_parameters": _ROPE})
+    window = integer(config, "sliding_window")
     bias = boolean(config, "attention_bias", True)
     experts = read_experts(config, "num_local_experts", c.intermediate, (True,) * c.layers, normalize=True)
     method = text(config, "quantization_config.quant_method", "")

@@ -13,7 +13,7 @@ __all__ = ["define", "read_config"]
 
 
 def read_config(config: Config) -> DecoderConfig:
-    c = llama.with_biases(config, read_decoder({"rope_theta": 2e6, **config}, tied=True))
+    c = llama.with_biases(config, read_decoder(config))
     rotates = _rotates(config, c.layers)
     ropes = tuple(rope if rotates[layer] else None for layer, rope in enumerate(c.ropes))
     if not boolean(config, "use_sliding_window", False):
