@@ -33,7 +33,7 @@ _WANTED = {
 
 class ConfigField(Struct, frozen=True, array_like=True):
     """What a field may hold, and what it is where a file does not have it. Null stands for the default too,
-    unless it is `nullable` and means something of its own."""
+    unless it is `nullable` and means something of its own; of flags it is false then."""
 
     kind: Kind
     nullable: bool
@@ -69,11 +69,15 @@ def complete(config: Config) -> Config:
     for name, field in known.fields.items():
         value = complete.get(name)
         if value is None:
-            if name not in complete or not field.nullable:
-                complete[name] = field.default
+            complete[name] = _absent(field, null=name in complete)
         elif not isinstance(value, _TYPES[field.kind]) or (isinstance(value, bool) != (field.kind == "flag")):
             raise refused(name, value, _WANTED[field.kind])
     return _with_aliases(complete, known.aliases)
+
+
+def _absent(field: ConfigField, *, null: bool) -> object:
+    value = None if null and field.nullable else field.default
+    return bool(value) if field.kind == "flag" else value
 
 
 def _with_aliases(config: Config, aliases: dict[str, str]) -> Config:

@@ -18,7 +18,7 @@ def read_config(config: Config) -> DecoderConfig:
     ropes = tuple(rope if rotates[layer] else None for layer, rope in enumerate(c.ropes))
     if not boolean(config, "use_sliding_window", False):
         return replace(c, ropes=ropes)
-    window = integer(config, "sliding_window")
+    window = integer(config, "sliding_window", 0, minimum=0)
     windows = read_windows(config, c.layers, window, lambda layer: not rotates[layer])
     return replace(c, ropes=ropes, windows=windows)
 
