@@ -104,7 +104,9 @@ def text_of(table: Mapping[str, object]) -> str:
     for name, entry in table.items():
         assert isinstance(entry, dict)
         aliases = json.dumps(entry["aliases"])
-        fields = ",\n".join(f"  {json.dumps(field)}: {json.dumps(of)}" for field, of in entry["fields"].items())
+        fields = ",\n".join(
+            f"  {json.dumps(field)}: {json.dumps(of)}" for field, of in entry["fields"].items()
+        )
         parts.append(f'"{name}": {{"aliases": {aliases}, "fields": {{\n{fields}\n}}}}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
 

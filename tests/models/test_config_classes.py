@@ -31,7 +31,14 @@ SIZES = {
     *("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size", "moe_intermediate_size"),
     *("n_embd", "n_layer", "num_attention_heads", "n_head", "num_key_value_heads", "max_position_embeddings"),
     *("n_positions", "num_heads", "head_dim", "n_routed_experts", "num_local_experts", "num_experts"),
-    *("num_experts_per_tok", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+    *(
+        "num_experts_per_tok",
+        "q_lora_rank",
+        "kv_lora_rank",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "v_head_dim",
+    ),
     *("n_groups", "state_size", "expand", "n_group", "topk_group", "layer_types", "no_rope_layers"),
 }
 KEPT = SIZES | {"architectures", "model_type", "dtype", "bos_token_id", "eos_token_id", "pad_token_id"}
@@ -152,7 +159,9 @@ SIZE_NAMES = {
 DIFFERENT = {("deepseek_v3", "kv_heads"), ("deepseek_v3", "head_dim"), ("mamba2", "kv_heads")}
 
 
-@pytest.mark.parametrize("name", sorted(set(config_classes()) - {"gemma3", "deepseek_v2", "modernbert", "bert"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(config_classes()) - {"gemma3", "deepseek_v2", "modernbert", "bert"})
+)
 def test_sizes_of_an_empty_config(name: str) -> None:
     transformers = pytest.importorskip("transformers")
     theirs, ours = transformers.AutoConfig.for_model(name), find_model({"model_type": name}).config

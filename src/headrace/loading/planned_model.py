@@ -19,6 +19,8 @@ from headrace.loading.memory_plan import plan_memory
 from headrace.loading.options import EngineOptions
 from headrace.loading.program_weights import ProgramWeights
 from headrace.loading.text_assets import load_text_assets, served_name
+from headrace.loading.tied_output import config_with_ties
+from headrace.loading.unread_tensors import check_unread
 from headrace.loading.weight_specs import weight_specs
 from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import Model, find_model
@@ -107,7 +109,7 @@ def prepare_checkpoint(
 ) -> PlannedModel:
     """The same for an open checkpoint, which stays the caller's where this raises."""
     _check_isa()
-    model, normalize = model_of(checkpoint.config, folder, options)
+    model, normalize = model_of(config_with_ties(checkpoint), folder, options)
     encodes = model.pooling is not None
     if encodes and (draft is not None or options.speculative_layers is not None):
         raise UsageError(f"{name} is an encoder, which generates nothing to draft: leave its draft out")
@@ -136,7 +138,9 @@ def prepare_checkpoint(
 
     if options.speculative_layers is not None:
         draft = plan(first_layers(model, options.speculative_layers), draft_options(options))
-    return plan(model, options, draft)
+    planned = plan(model, options, draft)
+    check_unread(checkpoint, planned.program, model)
+    return planned
 
 
 def _check_isa() -> None:

@@ -94,9 +94,7 @@ class DecoderConfig(Struct, frozen=True, kw_only=True, eq=False):
         return self.windows[layer] - 1 if self.windows[layer] else self.context
 
 
-def read_decoder(
-    config: Config, *, window: int = 0, rotary_share: float = 1.0
-) -> DecoderConfig:
+def read_decoder(config: Config, *, window: int = 0, rotary_share: float = 1.0) -> DecoderConfig:
     """Read the common fields; a model file adds its own.
 
     `window` applies to every layer, and RoPE rotates the first `rotary_share` of each head.

@@ -16,6 +16,7 @@ from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, integer, number, text
 
+
 def read_config(config: Config) -> DecoderConfig:
     if boolean(config, "scale_attn_by_inverse_layer_idx", False):
         raise UnsupportedModel(

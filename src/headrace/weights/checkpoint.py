@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import CorruptFile, ModelNotFound
+from headrace.errors import CorruptFile, ModelNotFound, UnsupportedModel
 from headrace.weights import strict_json
 from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.closeable import Closeable
@@ -37,6 +37,7 @@ class Checkpoint(Closeable):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        refuse_adapter(folder)
         self.config = _required_config(folder)
         self.generation_config = _optional_object(folder, "generation_config.json")
         self._files: dict[Path, SafetensorsFile] = {}
@@ -185,6 +186,20 @@ def confined(folder: Path, name: str) -> Path:
     if not any(path.is_relative_to(place) for place in allowed):
         raise CorruptFile(f"{name} is a link out of the model's folder: put the file itself there")
     return path
+
+
+def refuse_adapter(folder: Path) -> None:
+    """Raises UnsupportedModel for an adapter (PEFT), which is a part of a model, or would change the model in
+    whose folder it lies."""
+    adapter = _optional_object(folder, "adapter_config.json")
+    if adapter is None:
+        return
+    base = adapter.get("base_model_name_or_path")
+    of = f" of {base[:120]!r}" if isinstance(base, str) else ""
+    raise UnsupportedModel(
+        f"{folder.name} holds adapter_config.json: it is an adapter{of}, not a whole model, and adapters are not"
+        " supported: merge it into its model (merge_and_unload of peft, then save_pretrained) and load that"
+    )
 
 
 def _required_config(folder: Path) -> dict[str, object]:
