@@ -18,6 +18,7 @@ from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.closeable import Closeable
 from headrace.weights.gguf.checkpoint import GgufCheckpoint
 from headrace.weights.quantized.checkpoint import QuantizedCheckpoint, quantization_of
+from headrace.weights.safetensors.plain_names import plain_tensors, text_model_config
 from headrace.weights.safetensors.reader import SafetensorsFile, element_bytes
 from headrace.weights.tensor_file import TensorInfo
 
@@ -38,7 +39,7 @@ class Checkpoint(Closeable):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         refuse_adapter(folder)
-        self.config = _required_config(folder)
+        self.config = text_model_config(_required_config(folder))
         self.generation_config = _optional_object(folder, "generation_config.json")
         self._files: dict[Path, SafetensorsFile] = {}
         try:
@@ -46,7 +47,8 @@ class Checkpoint(Closeable):
         except BaseException:
             self.close()
             raise
-        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
+        plain = plain_tensors(tensors, self.config.get("model_type"))
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(plain)
 
     @property
     def fingerprint(self) -> str:
