@@ -16,6 +16,7 @@ from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.errors import UnsupportedModel
 from headrace.loading.model_card import license
 from headrace.loading.text_assets import load_text_assets
+from headrace.models.config_classes import complete
 from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import Model, find_model
 from headrace.models.rope import Rope, read_rope
@@ -111,7 +112,7 @@ class Export(Struct, frozen=True, kw_only=True):
             kept = {key: value for key, value in old.items() if not key.startswith(dropped)}
             return kept | kind
         tokenizer, template = load_text_assets(self.path, None)
-        config = self.checkpoint.config
+        config = complete(self.checkpoint.config)
         model = find_model(config)
         architecture, rope = by_model_type(model.model_type), _rope_of(model)
         keys = metadata_of(config, architecture)
@@ -126,7 +127,7 @@ class Export(Struct, frozen=True, kw_only=True):
 
     def _rope_tensors(self, model: Model) -> list[TensorOutput]:
         """Divisors of the rotary frequencies, which GGUF keeps as tensors."""
-        config, rope = self.checkpoint.config, _rope_of(model)
+        config, rope = complete(self.checkpoint.config), _rope_of(model)
         if rope is None:
             return []
         table = rope_table(config)

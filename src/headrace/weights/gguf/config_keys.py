@@ -11,7 +11,7 @@ from headrace.weights.config_json import Config, integer, number
 from headrace.weights.gguf.architecture import LAYER_NORM_KEY, RMS_NORM_KEY, Architecture, ConfigField
 from headrace.weights.gguf.metadata_keys import MetadataKeys
 from headrace.weights.gguf.reader import corrupt_metadata
-from headrace.weights.gguf.rope_keys import rope_keys, rope_parameters_of
+from headrace.weights.gguf.rope_keys import rope_keys, rope_parameters_of, rope_table
 from headrace.weights.tensor_file import TensorInfo
 
 # Keys (after the architecture's name) that change what a model computes, and what they make of it.
@@ -160,7 +160,7 @@ def _attention_sizes(keys: MetadataKeys, architecture: Architecture) -> Config:
 def _attention_keys(config: Config, keys: Mapping[str, object]) -> dict[str, object]:
     hidden, heads = cast(int, keys["embedding_length"]), cast(int, keys[_HEADS])
     head_dim = integer(config, "head_dim", hidden // heads)
-    share = number(config, "partial_rotary_factor", number(config, "rotary_pct", 1.0))
+    share = number(rope_table(config), "partial_rotary_factor", number(config, "partial_rotary_factor", 1.0))
     return {
         "feed_forward_length": keys.get("feed_forward_length", 4 * hidden),
         _KEY_HEADS: keys.get(_KEY_HEADS, heads),

@@ -51,7 +51,7 @@ def rope_keys(config: Config) -> dict[str, object]:
     table = rope_table(config)
     if "full_attention" in table:
         return {}  # by kind of layer: the architecture writes it
-    theta = number(config, "rope_theta", number(config, "rotary_emb_base", 10000.0))
+    theta = number(config, "rotary_emb_base", number(config, "rope_theta", 10000.0))
     return {_BASE: number(table, "rope_theta", theta)} | scaling_keys(table)
 
 
@@ -109,5 +109,5 @@ def long_rope_factors(config: Config, rotary_dim: int) -> dict[str, NDArray[np.f
 
 
 def rope_table(config: Config) -> Config:
-    """`rope_parameters`, or `rope_scaling` as older files call it; empty where there is neither."""
-    return cast(Config, find(config, "rope_parameters") or find(config, "rope_scaling") or {})
+    """`rope_scaling`, or `rope_parameters` as newer files call it; empty where there is neither."""
+    return cast(Config, find(config, "rope_scaling") or find(config, "rope_parameters") or {})

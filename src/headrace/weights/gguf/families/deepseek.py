@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import cast
 
 from headrace.errors import UnsupportedModel
-from headrace.weights.config_json import Config, boolean, find, integer, number
+from headrace.weights.config_json import Config, boolean, integer, number
 from headrace.weights.gguf.architecture import EXPERTS, MLP, PRE_NORMS, TOP, Architecture, ConfigField
 from headrace.weights.gguf.metadata_keys import MetadataKeys
+from headrace.weights.gguf.rope_keys import rope_table
 
 _SIGMOID = 2  # llama.cpp's number of the function that routes
 _LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
@@ -43,7 +44,7 @@ def _write(config: Config) -> dict[str, object]:
         raise UnsupportedModel(
             "halves that rotate instead of neighbors have no key in GGUF: write safetensors"
         )
-    table = cast(Config, find(config, "rope_parameters") or find(config, "rope_scaling") or {})
+    table = rope_table(config)
     scale = number(table, "mscale_all_dim", 0.0)
     if scale != number(table, "mscale", scale):
         raise UnsupportedModel(
