@@ -35,6 +35,8 @@ from headrace.weights.tensor_output import ClassReport, Converter, TensorOutput,
 
 Progress = Callable[[int, int], None]
 _CARRIED = (".json", ".jinja", ".txt", ".md", ".model")
+# Fields that only configs made from GGUF files have, and what they are for matrices as no folder has them.
+_FORMS_OF_GGUF = {"transposed_weights": False, "split_kv_b": True, "separate_experts": True}
 _DTYPES = {"f32": "float32", "f16": "float16"}  # as config.json says it; else bfloat16
 
 
@@ -76,9 +78,10 @@ class Export(Struct, frozen=True, kw_only=True):
     def to_folder(self, out: Path, progress: Progress) -> list[ClassReport]:
         """Writes a temporary folder next to `out`, then renames it; nothing is left where that fails."""
         converter, model = Converter(self.threads), find_model(self.checkpoint.config)
-        if self.checkpoint.metadata is not None and model.model_type == "gpt2":
+        if any(self.checkpoint.config.get(field) is form for field, form in _FORMS_OF_GGUF.items()):
             raise UnsupportedModel(
-                "gpt2 from GGUF has its matrices turned: start from its folder, or write GGUF"
+                f"{model.model_type} from GGUF has its matrices in a form that no folder has (turned, or in"
+                " parts): start from its folder, or write GGUF"
             )
         export = SafetensorsExport(source=self.checkpoint, type=self.type, converter=converter)
         outputs = export.outputs()

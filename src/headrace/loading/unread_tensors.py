@@ -19,6 +19,8 @@ _SHOWN = 3
 _CONSTANTS = re.compile(
     r"(rotary_emb|rotary|maybe_rotary)\.(inv_freq|(cos|sin)_cached)$|(^|\.)(position|token_type)_ids$"
     r"|\.attn\.(masked_)?bias$|\.attention\.(masked_)?bias$"
+    # Of latent attention, what is also stored in two parts.
+    r"|\.kv_b_proj\.weight$"
 )
 # Scales of activations, keys and values, for programs that quantize these.
 _SCALES = re.compile(r"\.(input|output|[qkv]|[kv]_proj\.output|prob)_scale$|\.(input|output)_zero_point$")

@@ -19,7 +19,8 @@ class Experts(Struct, frozen=True, kw_only=True):
     """Mixture of `count` MLPs with `intermediate` entries each. Each token uses `top_k` of them; the gates
     sum to 1 if `normalize`, and are multiplied by `scale`. `layers[i]` is True if layer i is a mixture.
     Experts are chosen from the `top_groups` best of `groups` groups; every token also uses the `shared`
-    experts. `transposed`: expert matrices are stored as [inputs, outputs].
+    experts. `transposed`: expert matrices are stored as [inputs, outputs]; `separate`: each is a tensor of its
+    own, also where the architecture's checkpoints have all in one.
     """
 
     count: int
@@ -32,13 +33,14 @@ class Experts(Struct, frozen=True, kw_only=True):
     scale: float = 1.0
     shared: int = 0
     transposed: bool = False
+    separate: bool = False
 
 
 class Latent(Struct, frozen=True, kw_only=True):
     """Multi-head latent attention: keys and values of all heads come from one row of `kv_rank` entries,
     queries from one of `query_rank` (0: from the hidden row itself). Of a head's query and key, `plain`
     entries are not rotated and `rotary` are; `paired` means that rotated pairs are neighbors. A head's
-    value has `value` entries.
+    value has `value` entries. `split`: the matrices from the latent row are stored apart for keys and values.
     """
 
     query_rank: int
@@ -47,6 +49,7 @@ class Latent(Struct, frozen=True, kw_only=True):
     rotary: int
     value: int
     paired: bool
+    split: bool = False
 
 
 class DecoderConfig(Struct, frozen=True, kw_only=True, eq=False):

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from headrace.errors import UnsupportedModel
 from headrace.models import blocks, llama
 from headrace.models.blocks import project
-from headrace.models.decoder_config import DecoderConfig, read_decoder, read_experts, read_windows
+from headrace.models.decoder_config import DecoderConfig, Experts, read_decoder, read_experts, read_windows
 from headrace.ops.builder import Builder
 from headrace.ops.moe import moe
 from headrace.ops.route import route
@@ -42,7 +42,11 @@ def read_config(config: Config) -> DecoderConfig:
         windows=read_windows(config, c.layers, window, lambda layer: layer % 2 == 0),
         qkv_bias=bias,
         output_bias=bias,
-        experts=replace(experts, transposed=method != "mxfp4"),
+        experts=replace(
+            experts,
+            transposed=method != "mxfp4",
+            separate=boolean(config, "separate_experts", False),  # only in configs made from GGUF files
+        ),
     )
 
 
@@ -66,7 +70,23 @@ def mlp(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
         normalize=1,
         scale=1.0,
     )
-    # Gate and up rows are interleaved.
+    matrices = _separate(m, c, e, at) if e.separate else _interleaved(m, c, e, at)
+    return moe(x, gates, *matrices, kind="swiglu_clamped")
+
+
+def _separate(m: Builder, c: DecoderConfig, e: Experts, at: str) -> list[Value]:
+    """Gate, up and down matrices, then their biases, of checkpoints with a tensor for each."""
+    sizes = {"gate_proj": (e.intermediate, c.hidden), "up_proj": (e.intermediate, c.hidden)}
+    sizes["down_proj"] = (c.hidden, e.intermediate)
+    named = [(f"{at}.experts.*.{name}", e.count * n, k) for name, (n, k) in sizes.items()]
+    return [
+        *(m.weight(f"{name}.weight", n, k, stack=e.count) for name, n, k in named),
+        *(m.weight(f"{name}.bias", n, stack=e.count) for name, n, _ in named),
+    ]
+
+
+def _interleaved(m: Builder, c: DecoderConfig, e: Experts, at: str) -> list[Value]:
+    """The same of checkpoints that have all experts in one tensor, with gate and up rows interleaved."""
     both = TensorSlice(of=2 * e.count * e.intermediate, block=1, stride=2, matrices=e.count)
     down = TensorSlice(of=e.count * c.hidden, matrices=e.count)
     name, turned, weights, biases = f"{at}.experts", e.transposed, list[Value](), list[Value]()
@@ -78,7 +98,7 @@ def mlp(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
         n = e.count * size
         weights.append(m.weight(f"{name}.{projection}", n, k, part=replace(part, transposed=turned)))
         biases.append(m.weight(f"{name}.{projection}_bias", n, part=part))
-    return moe(x, gates, *weights, *biases, kind="swiglu_clamped")
+    return [*weights, *biases]
 
 
 def define(m: Builder, c: DecoderConfig) -> Value:

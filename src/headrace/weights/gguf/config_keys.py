@@ -26,7 +26,6 @@ _REFUSED = {
     "logit_scale": "scaled logits",
     "embedding_scale": "scaled embeddings",
     "residual_scale": "scaled residuals",
-    "nextn_predict_layers": "layers that predict further tokens",
 }
 _SIZES = (
     ConfigField("hidden_size", "embedding_length"),
@@ -82,8 +81,20 @@ def config_of(
     for field, name in architecture.biases.items():
         if name in architecture.block:
             config[field] = f"{first}{architecture.block[name]}.bias" in tensors
+    config |= {field: first + name in tensors for field, name in architecture.forms.items()}
     config |= {field.name: _value(keys, field) for field in architecture.fields}
+    config["num_hidden_layers"] = predicting_blocks(keys).start
     return config | architecture.read(keys, config)
+
+
+def predicting_blocks(keys: MetadataKeys) -> range:
+    """The last blocks of a file, which predict further tokens and are no layers of the model."""
+    count, predicting = keys.integer("block_count"), keys.integer("nextn_predict_layers", 0)
+    if predicting >= count:
+        raise corrupt_metadata(
+            keys.file, f"{keys.prefix}.nextn_predict_layers", predicting, f"fewer than the {count:,} blocks"
+        )
+    return range(count - predicting, count)
 
 
 def metadata_of(config: Config, architecture: Architecture) -> dict[str, object]:
