@@ -13,14 +13,19 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from golden import CAPACITY, FOLDER, Chunk, make_step, relative_error, scattered_pages
+from headrace.engine.request import EngineRequest
 from headrace.executors.reference import ReferenceExecutor
+from headrace.loading.loader import load_model
+from headrace.loading.options import EngineOptions
 from headrace.loading.program_weights import ProgramWeights
 from headrace.models.registry import find_model, known_model_types
 from headrace.program.record import record
 from headrace.program.text import format_program
 from headrace.program.verify import verify
+from headrace.sampling.params import SamplingParams
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.checkpoint_reader import CheckpointReader
+from tiny import Running
 
 gguf = pytest.importorskip("gguf", reason="the writer and the names are those of the package gguf")
 Config = dict[str, Any]
@@ -289,8 +294,18 @@ def split_experts(config: Config, tensors: dict[str, np.ndarray]) -> dict[str, n
 SPLITS = {"DEEPSEEK2": split_kv_b, "GPT_OSS": split_experts}
 
 
-def convert(folder: Path, kind: str, path: Path, *, splits: bool = False, more: Keys | None = None) -> None:
-    """The golden as a GGUF file, written by the package; `splits` as converters do since 2025."""
+def convert(
+    folder: Path,
+    kind: str,
+    path: Path,
+    *,
+    splits: bool = False,
+    more: Keys | None = None,
+    tokenizer: Keys | None = None,
+    experts: str = "F32",
+) -> None:
+    """The golden as a GGUF file, written by the package; `splits` as converters do since 2025, `experts` in
+    this type."""
     config = json.loads((folder / "config.json").read_text())
     arch = gguf.MODEL_ARCH[kind]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
@@ -302,6 +317,9 @@ def convert(folder: Path, kind: str, path: Path, *, splits: bool = False, more: 
             str: writer.add_string,
         }
         add.get(type(value), writer.add_array)(f"{gguf.MODEL_ARCH_NAMES[arch]}.{key}", value)
+    for key, value in (tokenizer or {}).items():
+        add = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}
+        add.get(type(value), writer.add_array)(key, value)
     names = gguf.get_tensor_name_map(arch, config.get("num_hidden_layers") or config["n_layer"])
     tensors = load_file(folder / "model.safetensors")
     tensors = SPLITS[kind](config, tensors) if splits else tensors
@@ -310,7 +328,12 @@ def convert(folder: Path, kind: str, path: Path, *, splits: bool = False, more: 
         stored = names.get_name(called, (".weight", ".bias"))
         assert stored is not None, name
         values = CHANGES.get(kind, lambda config, name, values: values)(config, name, values)
-        writer.add_tensor(stored, np.ascontiguousarray(values, np.float32))
+        values = np.ascontiguousarray(values, np.float32)
+        if experts != "F32" and stored.endswith("_exps.weight"):
+            block_type = gguf.GGMLQuantizationType[experts]
+            writer.add_tensor(stored, gguf.quants.quantize(values, block_type), raw_dtype=block_type)
+        else:
+            writer.add_tensor(stored, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -414,6 +437,33 @@ def test_gpt_oss(tmp_path: Path) -> None:
     truth = load_file(golden / "golden.safetensors")
     with open_checkpoint(path) as file:
         assert relative_error(logits_of(file, file.config, truth["prompt"]), truth["logits"]) <= 1e-4
+
+
+def test_gpt_oss_in_mxfp4(tmp_path: Path) -> None:
+    """Experts keep their blocks; the native executor says what NumPy says of the same numbers."""
+    path = tmp_path / "oss.gguf"
+    keys: Keys = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", *(chr(0x4E00 + number) for number in range(125))],
+        "tokenizer.ggml.scores": [0.0] * 128,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+    }
+    convert(FOLDER / "gpt_oss", "GPT_OSS", path, splits=True, tokenizer=keys, experts="MXFP4")
+    with open_checkpoint(path) as file:
+        name = "model.layers.1.mlp.experts.3.up_proj.weight"
+        stored = load_file(FOLDER / "gpt_oss" / "model.safetensors")["model.layers.1.mlp.experts.gate_up_proj"]
+        blocks = gguf.quants.quantize(np.ascontiguousarray(stored[3].T[1::2]), gguf.GGMLQuantizationType.MXFP4)
+        values = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType.MXFP4)
+        assert file.row_dtype(name) == "MXFP4" and (file.float32(name) == values).all()
+    prompt, params = tuple(range(2, 22)), SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    tokens: list[list[int]] = []
+    for options in ({"backend": "numpy"}, {"quantization": "keep"}):
+        model = load_model(str(path), EngineOptions(max_num_seqs=2, max_batch_tokens=32, **options))
+        outcome = Running(model.engine, EngineRequest(prompt=prompt, params=params)).finish()
+        model.close()
+        tokens.append(outcome.tokens[0])
+    assert tokens[0] == tokens[1]
 
 
 def test_every_model_has_an_architecture() -> None:
