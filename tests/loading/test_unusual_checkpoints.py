@@ -18,7 +18,7 @@ from headrace.loading.describe import describe
 from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import prepare
 from headrace.loading.program_weights import ProgramWeights
-from headrace.ops.value import Array
+from headrace.ops.value import Array, Ints
 from headrace.weights.checkpoint import open_checkpoint
 from tiny import tiny_model
 
@@ -133,7 +133,7 @@ def test_base_models_and_generators_are_read(tmp_path: Path, golden: str, names:
     plan(changed(tmp_path, golden, architectures=names), options)
 
 
-def logits_of(path: Path, prompt: Array) -> Array:
+def logits_of(path: Path, prompt: Ints) -> Array:
     with prepare(str(path), OPTIONS) as planned:
         parts = ProgramWeights(planned.checkpoint, planned.program)
         weights = {name: parts.float32(name) for name in planned.program.weights}

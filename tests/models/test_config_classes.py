@@ -19,13 +19,13 @@ from headrace.executors.reference import ReferenceExecutor
 from headrace.loading.program_weights import ProgramWeights
 from headrace.models.config_classes import complete, config_classes
 from headrace.models.registry import find_model
-from headrace.ops.value import Array
+from headrace.ops.value import Array, Ints
 from headrace.program.record import record
 from headrace.program.verify import verify
 from headrace.weights.checkpoint import open_checkpoint
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-Config = dict[str, Any]
+Config = dict[str, object]
 # With defaults for these a model has millions of weights; tests of the numbers alone are below.
 SIZES = {
     *("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size", "moe_intermediate_size"),
@@ -66,7 +66,7 @@ def without(config: Config, *fields: str) -> Config:
     return {name: value for name, value in config.items() if name not in fields}
 
 
-def truth_of(folder: Path, config: Config) -> tuple[Array, Array]:
+def truth_of(folder: Path, config: Config) -> tuple[Ints, Array]:
     """Writes the folder with random weights; the prompt and the logits of `transformers`."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     goldens = script("make_goldens")
@@ -88,7 +88,7 @@ def truth_of(folder: Path, config: Config) -> tuple[Array, Array]:
     return prompt.int().numpy(), logits.numpy()
 
 
-def our_logits(folder: Path, prompt: Array) -> Array:
+def our_logits(folder: Path, prompt: Ints) -> Array:
     with open_checkpoint(folder) as checkpoint:
         program = verify(record(find_model(checkpoint.config).define))
         parts = ProgramWeights(checkpoint, program)

@@ -30,9 +30,7 @@ def logits_of(path: Path, prompt: Ints) -> Array:
         program = verify(record(find_model(checkpoint.config).define))
         parts = ProgramWeights(checkpoint, program)
         weights = {name: parts.float32(name) for name in program.weights}
-    return ReferenceExecutor(program, weights, CAPACITY).run(
-        make_step(Chunk(prompt, 0, scattered_pages(0)))
-    )
+    return ReferenceExecutor(program, weights, CAPACITY).run(make_step(Chunk(prompt, 0, scattered_pages(0))))
 
 
 def check(path: Path, golden: str) -> None:
@@ -119,7 +117,9 @@ def test_a_wrapper_that_transformers_saved(tmp_path: Path, original: bool) -> No
     text = json.loads((FOLDER / "gemma3" / "config.json").read_text()) | {"vocab_size": 160}
     vision = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     config = transformers.Gemma3Config(
-        text_config=text, vision_config=vision | {"image_size": 28, "patch_size": 14}, image_token_index=150,
+        text_config=text,
+        vision_config=vision | {"image_size": 28, "patch_size": 14},
+        image_token_index=150,
         mm_tokens_per_image=4,
     )
     torch.manual_seed(0)

@@ -452,9 +452,10 @@ def test_gpt_oss_in_mxfp4(tmp_path: Path) -> None:
     convert(FOLDER / "gpt_oss", "GPT_OSS", path, splits=True, tokenizer=keys, experts="MXFP4")
     with open_checkpoint(path) as file:
         name = "model.layers.1.mlp.experts.3.up_proj.weight"
-        stored = load_file(FOLDER / "gpt_oss" / "model.safetensors")["model.layers.1.mlp.experts.gate_up_proj"]
-        blocks = gguf.quants.quantize(np.ascontiguousarray(stored[3].T[1::2]), gguf.GGMLQuantizationType.MXFP4)
-        values = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType.MXFP4)
+        tensors = load_file(FOLDER / "gpt_oss" / "model.safetensors")
+        stored = np.ascontiguousarray(tensors["model.layers.1.mlp.experts.gate_up_proj"][3].T[1::2])
+        mxfp4 = gguf.GGMLQuantizationType.MXFP4
+        values = gguf.quants.dequantize(gguf.quants.quantize(stored, mxfp4), mxfp4)
         assert file.row_dtype(name) == "MXFP4" and (file.float32(name) == values).all()
     prompt, params = tuple(range(2, 22)), SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     tokens: list[list[int]] = []

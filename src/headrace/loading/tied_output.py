@@ -28,8 +28,8 @@ def config_with_ties(checkpoint: CheckpointReader) -> Config:
     if output is None or not output.endswith(".weight") or _is_table(checkpoint, output):
         return config
     LOG.warning(
-        "config.json ties the output matrix to the token table (%s), the checkpoint stores another one, %s: the"
-        " stored one is used; set the field to false to say so",
+        "config.json ties the output matrix to the token table (%s), the checkpoint stores another one, %s:"
+        " the stored one is used; set the field to false to say so",
         _FIELD,
         output,
     )

@@ -32,7 +32,8 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers?|h)\.(\d+)\.")
 def check_unread(checkpoint: CheckpointReader, program: Program, model: Model) -> None:
     """Raises UnsupportedModel, with their count and first names, where tensors would go unread without which
     the model computes something else; CorruptFile where they are layers beyond those of the config. Layers
-    that predict further tokens, copies of a tied matrix and heads of an encoder's training are named in the log.
+    that predict further tokens, copies of a tied matrix and heads of an encoder's training are named in the
+    log.
     """
     unread = _unread(checkpoint, program)
     further = _predicting_layers(checkpoint, model)
@@ -49,15 +50,15 @@ def check_unread(checkpoint: CheckpointReader, program: Program, model: Model) -
     beyond = [name for name in unread if (_layer(name) or 0) >= model.config.layers]
     if beyond:
         raise CorruptFile(
-            f"config.json says that there are {model.config.layers} layers (num_hidden_layers), the checkpoint "
-            f"holds {1 + max(_layer(name) or 0 for name in beyond)}: correct the field"
+            f"config.json says that there are {model.config.layers} layers (num_hidden_layers), the"
+            f" checkpoint holds {1 + max(_layer(name) or 0 for name in beyond)}: correct the field"
         )
     biases = all(name.endswith(".bias") for name in unread)
     remedy = "set attention_bias or mlp_bias if it has biases" if biases else "correct config.json"
     raise UnsupportedModel(
-        f"the checkpoint holds {len(unread):,} tensors that a {model.model_type} with this config.json does not"
-        f" read: {_named(unread)}: without them it would compute something else; {remedy}, or use a checkpoint"
-        " of the plain architecture"
+        f"the checkpoint holds {len(unread):,} tensors that a {model.model_type} with this config.json does"
+        f" not read: {_named(unread)}: without them it would compute something else; {remedy}, or use a"
+        " checkpoint of the plain architecture"
     )
 
 

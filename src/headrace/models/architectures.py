@@ -23,8 +23,8 @@ def check_architecture(config: Config, *, encodes: bool) -> None:
         return
     wanted = "...Model, ...ForMaskedLM or ...ForCausalLM" if encodes else "...ForCausalLM or ...Model"
     raise UnsupportedModel(
-        f"config.json: architectures is {', '.join(names)[:120]!r}, a model with the head of another task, which"
-        f" is not supported: use a checkpoint of {wanted}"
+        f"config.json: architectures is {', '.join(names)[:120]!r}, a model with the head of another task,"
+        f" which is not supported: use a checkpoint of {wanted}"
     )
 
 

@@ -1,5 +1,5 @@
 """The config.json of a model, completed as its config class in `transformers` does: other names of fields,
-and the class's own defaults of absent ones. The facts are in config_classes.json (scripts/make_config_table.py).
+and the class's own defaults of absent ones. scripts/make_config_table.py writes config_classes.json.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def _with_aliases(config: Config, aliases: dict[str, str]) -> Config:
         values = [config[name] for name in given if config[name] is not None]
         if len(values) == 2 and values[0] != values[1]:
             raise CorruptFile(
-                f"config.json has {pair[0]!r} = {values[0]!r:.40} and {pair[1]!r} = {values[1]!r:.40}, which are"
-                " two names of one field: remove the wrong one"
+                f"config.json has {pair[0]!r} = {values[0]!r:.40} and {pair[1]!r} = {values[1]!r:.40}, which"
+                " are two names of one field: remove the wrong one"
             )
         if given:
             complete |= dict.fromkeys(pair, values[0] if values else None)

@@ -19,8 +19,8 @@ class Experts(Struct, frozen=True, kw_only=True):
     """Mixture of `count` MLPs with `intermediate` entries each. Each token uses `top_k` of them; the gates
     sum to 1 if `normalize`, and are multiplied by `scale`. `layers[i]` is True if layer i is a mixture.
     Experts are chosen from the `top_groups` best of `groups` groups; every token also uses the `shared`
-    experts. `transposed`: expert matrices are stored as [inputs, outputs]; `separate`: each is a tensor of its
-    own, also where the architecture's checkpoints have all in one.
+    experts. `transposed`: expert matrices are stored as [inputs, outputs]; `separate`: each is a tensor of
+    its own, also where the architecture's checkpoints have all in one.
     """
 
     count: int

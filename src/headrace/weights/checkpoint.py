@@ -199,8 +199,8 @@ def refuse_adapter(folder: Path) -> None:
     base = adapter.get("base_model_name_or_path")
     of = f" of {base[:120]!r}" if isinstance(base, str) else ""
     raise UnsupportedModel(
-        f"{folder.name} holds adapter_config.json: it is an adapter{of}, not a whole model, and adapters are not"
-        " supported: merge it into its model (merge_and_unload of peft, then save_pretrained) and load that"
+        f"{folder.name} holds adapter_config.json: it is an adapter{of}, not a whole model, and adapters are"
+        " not supported: merge it into its model (merge_and_unload of peft, save_pretrained) and load that"
     )
 
 

@@ -63,7 +63,7 @@ def texts(config: Config, field: str) -> tuple[str, ...] | None:
     entries = cast("list[object]", value) if isinstance(value, list) else [None]
     found = tuple(entry for entry in entries if isinstance(entry, str))
     if len(found) != len(entries):
-        raise refused(field, value, "a list of strings")
+        raise refused(field, cast("object", value), "a list of strings")
     return found
 
 
@@ -73,7 +73,7 @@ def numbers(config: Config, field: str, count: int, *, above: float) -> tuple[fl
     entries = cast("list[object]", value) if isinstance(value, list) else []
     found = tuple(float(entry) for entry in entries if isinstance(entry, int | float))
     if len(entries) != count or len(found) != count or not all(above < entry <= _LARGEST for entry in found):
-        raise refused(field, value, f"a list of {count:,} numbers greater than {above}")
+        raise refused(field, cast("object", value), f"a list of {count:,} numbers greater than {above}")
     return found
 
 
@@ -85,7 +85,7 @@ def integers(config: Config, field: str) -> tuple[int, ...] | None:
     entries = cast("list[object]", value) if isinstance(value, list) else [None]
     found = tuple(entry for entry in entries if isinstance(entry, int))
     if len(found) != len(entries):
-        raise refused(field, value, "a list of integers")
+        raise refused(field, cast("object", value), "a list of integers")
     return found
 
 

@@ -69,8 +69,8 @@ def _refuse_transforms(config: Config) -> None:
         and find_field(config, "transform_config.config_groups") != {}
     ):
         raise UnsupportedModel(
-            "config.json has a transform_config: the weights are rotated (QuIP, SpinQuant) and activations would"
-            " have to be, which is not supported: use a checkpoint that was quantized without transforms"
+            "config.json has a transform_config: the weights are rotated (QuIP, SpinQuant) and activations"
+            " would have to be, which is not supported: use a checkpoint quantized without transforms"
         )
 
 

@@ -88,8 +88,7 @@ ARCHITECTURES = (
             "ffn_down_shexp": "mlp.shared_experts.down_proj",
         },
         # Files since 2025 have kv_b in two parts: of each head a matrix for keys, turned, and one for values.
-        experts=EXPERTS
-        | {"attn_k_b": "self_attn.k_b_proj.{}", "attn_v_b": "self_attn.v_b_proj.{}"},
+        experts=EXPERTS | {"attn_k_b": "self_attn.k_b_proj.{}", "attn_v_b": "self_attn.v_b_proj.{}"},
         forms={"split_kv_b": "self_attn.k_b_proj.0.weight"},
         fields=(
             ConfigField("q_lora_rank", "attention.q_lora_rank", nullable=True),
