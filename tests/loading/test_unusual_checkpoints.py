@@ -231,3 +231,15 @@ def test_rotated_weights_are_refused(tmp_path: Path) -> None:
     }
     with pytest.raises(UnsupportedModel, match=r"transform_config: .* quantized without transforms"):
         open_checkpoint(changed(tmp_path, "llama2", quantization_config=quantization))
+
+
+def test_absent_sizes_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = changed(tmp_path, "llama2")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "hidden_size"}))
+    with pytest.raises(CorruptFile, match=r"has shape .* config.json implies .*4096"):
+        plan(path)
+    assert "llama2 has no hidden_size in its config" in caplog.text
+    caplog.clear()
+    plan(changed(tmp_path, "gpt2"))
+    assert "in its config" not in caplog.text

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
+from safetensors.numpy import load_file
 
 from golden import CAPACITY, FOLDER, NAMES, Chunk, make_step, relative_error, scattered_pages
 from headrace.errors import CorruptFile, HeadraceError
@@ -135,6 +137,25 @@ def test_a_config_with_null_instead_of_one_field(tmp_path: Path, name: str) -> N
             assert field in refusal.message, (name, field, refusal.message)
         else:
             assert relative_error(found, logits) <= 1e-4, (name, field)
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert", "modernbert_biases"])
+def test_an_encoder_without_optional_fields(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("torch"), pytest.importorskip("transformers")
+    goldens = script("make_goldens")
+    full = json.loads((FOLDER / "encoders" / name / "config.json").read_text())
+    optional = [field for field in full if field not in KEPT]
+    for number, fields in enumerate([optional, *([field] for field in optional)]):
+        folder = tmp_path / str(number)
+        goldens.make_encoder(folder, without(full, *fields))
+        truth = load_file(folder / "golden.safetensors")
+        with open_checkpoint(folder) as checkpoint:
+            program = verify(record(find_model(checkpoint.config, pooling="none").define))
+            parts = ProgramWeights(checkpoint, program)
+            weights = {name: parts.float32(name) for name in program.weights}
+        step = replace(make_step(Chunk(truth["prompt"], 0, scattered_pages(0))), types=truth["types"])
+        states = ReferenceExecutor(program, weights, CAPACITY).run(step)
+        assert relative_error(states, truth["states"]) <= 1e-4, fields
 
 
 def test_the_table_is_that_of_transformers() -> None:

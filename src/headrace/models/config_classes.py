@@ -22,6 +22,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "list": (list,),
     "object": (dict,),
 }
+_SIZES = {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
+_SIZES |= {"n_embd", "n_layer", "n_head", "num_heads"}
 _WANTED = {
     "number": "a number",
     "flag": "true or false",
@@ -73,6 +75,15 @@ def complete(config: Config) -> Config:
         elif not isinstance(value, _TYPES[field.kind]) or (isinstance(value, bool) != (field.kind == "flag")):
             raise refused(name, value, _WANTED[field.kind])
     return _with_aliases(complete, known.aliases)
+
+
+def absent_sizes(config: Config) -> list[str]:
+    """The sizes of a model that `config` leaves to its class: unusual, and most often an incomplete file."""
+    known = config_classes().get(str(config.get("model_type")))
+    if known is None:
+        return []
+    given = _with_aliases(config, known.aliases)
+    return [name for name in known.fields if name in _SIZES and given.get(name) is None]
 
 
 def _absent(field: ConfigField, *, null: bool) -> object:
