@@ -54,6 +54,7 @@ def test_biases_that_the_config_does_not_say_are_refused(tmp_path: Path) -> None
         with pytest.raises(UnsupportedModel, match=wanted):
             read(path)
     plan(changed(tmp_path / "biased", "llama_bias"))
+    plan(changed(tmp_path / "zeros", "llama2", {name: 0 * value for name, value in more.items()}))
 
 
 @pytest.mark.parametrize("name", ["model.layers.0.self_attn.q_norm.weight", "score.weight", "model.extra"])

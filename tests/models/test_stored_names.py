@@ -111,6 +111,19 @@ def test_the_output_of_gpt_neox_in_the_form_of_memory(tmp_path: Path) -> None:
     check(written(tmp_path, config, tensors), "gpt_neox")
 
 
+def test_norms_of_the_first_bert_checkpoints(tmp_path: Path) -> None:
+    tensors = load_file(FOLDER / "encoders" / "bert" / "model.safetensors")
+    config = json.loads((FOLDER / "encoders" / "bert" / "config.json").read_text())
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for name, value in tensors.items()
+    }
+    with open_checkpoint(written(tmp_path, config, old)) as checkpoint:
+        assert checkpoint.tensors.keys() == tensors.keys()
+        for name in tensors:
+            assert (checkpoint.float32(name) == tensors[name]).all()
+
+
 @pytest.mark.parametrize("original", [True, False])
 def test_a_wrapper_that_transformers_saved(tmp_path: Path, original: bool) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")

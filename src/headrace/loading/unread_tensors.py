@@ -44,7 +44,7 @@ def check_unread(checkpoint: CheckpointReader, program: Program, model: Model) -
         left_out += [name for name in unread if name.endswith(".weight") and class_of(name, 2) == "output"]
     if left_out:
         LOG.info("%s tensors are not used: %s", f"{len(left_out):,}", _named(left_out))
-    unread = [name for name in unread if name not in set(left_out)]
+    unread = [name for name in unread if name not in set(left_out) and not _is_zero(checkpoint, name)]
     if not unread:
         return
     beyond = [name for name in unread if (_layer(name) or 0) >= model.config.layers]
@@ -60,6 +60,11 @@ def check_unread(checkpoint: CheckpointReader, program: Program, model: Model) -
         f" not read: {_named(unread)}: without them it would compute something else; {remedy}, or use a"
         " checkpoint of the plain architecture"
     )
+
+
+def _is_zero(checkpoint: CheckpointReader, name: str) -> bool:
+    """Whether the tensor is a bias of zeros, which old programs for GPTQ stored for every layer."""
+    return name.endswith(".bias") and not checkpoint.float32(name).any()
 
 
 def _unread(checkpoint: CheckpointReader, program: Program) -> list[str]:

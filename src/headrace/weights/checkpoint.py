@@ -200,7 +200,8 @@ def refuse_adapter(folder: Path) -> None:
     of = f" of {base[:120]!r}" if isinstance(base, str) else ""
     raise UnsupportedModel(
         f"{folder.name} holds adapter_config.json: it is an adapter{of}, not a whole model, and adapters are"
-        " not supported: merge it into its model (merge_and_unload of peft, save_pretrained) and load that"
+        " not supported: merge it into its model (merge_and_unload of peft, save_pretrained) and load it, or"
+        " remove the file where the folder's own weights are a whole model"
     )
 
 

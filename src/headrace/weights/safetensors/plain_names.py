@@ -1,5 +1,5 @@
 """Names and config of a text model, where a folder's files have others: inside a model for images and text,
-or as `transformers` 5 holds them in memory (save_pretrained with save_original_format=False).
+as `transformers` 5 holds them in memory (save_pretrained with save_original_format=False), or of old times.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _TEXT = re.compile(r"^(?:model\.)?language_model\.(?:model\.)?(?!lm_head\.)")
 _OUTPUT = re.compile(r"^language_model\.(?=lm_head\.)")
 _IMAGES = re.compile(r"^(?:model\.)?(?:vision_tower|multi_modal_projector)\.")
 
+_NORM = re.compile(r"(?<=\.LayerNorm\.)(gamma|beta)$")  # of BERT's first checkpoints
 _MIXTRAL = ("block_sparse_moe", ("w1", "w3", "w2"))
 _PLAIN = ("mlp", ("gate_proj", "up_proj", "down_proj"))
 _EXPERTS = {"mixtral": _MIXTRAL, "qwen3_moe": _PLAIN, "deepseek_v2": _PLAIN, "deepseek_v3": _PLAIN}
@@ -51,6 +52,8 @@ def plain_tensors(tensors: Mapping[str, TensorInfo], model_type: object) -> dict
     are left out."""
     if model_type in WRAPPED.values():
         return _text_tensors(tensors)
+    if model_type == "bert":
+        return {_NORM.sub(_norm_name, name): info for name, info in tensors.items()}
     if model_type == "gpt_neox" and "embed_out.weight" not in tensors:
         return {re.sub(r"^lm_head\.", "embed_out.", name): info for name, info in tensors.items()}
     if not isinstance(model_type, str) or model_type not in _EXPERTS:
@@ -61,6 +64,10 @@ def plain_tensors(tensors: Mapping[str, TensorInfo], model_type: object) -> dict
         for stored in tensors.items()
         for name, info in _experts(*stored, place=place, projections=names)
     }
+
+
+def _norm_name(found: re.Match[str]) -> str:
+    return "weight" if found[1] == "gamma" else "bias"
 
 
 def _text_tensors(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
