@@ -139,6 +139,32 @@ def test_a_config_with_null_instead_of_one_field(tmp_path: Path, name: str) -> N
             assert relative_error(found, logits) <= 1e-4, (name, field)
 
 
+LONGROPE = {"type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.6], "long_factor": [1.5, 2.5, 6.0, 14.0]}
+# What the classes make of fields together: golden, and what is changed in its config.
+VARIANTS: list[tuple[str, Config]] = [
+    ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 8}),  # of all layers
+    ("qwen3_moe", {"sliding_window": 8}),
+    (
+        "llama_linear",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 3e4}},
+    ),  # the older name counts
+    ("phi3_longrope", {"rope_scaling": LONGROPE | {"original_max_position_embeddings": 300}}),
+    ("phi3_partial", {"partial_rotary_factor": 1.0, "rope_parameters": {"partial_rotary_factor": 0.75}}),
+    ("gpt_neox", {"rope_theta": 5e5}),  # is called rotary_emb_base
+    ("gpt_neox", {"rope_parameters": {"rope_theta": 5e5, "partial_rotary_factor": 0.5}}),
+    ("gemma2", {"attn_logit_softcapping": None}),
+    ("smollm3_window", {"sliding_window": None}),
+    ("qwen2_window", {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    ("falcon", {"n_embed": 32, "num_kv_heads": 4}),
+    ("mixtral", {"rope_parameters": {"rope_type": "default"}}),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), VARIANTS)
+def test_fields_that_act_together(tmp_path: Path, name: str, changes: Config) -> None:
+    check(tmp_path, golden_config(name) | changes)
+
+
 @pytest.mark.parametrize("name", ["bert", "modernbert", "modernbert_biases"])
 def test_an_encoder_without_optional_fields(tmp_path: Path, name: str) -> None:
     pytest.importorskip("torch"), pytest.importorskip("transformers")

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from golden import CAPACITY, FOLDER, Chunk, make_step, relative_error, scattered_pages
 from headrace.engine.request import EngineRequest
+from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.executors.reference import ReferenceExecutor
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
@@ -437,6 +438,29 @@ def test_gpt_oss(tmp_path: Path) -> None:
     truth = load_file(golden / "golden.safetensors")
     with open_checkpoint(path) as file:
         assert relative_error(logits_of(file, file.config, truth["prompt"]), truth["logits"]) <= 1e-4
+
+
+def test_a_factor_of_yarn_that_is_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "oss.gguf"
+    convert(FOLDER / "gpt_oss", "GPT_OSS", path, splits=True, more={"rope.scaling.yarn_attn_factor": 0.5})
+    with pytest.raises(UnsupportedModel, match=r"yarn_attn_factor = 0.5"):
+        open_checkpoint(path)
+
+
+def test_more_predicting_blocks_than_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "deepseek.gguf"
+    more = {"nextn_predict_layers": 2, "expert_gating_func": 1}
+    convert(FOLDER / "deepseek_v2", "DEEPSEEK2", path, more=more)
+    with pytest.raises(CorruptFile, match=r"nextn_predict_layers.* fewer than the 2 blocks"):
+        open_checkpoint(path)
+
+
+def test_groups_of_deepseek_2_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "deepseek.gguf"
+    more = {"expert_gating_func": 1, "expert_group_count": 4}
+    convert(FOLDER / "deepseek_v2", "DEEPSEEK2", path, more=more)
+    with pytest.raises(UnsupportedModel, match=r"chooses experts by function 1 from 4 groups"):
+        open_checkpoint(path)
 
 
 def test_gpt_oss_in_mxfp4(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ _YARN = {  # field: key, value where it is absent
     "beta_fast": ("rope.scaling.yarn_beta_fast", 32.0),
     "beta_slow": ("rope.scaling.yarn_beta_slow", 1.0),
 }
+_YARN_FACTORS = ("rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor")
 
 
 def rope_parameters_of(keys: MetadataKeys, architecture: Architecture) -> Config:
@@ -37,6 +38,9 @@ def rope_parameters_of(keys: MetadataKeys, architecture: Architecture) -> Config
         )
     factor = keys.number(_FACTOR, keys.number("rope.scale_linear", 1.0))
     if kind == "yarn":
+        for key in _YARN_FACTORS:
+            if keys.number(key, 1.0) != 1.0:
+                raise UnsupportedModel(f"{keys.file} has {key} = {keys.number(key)}, supported is 1 alone")
         context = keys.integer(_ORIGINAL, keys.integer("context_length"))
         betas = {field: keys.number(key, default) for field, (key, default) in _YARN.items()}
         scaled = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": context}
