@@ -51,6 +51,7 @@ WRITABLE += [
     "qwen3_moe",
     "mamba2",
     "phi3_longrope",
+    "deepseek_v2",
 ]
 
 

@@ -50,7 +50,7 @@ def _write(config: Config) -> dict[str, object]:
         "rope.dimension_count": rope_dim,
         "attention.key_length": integer(config, "qk_nope_head_dim") + rope_dim,
         "attention.value_length": integer(config, "v_head_dim"),
-        "expert_gating_func": _SIGMOID,
+        "expert_gating_func": _SOFTMAX if config.get("model_type") == "deepseek_v2" else _SIGMOID,
     }
     if not boolean(config, "rope_interleave", True):
         raise UnsupportedModel(
@@ -68,7 +68,7 @@ def _write(config: Config) -> dict[str, object]:
 ARCHITECTURES = (
     Architecture(
         name="deepseek2",
-        model_types=("deepseek_v3",),
+        model_types=("deepseek_v3", "deepseek_v2"),
         top=TOP,
         block=PRE_NORMS
         | MLP
