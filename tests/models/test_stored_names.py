@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from safetensors.numpy import load_file, save_file
 
 from golden import CAPACITY, FOLDER, Chunk, make_step, relative_error, scattered_pages
@@ -22,6 +23,10 @@ from headrace.ops.value import Array, Ints
 from headrace.program.record import record
 from headrace.program.verify import verify
 from headrace.weights.checkpoint import open_checkpoint
+from headrace.weights.gguf.families import by_model_type
+from headrace.weights.gguf.tensor_names import named_tensors
+from headrace.weights.safetensors.plain_names import plain_tensors
+from headrace.weights.tensor_file import TensorInfo
 from tiny import tiny_model
 
 
@@ -142,3 +147,12 @@ def test_a_wrapper_that_transformers_saved(tmp_path: Path, original: bool) -> No
     with torch.no_grad():
         logits = model(torch.from_numpy(prompt.astype(np.int64))[None]).logits[0].numpy()
     assert relative_error(logits_of(tmp_path, prompt), logits) <= 1e-4
+
+
+def test_stacks_without_end_are_not_taken_apart() -> None:
+    """Names of a hostile file cost no more than its header."""
+    info = TensorInfo("x", "U8", (1 << 30, 2, 1), 2 << 30, Path("x"), 0)
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    assert plain_tensors({name: info}, "qwen3_moe") == {name: info}
+    with pytest.raises(CorruptFile, match=r"at most 4,096 experts or heads"):
+        list(named_tensors(replace(info, name="blk.0.ffn_up_exps.weight"), by_model_type("qwen3_moe"), "x"))

@@ -22,8 +22,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "list": (list,),
     "object": (dict,),
 }
-_SIZES = {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
-_SIZES |= {"n_embd", "n_layer", "n_head", "num_heads"}
+_SIZES = {
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+    *("n_embd", "n_layer", "n_head", "num_heads"),
+}
 _WANTED = {
     "number": "a number",
     "flag": "true or false",

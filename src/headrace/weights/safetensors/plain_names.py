@@ -12,7 +12,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from headrace.weights.config_json import Config, find, refused
-from headrace.weights.tensor_file import TensorInfo
+from headrace.weights.tensor_file import MAX_STACKED, TensorInfo
 
 LOG = logging.getLogger("headrace.weights")
 WRAPPED = {"gemma3": "gemma3_text"}
@@ -87,7 +87,8 @@ def _experts(
     """One tensor for each expert and projection of a stack; another tensor under its plain name."""
     stacked = _STACKED.fullmatch(name)
     parts = projections[:2] if stacked is not None and stacked[2] == "gate_up_proj" else projections[2:]
-    if stacked is None or len(info.shape) != 3 or 0 in info.shape or info.shape[1] % len(parts):
+    whole = len(info.shape) == 3 and 0 < info.shape[0] <= MAX_STACKED and not info.shape[1] % len(parts)
+    if stacked is None or not whole or not info.nbytes:
         yield re.sub(r"\.mlp\.gate\.", f".{place}.gate.", name), info
         return
     count, rows, inputs = info.shape
