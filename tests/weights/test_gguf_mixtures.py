@@ -90,6 +90,15 @@ def test_more_predicting_blocks_than_blocks(tmp_path: Path) -> None:
         open_checkpoint(path)
 
 
+def test_predicting_blocks_without_end(tmp_path: Path) -> None:
+    """What a header claims costs nothing."""
+    path = tmp_path / "deepseek.gguf"
+    more = {"block_count": 2**31 - 1, "nextn_predict_layers": 2**31 - 3, "expert_gating_func": 1}
+    convert(FOLDER / "deepseek_v2", "DEEPSEEK2", path, more=more | {"expert_group_count": 1})
+    with open_checkpoint(path) as file:
+        assert file.config["num_hidden_layers"] == 2
+
+
 def test_groups_of_deepseek_2_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "deepseek.gguf"
     more = {"expert_gating_func": 1, "expert_group_count": 4}

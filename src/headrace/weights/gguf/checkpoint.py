@@ -25,7 +25,7 @@ from headrace.weights.gguf.rope_keys import (
     rope_with_factors,
 )
 from headrace.weights.gguf.split_files import open_parts
-from headrace.weights.gguf.tensor_names import named_tensors
+from headrace.weights.gguf.tensor_names import block_of, named_tensors
 from headrace.weights.quant_types import BY_NAME, unreadable
 from headrace.weights.row_order import gather_rows
 from headrace.weights.tensor_file import TensorInfo
@@ -52,7 +52,7 @@ class GgufCheckpoint(Closeable):
             info.name: info
             for part in self._parts
             for info in part.tensors.values()
-            if not any(info.name.startswith(f"blk.{block}.") for block in predicting)
+            if block_of(info.name) not in predicting
         }
         for info in stored.values():
             _check_readable(info)
