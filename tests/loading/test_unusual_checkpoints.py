@@ -93,6 +93,7 @@ def test_fewer_layers_than_the_file_holds(tmp_path: Path) -> None:
 def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None:
     more = {"model.layers.2.eh_proj.weight": row(32), "model.layers.2.self_attn.o_proj.weight": row(32)}
     plan(changed(tmp_path, "deepseek_v3", more, num_nextn_predict_layers=1))
+    plan(changed(tmp_path / "many", "deepseek_v3", more, num_nextn_predict_layers=2**40))
     with pytest.raises(CorruptFile, match=r"there are 2 layers .* holds 3"):
         plan(changed(tmp_path / "none", "deepseek_v3", more, num_nextn_predict_layers=0))
 

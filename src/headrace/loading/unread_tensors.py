@@ -26,7 +26,7 @@ _CONSTANTS = re.compile(
 _SCALES = re.compile(r"\.(input|output|[qkv]|[kv]_proj\.output|prob)_scale$|\.(input|output)_zero_point$")
 # Heads that an encoder was trained with.
 _TRAINING_HEADS = re.compile(r"(^|\.)pooler\.|^cls\.|^(head|decoder|lm_head|embed_out)\.")
-_LAYER = re.compile(r"(?:^|\.)(?:layers?|h)\.(\d+)\.")
+_LAYER = re.compile(r"(?:^|\.)(?:layers?|h)\.(\d{1,9})\.")
 
 
 def check_unread(checkpoint: CheckpointReader, program: Program, model: Model) -> None:
@@ -47,11 +47,11 @@ def check_unread(checkpoint: CheckpointReader, program: Program, model: Model) -
     unread = [name for name in unread if name not in set(left_out) and not _is_zero(checkpoint, name)]
     if not unread:
         return
-    beyond = [name for name in unread if (_layer(name) or 0) >= model.config.layers]
+    beyond = [name for name in unread if _layer(name) >= model.config.layers]
     if beyond:
         raise CorruptFile(
             f"config.json says that there are {model.config.layers} layers (num_hidden_layers), the"
-            f" checkpoint holds {1 + max(_layer(name) or 0 for name in beyond)}: correct the field"
+            f" checkpoint holds {1 + max(map(_layer, beyond))}: correct the field"
         )
     biases = all(name.endswith(".bias") for name in unread)
     remedy = "set attention_bias or mlp_bias if it has biases" if biases else "correct config.json"
@@ -87,9 +87,10 @@ def _predicting_layers(checkpoint: CheckpointReader, model: Model) -> range:
     return range(first, first + count) if isinstance(count, int) else range(0)
 
 
-def _layer(name: str) -> int | None:
+def _layer(name: str) -> int:
+    """The number of the layer that a tensor belongs to; -1 for none."""
     found = _LAYER.search(name)
-    return None if found is None else int(found[1])
+    return -1 if found is None else int(found[1])
 
 
 def _named(names: list[str]) -> str:

@@ -15,10 +15,10 @@ _NUMBER = re.compile(r"blk\.(\d{1,9})\.")
 _BLOCK = re.compile(r"blk\.(0|[1-9][0-9]{0,3})\.([a-z0-9_]+(?:\.weight|\.bias|))")
 
 
-def block_of(name: str) -> int | None:
-    """The number of the block that a file's tensor belongs to."""
+def block_of(name: str) -> int:
+    """The number of the block that a file's tensor belongs to; -1 for none."""
     found = _NUMBER.match(name)
-    return None if found is None else int(found[1])
+    return -1 if found is None else int(found[1])
 
 
 def named_tensors(
