@@ -13,14 +13,22 @@ from headrace.models.registry import encoder_types, known_model_types
 from headrace.weights.formats import FORMATS, pack
 from headrace.weights.gguf import families
 from headrace.weights.gguf.export import FILE_TYPES
+from headrace.weights.gguf.pre_tokenizers import PRE_TOKENIZERS
 from headrace.weights.hub.bundled import list_bundled
 from headrace.weights.quant_types import BY_NAME, READABLE, SCALED
 from headrace.weights.quantized import checkpoint
 from headrace.weights.safetensors.export import TYPES
+from headrace.weights.safetensors.plain_names import WRAPPED
 
 ARCHITECTURES = """The file `models/<model_type>.py` serves checkpoints whose `config.json` has this
 `model_type`. Every architecture is held to logits of its original implementation, on all executors. An
 unknown `model_type` is an error that names the nearest known one."""
+CONFIGS = """Fields of `config.json` that a file leaves out have the default of the config class in
+`transformers` 5, under either of a field's two names. A field of another type, and two names with different
+values, are errors that name the field. The class in `architectures` may be one that generates
+(`...ForCausalLM`), a base model (`...Model`), or for encoders one with the head of their training
+(`...ForMaskedLM`); classifiers are refused. Tensors that the model would not read are refused by name, too.
+{wrapped} is read as its text model: images are not."""
 RUN = """`--quantization` (or `LLM(quantization=...)`) chooses the format to run in. `auto` and `keep` run a
 checkpoint as it is stored; `bf16`, `int8` and `int4` convert it while it loads."""
 GGUF = "Versions 2 and 3, little endian, one file or a split one. Architectures, by `general.architecture`:"
@@ -40,12 +48,14 @@ def page() -> str:
         "## Architectures",
         ARCHITECTURES,
         table(["model_type", "kind", "description"], _architectures()),
+        CONFIGS.format(wrapped=", ".join(map(code, WRAPPED))),
         "## Formats to run in",
         RUN,
         table(["format", "bits per weight", "layout"], _formats()),
         "## GGUF",
         GGUF,
         ", ".join(map(code, _gguf_architectures())) + ".",
+        "How texts are cut, by `tokenizer.ggml.pre`: " + ", ".join(map(code, PRE_TOKENIZERS)) + ".",
         STORED,
         table(["type", "bits", "block"], [_type(kind.name) for kind in READABLE]),
         "Known but not readable (the error names the nearest that is): "

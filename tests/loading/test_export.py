@@ -16,11 +16,15 @@ from headrace.errors import UnsupportedModel
 from headrace.executors.reference import ReferenceExecutor
 from headrace.loading.export import Export
 from headrace.loading.program_weights import ProgramWeights
+from headrace.models.config_classes import complete
+from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import find_model
 from headrace.ops.value import Array
 from headrace.program.record import record
 from headrace.weights.checkpoint import open_checkpoint
+from headrace.weights.gguf.config_keys import config_of, metadata_of
 from headrace.weights.gguf.export import FILE_TYPES
+from headrace.weights.gguf.families import by_model_type
 from headrace.weights.safetensors.reader import SafetensorsFile
 from headrace.weights.tensor_output import ClassReport
 from tiny import convertible_model
@@ -47,6 +51,7 @@ WRITABLE += [
     "qwen3_moe",
     "mamba2",
     "phi3_longrope",
+    "deepseek_v2",
 ]
 
 
@@ -216,3 +221,30 @@ def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
     (tmp_path / "out" / "old.txt").write_text("old")
     export(folder, tmp_path / "out", "bf16")
     assert not (tmp_path / "out" / "old.txt").exists()
+
+
+# Each field that decides what is computed, and with what it may be left out for its class's default.
+OPTIONAL = {"rope_theta", "rope_scaling", "rope_parameters", "sliding_window", "rotary_pct"}
+OPTIONAL |= {"rms_norm_eps", "layer_norm_eps", "norm_epsilon"}
+OPTIONAL |= {"tie_word_embeddings", "max_position_embeddings"}
+
+
+@pytest.mark.parametrize("name", [name for name in WRITABLE if name not in ("mamba2", "phi3_longrope")])
+def test_defaults_of_absent_fields_are_written(name: str) -> None:
+    with open_checkpoint(FOLDER / name) as checkpoint:
+        tensors = checkpoint.tensors
+        config = complete({key: value for key, value in checkpoint.config.items() if key not in OPTIONAL})
+    model = find_model(config)
+    architecture = by_model_type(model.model_type)
+    read = config_of(metadata_of(config, architecture), architecture, tensors, "x.gguf")
+    read["tie_word_embeddings"] = config["tie_word_embeddings"]  # in files: whether there is an output
+    read["model_type"] = model.model_type
+    ours, theirs = find_model(read).config, model.config
+    assert isinstance(ours, DecoderConfig) and isinstance(theirs, DecoderConfig)
+    for field in DecoderConfig.__struct_fields__:
+        if field not in ("ropes", "transposed"):
+            assert getattr(ours, field) == getattr(theirs, field), field
+    for one, other in zip(ours.ropes, theirs.ropes, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            np.testing.assert_allclose(one.inv_freq, other.inv_freq, rtol=1e-6)

@@ -235,7 +235,7 @@ def test_every_pre_tokenizer_keeps_the_text(name: str) -> None:
             CorruptFile,
             "at most 256 characters",
         ),
-        (bpe(pre=None), UnsupportedModel, "tokenizer.ggml.pre is None"),
+        (bpe(pre=7), UnsupportedModel, "tokenizer.ggml.pre is 7"),
         (bpe(pre="mystery"), UnsupportedModel, "'mystery': how texts are cut is not known; known: gpt-2"),
         (bpe(merges=None), CorruptFile, "merges is missing"),
         (bpe(merges=["ab"]), CorruptFile, "merges is 'ab', two parts"),

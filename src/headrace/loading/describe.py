@@ -19,6 +19,8 @@ from headrace.loading.planned_model import model_of
 from headrace.loading.program_weights import ProgramWeights
 from headrace.loading.roofline import roofline
 from headrace.loading.text_assets import load_text_assets, served_name
+from headrace.loading.tied_output import config_with_ties
+from headrace.loading.unread_tensors import check_unread
 from headrace.loading.weight_specs import weight_specs
 from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import Model
@@ -81,8 +83,9 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
     name = BUNDLED_DEFAULT if name is None else name
     path = resolve(name, offline=options.offline)
     with open_checkpoint(path) as checkpoint:
-        model, _ = model_of(checkpoint.config, path, options)
+        model, _ = model_of(config_with_ties(checkpoint), path, options)
         program = verify(record(model.define))
+        check_unread(checkpoint, program, model)
         wanted = weight_specs(program, ProgramWeights(checkpoint, program), options, path)
         tokenizer, template = load_text_assets(path, checkpoint.metadata)
         encodes = model.pooling is not None

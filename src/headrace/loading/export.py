@@ -16,6 +16,7 @@ from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.errors import UnsupportedModel
 from headrace.loading.model_card import license
 from headrace.loading.text_assets import load_text_assets
+from headrace.models.config_classes import complete
 from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import Model, find_model
 from headrace.models.rope import Rope, read_rope
@@ -34,6 +35,8 @@ from headrace.weights.tensor_output import ClassReport, Converter, TensorOutput,
 
 Progress = Callable[[int, int], None]
 _CARRIED = (".json", ".jinja", ".txt", ".md", ".model")
+# Fields that only configs made from GGUF files have, and what they are for matrices as no folder has them.
+_FORMS_OF_GGUF = {"transposed_weights": False, "split_kv_b": True, "separate_experts": True}
 _DTYPES = {"f32": "float32", "f16": "float16"}  # as config.json says it; else bfloat16
 
 
@@ -75,9 +78,10 @@ class Export(Struct, frozen=True, kw_only=True):
     def to_folder(self, out: Path, progress: Progress) -> list[ClassReport]:
         """Writes a temporary folder next to `out`, then renames it; nothing is left where that fails."""
         converter, model = Converter(self.threads), find_model(self.checkpoint.config)
-        if self.checkpoint.metadata is not None and model.model_type == "gpt2":
+        if any(self.checkpoint.config.get(field) is form for field, form in _FORMS_OF_GGUF.items()):
             raise UnsupportedModel(
-                "gpt2 from GGUF has its matrices turned: start from its folder, or write GGUF"
+                f"{model.model_type} from GGUF has its matrices in a form that no folder has (turned, or in"
+                " parts): start from its folder, or write GGUF"
             )
         export = SafetensorsExport(source=self.checkpoint, type=self.type, converter=converter)
         outputs = export.outputs()
@@ -111,7 +115,7 @@ class Export(Struct, frozen=True, kw_only=True):
             kept = {key: value for key, value in old.items() if not key.startswith(dropped)}
             return kept | kind
         tokenizer, template = load_text_assets(self.path, None)
-        config = self.checkpoint.config
+        config = complete(self.checkpoint.config)
         model = find_model(config)
         architecture, rope = by_model_type(model.model_type), _rope_of(model)
         keys = metadata_of(config, architecture)
@@ -126,7 +130,7 @@ class Export(Struct, frozen=True, kw_only=True):
 
     def _rope_tensors(self, model: Model) -> list[TensorOutput]:
         """Divisors of the rotary frequencies, which GGUF keeps as tensors."""
-        config, rope = self.checkpoint.config, _rope_of(model)
+        config, rope = complete(self.checkpoint.config), _rope_of(model)
         if rope is None:
             return []
         table = rope_table(config)

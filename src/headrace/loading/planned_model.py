@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,7 +20,10 @@ from headrace.loading.memory_plan import plan_memory
 from headrace.loading.options import EngineOptions
 from headrace.loading.program_weights import ProgramWeights
 from headrace.loading.text_assets import load_text_assets, served_name
+from headrace.loading.tied_output import config_with_ties
+from headrace.loading.unread_tensors import check_unread
 from headrace.loading.weight_specs import weight_specs
+from headrace.models.config_classes import absent_sizes
 from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import Model, find_model
 from headrace.program.program import Program
@@ -35,6 +39,7 @@ from headrace.weights.hub.resolver import resolve
 from headrace.weights.packing.packed_weights import WeightSpec
 from headrace.weights.pooling import Pooling, read_pooling
 
+LOG = logging.getLogger("headrace.loading")
 DRAFT_KV_SHARE, DRAFT_KV_BYTES = 0.05, 8 << 20
 """For the keys and values of a draft model: of the free memory, and at least."""
 
@@ -107,7 +112,9 @@ def prepare_checkpoint(
 ) -> PlannedModel:
     """The same for an open checkpoint, which stays the caller's where this raises."""
     _check_isa()
-    model, normalize = model_of(checkpoint.config, folder, options)
+    if absent := absent_sizes(checkpoint.config):
+        LOG.warning("%s has no %s in its config: the defaults of its kind are used", name, ", ".join(absent))
+    model, normalize = model_of(config_with_ties(checkpoint), folder, options)
     encodes = model.pooling is not None
     if encodes and (draft is not None or options.speculative_layers is not None):
         raise UsageError(f"{name} is an encoder, which generates nothing to draft: leave its draft out")
@@ -136,7 +143,9 @@ def prepare_checkpoint(
 
     if options.speculative_layers is not None:
         draft = plan(first_layers(model, options.speculative_layers), draft_options(options))
-    return plan(model, options, draft)
+    planned = plan(model, options, draft)
+    check_unread(checkpoint, planned.program, model)
+    return planned
 
 
 def _check_isa() -> None:

@@ -22,13 +22,13 @@ def read_config(config: Config) -> DecoderConfig:
             f"config.json: position_embedding_type '{positions:.40}' or is_decoder is not supported:"
             " BERT is read as an encoder with absolute positions"
         )
-    c = read_decoder({"hidden_act": "gelu", **config})
+    c = read_decoder(config)
     return replace(
         c,
-        eps=number(config, "layer_norm_eps", 1e-12),
+        eps=number(config, "layer_norm_eps", minimum=0.0),
         ropes=(None,) * c.layers,
         bidirectional=True,
-        token_types=integer(config, "type_vocab_size", 2),
+        token_types=integer(config, "type_vocab_size"),
         mlp_bias=True,
     )
 

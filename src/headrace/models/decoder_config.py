@@ -19,7 +19,8 @@ class Experts(Struct, frozen=True, kw_only=True):
     """Mixture of `count` MLPs with `intermediate` entries each. Each token uses `top_k` of them; the gates
     sum to 1 if `normalize`, and are multiplied by `scale`. `layers[i]` is True if layer i is a mixture.
     Experts are chosen from the `top_groups` best of `groups` groups; every token also uses the `shared`
-    experts. `transposed`: expert matrices are stored as [inputs, outputs].
+    experts. `transposed`: expert matrices are stored as [inputs, outputs]; `separate`: each is a tensor of
+    its own, also where the architecture's checkpoints have all in one.
     """
 
     count: int
@@ -32,13 +33,14 @@ class Experts(Struct, frozen=True, kw_only=True):
     scale: float = 1.0
     shared: int = 0
     transposed: bool = False
+    separate: bool = False
 
 
 class Latent(Struct, frozen=True, kw_only=True):
     """Multi-head latent attention: keys and values of all heads come from one row of `kv_rank` entries,
     queries from one of `query_rank` (0: from the hidden row itself). Of a head's query and key, `plain`
     entries are not rotated and `rotary` are; `paired` means that rotated pairs are neighbors. A head's
-    value has `value` entries.
+    value has `value` entries. `split`: the matrices from the latent row are stored apart for keys and values.
     """
 
     query_rank: int
@@ -47,6 +49,7 @@ class Latent(Struct, frozen=True, kw_only=True):
     rotary: int
     value: int
     paired: bool
+    split: bool = False
 
 
 class DecoderConfig(Struct, frozen=True, kw_only=True, eq=False):
@@ -94,13 +97,10 @@ class DecoderConfig(Struct, frozen=True, kw_only=True, eq=False):
         return self.windows[layer] - 1 if self.windows[layer] else self.context
 
 
-def read_decoder(
-    config: Config, *, window: int = 0, tied: bool = False, rotary_share: float = 1.0
-) -> DecoderConfig:
+def read_decoder(config: Config, *, window: int = 0, rotary_share: float = 1.0) -> DecoderConfig:
     """Read the common fields; a model file adds its own.
 
-    `window` applies to every layer, and RoPE rotates the first `rotary_share` of each head. `tied` is the
-    default of `tie_word_embeddings`.
+    `window` applies to every layer, and RoPE rotates the first `rotary_share` of each head.
     """
     hidden, heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
     kv_heads = integer(config, "num_key_value_heads", heads)
@@ -120,9 +120,9 @@ def read_decoder(
         intermediate=integer(config, "intermediate_size"),
         vocabulary=integer(config, "vocab_size"),
         context=integer(config, "max_position_embeddings", maximum=1 << 30),
-        eps=number(config, "rms_norm_eps", 1e-6),
+        eps=number(config, "rms_norm_eps", 1e-6, minimum=0.0),
         act=read_act(config, "hidden_act"),
-        tied=boolean(config, "tie_word_embeddings", tied),
+        tied=boolean(config, "tie_word_embeddings", False),
         ropes=(read_rope(config, head_dim, rotary_share),) * layers,
         windows=(window,) * layers,
         attention_scale=head_dim**-0.5,

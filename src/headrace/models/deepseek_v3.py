@@ -54,6 +54,7 @@ def read_latent_decoder(config: Config) -> DecoderConfig:
         rotary=integer(config, "qk_rope_head_dim"),
         value=integer(config, "v_head_dim"),
         paired=boolean(config, "rope_interleave", True),
+        split=boolean(config, "split_kv_b", False),  # only in configs made from GGUF files
     )
     one_key_head: Config = {"head_dim": latent.rotary, "num_key_value_heads": 1}
     c = llama.with_biases(config, read_decoder(config | one_key_head))
@@ -142,8 +143,13 @@ def _latent_and_key(m: Builder, c: DecoderConfig, a: Latent, x: Value, at: str) 
 def _absorbed(m: Builder, c: DecoderConfig, a: Latent, at: str) -> tuple[Value, Value]:
     """Per head, the matrix from non-rotary query entries to the latent row, and the one from the latent row
     to a value. The checkpoint stores, per head, the rows that map the latent row to non-rotary key
-    entries, then those that map it to values.
+    entries, then those that map it to values; or, if split, both as they are needed, a tensor for each head.
     """
+    if a.split:
+        return (
+            m.weight(f"{at}.k_b_proj.*.weight", c.heads * a.kv_rank, a.plain, stack=c.heads),
+            m.weight(f"{at}.v_b_proj.*.weight", c.heads * a.value, a.kv_rank, stack=c.heads),
+        )
     name, stored = f"{at}.kv_b_proj.weight", a.plain + a.value
     of_keys = TensorSlice(of=c.heads * a.kv_rank, transposed=True, matrices=c.heads, inputs=stored)
     of_values = TensorSlice(of=c.heads * stored, first=a.plain, block=a.value, stride=stored)

@@ -31,12 +31,11 @@ def read_config(config: Config) -> DecoderConfig:
     common: Config = {
         "intermediate_size": integer(config, "ffn_hidden_size", 4 * integer(config, "hidden_size")),
         "hidden_act": text(config, "activation", "gelu"),
-        "max_position_embeddings": 2048,
     }
     bias = boolean(config, "bias", False)
     return replace(
-        read_decoder({**common, **config, "num_key_value_heads": 1}, tied=True),
-        eps=number(config, "layer_norm_epsilon", 1e-5),
+        read_decoder(config | common | {"num_key_value_heads": 1}),
+        eps=number(config, "layer_norm_epsilon", 1e-5, minimum=0.0),
         qkv_bias=bias,
         output_bias=bias,
         mlp_bias=bias,

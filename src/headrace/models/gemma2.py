@@ -18,8 +18,6 @@ from headrace.weights.config_json import Config, boolean, integer, number
 
 
 def read_config(config: Config) -> DecoderConfig:
-    # Older files omit the values that all released models share.
-    config = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, **config}
     return read_gemma(config, window_interval=2)
 
 
@@ -29,13 +27,13 @@ def read_gemma(config: Config, *, window_interval: int) -> DecoderConfig:
         raise UnsupportedModel(
             "config.json: use_bidirectional_attention is not supported; a decoder has none"
         )
-    c = llama.with_biases(config, read_decoder({"head_dim": 256, **config}, tied=True))
-    window = integer(config, "sliding_window", 4096)
+    c = llama.with_biases(config, read_decoder(config))
+    window = integer(config, "sliding_window")
     return replace(
         c,
-        act=read_act(config, "hidden_activation", "gelu_pytorch_tanh"),
+        act=read_act(config, "hidden_activation"),
         windows=read_windows(config, c.layers, window, lambda layer: (layer + 1) % window_interval != 0),
-        attention_scale=number(config, "query_pre_attn_scalar", 256.0, minimum=1e-6) ** -0.5,
+        attention_scale=number(config, "query_pre_attn_scalar", minimum=1e-6) ** -0.5,
         attention_softcap=number(config, "attn_logit_softcapping", 0.0, minimum=0.0),
         logits_softcap=number(config, "final_logit_softcapping", 0.0, minimum=0.0),
         embedding_scale=c.hidden**0.5,

@@ -14,16 +14,7 @@ from headrace.ops.embed import embed
 from headrace.ops.gather import gather
 from headrace.ops.tensor_part import TensorSlice
 from headrace.ops.value import Value
-from headrace.weights.config_json import Config, boolean, find, integer, number
-
-_NAMES = {
-    "n_embd": "hidden_size",
-    "n_head": "num_attention_heads",
-    "n_layer": "num_hidden_layers",
-    "n_positions": "max_position_embeddings",
-    "n_inner": "intermediate_size",
-    "activation_function": "hidden_act",
-}
+from headrace.weights.config_json import Config, boolean, integer, number, text
 
 
 def read_config(config: Config) -> DecoderConfig:
@@ -31,13 +22,17 @@ def read_config(config: Config) -> DecoderConfig:
         raise UnsupportedModel(
             "config.json: scale_attn_by_inverse_layer_idx is not supported; set in no GPT-2"
         )
-    named = {_NAMES.get(field, field): value for field, value in config.items()}
-    if find(named, "intermediate_size") is None:
-        named["intermediate_size"] = 4 * integer(named, "hidden_size")
-    c = read_decoder({"hidden_act": "gelu_new", **named}, tied=True)
+    common: Config = {
+        # `intermediate_size` is there only in configs made from GGUF files.
+        "intermediate_size": integer(
+            config, "n_inner", integer(config, "intermediate_size", 4 * integer(config, "hidden_size"))
+        ),
+        "hidden_act": text(config, "activation_function"),
+    }
+    c = read_decoder(config | common)
     return replace(
         c,
-        eps=number(config, "layer_norm_epsilon", 1e-5),
+        eps=number(config, "layer_norm_epsilon", minimum=0.0),
         ropes=(None,) * c.layers,
         attention_scale=c.attention_scale if boolean(config, "scale_attn_weights", True) else 1.0,
         qkv_bias=True,

@@ -17,11 +17,11 @@ from headrace.weights.config_json import Config, boolean, number
 
 def read_config(config: Config) -> DecoderConfig:
     theta, share = number(config, "rotary_emb_base", 10000.0), number(config, "rotary_pct", 0.25)
-    c = read_decoder({"hidden_act": "gelu", "rope_theta": theta, **config}, rotary_share=share)
+    c = read_decoder(config | {"rope_theta": theta}, rotary_share=share)
     bias = boolean(config, "attention_bias", True)
     return replace(
         c,
-        eps=number(config, "layer_norm_eps", 1e-5),
+        eps=number(config, "layer_norm_eps", minimum=0.0),
         parallel=boolean(config, "use_parallel_residual", True),
         qkv_bias=bias,
         output_bias=bias,

@@ -69,7 +69,7 @@ def read_config(config: Config) -> Mamba2Config:
         taps=integer(config, "conv_kernel", 4, minimum=2, maximum=64),
         vocabulary=integer(config, "vocab_size", 32768),
         context=integer(config, "max_position_embeddings", MAX_TOKENS, maximum=1 << 30),
-        eps=number(config, "layer_norm_epsilon", 1e-5),
+        eps=number(config, "layer_norm_epsilon", minimum=0.0),
         act=read_act(config, "hidden_act"),
         tied=boolean(config, "tie_word_embeddings", False),
         bias=boolean(config, "use_bias", False),

@@ -20,15 +20,15 @@ def read_config(config: Config) -> DecoderConfig:
     c = read_decoder({name: value for name, value in config.items() if not name.startswith("rope_")})
     every = integer(config, "global_attn_every_n_layers", 3)
     # `local_attention` counts both sides; `window` counts one side, including the token itself.
-    window = integer(config, "local_attention", 128) // 2 + 1
+    window = integer(config, "local_attention") // 2 + 1
     windows = read_windows(config, c.layers, window, lambda layer: layer % every != 0)
     full = _rope(config, c.head_dim, "full_attention", number(config, "global_rope_theta", 160_000.0))
     local = _rope(config, c.head_dim, "sliding_attention", number(config, "local_rope_theta", 10_000.0))
     bias = boolean(config, "attention_bias", False)
     return replace(
         c,
-        eps=number(config, "norm_eps", 1e-5),
-        act=read_act(config, "hidden_activation", "gelu"),
+        eps=number(config, "norm_eps", minimum=0.0),
+        act=read_act(config, "hidden_activation"),
         windows=windows,
         ropes=tuple(local if window else full for window in windows),
         bidirectional=True,

@@ -17,14 +17,21 @@ from headrace.weights.config_json import Config, find, integer, number
 def read_config(config: Config) -> DecoderConfig:
     window = integer(config, "sliding_window", 0, minimum=0)
     share = number(config, "partial_rotary_factor", 1.0)
-    scaling = find(config, "rope_scaling.type")
-    if scaling in ("su", "yarn"):  # names of longrope in older files
-        config = config | {"rope_scaling": {**_scaling(config), "type": "longrope"}}
-    return read_decoder(config, window=window, rotary_share=share)
+    return read_decoder(config | _longrope(config), window=window, rotary_share=share)
 
 
-def _scaling(config: Config) -> Config:
-    return cast("Config", find(config, "rope_scaling"))
+def _longrope(config: Config) -> Config:
+    """The rotary settings with today's name of longrope and the config's own original context, which counts
+    more than theirs."""
+    field = "rope_scaling" if find(config, "rope_scaling") else "rope_parameters"
+    table = find(config, field)
+    if not isinstance(table, dict):
+        return {}
+    table = dict(cast("Config", table))
+    if table.get("rope_type", table.get("type")) in ("su", "yarn"):
+        table["rope_type"] = "longrope"
+    table["original_max_position_embeddings"] = find(config, "original_max_position_embeddings")
+    return {field: table}
 
 
 def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:

@@ -6,14 +6,14 @@ from msgspec.structs import replace
 
 from headrace.models import llama, qwen3
 from headrace.models.blocks import softmax_experts
-from headrace.models.decoder_config import DecoderConfig, read_experts
+from headrace.models.decoder_config import DecoderConfig, read_decoder, read_experts
 from headrace.ops.builder import Builder
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, integer, integers
 
 
 def read_config(config: Config) -> DecoderConfig:
-    decoder = qwen3.read_config(config)
+    decoder = llama.with_biases(config, read_decoder(config, window=_window(config)))
     plain = integers(config, "mlp_only_layers") or ()
     every = integer(config, "decoder_sparse_step", 1)
     layers = tuple(layer not in plain and (layer + 1) % every == 0 for layer in range(decoder.layers))
@@ -21,6 +21,11 @@ def read_config(config: Config) -> DecoderConfig:
     normalize = boolean(config, "norm_topk_prob", False)
     experts = read_experts(config, "num_experts", intermediate, layers, normalize=normalize)
     return replace(decoder, experts=experts)
+
+
+def _window(config: Config) -> int:
+    """Of all layers, unlike in Qwen 3."""
+    return integer(config, "sliding_window", 0) if boolean(config, "use_sliding_window", False) else 0
 
 
 def mlp(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from headrace.errors import UnsupportedModel
+from headrace.models.architectures import check_architecture
+from headrace.models.config_classes import complete
 from headrace.models.rope import CONTEXT_IN_USE
 from headrace.ops.builder import Builder
 from headrace.ops.gather import gather
@@ -88,6 +90,7 @@ def find_model(config: Config, *, context: int | None = None, pooling: PoolingKi
             f"known: {', '.join(known)}"
         )
     module = _module(model_type)
+    config = complete(config)
     if context is not None:
         config = config | {CONTEXT_IN_USE: context}
     if pooling is None and (not boolean(config, "is_causal", True) or not hasattr(module, "define")):
@@ -97,6 +100,7 @@ def find_model(config: Config, *, context: int | None = None, pooling: PoolingKi
             f"model_type '{model_type:.60}' is not supported as an encoder (pooling '{pooling}'); those "
             f"that are: {', '.join(encoder_types())}"
         )
+    check_architecture(config, encodes=pooling is not None)
     return Model(model_type, module.read_config(config), module, pooling)
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.ops.value import Array
-from headrace.weights.config_json import Config, boolean, find, integer, number, numbers, text
+from headrace.weights.config_json import Config, boolean, find, integer, number, numbers, refused, text
 
 LOG = logging.getLogger("headrace.models")
 
@@ -92,12 +92,24 @@ def read_score_scale(config: Config) -> float:
 
 
 def _table(config: Config) -> Config:
-    """The object with the rotary settings: the first of the two spellings that is present."""
-    for field in ("rope_parameters", "rope_scaling"):
+    """The object with the rotary settings; of two spellings the older one counts, as in `transformers`."""
+    for field in ("rope_scaling", "rope_parameters"):
         value = find(config, field)
-        if isinstance(value, Mapping):
-            return cast(Config, value)
+        if value is not None and not isinstance(value, Mapping):
+            raise refused(field, value, "an object")
+        if value:
+            return _flat(field, cast(Config, value))
     return {}
+
+
+def _flat(field: str, table: Config) -> Config:
+    kinds = [name for name, value in table.items() if isinstance(value, Mapping)]
+    if kinds:
+        raise UnsupportedModel(
+            f"config.json: {field} has settings by kind of layer ({', '.join(kinds)[:80]}), which this"
+            " architecture does not have: give one object for all layers"
+        )
+    return table
 
 
 def _llama3(plain: Array, table: Config) -> Array:

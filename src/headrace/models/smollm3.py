@@ -13,12 +13,12 @@ __all__ = ["define", "read_config"]
 
 
 def read_config(config: Config) -> DecoderConfig:
-    c = llama.with_biases(config, read_decoder({"rope_theta": 2e6, **config}, tied=True))
+    c = llama.with_biases(config, read_decoder(config))
     rotates = _rotates(config, c.layers)
     ropes = tuple(rope if rotates[layer] else None for layer, rope in enumerate(c.ropes))
     if not boolean(config, "use_sliding_window", False):
         return replace(c, ropes=ropes)
-    window = integer(config, "sliding_window")
+    window = integer(config, "sliding_window", 0, minimum=0)
     windows = read_windows(config, c.layers, window, lambda layer: not rotates[layer])
     return replace(c, ropes=ropes, windows=windows)
 

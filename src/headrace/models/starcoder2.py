@@ -16,9 +16,9 @@ from headrace.weights.config_json import Config, boolean, integer, number
 
 def read_config(config: Config) -> DecoderConfig:
     window = integer(config, "sliding_window", 0, minimum=0)
-    c = read_decoder({"hidden_act": "gelu_pytorch_tanh", **config}, window=window, tied=True)
+    c = read_decoder(config, window=window)
     bias = boolean(config, "use_bias", True)
-    eps = number(config, "norm_epsilon", 1e-5)
+    eps = number(config, "norm_epsilon", minimum=0.0)
     return replace(c, eps=eps, qkv_bias=bias, output_bias=bias, mlp_bias=bias)
 
 

@@ -12,12 +12,13 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import CorruptFile, ModelNotFound
+from headrace.errors import CorruptFile, ModelNotFound, UnsupportedModel
 from headrace.weights import strict_json
 from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.closeable import Closeable
 from headrace.weights.gguf.checkpoint import GgufCheckpoint
 from headrace.weights.quantized.checkpoint import QuantizedCheckpoint, quantization_of
+from headrace.weights.safetensors.plain_names import plain_tensors, text_model_config
 from headrace.weights.safetensors.reader import SafetensorsFile, element_bytes
 from headrace.weights.tensor_file import TensorInfo
 
@@ -37,7 +38,8 @@ class Checkpoint(Closeable):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config = _required_config(folder)
+        refuse_adapter(folder)
+        self.config = text_model_config(_required_config(folder))
         self.generation_config = _optional_object(folder, "generation_config.json")
         self._files: dict[Path, SafetensorsFile] = {}
         try:
@@ -45,7 +47,8 @@ class Checkpoint(Closeable):
         except BaseException:
             self.close()
             raise
-        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
+        plain = plain_tensors(tensors, self.config.get("model_type"))
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(plain)
 
     @property
     def fingerprint(self) -> str:
@@ -185,6 +188,21 @@ def confined(folder: Path, name: str) -> Path:
     if not any(path.is_relative_to(place) for place in allowed):
         raise CorruptFile(f"{name} is a link out of the model's folder: put the file itself there")
     return path
+
+
+def refuse_adapter(folder: Path) -> None:
+    """Raises UnsupportedModel for an adapter (PEFT), which is a part of a model, or would change the model in
+    whose folder it lies."""
+    adapter = _optional_object(folder, "adapter_config.json")
+    if adapter is None:
+        return
+    base = adapter.get("base_model_name_or_path")
+    of = f" of {base[:120]!r}" if isinstance(base, str) else ""
+    raise UnsupportedModel(
+        f"{folder.name} holds adapter_config.json: it is an adapter{of}, not a whole model, and adapters are"
+        " not supported: merge it into its model (merge_and_unload of peft, save_pretrained) and load it, or"
+        " remove the file where the folder's own weights are a whole model"
+    )
 
 
 def _required_config(folder: Path) -> dict[str, object]:

@@ -21,7 +21,7 @@ def integer(
     if value is None and default is not None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-        raise _refused(field, value, f"an integer from {minimum:,} to {maximum:,}")
+        raise refused(field, value, f"an integer from {minimum:,} to {maximum:,}")
     return value
 
 
@@ -31,7 +31,7 @@ def number(config: Config, field: str, default: float | None = None, *, minimum:
     if value is None and default is not None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= _LARGEST:
-        raise _refused(field, value, f"a number of at least {minimum}")
+        raise refused(field, value, f"a number of at least {minimum}")
     return float(value)
 
 
@@ -41,7 +41,7 @@ def boolean(config: Config, field: str, default: bool) -> bool:
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise _refused(field, value, "true or false")
+        raise refused(field, value, "true or false")
     return value
 
 
@@ -51,7 +51,7 @@ def text(config: Config, field: str, default: str | None = None) -> str:
     if value is None and default is not None:
         return default
     if not isinstance(value, str):
-        raise _refused(field, value, "a string")
+        raise refused(field, value, "a string")
     return value
 
 
@@ -63,7 +63,7 @@ def texts(config: Config, field: str) -> tuple[str, ...] | None:
     entries = cast("list[object]", value) if isinstance(value, list) else [None]
     found = tuple(entry for entry in entries if isinstance(entry, str))
     if len(found) != len(entries):
-        raise _refused(field, entries, "a list of strings")
+        raise refused(field, cast("object", value), "a list of strings")
     return found
 
 
@@ -73,7 +73,7 @@ def numbers(config: Config, field: str, count: int, *, above: float) -> tuple[fl
     entries = cast("list[object]", value) if isinstance(value, list) else []
     found = tuple(float(entry) for entry in entries if isinstance(entry, int | float))
     if len(entries) != count or len(found) != count or not all(above < entry <= _LARGEST for entry in found):
-        raise _refused(field, entries or None, f"a list of {count:,} numbers greater than {above}")
+        raise refused(field, cast("object", value), f"a list of {count:,} numbers greater than {above}")
     return found
 
 
@@ -85,7 +85,7 @@ def integers(config: Config, field: str) -> tuple[int, ...] | None:
     entries = cast("list[object]", value) if isinstance(value, list) else [None]
     found = tuple(entry for entry in entries if isinstance(entry, int))
     if len(found) != len(entries):
-        raise _refused(field, entries, "a list of integers")
+        raise refused(field, cast("object", value), "a list of integers")
     return found
 
 
@@ -97,10 +97,11 @@ def find(config: Config, field: str) -> object:
         return value
     if isinstance(value, dict):
         return find(cast("dict[str, object]", value), rest)
-    raise _refused(first, value, "an object")
+    raise refused(first, value, "an object")
 
 
-def _refused(field: str, value: object, wanted: str) -> CorruptFile:
+def refused(field: str, value: object, wanted: str) -> CorruptFile:
+    """The error for a field that is absent (None) or not `wanted`."""
     if value is None:
         return CorruptFile(f"config.json has no {field!r}, which must be {wanted}: complete the file")
     return CorruptFile(f"config.json has {field!r} = {repr(value)[:80]}, which must be {wanted}: correct it")

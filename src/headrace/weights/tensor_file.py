@@ -9,6 +9,8 @@ from msgspec import Struct
 from headrace.weights.closeable import Closeable
 from headrace.weights.pread_file import PositionedFile
 
+MAX_STACKED = 4096  # matrices in one tensor: experts or heads of a layer
+
 
 class TensorInfo(Struct, frozen=True):
     """One tensor of a file; `offset` counts from the start of the file."""

@@ -68,7 +68,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
 
     Config: `fields` are its own beside those that all have, some of which have other names in its config.json
     (`aliases`); `biases`: fields that say whether a tensor of the first block (by its name in a file) has a
-    bias, where it is there; `epsilon`: field and key; `rotary_share`: the field for the part of a head that
+    bias, where it is there; `forms`: fields that say whether a tensor of the first block (by its name in a
+    checkpoint) is there; `epsilon`: field and key; `rotary_share`: the field for the part of a head that
     rotates. `read` gives and `write` takes what no table says; `known`: further keys that `read` minds.
     """
 
@@ -86,6 +87,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
     fields: tuple[ConfigField, ...] = ()
     aliases: Names = field(default_factory=dict[str, str])
     biases: Names = field(default_factory=lambda: {"attention_bias": "attn_q", "mlp_bias": "ffn_gate"})
+    forms: Names = field(default_factory=dict[str, str])
     epsilon: tuple[str, str] = ("rms_norm_eps", RMS_NORM_KEY)
     rotary_share: str | None = None
     has_attention: bool = True

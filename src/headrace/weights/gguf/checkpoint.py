@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile
 from headrace.weights.closeable import Closeable
-from headrace.weights.gguf.config_keys import config_of, generation_config_of
+from headrace.weights.gguf.config_keys import config_of, generation_config_of, predicting_blocks
 from headrace.weights.gguf.families import architecture_of
 from headrace.weights.gguf.metadata_keys import MetadataKeys
 from headrace.weights.gguf.reader import GgufFile
@@ -25,7 +25,7 @@ from headrace.weights.gguf.rope_keys import (
     rope_with_factors,
 )
 from headrace.weights.gguf.split_files import open_parts
-from headrace.weights.gguf.tensor_names import named_tensors
+from headrace.weights.gguf.tensor_names import block_of, named_tensors
 from headrace.weights.quant_types import BY_NAME, unreadable
 from headrace.weights.row_order import gather_rows
 from headrace.weights.tensor_file import TensorInfo
@@ -47,7 +47,13 @@ class GgufCheckpoint(Closeable):
         self.metadata: Mapping[str, object] = self._parts[0].metadata
         self._architecture = architecture_of(self.metadata, name)
         self._files: dict[Path, GgufFile] = {part.path: part for part in self._parts}
-        stored = {info.name: info for part in self._parts for info in part.tensors.values()}
+        predicting = predicting_blocks(MetadataKeys(self.metadata, self._architecture.name, name))
+        stored = {
+            info.name: info
+            for part in self._parts
+            for info in part.tensors.values()
+            if block_of(info.name) not in predicting
+        }
         for info in stored.values():
             _check_readable(info)
         factors = {

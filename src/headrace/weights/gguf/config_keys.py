@@ -11,7 +11,7 @@ from headrace.weights.config_json import Config, integer, number
 from headrace.weights.gguf.architecture import LAYER_NORM_KEY, RMS_NORM_KEY, Architecture, ConfigField
 from headrace.weights.gguf.metadata_keys import MetadataKeys
 from headrace.weights.gguf.reader import corrupt_metadata
-from headrace.weights.gguf.rope_keys import rope_keys, rope_parameters_of
+from headrace.weights.gguf.rope_keys import rope_keys, rope_parameters_of, rope_table
 from headrace.weights.tensor_file import TensorInfo
 
 # Keys (after the architecture's name) that change what a model computes, and what they make of it.
@@ -26,7 +26,6 @@ _REFUSED = {
     "logit_scale": "scaled logits",
     "embedding_scale": "scaled embeddings",
     "residual_scale": "scaled residuals",
-    "nextn_predict_layers": "layers that predict further tokens",
 }
 _SIZES = (
     ConfigField("hidden_size", "embedding_length"),
@@ -82,8 +81,20 @@ def config_of(
     for field, name in architecture.biases.items():
         if name in architecture.block:
             config[field] = f"{first}{architecture.block[name]}.bias" in tensors
+    config |= {field: first + name in tensors for field, name in architecture.forms.items()}
     config |= {field.name: _value(keys, field) for field in architecture.fields}
+    config["num_hidden_layers"] = predicting_blocks(keys).start
     return config | architecture.read(keys, config)
+
+
+def predicting_blocks(keys: MetadataKeys) -> range:
+    """The last blocks of a file, which predict further tokens and are no layers of the model."""
+    count, predicting = keys.integer("block_count"), keys.integer("nextn_predict_layers", 0)
+    if predicting >= count:
+        raise corrupt_metadata(
+            keys.file, f"{keys.prefix}.nextn_predict_layers", predicting, f"fewer than the {count:,} blocks"
+        )
+    return range(count - predicting, count)
 
 
 def metadata_of(config: Config, architecture: Architecture) -> dict[str, object]:
@@ -160,7 +171,7 @@ def _attention_sizes(keys: MetadataKeys, architecture: Architecture) -> Config:
 def _attention_keys(config: Config, keys: Mapping[str, object]) -> dict[str, object]:
     hidden, heads = cast(int, keys["embedding_length"]), cast(int, keys[_HEADS])
     head_dim = integer(config, "head_dim", hidden // heads)
-    share = number(config, "partial_rotary_factor", number(config, "rotary_pct", 1.0))
+    share = number(rope_table(config), "partial_rotary_factor", number(config, "partial_rotary_factor", 1.0))
     return {
         "feed_forward_length": keys.get("feed_forward_length", 4 * hidden),
         _KEY_HEADS: keys.get(_KEY_HEADS, heads),

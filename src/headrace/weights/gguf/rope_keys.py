@@ -23,6 +23,7 @@ _YARN = {  # field: key, value where it is absent
     "beta_fast": ("rope.scaling.yarn_beta_fast", 32.0),
     "beta_slow": ("rope.scaling.yarn_beta_slow", 1.0),
 }
+_YARN_FACTORS = ("rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor")
 
 
 def rope_parameters_of(keys: MetadataKeys, architecture: Architecture) -> Config:
@@ -37,6 +38,9 @@ def rope_parameters_of(keys: MetadataKeys, architecture: Architecture) -> Config
         )
     factor = keys.number(_FACTOR, keys.number("rope.scale_linear", 1.0))
     if kind == "yarn":
+        for key in _YARN_FACTORS:
+            if keys.number(key, 1.0) != 1.0:
+                raise UnsupportedModel(f"{keys.file} has {key} = {keys.number(key)}, supported is 1 alone")
         context = keys.integer(_ORIGINAL, keys.integer("context_length"))
         betas = {field: keys.number(key, default) for field, (key, default) in _YARN.items()}
         scaled = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": context}
@@ -51,7 +55,7 @@ def rope_keys(config: Config) -> dict[str, object]:
     table = rope_table(config)
     if "full_attention" in table:
         return {}  # by kind of layer: the architecture writes it
-    theta = number(config, "rope_theta", number(config, "rotary_emb_base", 10000.0))
+    theta = number(config, "rotary_emb_base", number(config, "rope_theta", 10000.0))
     return {_BASE: number(table, "rope_theta", theta)} | scaling_keys(table)
 
 
@@ -109,5 +113,5 @@ def long_rope_factors(config: Config, rotary_dim: int) -> dict[str, NDArray[np.f
 
 
 def rope_table(config: Config) -> Config:
-    """`rope_parameters`, or `rope_scaling` as older files call it; empty where there is neither."""
-    return cast(Config, find(config, "rope_parameters") or find(config, "rope_scaling") or {})
+    """`rope_scaling`, or `rope_parameters` as newer files call it; empty where there is neither."""
+    return cast(Config, find(config, "rope_scaling") or find(config, "rope_parameters") or {})

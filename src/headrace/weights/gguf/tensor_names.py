@@ -9,9 +9,16 @@ from msgspec.structs import replace
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.gguf.architecture import Architecture, Names
-from headrace.weights.tensor_file import TensorInfo
+from headrace.weights.tensor_file import MAX_STACKED, TensorInfo
 
+_NUMBER = re.compile(r"blk\.(\d{1,9})\.")
 _BLOCK = re.compile(r"blk\.(0|[1-9][0-9]{0,3})\.([a-z0-9_]+(?:\.weight|\.bias|))")
+
+
+def block_of(name: str) -> int:
+    """The number of the block that a file's tensor belongs to; -1 for none."""
+    found = _NUMBER.match(name)
+    return -1 if found is None else int(found[1])
 
 
 def named_tensors(
@@ -71,8 +78,11 @@ def _reversed(names: Names) -> Names:
 
 
 def _experts(info: TensorInfo, name: str) -> Iterator[tuple[str, TensorInfo]]:
-    if len(info.shape) < 2 or not info.shape[0]:
-        raise CorruptFile(f"{info.name} has the shape {info.shape}, one matrix for each expert expected")
+    if len(info.shape) < 2 or not 0 < info.shape[0] <= MAX_STACKED:
+        raise CorruptFile(
+            f"{info.name} has the shape {info.shape}, one matrix for each of at most {MAX_STACKED:,} experts"
+            " or heads expected"
+        )
     nbytes = info.nbytes // info.shape[0]
     for expert in range(info.shape[0]):
         part = replace(info, shape=info.shape[1:], nbytes=nbytes, offset=info.offset + expert * nbytes)

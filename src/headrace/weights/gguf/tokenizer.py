@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.tokenization.guard import guarded
 from headrace.tokenization.tokenizer import Tokenizer
-from headrace.weights.gguf.pre_tokenizers import PRE_TOKENIZERS
+from headrace.weights.gguf.pre_tokenizers import DEFAULT, PRE_TOKENIZERS
 from headrace.weights.gguf.vocabulary import (
     CONTROL,
     UNKNOWN,
@@ -24,6 +25,7 @@ from headrace.weights.gguf.vocabulary import (
     strings,
 )
 
+LOG = logging.getLogger("headrace.weights")
 MAX_PIECE_CHARACTERS = 256  # of SPM: every way to cut a piece in two is tried; public ones have up to 64
 _SPACE = "▁"
 # Control tokens that end a turn in known chat formats; many files name only one of theirs as end of sequence.
@@ -116,6 +118,12 @@ def _merges(ids: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
 
 def _bpe(vocabulary: Vocabulary) -> _Built:
     name = vocabulary.metadata.get("tokenizer.ggml.pre")
+    if name is None:
+        LOG.warning(
+            "the GGUF file does not say how texts are cut (tokenizer.ggml.pre): they are cut as llama.cpp"
+            " does then, which may not be how the model was trained; a newer conversion says it"
+        )
+        name = DEFAULT
     kind = PRE_TOKENIZERS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise UnsupportedModel(

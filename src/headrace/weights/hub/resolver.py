@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from headrace.errors import ModelNotFound, UsageError
-from headrace.weights.checkpoint import is_complete
+from headrace.weights.checkpoint import is_complete, refuse_adapter
 from headrace.weights.hub.bundled import list_bundled
 from headrace.weights.hub.download_progress import bar_class
 
@@ -195,6 +195,7 @@ def _download(name: str, revision: str | None, progress: Callable[[int, int], No
     except Exception as error:  # the HTTP library's own errors, which differ between its versions
         raise _unreachable(name, type(error).__name__) from error
     if not is_complete(folder):
+        refuse_adapter(folder)
         raise ModelNotFound(
             f"the hub's model {name!r} has no config.json or no safetensors weights: use another"
         )

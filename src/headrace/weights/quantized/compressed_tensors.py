@@ -42,6 +42,7 @@ _PACKED = {4: "U4_G32", 8: "S8_G32"}
 def find(stored: RawTensorReader, config: Config) -> dict[str, QuantizedTensor]:
     """Every layer that has a `weight_packed`, or a `weight` of one byte with a `weight_scale`."""
     _check_format(find_field(config, "format"))
+    _refuse_transforms(config)
     block: tuple[int, int] | None = None
     groups = find_field(config, "config_groups")
     for group in cast("dict[str, object]", groups).values() if isinstance(groups, dict) else ():
@@ -57,6 +58,20 @@ def find(stored: RawTensorReader, config: Config) -> dict[str, QuantizedTensor]:
             _refuse_zeros(stored, f"{layer}.weight_zero_point")
             found[f"{layer}.weight"] = ByteCodes(stored, layer, "weight_scale", block=block)
     return found
+
+
+def _refuse_transforms(config: Config) -> None:
+    """Rotations of weights (QuIP, SpinQuant) that are undone on activations while the model runs."""
+    transforms = find_field(config, "transform_config")
+    if (
+        transforms is not None
+        and transforms != {}
+        and find_field(config, "transform_config.config_groups") != {}
+    ):
+        raise UnsupportedModel(
+            "config.json has a transform_config: the weights are rotated (QuIP, SpinQuant) and activations"
+            " would have to be, which is not supported: use a checkpoint quantized without transforms"
+        )
 
 
 def _check_format(format: object) -> None:

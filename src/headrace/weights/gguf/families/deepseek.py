@@ -1,15 +1,16 @@
-"""DeepSeek 3: latent attention and groups of experts."""
+"""DeepSeek 2 Lite and 3: latent attention and groups of experts."""
 
 from __future__ import annotations
 
 from typing import cast
 
 from headrace.errors import UnsupportedModel
-from headrace.weights.config_json import Config, boolean, find, integer, number
+from headrace.weights.config_json import Config, boolean, integer, number
 from headrace.weights.gguf.architecture import EXPERTS, MLP, PRE_NORMS, TOP, Architecture, ConfigField
 from headrace.weights.gguf.metadata_keys import MetadataKeys
+from headrace.weights.gguf.rope_keys import rope_table
 
-_SIGMOID = 2  # llama.cpp's number of the function that routes
+_SOFTMAX, _SIGMOID = 1, 2  # llama.cpp's numbers of the function that routes
 _LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 
 
@@ -19,8 +20,6 @@ def _read(keys: MetadataKeys, fields: Config) -> Config:
     if keys.has(_LOG_MULTIPLIER):
         scale = keys.number(_LOG_MULTIPLIER) / 0.1
         rope = {**rope, "mscale": scale, "mscale_all_dim": scale}
-    if keys.integer("expert_gating_func", _SIGMOID) != _SIGMOID:
-        raise UnsupportedModel(f"{keys.file} routes with a softmax (DeepSeek 2): not supported as GGUF")
     key_length = keys.integer("attention.key_length_mla", keys.integer("attention.key_length"))
     return {
         "rope_parameters": rope,
@@ -28,7 +27,21 @@ def _read(keys: MetadataKeys, fields: Config) -> Config:
         "qk_nope_head_dim": key_length - rope_dim,
         "v_head_dim": keys.integer("attention.value_length_mla", keys.integer("attention.value_length")),
         "num_key_value_heads": fields["num_attention_heads"],
+        **_router(keys, fields),
     }
+
+
+def _router(keys: MetadataKeys, fields: Config) -> Config:
+    """Files without the key are DeepSeek 2."""
+    kind = keys.integer("expert_gating_func", 0) or _SOFTMAX
+    if kind == _SIGMOID:
+        return {}
+    if kind != _SOFTMAX or integer(fields, "n_group") > 1:
+        raise UnsupportedModel(
+            f"{keys.file} chooses experts by function {kind} from {fields['n_group']} groups, which is not"
+            " supported: by sigmoid from groups (DeepSeek 3) and by softmax from all (DeepSeek 2 Lite) is"
+        )
+    return {"model_type": "deepseek_v2", "topk_method": "greedy"}
 
 
 def _write(config: Config) -> dict[str, object]:
@@ -37,13 +50,13 @@ def _write(config: Config) -> dict[str, object]:
         "rope.dimension_count": rope_dim,
         "attention.key_length": integer(config, "qk_nope_head_dim") + rope_dim,
         "attention.value_length": integer(config, "v_head_dim"),
-        "expert_gating_func": _SIGMOID,
+        "expert_gating_func": _SOFTMAX if config.get("model_type") == "deepseek_v2" else _SIGMOID,
     }
     if not boolean(config, "rope_interleave", True):
         raise UnsupportedModel(
             "halves that rotate instead of neighbors have no key in GGUF: write safetensors"
         )
-    table = cast(Config, find(config, "rope_parameters") or find(config, "rope_scaling") or {})
+    table = rope_table(config)
     scale = number(table, "mscale_all_dim", 0.0)
     if scale != number(table, "mscale", scale):
         raise UnsupportedModel(
@@ -55,7 +68,7 @@ def _write(config: Config) -> dict[str, object]:
 ARCHITECTURES = (
     Architecture(
         name="deepseek2",
-        model_types=("deepseek_v3",),
+        model_types=("deepseek_v3", "deepseek_v2"),
         top=TOP,
         block=PRE_NORMS
         | MLP
@@ -74,7 +87,9 @@ ARCHITECTURES = (
             "ffn_up_shexp": "mlp.shared_experts.up_proj",
             "ffn_down_shexp": "mlp.shared_experts.down_proj",
         },
-        experts=EXPERTS,
+        # Files since 2025 have kv_b in two parts: of each head a matrix for keys, turned, and one for values.
+        experts=EXPERTS | {"attn_k_b": "self_attn.k_b_proj.{}", "attn_v_b": "self_attn.v_b_proj.{}"},
+        forms={"split_kv_b": "self_attn.k_b_proj.0.weight"},
         fields=(
             ConfigField("q_lora_rank", "attention.q_lora_rank", nullable=True),
             ConfigField("kv_lora_rank", "attention.kv_lora_rank"),
@@ -86,7 +101,7 @@ ARCHITECTURES = (
             ConfigField("n_group", "expert_group_count", default=1),
             ConfigField("topk_group", "expert_group_used_count", default=1),
             ConfigField("routed_scaling_factor", "expert_weights_scale", "number", 1.0),
-            ConfigField("norm_topk_prob", "expert_weights_norm", "flag", True),
+            ConfigField("norm_topk_prob", "expert_weights_norm", "flag", False),
         ),
         known=frozenset({"rope.dimension_count", "attention.value_length"}),
         read=_read,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from headrace.errors import UnsupportedModel
-from headrace.weights.config_json import Config
+from headrace.weights.config_json import Config, integer, number
 from headrace.weights.gguf.architecture import (
     ATTENTION,
     LAYER_NORM_KEY,
@@ -16,6 +16,7 @@ from headrace.weights.gguf.architecture import (
     ConfigField,
 )
 from headrace.weights.gguf.metadata_keys import MetadataKeys
+from headrace.weights.gguf.rope_keys import rope_table
 from headrace.weights.row_order import RowOrder
 
 
@@ -33,7 +34,9 @@ def _write_gpt_neox(config: Config) -> dict[str, object]:
         raise UnsupportedModel(
             f"the activation {config['hidden_act']!r} has no key in GGUF: write safetensors instead"
         )
-    return {}
+    head_dim = integer(config, "hidden_size") // integer(config, "num_attention_heads")
+    share = number(rope_table(config), "partial_rotary_factor", number(config, "rotary_pct", 0.25))
+    return {"rope.dimension_count": int(head_dim * share)}
 
 
 def _read_falcon(keys: MetadataKeys, fields: Config) -> Config:
@@ -82,6 +85,7 @@ ARCHITECTURES = (
             "num_hidden_layers": "n_layer",
             "max_position_embeddings": "n_positions",
             "num_attention_heads": "n_head",
+            "intermediate_size": "n_inner",
         },
         epsilon=("layer_norm_epsilon", LAYER_NORM_KEY),
         read=_read_gpt2,

@@ -19,6 +19,7 @@ from headrace.weights.gguf.architecture import (
     no_fields,
 )
 from headrace.weights.gguf.metadata_keys import MetadataKeys
+from headrace.weights.gguf.rope_keys import rope_table
 from headrace.weights.row_order import RowOrder
 
 _ROTATES_NOT = 4  # of SmolLM3 every fourth layer, which its files do not say
@@ -47,8 +48,8 @@ def _write_smollm3(config: Config) -> dict[str, object]:
         raise UnsupportedModel(
             "which layers rotate has no key in GGUF but for every fourth: write safetensors instead"
         )
-    table = cast(Config, config.get("rope_parameters") or {})
-    return {"rope.freq_base": number(config, "rope_theta", number(table, "rope_theta", 2e6))}
+    theta = number(rope_table(config), "rope_theta", number(config, "rope_theta", 2e6))
+    return {"rope.freq_base": theta}
 
 
 _LLAMA = Architecture(
