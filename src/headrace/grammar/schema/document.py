@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, cast
 from urllib.parse import unquote, urljoin
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.grammar.constraint import MAX_NESTING
 from headrace.grammar.schema.keywords import (
@@ -46,6 +46,8 @@ class _Place(Struct, frozen=True):
     base: str
     draft: int
     at: str
+    scope: tuple[str, ...] = ()
+    """Base URIs of the resources that were entered on the way, where `$dynamicRef` depends on them."""
 
 
 class Document:
@@ -61,10 +63,10 @@ class Document:
         self.places: dict[str, str] = {}
         """Where the schema of each key stands."""
         self._by_uri: dict[tuple[str, str], _Place] = {}
-        self._dynamic: Counter[str] = Counter()
+        self._dynamic: set[tuple[str, str]] = set()
         self._pending: dict[str, _Place] = {}
         self._read: dict[str, Node] = {}
-        self._keys: dict[tuple[str, int], str] = {}
+        self._keys: dict[tuple[str, int, tuple[str, ...]], str] = {}
         place = _Place(root, "", _NEWEST, "#")
         self._by_uri["", ""] = place
         self._index(place, 0)
@@ -96,29 +98,30 @@ class Document:
         self.has_factors |= "multipleOf" in node
         place = self._identified(place, node)
         for path, child in children(node):
-            self._index(_Place(child, place.base, place.draft, f"{place.at}/{path}"), depth + 1)
+            self._index(replace(place, value=child, at=f"{place.at}/{path}"), depth + 1)
 
     def _identified(self, place: _Place, node: Schema) -> _Place:
         """The place with the base and draft that the schema declares; its identifiers are noted."""
-        draft = _draft(node, place)
+        draft = _draft(node, place, self._note)
         base, identifier = place.base, node.get("id" if draft == 4 else "$id")
         if isinstance(identifier, str) and not (draft <= 7 and "$ref" in node):
             whole, _, fragment = identifier.partition("#")
             base = urljoin(base, whole) if whole else base
-            place = _Place(node, base, draft, place.at)
+            place = _Place(node, base, draft, place.at, place.scope)
             self._by_uri[base, ""] = self._by_uri.get((base, ""), place) if not whole else place
             if fragment:
                 self._by_uri[base, fragment] = place
-        place = _Place(node, base, draft, place.at)
+        scope = (*place.scope, base) if base not in place.scope else place.scope
+        place = _Place(node, base, draft, place.at, scope)
         if place.at == "#":
             self._by_uri["", ""] = place
         for keyword in ("$anchor", "$dynamicAnchor"):
             if isinstance(node.get(keyword), str):
                 self._by_uri[base, node[keyword]] = place
         if isinstance(node.get("$dynamicAnchor"), str):
-            self._dynamic[node["$dynamicAnchor"]] += 1
+            self._dynamic.add((base, node["$dynamicAnchor"]))
         if node.get("$recursiveAnchor") is True:
-            self._dynamic["#"] += 1
+            self._dynamic.add((base, ""))
         return place
 
     def _resolve(self, reference: str, place: _Place, keyword: str) -> _Place:
@@ -144,7 +147,7 @@ class Document:
                 inner = cast("list[object]", value)[int(name)]
             else:
                 return None
-            place = _Place(inner, place.base, place.draft, f"{place.at}/{part}")
+            place = replace(place, value=inner, at=f"{place.at}/{part}")
             if isinstance(inner, dict):
                 place = self._identified(place, cast("Schema", inner))
         return place
@@ -154,13 +157,14 @@ class Document:
         if not isinstance(value, str):
             raise Unsupported(keyword, place.at, f"is {str(value)[:40]!r}, it must be a text")
         target = self._resolve(value, place, keyword)
-        node = cast("Schema", target.value) if isinstance(target.value, dict) else {}
-        anchor = value.partition("#")[2] if keyword == "$dynamicRef" else "#"
-        moves = node.get("$dynamicAnchor") == anchor or (anchor == "#" and node.get("$recursiveAnchor"))
-        if keyword != "$ref" and moves and self._dynamic[anchor] > 1:
-            raise Unsupported(keyword, place.at, f"may mean one of {self._dynamic[anchor]} schemas: use $ref")
+        anchor = value.partition("#")[2] if keyword == "$dynamicRef" else ""
+        if keyword != "$ref" and (target.base, anchor) in self._dynamic and _is_anchored(target, anchor):
+            outermost = next(base for base in (*place.scope, target.base) if (base, anchor) in self._dynamic)
+            target = self._by_uri[outermost, anchor]
+        scope = tuple(dict.fromkeys((*place.scope, target.base))) if self._dynamic else ()
+        target = replace(target, scope=scope)
         # Equal constants may be one object: the place tells them apart, too.
-        name = (target.at, id(target.value))
+        name = (target.at, id(target.value), scope)
         if name not in self._keys:
             self._keys[name] = f"d{len(self._keys)}"
             self._add(self._keys[name], target)
@@ -207,7 +211,7 @@ class Document:
         at = f"{place.at}/{keyword}"
 
         def inner(entry: object, name: object) -> Node:
-            return self._node(_Place(entry, place.base, place.draft, f"{at}/{name}"), depth + 1)
+            return self._node(replace(place, value=entry, at=f"{at}/{name}"), depth + 1)
 
         if keyword in MAPS:
             entries = cast("Schema", _of_type(keyword, place.at, value, dict))
@@ -220,7 +224,7 @@ class Document:
                 raise Unsupported(keyword, place.at, "is empty: leave it out")
             return [inner(entry, index) for index, entry in enumerate(listed)]
         if keyword in SINGLE:
-            return self._node(_Place(value, place.base, place.draft, at), depth + 1)
+            return self._node(replace(place, value=value, at=at), depth + 1)
         if keyword not in NUMBERS or keyword == "multipleOf":  # bounds have an exact neighbor, see numbers.py
             _check_value(keyword, value, place.at, depth)
         return _checked(keyword, value, place.at)
@@ -233,24 +237,26 @@ class Document:
             self._note(keyword)
 
 
+def _is_anchored(place: _Place, anchor: str) -> bool:
+    node = cast("Schema", place.value) if isinstance(place.value, dict) else {}
+    return node.get("$dynamicAnchor") == anchor if anchor else node.get("$recursiveAnchor") is True
+
+
 def _is_checked(name: object) -> bool:
     return name in FORMAT_PATTERNS or name in NATIVE_FORMATS
 
 
-def _draft(node: Schema, place: _Place) -> int:
+def _draft(node: Schema, place: _Place, note: Callable[[str], None]) -> int:
     declared = node.get("$schema")
     if declared is None:
         return place.draft
-    draft = _DRAFTS.get(
-        str(declared)
-        .removesuffix("#")
-        .replace("https://json-schema.org/draft-", "http://json-schema.org/draft-")
-    )
+    name = str(declared).removesuffix("#")
+    if "draft-03" in name:
+        raise Unsupported("$schema", place.at, f"is {name[:80]!r}: drafts from 4 on are supported")
+    draft = _DRAFTS.get(name.replace("https://json-schema.org/draft-", "http://json-schema.org/draft-"))
     if draft is None:
-        raise Unsupported(
-            "$schema", place.at, f"is {str(declared)[:80]!r}, no draft of JSON Schema from 4 on"
-        )
-    return draft
+        note(f"$schema {name[:80]!r} (read as draft 2020-12)")
+    return _NEWEST if draft is None else draft
 
 
 def _renamed(node: Schema, draft: int, at: str, note: Callable[[str], None]) -> Schema:

@@ -226,6 +226,20 @@ def _dependent_schemas(entries: Any, node: Schema, at: str) -> list[Node]:
     ]
 
 
+def _pattern_properties(entries: Any, node: Schema, at: str) -> list[Node]:
+    """Objects of nothing but properties of one pattern, that do not match its schema."""
+    return [
+        {
+            "type": "object",
+            "patternProperties": {pattern: complement(entry)},
+            "additionalProperties": False,
+            "minProperties": 1,
+        }
+        for pattern, entry in entries.items()
+        if entry is not True and entry != {}
+    ]
+
+
 def _additional(value: Any, node: Schema, at: str) -> list[Node]:
     if value is True or value == {}:
         return []
@@ -244,6 +258,7 @@ _NEGATIONS: Final[Mapping[str, Negate]] = {
     "const": lambda value, node, at: _values([value], at),
     "required": _required,
     "properties": _properties,
+    "patternProperties": _pattern_properties,
     "additionalProperties": _additional,
     "minimum": _bound("exclusiveMaximum"),
     "exclusiveMinimum": _bound("maximum"),
