@@ -1,1 +1,1 @@
-"""JSON Schemas before they are compiled: every keyword is enforced, an annotation, or refused by name."""
+"""JSON Schema of all drafts, rewritten to the keywords that llguidance keeps."""

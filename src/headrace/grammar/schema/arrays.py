@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations, islice
 from math import comb
 from typing import Any, Final
@@ -41,7 +42,7 @@ def contained(node: Schema, at: str) -> Node:
 
 
 def _with_contained(wanted: Node, places: tuple[int, ...], other: Node | None) -> Node:
-    """Arrays with items that match at exactly these places; elsewhere they may, too, where `other` is None."""
+    """Arrays with items that match at these places, and elsewhere match `other`, or anything."""
     size = places[-1] + 1 if places else 0
     filler: Node = True if other is None else other
     array: Schema = {"type": "array", "minItems": size}
@@ -75,7 +76,7 @@ def unique(node: Schema, resolve: Resolve, at: str) -> Node:
     return any_of([*others(node, "array"), *(_exactly(array) for array in arrays)])
 
 
-def _distinct(each: list[list[Any]]) -> Any:
+def _distinct(each: list[list[Any]]) -> Iterator[list[Any]]:
     """Lists of different values, one of each in its order; the shorter ones first."""
     made: list[tuple[list[Any], frozenset[str]]] = [([], frozenset())]
     yield []

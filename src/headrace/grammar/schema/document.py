@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.grammar.constraint import MAX_NESTING
+from headrace.grammar.patterns import FORMAT_PATTERNS, NARROWER_FORMATS, NATIVE_FORMATS
 from headrace.grammar.schema.keywords import (
     COUNTS,
     ENFORCED,
@@ -22,12 +23,12 @@ from headrace.grammar.schema.keywords import (
     SILENT_ANNOTATIONS,
     SINGLE,
     TYPES,
+    MalformedSchema,
     Node,
     Schema,
     Unsupported,
     children,
 )
-from headrace.grammar.patterns import FORMAT_PATTERNS, NATIVE_FORMATS
 
 _DRAFTS: Final = {
     **{f"http://json-schema.org/draft-0{number}/schema": number for number in (4, 6, 7)},
@@ -92,9 +93,9 @@ class Document:
     def _index(self, place: _Place, depth: int) -> None:
         if depth > MAX_NESTING:
             raise Unsupported("$ref", place.at, f"is missing: schemas nest deeper than {MAX_NESTING} levels")
-        if not isinstance(place.value, dict):
+        node = _object(place.value)
+        if node is None:
             return
-        node = cast("Schema", place.value)
         self.has_factors |= "multipleOf" in node
         place = self._identified(place, node)
         for path, child in children(node):
@@ -178,11 +179,11 @@ class Document:
             raise Unsupported("$ref", at, f"is missing: schemas nest deeper than {MAX_NESTING} levels")
         if isinstance(value, bool):
             return value
-        if not isinstance(value, dict):
-            raise TypeError(
+        node = _object(value)
+        if node is None:
+            raise MalformedSchema(
                 f"has {str(value)[:40]!r} at {at[:200]}, where a schema (an object or a boolean) must stand"
             )
-        node = cast("Schema", value)
         place = self._identified(place, node)
         if place.draft <= 7 and "$ref" in node:  # whatever is beside it has no effect
             self._note_all(key for key in node if key in ENFORCED and key != "$ref")
@@ -237,13 +238,17 @@ class Document:
             self._note(keyword)
 
 
+def _object(value: object) -> Schema | None:
+    return cast("Schema", value) if isinstance(value, dict) else None
+
+
 def _is_anchored(place: _Place, anchor: str) -> bool:
     node = cast("Schema", place.value) if isinstance(place.value, dict) else {}
     return node.get("$dynamicAnchor") == anchor if anchor else node.get("$recursiveAnchor") is True
 
 
 def _is_checked(name: object) -> bool:
-    return name in FORMAT_PATTERNS or name in NATIVE_FORMATS
+    return name in FORMAT_PATTERNS or name in NATIVE_FORMATS or name in NARROWER_FORMATS
 
 
 def _draft(node: Schema, place: _Place, note: Callable[[str], None]) -> int:
@@ -289,8 +294,9 @@ def _renamed(node: Schema, draft: int, at: str, note: Callable[[str], None]) -> 
     return out
 
 
-def _checked(keyword: str, value: Any, at: str) -> Any:
+def _checked(keyword: str, given: object, at: str) -> Any:
     """A value of a keyword without schemas in it, of the type that it must have."""
+    value: Any = given
     if keyword in COUNTS:
         count = int(value) if isinstance(value, float) and value.is_integer() else value
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
@@ -302,7 +308,7 @@ def _checked(keyword: str, value: Any, at: str) -> Any:
         if keyword == "multipleOf" and value <= 0:
             raise Unsupported(keyword, at, f"is {value}, it must be more than 0")
     elif keyword == "type":
-        names = cast("list[object]", value if isinstance(value, list) else [value])
+        names: list[object] = cast("list[object]", value) if isinstance(value, list) else [value]
         unknown = next((name for name in names if name not in TYPES), None)
         if unknown is not None or not names:
             raise Unsupported(keyword, at, f"is {str(value)[:40]!r}; types are {', '.join(TYPES)}")
@@ -314,10 +320,15 @@ def _checked(keyword: str, value: Any, at: str) -> Any:
     elif keyword == "uniqueItems" and not isinstance(value, bool):
         raise Unsupported(keyword, at, f"is {str(value)[:40]!r}, it must be true or false")
     elif keyword in ("pattern", "format"):
-        _of_type(keyword, at, value, str)
+        return _text(keyword, at, value)
     elif keyword == "enum":
         _of_type(keyword, at, value, list)
     return value
+
+
+def _text(keyword: str, at: str, value: object) -> str:
+    text = cast("str", _of_type(keyword, at, value, str))
+    return NARROWER_FORMATS.get(text, text) if keyword == "format" else text
 
 
 def _names(keyword: str, at: str, value: object) -> None:

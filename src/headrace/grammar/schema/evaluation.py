@@ -22,7 +22,7 @@ _APPLIED: Final = frozenset(
 
 
 class Evaluated(Struct, frozen=True):
-    """Properties by name and pattern, and items: the first `count`, and those that match one of `contained`."""
+    """Properties by name and pattern; items: the first `count`, and those that match one of `contained`."""
 
     names: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()

@@ -51,6 +51,10 @@ class Unsupported(Exception):
         self.keyword = keyword
 
 
+class MalformedSchema(Exception):
+    """Something else stands where a schema must stand."""
+
+
 def children(node: Schema) -> Iterator[tuple[str, object]]:
     """Schemas directly inside a raw one, with their places relative to it."""
     for keyword, value in node.items():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any, Final, cast
 
+from headrace.grammar.patterns import escaped
 from headrace.grammar.schema.keywords import TYPES, Node, Schema, Unsupported, types_of
 
 RAW_PATTERN: Final = "\0pattern"
@@ -88,7 +89,7 @@ def _other_numbers(values: list[float]) -> list[Node]:
     above = {"type": "number", "exclusiveMinimum": values[-1]}
     between: list[Node] = [
         {"type": "number", "exclusiveMinimum": low, "exclusiveMaximum": high}
-        for low, high in zip(values, values[1:], strict=False)
+        for low, high in pairwise(values)
         if low < high
     ]
     return [below, *between, above]
@@ -108,16 +109,12 @@ def _other_texts(texts: Sequence[str], at: str) -> str:
     options: list[str] = []
     excluded = set(texts)
     for prefix, following in nodes.items():
-        written = "".join(map(_escaped, prefix))
+        written = "".join(map(escaped, prefix))
         if prefix not in excluded:
             options.append(written)
-        other = f"[^{''.join(map(_escaped, sorted(following)))}]" if following else "(?s:.)"
+        other = f"[^{''.join(map(escaped, sorted(following)))}]" if following else "(?s:.)"
         options.append(f"{written}{other}(?s:.*)")
     return "|".join(options)
-
-
-def _escaped(character: str) -> str:
-    return character if character.isalnum() and character.isascii() else f"\\u{{{ord(character):x}}}"
 
 
 def _other_arrays(value: list[Any]) -> list[Node]:

@@ -57,7 +57,7 @@ def named(node: Schema, resolve: Resolve, at: str) -> Node:
 
 
 def is_counted(node: Schema) -> bool:
-    """True if `minProperties` or `maxProperties` need alternatives: there are properties that may be absent."""
+    """True if properties are to be counted of which some may be absent."""
     least, most = node.get("minProperties", 0), node.get("maxProperties")
     required = set(node.get("required", []))
     optional = [
@@ -83,7 +83,7 @@ def counted(node: Schema, at: str) -> Node:
                 at,
                 f"is supported with at most {MAX_COUNTED} optional properties, these are {len(optional)}",
             )
-        chosen = [
+        chosen: list[Node] = [
             {"type": "object", "required": [*required, *some]} for some in combinations(optional, missing)
         ]
         return any_of([*others(node, "object"), *chosen])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from itertools import combinations
 from typing import Any, Final
@@ -58,7 +58,8 @@ class Rewriter:
             raise Unsupported(
                 "$ref",
                 "#",
-                f"has {len(definitions):,} targets and {self._deepest} levels: targets times levels may be {MAX_LEVELS:,}",
+                f"has {len(definitions):,} targets and {self._deepest} levels: targets times levels may be "
+                f"{MAX_LEVELS:,}",
             )
         check_factors(self._factors)
         if isinstance(root, bool) or not definitions:
@@ -99,7 +100,7 @@ class Rewriter:
         if "additionalProperties" in node or "unevaluatedProperties" in node:
             return self._node(node, at, depth)
         if in_place == ["anyOf"] and "properties" not in node and "patternProperties" not in node:
-            options = [
+            options: list[Node] = [
                 {**option, _CLOSED: True} if isinstance(option, dict) else option for option in node["anyOf"]
             ]
             return self._node({**node, "anyOf": options}, at, depth)
@@ -129,7 +130,7 @@ class Rewriter:
         return out
 
     @contextmanager
-    def _leaving_open(self) -> Iterator[None]:
+    def _leaving_open(self) -> Generator[None]:
         """Objects inside are not closed: they belong to conditions, or are described elsewhere, too."""
         closes, self._closes = self._closes, False
         try:

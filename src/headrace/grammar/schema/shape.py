@@ -1,4 +1,4 @@
-"""What is known of a schema's instances without generating them: types, constants, whether two can overlap."""
+"""What is known of a schema's instances: their types, constants, whether two schemas can overlap."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def are_disjoint(one: Node, other: Node, resolve: Resolve, depth: int = 0) -> bo
         return True
     if a.constants is not None and b.constants is not None and not _keys(a.constants) & _keys(b.constants):
         return True
-    if common == {"object"} and _properties_differ(a, b, resolve, depth):
+    if common == frozenset({"object"}) and _properties_differ(a, b, resolve, depth):
         return True
     return any(
         all(are_disjoint(option, against, resolve, depth + 1) for option in union)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from headrace.grammar.patterns import FORMAT_PATTERNS, NATIVE_FORMATS, rust_pattern
 from headrace.grammar.schema.keywords import Schema, Unsupported
 from headrace.grammar.schema.negation import RAW_PATTERN
-from headrace.grammar.patterns import FORMAT_PATTERNS, NATIVE_FORMATS, rust_pattern
 
 
 def translated(pattern: str, keyword: str, at: str) -> str:
@@ -28,7 +28,7 @@ def with_patterns(node: Schema, at: str) -> Schema:
         if name in FORMAT_PATTERNS:
             patterns.append(FORMAT_PATTERNS[name])
     more: list[Schema] = [{"pattern": pattern} for pattern in patterns[1:]]
-    if name == "hostname":
+    if name in ("hostname", "idn-hostname"):
         more.append({"maxLength": 253})
     if patterns:
         out["pattern"] = patterns[0]
