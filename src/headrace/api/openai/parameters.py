@@ -28,6 +28,10 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
 from headrace.sampling.params import MAX_LOGIT_BIAS, MAX_N, PARAMETERS
 
+CLOSED_OBJECTS = (
+    "Objects of schemas that list properties have no others, unless the schema itself has "
+    "additionalProperties or unevaluatedProperties. The default is true; false gives JSON Schema's meaning."
+)
 LARGE_BODY_BYTES = 256 * 1024
 
 # Accepted from clients that send them as a matter of course; each given one stands in `warnings`, but
@@ -172,6 +176,7 @@ class GenerationBody(RequestBody):
     guided_regex: str | None = None
     guided_choice: Annotated[list[str], Field(min_length=1)] | None = None
     guided_grammar: str | None = None
+    disable_additional_properties: Annotated[bool, Field(description=CLOSED_OBJECTS)] | None = None
 
     def sampling(self, **more: Any) -> dict[str, Any]:
         """The sampling parameters that were given, by the names of SamplingParams; `more` come over them."""

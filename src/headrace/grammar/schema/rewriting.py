@@ -112,7 +112,7 @@ class Rewriter:
             return self._node(node, at, depth)
         names = {name: True for part in parts for name in part.get("required", [])}
         if not in_place:
-            self.closed = True
+            self.closed |= bool(node.get("properties") or node.get("patternProperties"))
             properties = {
                 **node.get("properties", {}),
                 **{n: True for n in names if n not in node.get("properties", {})},
