@@ -68,8 +68,11 @@ class Rewriter:
 
     # References.
 
-    def _definition(self, kind: str, key: str) -> Schema:
+    def _definition(self, kind: str, key: str) -> Node:
         """A reference to a schema of the document: in place, closed, or its complement."""
+        target = self._document.schema(key)
+        if isinstance(target, bool) or not target:
+            return (target is False) if kind == "not" else target
         name = f"{key}-{kind}"
         if name not in self._known:
             self._known.add(name)
