@@ -164,8 +164,8 @@ def test_no_false_accept(
     record_property(
         "figures",
         f"{draft}{folder}: {tally.accepted} groups accepted, {len(tally.refused)} refused, "
-        f"{tally.impossible} without any instance; {tally.right} cases right, {len(tally.false_accepts)} accepted and "
-        f"{len(tally.false_rejects)} rejected falsely",
+        f"{tally.impossible} without any instance; {tally.right} cases right, "
+        f"{len(tally.false_accepts)} accepted and {len(tally.false_rejects)} rejected falsely",
     )
     # `regex` is the one standard format that is not checked: a warning says so.
     unchecked = ("regex.json", "ecmascript-regex.json")

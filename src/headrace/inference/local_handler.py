@@ -125,7 +125,11 @@ class LocalHandler:
             later = tuple(replace(one, priority=MAX_PRIORITY) for one in prepared.requests)
             return replace(prepared, requests=later)
 
-        quick = isinstance(request, CompletionRequest) and _characters(request) <= QUICK_CHARACTERS
+        quick = (
+            isinstance(request, CompletionRequest)
+            and request.constraint is None  # whose schema may take longer than the prompt
+            and _characters(request) <= QUICK_CHARACTERS
+        )
         return prepare() if quick else await self._in_thread(prepare)
 
     async def _submit(self, run: EngineRun, prepared: PreparedRequest, *, quick: bool) -> None:

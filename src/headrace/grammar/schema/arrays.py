@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from headrace.grammar.schema.keywords import Node, Schema, Unsupported, types_of
 from headrace.grammar.schema.negation import FIRST_CONTAINED, any_of, complement, of_types
-from headrace.grammar.schema.shape import Resolve, are_disjoint, finite_values, value_key
+from headrace.grammar.schema.shape import MAX_COMPARED, Resolve, all_disjoint, finite_values, value_key
 
 CONTAINED_AMONG: Final = 8
 """Where an array has no `maxItems`, what it must contain comes among its first items."""
@@ -59,13 +59,14 @@ def unique(node: Schema, resolve: Resolve, at: str) -> Node:
     longest = node.get("maxItems")
     if longest is None and rest is False:
         longest = len(first)
-    places: list[Node] = list(first) if longest is None else [*first, *[rest] * longest][:longest]
-    if longest is not None and all(are_disjoint(a, b, resolve) for a, b in combinations(places, 2)):
+    fill = 0 if longest is None else min(max(longest - len(first), 0), MAX_ALTERNATIVES)
+    places: list[Node] = [*first, *[rest] * fill][:longest]
+    alike = max(fill, 0) > 1  # the same schema twice: it overlaps itself
+    if longest is not None and not alike and len(places) <= MAX_COMPARED and all_disjoint(places, resolve):
         return True
     rest_values = finite_values(rest, resolve)
-    each = [finite_values(place, resolve) for place in places]
-    if longest is None:
-        each += [rest_values] * (len(rest_values or []))
+    each = [finite_values(place, resolve) for place in places[: len(first)]]
+    each += [rest_values] * (len(rest_values or []) if longest is None else fill)
     if any(values is None for values in each) or (longest is None and rest_values is None):
         raise Unsupported(
             "uniqueItems", at, "is supported where items have few values, such as `enum` or booleans"

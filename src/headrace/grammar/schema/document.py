@@ -243,7 +243,7 @@ def _object(value: object) -> Schema | None:
 
 
 def _is_anchored(place: _Place, anchor: str) -> bool:
-    node = cast("Schema", place.value) if isinstance(place.value, dict) else {}
+    node = _object(place.value) or {}
     return node.get("$dynamicAnchor") == anchor if anchor else node.get("$recursiveAnchor") is True
 
 
@@ -298,7 +298,7 @@ def _checked(keyword: str, given: object, at: str) -> Any:
     """A value of a keyword without schemas in it, of the type that it must have."""
     value: Any = given
     if keyword in COUNTS:
-        count = int(value) if isinstance(value, float) and value.is_integer() else value
+        count: object = int(value) if isinstance(value, float) and value.is_integer() else value
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise Unsupported(keyword, at, f"is {str(value)[:40]!r}, it must be a count")
         return count
@@ -308,10 +308,10 @@ def _checked(keyword: str, given: object, at: str) -> Any:
         if keyword == "multipleOf" and value <= 0:
             raise Unsupported(keyword, at, f"is {value}, it must be more than 0")
     elif keyword == "type":
-        names: list[object] = cast("list[object]", value) if isinstance(value, list) else [value]
+        names = _listed(given)
         unknown = next((name for name in names if name not in TYPES), None)
         if unknown is not None or not names:
-            raise Unsupported(keyword, at, f"is {str(value)[:40]!r}; types are {', '.join(TYPES)}")
+            raise Unsupported(keyword, at, f"is {str(given)[:40]!r}; types are {', '.join(TYPES)}")
     elif keyword == "dependentRequired":
         for name, wanted in cast("Schema", _of_type(keyword, at, value, dict)).items():
             _names(keyword, f"{at}/{keyword}/{name}", wanted)
@@ -323,7 +323,11 @@ def _checked(keyword: str, given: object, at: str) -> Any:
         return _text(keyword, at, value)
     elif keyword == "enum":
         _of_type(keyword, at, value, list)
-    return value
+    return given
+
+
+def _listed(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else [value]
 
 
 def _text(keyword: str, at: str, value: object) -> str:

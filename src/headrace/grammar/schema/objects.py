@@ -59,33 +59,32 @@ def named(node: Schema, resolve: Resolve, at: str) -> Node:
 def is_counted(node: Schema) -> bool:
     """True if properties are to be counted of which some may be absent."""
     least, most = node.get("minProperties", 0), node.get("maxProperties")
+    return bool(_optional(node)) and (most is not None or least > len(set(node.get("required", []))))
+
+
+def _optional(node: Schema) -> list[str]:
     required = set(node.get("required", []))
-    optional = [
-        name
-        for name, entry in node.get("properties", {}).items()
-        if name not in required and entry is not False
-    ]
-    return bool(optional) and (most is not None or least > len(required))
+    entries: Schema = node.get("properties", {})
+    return [name for name, entry in entries.items() if name not in required and entry is not False]
 
 
 def counted(node: Schema, at: str) -> Node:
     """`minProperties` and `maxProperties` of a schema: which of the optional properties are there."""
     least, most = node.get("minProperties", 0), node.get("maxProperties")
     required: list[str] = list(dict.fromkeys(node.get("required", [])))
-    properties: Schema = node["properties"]
-    optional = [name for name, entry in properties.items() if name not in required and entry is not False]
+    optional = _optional(node)
     sizes = range(len(optional) + 1)
     if len(optional) > MAX_COUNTED:
-        missing = max(least - len(required), 0)
+        missing: int = max(least - len(required), 0)
         if most is not None or comb(len(optional), missing) > _MAX_CHOICES:
             raise Unsupported(
                 "maxProperties" if most is not None else "minProperties",
                 at,
                 f"is supported with at most {MAX_COUNTED} optional properties, these are {len(optional)}",
             )
-        chosen: list[Node] = [
-            {"type": "object", "required": [*required, *some]} for some in combinations(optional, missing)
-        ]
+        chosen: list[Node] = []
+        for some in combinations(optional, missing):
+            chosen.append({"type": "object", "required": [*required, *some]})
         return any_of([*others(node, "object"), *chosen])
     closed = node.get("additionalProperties") is False and "patternProperties" not in node
     found: list[Node] = []

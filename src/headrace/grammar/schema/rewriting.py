@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from itertools import combinations
 from typing import Any, Final
 
 from headrace.grammar.constraint import MAX_LEVELS
@@ -15,7 +14,7 @@ from headrace.grammar.schema.keywords import IN_PLACE, LISTS, Node, Schema, Unsu
 from headrace.grammar.schema.negation import FIRST_CONTAINED, any_of, complement, negation
 from headrace.grammar.schema.numbers import check_factors, with_bounds
 from headrace.grammar.schema.objects import check_count, counted, dependent, is_counted, named
-from headrace.grammar.schema.shape import are_disjoint
+from headrace.grammar.schema.shape import all_disjoint
 from headrace.grammar.schema.strings import translated, with_patterns
 
 MAX_SCHEMAS: Final = 20_000
@@ -97,7 +96,7 @@ class Rewriter:
             return self._definition("closed", node["$ref"])
         if set(node) == {"allOf"} and len(node["allOf"]) == 1:
             return self._at_position(node["allOf"][0], at, depth)
-        if "oneOf" in node and "anyOf" not in node and self._is_union(node["oneOf"]):
+        if "oneOf" in node and "anyOf" not in node and all_disjoint(node["oneOf"], self._document.schema):
             node = {("anyOf" if key == "oneOf" else key): value for key, value in node.items()}
         in_place = [keyword for keyword in IN_PLACE if keyword in node]
         if "additionalProperties" in node or "unevaluatedProperties" in node:
@@ -207,16 +206,12 @@ class Rewriter:
             return self._definition("not", node["$ref"])
         return self._node(negation(node, at), at, depth)
 
-    def _is_union(self, entries: list[Node]) -> bool:
-        """True if no instance matches two of the schemas."""
-        return all(are_disjoint(a, b, self._document.schema) for a, b in combinations(entries, 2))
-
     def _alternatives(self, node: Schema) -> list[Node]:
         """`oneOf`: `anyOf`, each without all others where two may hold."""
         if "oneOf" not in node:
             return []
         entries: list[Node] = node["oneOf"]
-        if self._is_union(entries):
+        if all_disjoint(entries, self._document.schema):
             return [any_of(entries)]
         apart: list[Node] = [
             {"allOf": [entry, *(complement(other) for i, other in enumerate(entries) if i != index)]}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 from typing import Any, Final, cast
 
 from msgspec import Struct
@@ -11,6 +12,8 @@ from msgspec import Struct
 from headrace.grammar.schema.keywords import TYPES, Node, Schema, types_of
 
 Resolve = Callable[[str], Node]
+MAX_COMPARED: Final = 200
+"""Schemas that are compared with one another; time grows with the square."""
 _MAX_DEPTH: Final = 8
 
 
@@ -76,6 +79,17 @@ def are_disjoint(one: Node, other: Node, resolve: Resolve, depth: int = 0) -> bo
         for shape, against in ((a, other), (b, one))
         for union in shape.unions
     )
+
+
+def all_disjoint(nodes: Sequence[Node], resolve: Resolve) -> bool:
+    """True if it is certain that no instance matches two of the schemas."""
+    found = [shape_of(node, resolve).constants for node in nodes if not isinstance(node, bool)]
+    if len(found) == len(nodes) and all(constants is not None for constants in found):
+        keys = [key for constants in found for key in _keys(constants or ())]
+        return len(keys) == len(set(keys))
+    if len(nodes) > MAX_COMPARED:
+        return False
+    return all(are_disjoint(one, other, resolve) for one, other in combinations(nodes, 2))
 
 
 def _properties_differ(a: Shape, b: Shape, resolve: Resolve, depth: int) -> bool:
