@@ -285,6 +285,19 @@ def test_a_format_that_is_not_checked_is_said() -> None:
             assert not admits(constraint({"type": "string", "format": name}), json.dumps(text)), text
 
 
+def test_a_relative_id_counts_once() -> None:
+    """A schema that is referenced has read its own $id already."""
+    schema = {
+        "$id": "https://example.org/a/base.json",
+        "$ref": "nested/foo.json",
+        "$defs": {
+            "foo": {"$id": "nested/foo.json", "$ref": "./bar.json"},
+            "bar": {"$id": "nested/bar.json", "type": "null"},
+        },
+    }
+    assert admits(constraint(schema), "null") and not admits(constraint(schema), "1")
+
+
 # Properties that are not listed.
 
 

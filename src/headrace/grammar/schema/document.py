@@ -49,6 +49,12 @@ class _Place(Struct, frozen=True):
     at: str
     scope: tuple[str, ...] = ()
     """Base URIs of the resources that were entered on the way, where `$dynamicRef` depends on them."""
+    identified: bool = False
+    """Whether `base`, `draft` and `scope` are already those that the schema itself declares."""
+
+    def inside(self, value: object, at: str) -> _Place:
+        """A schema or another value in this one."""
+        return replace(self, value=value, at=at, identified=False)
 
 
 class Document:
@@ -99,21 +105,23 @@ class Document:
         self.has_factors |= "multipleOf" in node
         place = self._identified(place, node)
         for path, child in children(node):
-            self._index(replace(place, value=child, at=f"{place.at}/{path}"), depth + 1)
+            self._index(place.inside(child, f"{place.at}/{path}"), depth + 1)
 
     def _identified(self, place: _Place, node: Schema) -> _Place:
         """The place with the base and draft that the schema declares; its identifiers are noted."""
+        if place.identified:  # a relative $id counts once
+            return place
         draft = _draft(node, place, self._note)
         base, identifier = place.base, node.get("id" if draft == 4 else "$id")
         if isinstance(identifier, str) and not (draft <= 7 and "$ref" in node):
             whole, _, fragment = identifier.partition("#")
             base = urljoin(base, whole) if whole else base
-            place = _Place(node, base, draft, place.at, place.scope)
+            place = _Place(node, base, draft, place.at, place.scope, identified=True)
             self._by_uri[base, ""] = self._by_uri.get((base, ""), place) if not whole else place
             if fragment:
                 self._by_uri[base, fragment] = place
         scope = (*place.scope, base) if base not in place.scope else place.scope
-        place = _Place(node, base, draft, place.at, scope)
+        place = _Place(node, base, draft, place.at, scope, identified=True)
         if place.at == "#":
             self._by_uri["", ""] = place
         for keyword in ("$anchor", "$dynamicAnchor"):
@@ -148,7 +156,7 @@ class Document:
                 inner = cast("list[object]", value)[int(name)]
             else:
                 return None
-            place = replace(place, value=inner, at=f"{place.at}/{part}")
+            place = place.inside(inner, f"{place.at}/{part}")
             if isinstance(inner, dict):
                 place = self._identified(place, cast("Schema", inner))
         return place
@@ -212,7 +220,7 @@ class Document:
         at = f"{place.at}/{keyword}"
 
         def inner(entry: object, name: object) -> Node:
-            return self._node(replace(place, value=entry, at=f"{at}/{name}"), depth + 1)
+            return self._node(place.inside(entry, f"{at}/{name}"), depth + 1)
 
         if keyword in MAPS:
             entries = cast("Schema", _of_type(keyword, place.at, value, dict))
@@ -225,7 +233,7 @@ class Document:
                 raise Unsupported(keyword, place.at, "is empty: leave it out")
             return [inner(entry, index) for index, entry in enumerate(listed)]
         if keyword in SINGLE:
-            return self._node(replace(place, value=value, at=at), depth + 1)
+            return self._node(place.inside(value, at), depth + 1)
         if keyword not in NUMBERS or keyword == "multipleOf":  # bounds have an exact neighbor, see numbers.py
             _check_value(keyword, value, place.at, depth)
         return _checked(keyword, value, place.at)
