@@ -31,7 +31,7 @@ class Constraint(Struct, frozen=True, eq=False):
 
     `text` is: for json_schema a schema as JSON; for json_object nothing; for regex a regular expression of
     Rust's `regex` syntax, that matches the whole output; for lark a grammar of llguidance's dialect of Lark
-    (special tokens as `<name>`, schemas as `%json {...}`, see `grammar_schema.schema_text`); for ebnf one in
+    (special tokens as `<name>`, schemas as `%json {...}`, see `json_schema.schema_text`); for ebnf one in
     GBNF, llama.cpp's notation; for choice a JSON list of texts; for structural_tag one as JSON.
 
     `after` is a text (such as `</think>`) before whose end nothing is constrained, except that the output
