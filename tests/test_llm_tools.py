@@ -44,6 +44,20 @@ def test_a_demanded_call(llm: LLM) -> None:
     assert streamed == [[(call.name, call.arguments) for call in c.tool_calls] for c in whole.choices]
 
 
+def test_schemas_that_cannot_be_compiled_leave_arguments_free(llm: LLM) -> None:
+    """The compiler refuses patterns that overlap, which nothing before it sees: no 400, whatever is asked."""
+    schema = {"type": "object", "properties": {}, "patternProperties": {"^a": {}, "a$": {"type": "null"}}}
+    tools = [*TOOLS, {"type": "function", "function": {"name": "odd", "parameters": schema}}]
+    choice = {"type": "function", "function": {"name": "odd"}}
+    asked = {"tools": tools, "parallel_tool_calls": False, "seed": 3, "max_tokens": 40}
+    [call] = llm.chat(TALK, tool_choice=choice, **asked).tool_calls
+    assert call.name == "odd"
+    assert llm.chat(TALK, **asked).tool_calls == ()
+    tools[1]["function"]["strict"] = True
+    with pytest.raises(InvalidRequest, match="not disjoint"):
+        llm.chat(TALK, tool_choice=choice, **asked)
+
+
 def test_free_text_stays_text(llm: LLM) -> None:
     free = llm.chat(TALK, tools=TOOLS, max_tokens=8, seed=1)
     assert free.tool_calls == ()

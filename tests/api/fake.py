@@ -30,6 +30,7 @@ from headrace.engine.submissions import submitted
 from headrace.errors import ContextLengthExceeded, HeadraceError, Overloaded, TemplateError
 from headrace.grammar.compile import compile_grammar
 from headrace.sampling.params import SamplingParams
+from headrace.tokenization.token_bytes import Kind
 
 CONTEXT_LENGTH = 4096
 
@@ -41,7 +42,9 @@ class FakeTokenizer:
     is_bounded = True
     eos_ids = frozenset[int]()
     pieces = SimpleNamespace(
-        special_ids=frozenset(), token_of=lambda token: chr(token) if token <= 256 else None
+        kind=Kind.BYTE_LEVEL,
+        special_ids=frozenset(),
+        token_of=lambda token: chr(token) if token <= 256 else None,
     )
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:

@@ -20,7 +20,12 @@ HELLO: Any = [{"role": "user", "content": "hello"}]
 WEATHER: Any = {
     "name": "weather",
     "description": "The weather in a town",
-    "input_schema": {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]},
+    "input_schema": {
+        "type": "object",
+        "properties": {"town": {"type": "string"}},
+        "required": ["town"],
+        "additionalProperties": False,
+    },
 }
 TIME: Any = {"name": "time", "input_schema": {"type": "object", "properties": {}}}
 HERMES = "tools <tool_call>"
@@ -186,7 +191,7 @@ def test_tool_choice(serve: Serve) -> None:
     assert server.model.template.tools is None
     assert (none.content[0].text, none.stop_reason) == (CALL + TIME_CALL, "end_turn")
     constraints = [request.constraint for request in server.model.engine.submitted]
-    assert [constraint is not None for constraint in constraints] == [False, True, True, False]
+    assert [constraint is not None for constraint in constraints] == [True, True, True, False]
 
 
 def test_a_call_that_is_none_is_text(serve: Serve) -> None:
@@ -203,9 +208,10 @@ def test_a_call_that_is_cut_has_no_input_and_a_warning(serve: Serve) -> None:
     assert reply.warnings[0]["param"] == "max_tokens" and "weather" in reply.warnings[0]["message"]
 
 
-def test_strict_tools_are_held_to_their_schema(serve: Serve) -> None:
+@pytest.mark.parametrize("strict", [True, False, None])
+def test_tools_are_held_to_their_schema(serve: Serve, strict: bool | None) -> None:
     server = answering(serve, CALL, HERMES)
-    ask(server, tools=[WEATHER | {"strict": True}])
+    ask(server, tools=[WEATHER if strict is None else WEATHER | {"strict": strict}])
     assert server.model.engine.submitted[0].constraint is not None
 
 

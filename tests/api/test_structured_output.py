@@ -134,14 +134,32 @@ def test_streams_and_choices(server: Running) -> None:
 
 
 def test_what_is_not_supported_is_a_400_that_names_it(server: Running) -> None:
-    schema = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
+    schema = {"type": "object", "properties": {"a": {"not": {"pattern": "x"}}}}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     for stream in (False, True):
-        with pytest.raises(openai.BadRequestError, match="keyword 'not' at #/properties/a") as caught:
+        with pytest.raises(openai.BadRequestError, match="keyword 'pattern' at #/properties/a") as caught:
             server.openai().chat.completions.create(
                 model=server.model.name, messages=MESSAGES, response_format=form, stream=stream
             )
         assert caught.value.param == "response_format" and caught.value.code == "grammar_error"
+
+
+def test_what_a_schema_does_not_enforce_stands_in_warnings(server: Running) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": [1, 2], "enumNames": ["one", "two"], "x-order": 3}},
+        "required": ["a"],
+        "markdownDescription": "*x*",
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    for extra, closed in (({}, True), ({"disable_additional_properties": False}, False)):
+        reply = server.openai().chat.completions.create(
+            model=server.model.name, messages=MESSAGES, response_format=form, max_tokens=9, extra_body=extra
+        )
+        said = [warning["message"] for warning in reply.warnings]
+        assert said[0] == "not part of what is enforced: enumNames, x-order, markdownDescription"
+        assert [text for text in said[1:] if "additionalProperties" in text] == said[1:]
+        assert len(said) == 1 + closed
 
 
 def test_allowed_token_ids(server: Running) -> None:

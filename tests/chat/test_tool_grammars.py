@@ -5,15 +5,16 @@ schema.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from answers import parsed, read
 from test_tool_formats import WRITTEN, gemma
 
-from headrace.chat.output_parser import output_grammar, output_syntax
+from headrace.chat.output_parser import ToolGrammar, output_grammar, output_syntax
 from headrace.chat.tool_formats.registry import FAMILIES
 from headrace.chat.tools import Tool, ToolUse
+from headrace.grammar.json_schema import SchemaRefused
 
 llguidance = pytest.importorskip("llguidance")
 
@@ -23,7 +24,7 @@ SCHEMA = {
     "required": ["town", "days"],
     "additionalProperties": False,
 }
-TOOLS = (Tool("weather", "", SCHEMA, strict=True), Tool("time", "", {"type": "object", "properties": {}}))
+TOOLS = (Tool("weather", "", SCHEMA), Tool("time", "", {"type": "object", "properties": {}}))
 GOOD: list[tuple[str, dict[str, Any]]] = [("weather", {"town": "Kö\n{n", "days": 2, "unit": "C"})]
 BAD: list[tuple[str, dict[str, Any]]] = [("weather", {"town": "x", "days": "two"})]
 
@@ -106,14 +107,20 @@ def byte_tokenizer() -> Any:
     return llguidance.LLTokenizer(llguidance.TokenizerWrapper(Bytes()))
 
 
-def takes(tokenizer: Any, grammar: str, text: str) -> bool:
-    matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(grammar))
-    assert not matcher.is_error(), matcher.get_error() + "\n" + grammar
+def takes(tokenizer: Any, grammar: ToolGrammar, text: str) -> bool:
+    matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(grammar.text))
+    assert not matcher.is_error(), matcher.get_error() + "\n" + grammar.text
     return all(matcher.consume_token(byte) for byte in text.encode()) and matcher.is_accepting()
 
 
 def no_special(mark: str) -> int | None:
     return None
+
+
+def auto_grammar(name: str) -> ToolGrammar:
+    return output_grammar(
+        output_syntax("", name), ToolUse(TOOLS, TOOLS), no_special, starts_in_reasoning=False
+    )
 
 
 def test_every_family_is_covered() -> None:
@@ -125,7 +132,6 @@ def test_a_required_call(byte_tokenizer: Any, name: str) -> None:
     syntax = output_syntax("", name)
     use = ToolUse(TOOLS, TOOLS, mode="required")
     grammar = output_grammar(syntax, use, no_special, starts_in_reasoning=False)
-    assert grammar is not None
     good = SPELLED[name](GOOD)
     assert parsed(read(syntax, use, [good])) == GOOD
     assert takes(byte_tokenizer, grammar, good)
@@ -135,16 +141,107 @@ def test_a_required_call(byte_tokenizer: Any, name: str) -> None:
     assert not takes(byte_tokenizer, grammar, "No.")
 
 
-@pytest.mark.parametrize("name", sorted(SPELLED.keys() - BARE))
-def test_free_text_with_strict_calls(byte_tokenizer: Any, name: str) -> None:
-    use = ToolUse(TOOLS, TOOLS)
-    grammar = output_grammar(output_syntax("", name), use, no_special, starts_in_reasoning=False)
-    assert grammar is not None
+@pytest.mark.parametrize("name", SPELLED)
+def test_free_text_with_calls(byte_tokenizer: Any, name: str) -> None:
+    """Nothing demands a call, but one that has begun matches its tool's schema."""
+    grammar = auto_grammar(name)
     before = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant" if name == "gpt_oss" else "Well. "
+    before = "" if name in BARE else before
     plain = "<|channel|>final<|message|>No." if name == "gpt_oss" else "No."
     assert takes(byte_tokenizer, grammar, plain)
     assert takes(byte_tokenizer, grammar, before + SPELLED[name](GOOD))
-    assert not takes(byte_tokenizer, grammar, before + SPELLED[name](BAD))
+    for wrong in (BAD, [("weather", {"days": 2})], [("weather", {"town": "x", "days": 2, "more": 1})]):
+        assert not takes(byte_tokenizer, grammar, before + SPELLED[name](wrong)), wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("llama3", ['{"answer": 1}', '{"name": "Bo"}', "[1]", "{", ""]),
+        ("llama4_pythonic", ["[1, 2]", "[wea", "x(1)"]),
+    ],
+)
+def test_text_that_only_looks_like_a_call_without_a_marker(
+    byte_tokenizer: Any, name: str, texts: list[str]
+) -> None:
+    for text in texts:
+        assert takes(byte_tokenizer, auto_grammar(name), text), text
+
+
+def test_every_opening_marker_is_held_to_the_schema(byte_tokenizer: Any) -> None:
+    """Granite's parser reads two markers: neither may be followed by anything else than calls."""
+    for mark in ("<|tool_call|>", "<tool_call>"):
+        assert takes(byte_tokenizer, auto_grammar("granite"), f"{mark}[{envelope('arguments', GOOD)}]")
+        assert not takes(byte_tokenizer, auto_grammar("granite"), f"{mark}[{envelope('arguments', BAD)}]")
+
+
+REFUSED = {"type": "object", "properties": {"a": {"not": {"pattern": "x"}}, "b": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+@pytest.mark.parametrize("name", SPELLED)
+def test_a_schema_that_cannot_be_enforced_is_named_and_leaves_its_arguments_free(
+    byte_tokenizer: Any, name: str, mode: Literal["auto", "required"]
+) -> None:
+    """The same verdict whether a call is demanded or not."""
+    tools = (TOOLS[0], Tool("odd", "", REFUSED))
+    grammar = output_grammar(
+        output_syntax("", name), ToolUse(tools, tools, mode), no_special, starts_in_reasoning=False
+    )
+    assert [w for w in grammar.warnings if "'odd'" in w and "'pattern'" in w and "any arguments" in w]
+    assert takes(byte_tokenizer, grammar, SPELLED[name]([("odd", {"town": "x", "days": 2})]))
+    assert takes(byte_tokenizer, grammar, SPELLED[name](GOOD))
+    assert not takes(byte_tokenizer, grammar, SPELLED[name](BAD))
+    strict = (Tool("odd", "", REFUSED, strict=True),)
+    with pytest.raises(SchemaRefused, match="'pattern'"):
+        output_grammar(
+            output_syntax("", name), ToolUse(strict, strict, mode), no_special, starts_in_reasoning=False
+        )
+
+
+def test_what_of_a_schema_is_not_enforced_or_added_is_said() -> None:
+    open_ended = {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "x-order": 1, "tsType": "number"}},
+        "anyOf": [{"required": ["a"]}, True],
+    }
+    tools = (Tool("f", "", open_ended),)
+    use = ToolUse(tools, tools)
+    for name, more in (("hermes", []), ("glm", ["anyOf of all arguments together cannot be enforced"])):
+        grammar = output_grammar(
+            output_syntax("", name),
+            use,
+            no_special,
+            starts_in_reasoning=False,
+            disable_additional_properties=True,
+        )
+        wanted = [
+            *more,
+            "not part of what is enforced: x-order, tsType",
+            "objects that list properties get no",
+        ]
+        assert len(grammar.warnings) == len(wanted)
+        for text, part in zip(grammar.warnings, wanted, strict=True):
+            assert part in text
+
+
+def test_properties_that_are_not_listed(byte_tokenizer: Any) -> None:
+    call = SPELLED["hermes"]([("f", {"a": 1, "b": 2})])
+    for schema, closes, fits in (
+        ({"properties": {"a": {}}}, True, False),
+        ({"properties": {"a": {}}}, False, True),
+        ({"properties": {"a": {}}, "additionalProperties": True}, True, True),
+        ({}, True, True),
+    ):
+        tools = (Tool("f", "", {"type": "object", **schema}),)
+        grammar = output_grammar(
+            output_syntax("", "hermes"),
+            ToolUse(tools, tools),
+            no_special,
+            starts_in_reasoning=False,
+            disable_additional_properties=closes,
+        )
+        assert takes(byte_tokenizer, grammar, call) == fits, (schema, closes)
 
 
 def test_reasoning_before_a_required_call(byte_tokenizer: Any) -> None:
@@ -156,7 +253,6 @@ def test_reasoning_before_a_required_call(byte_tokenizer: Any) -> None:
         (True, [f"hm</think>\n{call}"]),
     ):
         grammar = output_grammar(syntax, use, no_special, starts_in_reasoning=starts_in_reasoning)
-        assert grammar is not None
         for answer in answers:
             assert takes(byte_tokenizer, grammar, answer), answer
             assert parsed(read(syntax, use, answer, starts_in_reasoning=starts_in_reasoning)) == GOOD
@@ -169,8 +265,6 @@ def test_one_call_without_parallel_tool_calls(byte_tokenizer: Any) -> None:
         several = output_grammar(
             output_syntax("", name), ToolUse(TOOLS, TOOLS, "required"), no_special, starts_in_reasoning=False
         )
-        assert grammar is not None
-        assert several is not None
         twice = SPELLED[name](GOOD * 2) if name in ("mistral", "llama3") else ""
         if twice:
             twice = twice.replace("}, {", "}; {") if name == "llama3" else twice

@@ -148,8 +148,11 @@ def test_samples_match_their_tags() -> None:
         ({**CALLS, "color": 1}, "unknown member 'color'"),
         ({"structures": [{"begin": "a", "end": "b"}], "triggers": ["a"]}, "schema is missing"),
         (
-            {"structures": [{"begin": "a", "schema": {"not": {}}, "end": ""}], "triggers": ["a"]},
-            "keyword 'not'",
+            {
+                "structures": [{"begin": "a", "schema": {"not": {"pattern": "b"}}, "end": ""}],
+                "triggers": ["a"],
+            },
+            "keyword 'pattern'",
         ),
         ({"format": {"type": "grammar", "grammar": "root ::= x"}}, "type is 'grammar', it must be one of"),
         ({"format": {"type": "regex"}}, "pattern is missing"),

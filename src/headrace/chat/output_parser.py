@@ -25,6 +25,7 @@ from headrace.chat.tool_formats.reader import Reader, Steps
 from headrace.chat.tool_formats.registry import FAMILIES, Family, tool_format_of
 from headrace.chat.tools import ToolUse
 from headrace.errors import InvalidRequest
+from headrace.grammar.json_schema import schema_warnings
 
 
 class OutputSyntax(Struct, frozen=True):
@@ -162,23 +163,29 @@ def _answer(
         yield from rest(reader, output)
 
 
+class ToolGrammar(Struct, frozen=True):
+    """A grammar in llguidance's Lark, and what of the tools' schemas it does not enforce, or adds to them."""
+
+    text: str
+    warnings: tuple[str, ...] = ()
+
+
 def output_grammar(
-    syntax: OutputSyntax, use: ToolUse, special_id: SpecialId, *, starts_in_reasoning: bool
-) -> str | None:
-    """A grammar for output that satisfies `use`; None if calls are unconstrained (no strict tool, and no
-    call is required). Raises InvalidRequest if strict tools cannot be enforced.
+    syntax: OutputSyntax,
+    use: ToolUse,
+    special_id: SpecialId,
+    *,
+    starts_in_reasoning: bool,
+    disable_additional_properties: bool = False,
+) -> ToolGrammar:
+    """A grammar for output that satisfies `use`: calls match the schemas of their tools from their mark on.
+
+    A tool whose schema cannot be enforced may have any arguments; if it is strict, SchemaRefused is raised.
     """
     family = syntax.family
     assert family is not None
-    lark = Lark(special_id, syntax.marks)
-    if use.mode == "required":
-        answer: str | None = family.grammar(lark, use)
-    elif any(tool.strict for tool in use.callable):
-        answer = family.lazy_grammar(lark, use)
-    else:
-        return None
-    if answer is None:
-        return None
+    lark = Lark(special_id, syntax.marks, closes=disable_additional_properties)
+    answer = family.grammar(lark, use) if use.mode == "required" else family.lazy_grammar(lark, use)
     if syntax.reasoning is not None:
         answer = syntax.reasoning.grammar(lark, answer, starts_in_reasoning=starts_in_reasoning)
-    return lark.grammar(answer)
+    return ToolGrammar(lark.grammar(answer), (*dict.fromkeys(lark.warnings), *schema_warnings(lark.schemas)))

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from headrace.chat.answer_span import AnswerSpan
 from headrace.chat.messages import Message
-from headrace.chat.output_parser import OutputParser, OutputSyntax, output_grammar, output_syntax
+from headrace.chat.output_parser import OutputParser, OutputSyntax, ToolGrammar, output_grammar, output_syntax
 from headrace.chat.templates.chat_template import ChatTemplate
-from headrace.chat.tool_formats.format import ToolFormat, short_id
+from headrace.chat.tool_formats.format import short_id
 from headrace.chat.tool_formats.gpt_oss import ANALYSIS, FINAL, Harmony
 from headrace.chat.tool_formats.registry import FAMILIES
 from headrace.chat.tools import ToolUse
@@ -22,11 +22,6 @@ from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint
 from headrace.sampling.reasoning_budget import ReasoningBudget
 from headrace.tokenization.tokenizer import Tokenizer
-
-STRICT_UNAVAILABLE = (
-    "tools: strict has no effect with tool_choice auto, this model's calls begin without a marker"
-)
-"""The warning for clients when `strict_unavailable`."""
 
 CONTINUATION = "Wait"
 """Text inserted when a model would end its reasoning too early, as in s1."""
@@ -63,34 +58,24 @@ class ChatPrompt(Struct, frozen=True):
             token_id for mark in self.syntax.marks if (token_id := _special_id(tokenizer, mark)) is not None
         )
 
-    def constraint(self, tokenizer: Tokenizer, wanted: Constraint | None = None) -> Constraint | None:
-        """The constraint on the output: only calls if one is required; the schemas of strict tools in
-        calls; otherwise `wanted`, after reasoning that the prompt started. None if unconstrained.
-
-        Raises InvalidRequest if a schema cannot be enforced, or if both tools and `wanted` need a grammar.
-        """
-        grammar = None
-        if self.use is not None:
-            grammar = output_grammar(
-                self.syntax,
-                self.use,
-                lambda mark: _special_id(tokenizer, mark),
-                starts_in_reasoning=self.starts_in_reasoning,
-            )
-        if wanted is None:
-            return None if grammar is None else Constraint("lark", grammar, param="tools")
-        if grammar is not None:
-            raise InvalidRequest(
-                f"{wanted.param or wanted.kind} excludes strict tools and a tool_choice that requires a "
-                "call: an answer follows one grammar, leave one of them out",
-                param=wanted.param,
-            )
-        reasoning = self.syntax.reasoning
-        return (
-            replace(wanted, after=reasoning.end)
-            if self.starts_in_reasoning and reasoning is not None
-            else wanted
+    def tool_grammar(
+        self, tokenizer: Tokenizer, use: ToolUse, *, disable_additional_properties: bool
+    ) -> ToolGrammar:
+        """The grammar of an output that calls the tools of `use`. Raises InvalidRequest."""
+        return output_grammar(
+            self.syntax,
+            use,
+            lambda mark: _special_id(tokenizer, mark),
+            starts_in_reasoning=self.starts_in_reasoning,
+            disable_additional_properties=disable_additional_properties,
         )
+
+    def after_reasoning(self, wanted: Constraint) -> Constraint:
+        """The constraint, from the end of reasoning that the prompt has started."""
+        reasoning = self.syntax.reasoning
+        if not self.starts_in_reasoning or reasoning is None:
+            return wanted
+        return replace(wanted, after=reasoning.end)
 
     @property
     def answer_span(self) -> AnswerSpan | None:
@@ -146,13 +131,6 @@ class ChatPrompt(Struct, frozen=True):
             starts_in_reasoning=self.starts_in_reasoning,
             reopens=harmony,
         )
-
-    @property
-    def strict_unavailable(self) -> bool:
-        """True if a tool is strict, but a call cannot be distinguished from text before it is complete."""
-        use, family = self.use, self.syntax.family
-        bare = isinstance(family, ToolFormat) and family.bare
-        return use is not None and bare and use.mode == "auto" and any(tool.strict for tool in use.callable)
 
 
 def prepare(

@@ -108,7 +108,9 @@ def _grammar(constraint: Constraint, special_ids: Mapping[str, int]) -> dict[str
     if constraint.kind == "json_object":
         return {"json_schema": json.loads(schema_text({"type": "object"}, param=name))}
     if constraint.kind == "json_schema":
-        return {"json_schema": json.loads(schema_text(_json(constraint), param=name))}
+        closes = constraint.disable_additional_properties
+        written = schema_text(_json(constraint), param=name, disable_additional_properties=closes)
+        return {"json_schema": json.loads(written)}
     if constraint.kind == "choice":
         return {"lark_grammar": _choices(constraint)}
     if constraint.kind == "structural_tag":

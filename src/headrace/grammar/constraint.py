@@ -31,18 +31,19 @@ class Constraint(Struct, frozen=True, eq=False):
 
     `text` is: for json_schema a schema as JSON; for json_object nothing; for regex a regular expression of
     Rust's `regex` syntax, that matches the whole output; for lark a grammar of llguidance's dialect of Lark
-    (special tokens as `<name>`, schemas as `%json {...}`, see `grammar_schema.schema_text`); for ebnf one in
+    (special tokens as `<name>`, schemas as `%json {...}`, see `json_schema.schema_text`); for ebnf one in
     GBNF, llama.cpp's notation; for choice a JSON list of texts; for structural_tag one as JSON.
 
     `after` is a text (such as `</think>`) before whose end nothing is constrained, except that the output
     cannot end; up to 8 characters of white space may follow it. `param` is what errors name, and makes no
-    difference between two.
+    difference between two. `disable_additional_properties`: see `json_schema.compile_schema`.
     """
 
     kind: Kind
     text: str = ""
     after: str | None = None
     param: str | None = None
+    disable_additional_properties: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -59,8 +60,8 @@ class Constraint(Struct, frozen=True, eq=False):
         return hash(self._described)
 
     @property
-    def _described(self) -> tuple[Kind, str, str | None]:
-        return self.kind, self.text, self.after
+    def _described(self) -> tuple[Kind, str, str | None, bool]:
+        return self.kind, self.text, self.after, self.disable_additional_properties
 
     def error(self, cause: str) -> GrammarError:
         """An error about this constraint."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from collections.abc import Iterable
+from typing import Final
 
-from headrace.grammar.constraint import MAX_LEVELS, MAX_NESTING, GrammarError
-from headrace.grammar.patterns import FORMAT_PATTERNS, NATIVE_FORMATS, rust_pattern
+from msgspec import Struct
 
-Schema = dict[str, Any]
+from headrace.grammar.constraint import GrammarError
+from headrace.grammar.schema.document import Document
+from headrace.grammar.schema.keywords import MalformedSchema, Schema, Unsupported
+from headrace.grammar.schema.rewriting import Rewriter
 
 OPTIONS: Final = {
     # One spelling per key: with \uXXXX a listed property could come again as an additional one.
@@ -19,189 +20,81 @@ OPTIONS: Final = {
     "whitespace_pattern": r"(?: |\n[ \t]{0,40})",
 }
 """How llguidance spells JSON."""
-
-_MAPS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_SCHEMAS: Final = frozenset({"additionalProperties", "items", "additionalItems"})
-_COUNTS: Final = frozenset(
-    {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
+CLOSED: Final = (
+    "objects that list properties get no others where the schema leaves additionalProperties open: set it, "
+    "or send disable_additional_properties: false"
 )
-_VALUES: Final = frozenset(
-    {"type", "enum", "const", "required", "pattern", "format", "$ref", "$id", "id", "$anchor", "$schema"}
-    | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
-)
-_ANNOTATIONS: Final = frozenset(
-    {"title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly"}
-    | {"$comment", "contentMediaType", "contentEncoding", "contentSchema", "discriminator"}
-)
-_LARGEST_EXACT: Final = 2**53  # numbers become float64
-_UNSPELLABLE: Final = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
-_OLD_DRAFTS: Final = ("draft-04", "draft-06", "draft-07", "2019-09")
-_DRAFTS: Final = frozenset(
-    {f"http://json-schema.org/{draft}/schema" for draft in _OLD_DRAFTS[:3]}
-    | {f"https://json-schema.org/draft/{draft}/schema" for draft in ("2019-09", "2020-12")}
-)
+_MAX_LISTED: Final = 20
 
 
-def schema_text(schema: object, *, param: str = "json_schema") -> str:
-    """The schema as JSON for `%json` in a lark grammar, with nothing in it that would not be enforced.
-
-    Raises GrammarError that names the keyword and its place. Beyond JSON Schema: properties come in the order
-    of the schema, formats are enforced, white space is one space or a line break with its indentation.
+class CompiledSchema(Struct, frozen=True):
+    """`text` is llguidance's JSON Schema. `unused` are the names of keywords that do not constrain anything,
+    `closed` says whether objects got no other properties than those listed though the schema admits them, and
+    `left_open` where that was not possible.
     """
-    if isinstance(schema, bool):
-        checked: object = {} if schema else {"enum": []}
-    else:
-        checker = _Checker(param, schema)
-        checked = checker.schema(schema, "#", 0)
-        checker.check_levels()
-    return json.dumps({**cast("Schema", checked), "x-guidance": OPTIONS}, ensure_ascii=False)
+
+    text: str
+    unused: tuple[str, ...] = ()
+    closed: bool = False
+    left_open: tuple[str, ...] = ()
 
 
-class _Checker:
-    """Copies a schema, refusing what would not be enforced."""
+class SchemaRefused(GrammarError):
+    """A schema with a keyword that cannot be enforced."""
 
-    def __init__(self, param: str, root: object) -> None:
-        self._param = param
-        self._references: set[str] = set()
-        self._deepest = 0
-        declared = cast("Schema", root).get("$schema", "") if isinstance(root, dict) else ""
-        if declared and str(declared).removesuffix("#") not in _DRAFTS:
-            raise self._error("$schema", "#", f"is {str(declared)[:80]!r}, no draft of JSON Schema from 4 on")
-        self._old_draft = any(draft in str(declared) for draft in _OLD_DRAFTS)
+    def __init__(self, message: str, *, keyword: str, cause: str, param: str) -> None:
+        super().__init__(message, param=param)
+        self.keyword, self.cause = keyword, cause
 
-    def schema(self, schema: object, at: str, depth: int) -> object:
-        """A copy of the schema at the place `at`."""
-        if depth > MAX_NESTING:
-            raise GrammarError(
-                f"{self._param} is nested deeper than {MAX_NESTING} levels: use $ref", param=self._param
-            )
-        self._deepest = max(self._deepest, depth)
-        if isinstance(schema, bool):
-            return schema
-        if not isinstance(schema, dict):
-            raise GrammarError(
-                f"{self._param} has {str(schema)[:40]!r} at {at}, where a schema (an object or a boolean) "
-                "must stand",
-                param=self._param,
-            )
-        node = cast("Schema", schema)
-        out: Schema = {}
-        for keyword, value in node.items():
-            if not self._is_annotation(keyword, value):
-                out[keyword] = self._keyword(keyword, value, at, depth)
-        self._check_arrays(node, at)
-        self._check_objects(node, at)
-        return self._strings(out, at)
 
-    def check_levels(self) -> None:
-        """Refuse a schema whose references could be followed so deeply that a compiler runs out of stack."""
-        if len(self._references) * self._deepest > MAX_LEVELS:
-            raise GrammarError(
-                f"{self._param} has {len(self._references):,} references and {self._deepest} levels: "
-                f"references times levels may be {MAX_LEVELS:,}",
-                param=self._param,
-            )
+def compile_schema(
+    schema: object, *, param: str = "json_schema", disable_additional_properties: bool = False
+) -> CompiledSchema:
+    """The schema as JSON for `%json` in a lark grammar.
 
-    def _keyword(self, keyword: str, value: Any, at: str, depth: int) -> Any:
-        inside = f"{at}/{keyword}"
-        if keyword in _MAPS:
-            entries = self._of_type(keyword, at, value, dict)
-            return {
-                self._name(keyword, name, at): self.schema(entry, f"{inside}/{name}", depth + 1)
-                for name, entry in entries.items()
-            }
-        if keyword in _LISTS or (keyword == "items" and isinstance(value, list)):
-            entries = self._of_type(keyword, at, value, list)
-            return [self.schema(entry, f"{inside}/{index}", depth + 1) for index, entry in enumerate(entries)]
-        if keyword in _SCHEMAS:
-            return self.schema(value, inside, depth + 1)
-        if keyword in _COUNTS:
-            return int(value) if isinstance(value, float) and value.is_integer() else value
-        if keyword in _VALUES:
-            self._check_value(keyword, value, at, depth)
-            if keyword == "$ref":
-                self._references.add(str(value))
-            if keyword in ("$id", "id") and at != "#":
-                raise self._error(keyword, at, "is only supported at the root")
-            return value
-        raise self._error(keyword, at, "is not supported: leave it out")
+    Beyond JSON Schema: properties come in the order of the schema, formats are enforced, numbers have bounded
+    digits, white space is one space or a line break with its indentation. With
+    `disable_additional_properties`, objects that list properties have no others, unless the schema has
+    `additionalProperties` or `unevaluatedProperties`. Raises GrammarError, SchemaRefused with the keyword.
+    """
+    try:
+        document = Document(schema)
+        rewriter = Rewriter(document, closes=disable_additional_properties)
+        written = rewriter.whole()
+    except Unsupported as error:
+        message = f"{param}: {error}"
+        raise SchemaRefused(message, keyword=error.keyword, cause=str(error), param=param) from None
+    except MalformedSchema as error:
+        raise GrammarError(f"{param} {error}", param=param) from None
+    if written is False:
+        cause = "no value matches the schema"
+        raise SchemaRefused(f"{param}: {cause}", keyword="", cause=cause, param=param)
+    members: Schema = {} if written is True else written
+    text = json.dumps({**members, "x-guidance": OPTIONS}, ensure_ascii=False)
+    return CompiledSchema(text, tuple(document.annotations), rewriter.closed, tuple(rewriter.left_open))
 
-    def _is_annotation(self, keyword: str, value: object) -> bool:
-        if keyword == "uniqueItems":
-            return value is False
-        return keyword in _ANNOTATIONS or (keyword.startswith("x-") and keyword != "x-guidance")
 
-    def _name(self, keyword: str, name: str, at: str) -> str:
-        self._check_value(keyword, name, at, 0)
-        return self._pattern(name, keyword, at) if keyword == "patternProperties" else name
+def schema_text(
+    schema: object, *, param: str = "json_schema", disable_additional_properties: bool = False
+) -> str:
+    """The text of `compile_schema`."""
+    return compile_schema(
+        schema, param=param, disable_additional_properties=disable_additional_properties
+    ).text
 
-    def _strings(self, node: Schema, at: str) -> Schema:
-        """Patterns in Rust's dialect, and formats as patterns where llguidance is too lenient."""
-        if isinstance(node.get("pattern"), str):
-            node["pattern"] = self._pattern(node["pattern"], "pattern", at)
-        name = node.get("format")
-        if name is None or name in NATIVE_FORMATS:
-            return node
-        if name not in FORMAT_PATTERNS:
-            known = ", ".join(sorted({*FORMAT_PATTERNS, *NATIVE_FORMATS}))
-            raise self._error("format", at, f"is {str(name)[:40]!r}; supported are {known}")
-        del node["format"]
-        pattern = {"pattern": FORMAT_PATTERNS[name]}
-        if name == "hostname":
-            return {**node, "allOf": [*node.get("allOf", []), {**pattern, "maxLength": 253}]}
-        if "pattern" in node:
-            return {**node, "allOf": [*node.get("allOf", []), pattern]}
-        return {**node, **pattern}
 
-    def _pattern(self, pattern: str, keyword: str, at: str) -> str:
-        try:
-            return rust_pattern(pattern)
-        except ValueError as error:
-            raise self._error(keyword, at, f"has {error}") from None
-
-    def _check_arrays(self, node: Mapping[str, Any], at: str) -> None:
-        if "prefixItems" in node and (self._old_draft or isinstance(node.get("items"), list)):
-            raise self._error(
-                "prefixItems", at, "is of draft 2020-12: not with `items` as a list or an old $schema"
-            )
-        if "additionalItems" in node and ("prefixItems" in node or not isinstance(node.get("items"), list)):
-            raise self._error("additionalItems", at, "has no effect without `items` as a list: use items")
-
-    def _check_objects(self, node: Mapping[str, Any], at: str) -> None:
-        """A grammar cannot see that a name comes twice, so it must not be the one to count names."""
-        least, required = node.get("minProperties"), node.get("required")
-        named = len(cast("list[object]", required)) if isinstance(required, list) else 0
-        if isinstance(least, int | float) and least > named + 1:
-            raise self._error(
-                "minProperties", at, f"is {least}: at most one more than is `required` ({named}) is supported"
-            )
-
-    def _check_value(self, keyword: str, value: object, at: str, depth: int) -> None:
-        """Refuse what would be enforced a little beside: numbers that float64 does not hold, and characters
-        that have only a \\u spelling (see OPTIONS)."""
-        if depth > MAX_NESTING:
-            raise self._error(keyword, at, f"is nested deeper than {MAX_NESTING} levels")
-        if isinstance(value, int) and abs(value) > _LARGEST_EXACT:
-            raise self._error(keyword, at, f"has {str(value)[:40]}: beyond 2^53 numbers are not exact")
-        if isinstance(value, str) and _UNSPELLABLE.search(value):
-            raise self._error(keyword, at, "has control characters, which are not supported")
-        entries: list[object] = []
-        if isinstance(value, dict):
-            entries = [*cast("Schema", value), *cast("Schema", value).values()]
-        elif isinstance(value, list):
-            entries = cast("list[object]", value)
-        for entry in entries:
-            self._check_value(keyword, entry, at, depth + 1)
-
-    def _of_type(self, keyword: str, at: str, value: Any, kind: Callable[..., Any]) -> Any:
-        if isinstance(value, cast("type", kind)):
-            return value
-        raise self._error(
-            keyword, at, f"is {str(value)[:40]!r}, it must be {'an object' if kind is dict else 'a list'}"
-        )
-
-    def _error(self, keyword: str, at: str, cause: str) -> GrammarError:
-        return GrammarError(
-            f"{self._param}: schema keyword {keyword!r} at {at[:200]} {cause}", param=self._param
-        )
+def schema_warnings(schemas: Iterable[CompiledSchema]) -> list[str]:
+    """What the author of some schemas should know."""
+    found = list(schemas)
+    warnings: list[str] = []
+    names = list(dict.fromkeys(name for schema in found for name in schema.unused))
+    if names:
+        more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+        listed = ", ".join(name[:60] for name in names[:_MAX_LISTED])
+        warnings.append(f"not part of what is enforced: {listed}{more}")
+    if any(schema.closed for schema in found):
+        warnings.append(CLOSED)
+    places = [place for schema in found for place in schema.left_open]
+    if places:
+        warnings.append(f"objects at {places[0][:200]} may have properties that are not listed")
+    return warnings

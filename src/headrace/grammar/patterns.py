@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 # Rust's \s and `.` differ from ECMA-262's by a few characters: ES2024, WhiteSpace and LineTerminator.
@@ -27,6 +28,25 @@ def nesting(text: str) -> int:
             depth = max(depth - 1, 0)
         deepest = max(deepest, depth)
     return deepest
+
+
+def escaped(character: str) -> str:
+    """A character as it may stand anywhere in a pattern of Rust's, also inside `[...]`."""
+    plain = character.isascii() and character.isalnum()
+    return character if plain else f"\\u{{{ord(character):x}}}"
+
+
+def not_beginning_with(beginnings: Iterable[str]) -> str:
+    """A pattern of Rust's for all texts that begin with none of some."""
+    following: dict[str, set[str]] = {"": set()}
+    for text in beginnings:
+        for end, character in enumerate(text):
+            following.setdefault(text[:end], set()).add(character)
+    options: list[str] = []
+    for begun, characters in following.items():
+        other = "".join(map(escaped, sorted(characters)))
+        options.append(f"{''.join(map(escaped, begun))}([^{other}](?s:.*))?")
+    return "|".join(options)
 
 
 def rust_pattern(pattern: str) -> str:
@@ -81,19 +101,43 @@ def _format_patterns() -> dict[str, str]:
         r"[A-Za-z0-9](?:[A-Za-z0-9]|[A-Za-z0-9-][A-Za-z0-9]|[A-Za-z0-9-][A-Za-z0-9][A-Za-z0-9-]{0,59}"
         r"[A-Za-z0-9]|[A-Za-z0-9-]-[A-Za-z0-9](?:" + inner.replace("60", "58") + r")?)?"
     )
+    host = rf"{label}(?:\.{label})*"
     return {
         "date": date,
         "time": time,
         "date-time": rf"{date}[Tt]{time}",
-        "hostname": rf"{label}(?:\.{label})*",
+        "hostname": host,
+        "idn-hostname": host,
+        **_reference_patterns(host),
+    }
+
+
+def _reference_patterns(host: str) -> dict[str, str]:
+    """Pointers and references. Of references only the usual ones: relative, or of http, in ASCII."""
+    pointer = "(?:/(?:[^~/]|~[01])*)*"
+    letter = r"(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})"
+    path = rf"(?:https?://{host}(?::[0-9]{{1,5}})?(?:/{letter}*)*|/?(?:{letter}+(?:/{letter}*)*)?)"
+    reference = rf"{path}(?:\?(?:{letter}|[:/?])*)?(?:#(?:{letter}|[:/?])*)?"
+    variable = r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*(?::[1-9][0-9]{0,3}|\*)?"
+    template = rf"(?:{letter}|[:/?#]|\{{[+#./;?&]?{variable}(?:,{variable})*\}})*"
+    return {
+        "json-pointer": pointer,
+        "relative-json-pointer": rf"(?:0|[1-9][0-9]*)(?:#|{pointer})",
+        "uri-reference": reference,
+        "iri-reference": reference,
+        "uri-template": template,
     }
 
 
 FORMAT_PATTERNS: Final = {name: f"^(?:{pattern})$" for name, pattern in _format_patterns().items()}
 """Formats whose pattern in llguidance admits texts that are none: February 29 of any year, 22:59:60.
 
-Leap seconds and labels like `xn--…` are left out altogether (RFC 3339, RFC 1123, RFC 5890).
+Leap seconds, labels like `xn--…`, and all that is not ASCII in names of hosts and references are left out
+altogether (RFC 3339, RFC 1123, RFC 5890, RFC 3987).
 """
 
 NATIVE_FORMATS: Final = frozenset({"duration", "email", "ipv4", "ipv6", "uuid", "uri"})
 """Formats that llguidance keeps exactly."""
+
+NARROWER_FORMATS: Final = {"iri": "uri", "idn-email": "email"}
+"""Formats of which only the ASCII part is generated, by the format that this part is."""

@@ -156,7 +156,10 @@ class _Writer:
     def _schema(self, form: Json) -> str:
         if not isinstance(form.get("json_schema"), dict | bool):
             raise self.error("a schema is missing or none")
-        return "%json " + schema_text(form["json_schema"], param=self._name)
+        closes = self._constraint.disable_additional_properties
+        return "%json " + schema_text(
+            form["json_schema"], param=self._name, disable_additional_properties=closes
+        )
 
     def _pattern(self, form: Json) -> str:
         pattern = self.string(form, "pattern")

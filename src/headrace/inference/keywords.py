@@ -34,7 +34,7 @@ Messages = Sequence[Mapping[str, object]]
 CHAT = ("tools", "tool_choice", "parallel_tool_calls", "tool_format", "template_variables")
 REASONING = ("reasoning_effort", "thinking_token_budget", "min_thinking_tokens", "thinking_continuation")
 SCALING = ("vote", "best_by", "max_total_tokens")
-REQUEST = ("deadline_s", "priority")
+REQUEST = ("deadline_s", "priority", "disable_additional_properties")
 _LISTS = (
     *("stop", "stop_token_ids", "allowed_token_ids"),
     *("bad_words", "banned_strings", "dry_sequence_breakers"),

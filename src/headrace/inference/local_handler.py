@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from headrace.engine.validation import MAX_PRIORITY
 from headrace.errors import InvalidRequest
+from headrace.grammar.constraint import GrammarError
 from headrace.inference.call_context import CallContext
 from headrace.inference.engine_run import EngineRun
 from headrace.inference.event_bridge import EventBridge
@@ -58,11 +59,33 @@ class LocalHandler:
             self._check_kind(request, model)
             prepared = await self._prepared(request, model, call)
             yield [_announced(request, prepared, model)]
-            async with aclosing(self._run(request, prepared, model, call)) as batches:
+            run = self._run if prepared.otherwise is None else self._run_once_or_again
+            async with aclosing(run(request, prepared, model, call)) as batches:
                 async for batch in batches:
                     yield batch
         finally:
             call.when_ended(release)
+
+    async def _run_once_or_again(
+        self, request: InferenceRequest, prepared: PreparedRequest, model: LoadedModel, call: CallContext
+    ) -> EventBatches:
+        """As `_run`. Where the schemas of tools cannot be compiled, these may have any arguments."""
+        has_started = False
+        try:
+            async with aclosing(self._run(request, prepared, model, call)) as batches:
+                async for batch in batches:
+                    has_started = True
+                    yield batch
+            return
+        except InvalidRequest as error:
+            if has_started or error.code != GrammarError.code:
+                raise
+            call.warn("tools", f"calls can have any arguments: {error.message}")
+            again = tuple(replace(one, constraint=prepared.otherwise) for one in prepared.requests)
+            prepared = replace(prepared, requests=again)
+        async with aclosing(self._run(request, prepared, model, call)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def _run(
         self, request: InferenceRequest, prepared: PreparedRequest, model: LoadedModel, call: CallContext
@@ -100,6 +123,7 @@ class LocalHandler:
 
         quick = (
             isinstance(request, CompletionRequest)
+            and request.constraint is None  # whose schema may take longer than the prompt
             and model.tokenizer.is_bounded
             and _characters(request) <= QUICK_CHARACTERS
         )

@@ -13,12 +13,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.chat.answer_span import AnswerSpan
-from headrace.chat.prompt import STRICT_UNAVAILABLE, ChatPrompt, prepare
+from headrace.chat.prompt import ChatPrompt, prepare
 from headrace.chat.templates.chat_template import missing_template
 from headrace.engine.request import EmbedParams, EngineRequest
 from headrace.engine.scaling.options import Scaling, scaling_of
 from headrace.errors import ContextLengthExceeded, InvalidRequest
+from headrace.grammar.constraint import Constraint
 from headrace.inference.call_context import CallContext
+from headrace.inference.output_constraint import chat_constraint, own_constraint
 from headrace.inference.output_reader import OutputReader
 from headrace.inference.reasoning import check_enabled, reasoning_budget, template_variables, warn_unread
 from headrace.inference.requests import (
@@ -47,6 +49,8 @@ class PreparedRequest(Struct, frozen=True):
     reader: OutputReader
     choices: int
     params: SamplingParams | None
+    otherwise: Constraint | None = None
+    """What takes the place of the requests' constraint where that cannot be compiled."""
 
 
 def prepare_request(
@@ -81,8 +85,6 @@ def chat_prompt(
     check_characters(prompt.text, _context(request, model), "messages")
     check_enabled(request.reasoning, prompt, template, model.name, call)
     warn_unread(request, template, call)
-    if prompt.strict_unavailable:
-        call.warn("tools", STRICT_UNAVAILABLE)
     return prompt
 
 
@@ -113,20 +115,20 @@ def _chat(
         check_characters(request.prediction, model.context_length, "prediction")
         prediction = tuple(tokenizer.encode(request.prediction, add_special=False, parse_special=False))
     params = _params(request, model, len(tokens))
+    matched = chat_constraint(request, prompt, params, model, call)
     engine_request = EngineRequest(
         prompt=tokens,
         params=params,
         visible_token_ids=prompt.visible_token_ids(tokenizer),
-        constraint=prompt.constraint(tokenizer, request.constraint),
+        constraint=matched.constraint,
         thinking=reasoning_budget(request.reasoning, prompt, tokenizer, template),
         prediction=prediction,
         scaling=_scaling(request, prompt.answer_span),
         **_common(request, request.id, call),
     )
     new_parser = (lambda: None) if prompt.plain else prompt.parser
-    return PreparedRequest(
-        (engine_request,), OutputReader(tokenizer, [tokens], params.n, new_parser), params.n, params
-    )
+    reader = OutputReader(tokenizer, [tokens], params.n, new_parser)
+    return PreparedRequest((engine_request,), reader, params.n, params, matched.otherwise)
 
 
 def _completion(request: CompletionRequest, model: LoadedModel, call: CallContext) -> PreparedRequest:
@@ -141,12 +143,13 @@ def _completion(request: CompletionRequest, model: LoadedModel, call: CallContex
     if stop_ids:
         params = replace(params, stop_token_ids=(*params.stop_token_ids, *stop_ids))
     scaling, several = _scaling(request), len(ids) > 1
+    constraint = own_constraint(request, call)
     requests = tuple(
         EngineRequest(
             prompt=tokens,
             params=params,
             is_continuation=len(prompt) > 0,
-            constraint=request.constraint,
+            constraint=constraint,
             scaling=scaling,
             **_common(request, f"{request.id}-{index}" if several else request.id, call),
         )

@@ -174,6 +174,7 @@ class ChatBody(ScalingBody, kw_only=True):
             prediction=None if self.prediction is None else self.prediction.text,
             sampling=self.sampling(**self._sampling_of_chat(), **self.computed),
             constraint=self.constraint(),
+            disable_additional_properties=self.disable_additional_properties is not False,
             scaling=self.scaling(),
         )
 

@@ -55,6 +55,7 @@ class CompletionBody(ScalingBody, kw_only=True):
             suffix=self.suffix,
             sampling=self.sampling(**{"max_tokens": max_tokens} | self._logprobs() | self.computed),
             constraint=self.constraint(),
+            disable_additional_properties=self.disable_additional_properties is not False,
             scaling=self.scaling(),
         )
 

@@ -57,6 +57,10 @@ UNSUPPORTED: Mapping[str, Values] = {
     "documents": ([],),
     "suffix": ("",),
 }
+CLOSED_OBJECTS = (
+    "Objects of schemas that list properties have no others, unless the schema itself has "
+    "additionalProperties or unevaluatedProperties. The default is true; false gives JSON Schema's meaning."
+)
 TOOL_NAME = {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"}
 _FUNCTION = {"type": "object", "properties": {"name": TOOL_NAME}, "required": ["name"]}
 TOOLS = {
@@ -127,6 +131,7 @@ class GenerationBody(SamplingBody):
     guided_regex: str | None = None
     guided_choice: Annotated[list[str], Meta(min_length=1)] | None = None
     guided_grammar: str | None = None
+    disable_additional_properties: Annotated[bool, Meta(description=CLOSED_OBJECTS)] | None = None
 
     def sampling(self, **more: Any) -> dict[str, Any]:
         """The sampling parameters that were given, by the names of SamplingParams; `more` come over them."""

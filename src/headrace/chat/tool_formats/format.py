@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -13,8 +13,13 @@ from headrace.chat.tool_formats.events import OutputEvents
 from headrace.chat.tool_formats.lark import Lark
 from headrace.chat.tool_formats.reader import Malformed, Reader, Steps
 from headrace.chat.tools import Tool, ToolUse
+from headrace.grammar.json_schema import SchemaRefused
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+_OF_ALL_ARGUMENTS = frozenset(
+    {"allOf", "anyOf", "oneOf", "not", "if", "$ref", "patternProperties", "propertyNames", "minProperties"}
+    | {"maxProperties", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties"}
+)
 
 
 class CallSyntax(Protocol):
@@ -29,8 +34,17 @@ class CallSyntax(Protocol):
         """Parse one call of a callable tool; raises Malformed for anything else."""
         ...
 
-    def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any]) -> str:
-        """A grammar expression for a call of `tool` with arguments matching `schema`."""
+    @property
+    def by_argument(self) -> bool:
+        """True if each argument has a schema of its own: what is said of all together is not enforced."""
+        ...
+
+    def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any], before: str = "") -> str:
+        """A grammar expression for `before` and a call of `tool` with arguments matching `schema`."""
+        ...
+
+    def beginning(self, tool: Tool) -> str:
+        """How a call of `tool` begins, up to its name and what follows that."""
         ...
 
 
@@ -121,33 +135,75 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
 
     def grammar(self, lark: Lark, use: ToolUse) -> str:
         """A grammar expression for an answer that consists of calls only, at least one."""
-        schemas = {tool.name: tool.parameters for tool in use.callable}
-        calls = self._calls(lark, use.callable, schemas, use.parallel)
+        calls = self._calls(lark, use)
         section = lark.rule(f"{lark.text(self.opens[0])} {calls}") if not self.bare else calls
         if self._many or not use.parallel:
             return section
         return f"{section} ({lark.text(self.gap)} {section})*"
 
-    def lazy_grammar(self, lark: Lark, use: ToolUse) -> str | None:
-        """A grammar expression for free text in which calls, once begun, match their tools; None if calls
-        begin without a marker and so cannot be distinguished from text.
-        """
-        if self.bare:
-            return None
-        schemas = {tool.name: tool.parameters if tool.strict else ANY_OBJECT for tool in use.callable}
-        mark = self.opens[0].strip()
-        rest = self.opens[0].lstrip()[len(mark) :]
-        calls = self._calls(lark, use.callable, schemas, use.parallel)
-        section = f"{lark.up_to(mark)} {lark.text(rest)} {calls}"
-        times = "*" if use.parallel else "?"
-        return f"({section}){times} {lark.free()}"
+    def lazy_grammar(self, lark: Lark, use: ToolUse) -> str:
+        """A grammar expression for free text in which calls, once begun, match their tools.
 
-    def _calls(
-        self, lark: Lark, tools: Sequence[Tool], schemas: Mapping[str, Mapping[str, Any]], parallel: bool
-    ) -> str:
-        begin, end = lark.text(self.begin), lark.text(self.end)
-        one = lark.any_of(self.call.grammar(lark, tool, schemas[tool.name]) for tool in tools)
-        call = lark.rule(f"{begin} {one} {end}")
-        more = f"({lark.text(self.separator)} {call})*" if self._many and parallel else ""
+        A call without a marker begins as the template writes it, up to its name; other text is free.
+        """
+        calls = self._calls(lark, use)
+        if self.bare:
+            return self._bare_or_text(lark, use, calls)
+        sections: list[str] = []
+        for opening in self.opens:
+            mark = opening.strip()
+            rest = opening.lstrip()[len(mark) :]
+            sections.append(f"{lark.up_to(mark)} {lark.text(rest)} {calls}")
+        times = "*" if use.parallel else "?"
+        return f"({lark.any_of(sections)}){times} {lark.free()}"
+
+    def _bare_or_text(self, lark: Lark, use: ToolUse, calls: str) -> str:
+        beginnings = [self.lead + self.call.beginning(tool) for tool in use.callable]
+        text = lark.other_than(beginnings)
+        marks = [mark for mark in self.opens if lark.is_special(mark)]
+        marked = lark.any_of(f"({text})? {lark.text(mark)} {calls}" for mark in marks) if marks else ""
+        return lark.any_of(filter(None, (calls, marked, f"({text})?")))
+
+    def _calls(self, lark: Lark, use: ToolUse) -> str:
+        call = self._call(lark, use)
+        # What tells a call without a marker from text is one lexeme, from the first character on.
+        first = (
+            self._call(lark, use, self.lead) if self.bare and self.lead else f"{lark.text(self.lead)} {call}"
+        )
+        more = f"({lark.text(self.separator)} {call})*" if self._many and use.parallel else ""
         last = lark.text(self.tail + ("" if self.bare else self.close))
-        return lark.rule(f"{lark.text(self.lead)} {call} {more} {last}")
+        return lark.rule(f"{first} {more} {last}")
+
+    def _call(self, lark: Lark, use: ToolUse, before: str = "") -> str:
+        calls = (call_grammar(self.call, lark, tool, tool.parameters, before) for tool in use.callable)
+        return lark.rule(f"{lark.text(self.begin)} {lark.any_of(calls)} {lark.text(self.end)}")
+
+
+def call_grammar(
+    call: CallSyntax, lark: Lark, tool: Tool, schema: Mapping[str, Any], before: str = ""
+) -> str:
+    """A call of `tool`, with any arguments where its schema cannot be enforced.
+
+    That is the same for every syntax. Raises SchemaRefused if the tool is strict.
+    """
+    try:
+        lark.compiled(schema)
+    except SchemaRefused as error:
+        if tool.strict:
+            raise
+        lark.warnings.append(f"tool {tool.name!r} can have any arguments: {error.cause}")
+        return call.grammar(lark, tool, ANY_OBJECT, before)
+    if call.by_argument and (loose := sorted(_OF_ALL_ARGUMENTS & schema.keys())):
+        lark.warnings.append(
+            f"tool {tool.name!r}: {', '.join(loose)} of all arguments together cannot be enforced in the "
+            "syntax of this model's calls"
+        )
+    mark = lark.position
+    try:
+        return call.grammar(lark, tool, schema, before)
+    except SchemaRefused as error:  # by one argument, whose references lead out of it
+        if tool.strict:
+            raise
+        lark.reset(mark)
+        lark.warnings.append(f"tool {tool.name!r} can have any arguments: {error.cause}")
+        return call.grammar(lark, tool, ANY_OBJECT, before)

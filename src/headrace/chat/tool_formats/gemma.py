@@ -25,6 +25,15 @@ class MarkedStrings(Struct, frozen=True):
         """The quote may be a special token."""
         return (self.quote,)
 
+    @property
+    def by_argument(self) -> bool:
+        """Braces hold one value after the other."""
+        return True
+
+    def beginning(self, tool: Tool) -> str:
+        """Up to the end of the name."""
+        return f"call:{tool.name}"
+
     def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
         """Parse a call."""
         yield from reader.space()
@@ -38,9 +47,9 @@ class MarkedStrings(Struct, frozen=True):
         yield from read_members(reader, output.arguments, quoted_by(self.quote), "}")
         output.end()
 
-    def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any]) -> str:
+    def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any], before: str = "") -> str:
         """A call with arguments that match `schema`, with types enforced at every level."""
-        return f"{lark.text('call:' + tool.name)} {self._object(lark, schema)}"
+        return f"{lark.text(before + self.beginning(tool))} {self._object(lark, schema)}"
 
     def _value(self, lark: Lark, schema: Mapping[str, Any]) -> str:
         kind = schema.get("type")
@@ -60,7 +69,7 @@ class MarkedStrings(Struct, frozen=True):
 
     def _object(self, lark: Lark, schema: Mapping[str, Any]) -> str:
         tool = Tool("", "", schema)
-        if not tool.properties:
+        if "properties" not in schema:
             return self._any_object(lark)
         members = {
             key: lark.rule(f"{lark.text(key + ':')} {self._value(lark, entry)}")

@@ -9,11 +9,11 @@ from typing import Any
 from msgspec import Struct
 
 from headrace.chat.tool_formats.events import OutputEvents
-from headrace.chat.tool_formats.format import ANY_OBJECT, openai_id
+from headrace.chat.tool_formats.format import call_grammar, openai_id
 from headrace.chat.tool_formats.lark import Lark
 from headrace.chat.tool_formats.reader import Malformed, Reader, Steps
 from headrace.chat.tool_formats.values import read_arguments
-from headrace.chat.tools import ToolUse
+from headrace.chat.tools import Tool, ToolUse
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
@@ -87,31 +87,41 @@ class Harmony(Struct, frozen=True):
 
     def grammar(self, lark: Lark, use: ToolUse) -> str:
         """One call, after optional reasoning."""
-        schemas = {tool.name: tool.parameters for tool in use.callable}
-        return f"({self._said(lark, 'analysis')})? {self._calls(lark, use, schemas)}"
+        return f"({self._said(lark, 'analysis')})? {self._calls(lark, use)}"
 
-    def lazy_grammar(self, lark: Lark, use: ToolUse) -> str | None:
+    def lazy_grammar(self, lark: Lark, use: ToolUse) -> str:
         """Messages; those to a function match it."""
-        schemas = {tool.name: tool.parameters if tool.strict else ANY_OBJECT for tool in use.callable}
         said = lark.any_of(self._said(lark, channel) for channel in ("analysis", "commentary"))
         final = f"{lark.text(FINAL)} {lark.free()}"
-        return f"({said})* ({self._calls(lark, use, schemas)} | {final})"
+        return f"({said})* ({self._calls(lark, use)} | {final})"
 
     def _said(self, lark: Lark, channel: str) -> str:
         """A message to the user or to the model itself, and the start of the next."""
         header = lark.text(_CHANNEL + channel + _MESSAGE)
         return f"{header} {lark.up_to(_ENDS[0])} {lark.text(_START + 'assistant')}"
 
-    def _calls(self, lark: Lark, use: ToolUse, schemas: Mapping[str, Mapping[str, Any]]) -> str:
-        return lark.any_of(
-            " ".join(
-                (
-                    lark.text(f"{_CHANNEL}commentary to=functions.{tool.name} <|constrain|>json{_MESSAGE}"),
-                    lark.json(schemas[tool.name]),
-                )
-            )
-            for tool in use.callable
-        )
+    def _calls(self, lark: Lark, use: ToolUse) -> str:
+        return lark.any_of(call_grammar(_CALL, lark, tool, tool.parameters) for tool in use.callable)
 
 
+class _Call(Struct, frozen=True):
+    """A message to a function."""
+
+    marks: tuple[str, ...] = ()
+    by_argument: bool = False
+
+    def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
+        """Messages are read by `Harmony`."""
+        raise NotImplementedError
+
+    def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any], before: str = "") -> str:
+        """The header and the arguments."""
+        return f"{lark.text(before + self.beginning(tool))} {lark.json(schema)}"
+
+    def beginning(self, tool: Tool) -> str:
+        """The header."""
+        return f"{_CHANNEL}commentary to=functions.{tool.name} <|constrain|>json{_MESSAGE}"
+
+
+_CALL = _Call()
 GPT_OSS = Harmony()

@@ -22,6 +22,7 @@ class JsonEnvelope(Struct, frozen=True):
 
     arguments_key: str = "arguments"
     marks: tuple[str, ...] = ()
+    by_argument: bool = False
 
     def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
         """Parse the object. Arguments before the name are buffered."""
@@ -59,10 +60,14 @@ class JsonEnvelope(Struct, frozen=True):
             output.arguments("{}")
         output.end()
 
-    def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any]) -> str:
+    def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any], before: str = "") -> str:
         """The object, with keys in the order that templates write."""
-        before = f'{{"name": {json_text(tool.name)}, "{self.arguments_key}": '
-        return f"{lark.text(before)} {lark.json(schema)} {lark.text('}')}"
+        opening = f'{before}{self.beginning(tool)}, "{self.arguments_key}": '
+        return f"{lark.text(opening)} {lark.json(schema)} {lark.text('}')}"
+
+    def beginning(self, tool: Tool) -> str:
+        """Up to the end of the name."""
+        return f'{{"name": {json_text(tool.name)}'
 
 
 def _ignore(text: str) -> None:

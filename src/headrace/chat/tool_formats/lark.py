@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.grammar.json_schema import schema_text
+from headrace.grammar.json_schema import CompiledSchema, compile_schema
+from headrace.grammar.patterns import not_beginning_with
 
 SpecialId = Callable[[str], int | None]
 """The id of a special token by its spelling; None if it is ordinary text."""
@@ -18,7 +19,12 @@ class Lark:
     text never matches special tokens.
     """
 
-    def __init__(self, special_id: SpecialId, marks: Iterable[str]) -> None:
+    def __init__(self, special_id: SpecialId, marks: Iterable[str], *, closes: bool = False) -> None:
+        """`closes`: objects that list properties have no others, see `json_schema.compile_schema`."""
+        self.closes = closes
+        self._compiled: dict[int, tuple[CompiledSchema, Mapping[str, Any]]] = {}
+        self.warnings: list[str] = []
+        """What is not enforced, by tool."""
         self._ids = {mark: found for mark in marks if (found := special_id(mark)) is not None}
         longest_first = sorted(self._ids, key=len, reverse=True)
         self._split = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if self._ids else None
@@ -35,14 +41,30 @@ class Lark:
         return " ".join(written) if written else '""'
 
     def json(self, schema: Mapping[str, Any]) -> str:
-        """An expression for a JSON value matching the schema."""
-        return "%json " + schema_text(schema, param="tools")
+        """An expression for a JSON value matching the schema. Raises SchemaRefused."""
+        return "%json " + self.compiled(schema).text
+
+    def compiled(self, schema: Mapping[str, Any]) -> CompiledSchema:
+        """The schema for llguidance. Raises SchemaRefused."""
+        if id(schema) not in self._compiled:  # kept with the schema, so that no other one gets its id
+            compiled = compile_schema(schema, param="tools", disable_additional_properties=self.closes)
+            self._compiled[id(schema)] = compiled, schema
+        return self._compiled[id(schema)][0]
+
+    @property
+    def schemas(self) -> list[CompiledSchema]:
+        """All schemas of tools so far."""
+        return [compiled for compiled, _ in self._compiled.values()]
 
     def up_to(self, mark: str) -> str:
         """An expression for any text followed by `mark`, which occurs only there."""
         if self.is_special(mark):
             return f"{self.free()} {self.text(mark)}"
         return self.rule(f"/(?s:.*)/ {_quoted(mark)}", "[lazy]")
+
+    def other_than(self, beginnings: Sequence[str]) -> str:
+        """An expression for any text that begins with none of `beginnings`."""
+        return self.rule(f"/{not_beginning_with(beginnings)}/")
 
     def free(self) -> str:
         """An expression for any text."""
@@ -71,6 +93,15 @@ class Lark:
             for index, member in enumerate(optional)
         ]
         return f"({self.any_of(choices)})?" if choices else self.text("")
+
+    @property
+    def position(self) -> int:
+        """How many rules there are."""
+        return len(self._rules)
+
+    def reset(self, position: int) -> None:
+        """Drop the rules behind a position."""
+        del self._rules[position:]
 
     def has(self, name: str) -> bool:
         """True if a rule with this name exists."""

@@ -42,6 +42,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
     last: str
     closes: tuple[str, ...]
     """What may follow the last argument."""
+    by_argument: bool = True
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -106,18 +107,22 @@ class Parameters(Struct, frozen=True, kw_only=True):
                 return
             show(mark)
 
-    def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any]) -> str:
+    def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any], before: str = "") -> str:
         """A call with the arguments of `schema` in order; those not required are optional."""
         strict = Tool(tool.name, "", schema)
-        head = lark.text(f"{self.before}{tool.name}{self.after}")
+        head = lark.text(before + self.beginning(tool))
         arguments = [
             self._argument(lark, key, entry) + ("" if key in strict.required else "?")
             for key, entry in strict.properties.items()
         ]
-        if not strict.properties:
+        if "properties" not in schema:
             name = lark.rule(r"/[A-Za-z0-9_-]{1,64}/")
             arguments = [self._argument(lark, name, {"type": "string"}, is_rule=True) + "*"]
         return f"{head} {' '.join(arguments)} {lark.text(self.last)}"
+
+    def beginning(self, tool: Tool) -> str:
+        """Up to the first argument."""
+        return f"{self.before}{tool.name}{self.after}"
 
     def _argument(self, lark: Lark, key: str, schema: object, *, is_rule: bool = False) -> str:
         name = key if is_rule else lark.text(key)

@@ -19,6 +19,7 @@ class PythonCall(Struct, frozen=True):
     """`f(a=1, b="x")`: keyword arguments only, values are literals."""
 
     marks: tuple[str, ...] = ()
+    by_argument: bool = True
 
     def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
         """Parse a call."""
@@ -47,7 +48,7 @@ class PythonCall(Struct, frozen=True):
         output.arguments("}")
         output.end()
 
-    def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any]) -> str:
+    def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any], before: str = "") -> str:
         """A call with values in JSON, which the parser accepts in addition to Python."""
         strict = Tool(tool.name, "", schema)
         members = {
@@ -56,7 +57,16 @@ class PythonCall(Struct, frozen=True):
         }
         required = [rule for key, rule in members.items() if key in strict.required]
         optional = [rule for key, rule in members.items() if key not in strict.required]
-        return f"{lark.text(tool.name + '(')} {lark.members(required, optional, ', ')} {lark.text(')')}"
+        arguments = lark.members(required, optional, ", ")
+        if "properties" not in schema:
+            one = f"/[A-Za-z_][A-Za-z0-9_]{{0,63}}/ {lark.text('=')} {lark.json({})}"
+            any_one = lark.rule(one)
+            arguments = f"({any_one} ({lark.text(', ')} {any_one})*)?"
+        return f"{lark.text(before + self.beginning(tool))} {arguments} {lark.text(')')}"
+
+    def beginning(self, tool: Tool) -> str:
+        """Up to the bracket."""
+        return f"{tool.name}("
 
 
 LLAMA4 = ToolFormat(

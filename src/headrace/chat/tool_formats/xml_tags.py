@@ -27,6 +27,7 @@ class XmlTags(Struct, frozen=True):
     ordinal: bool = False
     """True if `:` and the index of the call follow the name."""
     marks: tuple[str, ...] = ()
+    by_argument: bool = False
 
     def read(self, reader: Reader, output: OutputEvents) -> Steps[None]:
         """Parse a call."""
@@ -50,8 +51,12 @@ class XmlTags(Struct, frozen=True):
             yield from reader.space()
             yield from reader.literal(self.last.strip())
 
-    def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any]) -> str:
+    def grammar(self, lark: Lark, tool: Tool, schema: Mapping[str, Any], before: str = "") -> str:
         """A call with the text that the template writes around its parts."""
         ordinal = r" /:[0-9]{1,3}/" if self.ordinal else ""
-        name = lark.text(self.before + tool.name) + ordinal
+        name = lark.text(before + self.beginning(tool)) + ordinal
         return f"{name} {lark.text(self.after)} {lark.json(schema)} {lark.text(self.last)}"
+
+    def beginning(self, tool: Tool) -> str:
+        """Up to the end of the name."""
+        return self.before + tool.name

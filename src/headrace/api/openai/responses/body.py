@@ -230,6 +230,7 @@ class ResponseBody(GenerationBody, kw_only=True):
             deadline_s=self.deadline_s,
             sampling=self.sampling(**more),
             constraint=self.constraint(),
+            disable_additional_properties=self.disable_additional_properties is not False,
         )
 
     def response(self, response_id: str, prepared: Prepared) -> ResponseObject:

@@ -1,0 +1,1 @@
+"""JSON Schema of all drafts, rewritten to the keywords that llguidance keeps."""
