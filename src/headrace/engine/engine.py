@@ -87,7 +87,7 @@ class Engine:
         scheduler = self._scheduler
         return EngineStatus(
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting) + len(self._queue),
+            waiting=scheduler.waiting_count + len(self._queue),
             free_pages=scheduler.free_pages,
             available_pages=scheduler.available_pages,
             page_count=self._capacity.page_count,
