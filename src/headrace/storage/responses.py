@@ -154,7 +154,7 @@ class Responses:
                 "DELETE FROM responses WHERE id = ? AND owner = ?", (response_id, owner)
             )
         if deleted:
-            self._database.query("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._database.erase_deleted()
         return bool(deleted)
 
     def still_made(self, response_ids: Sequence[str]) -> None:
