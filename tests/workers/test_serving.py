@@ -199,6 +199,31 @@ def test_a_second_sigterm_ends_streams_with_an_error(serve: Callable[..., Served
     assert served.process.wait(30) == 0
 
 
+def test_health_says_that_a_worker_stands_still(serve: Callable[..., Served], models: Path) -> None:
+    """A stopped process with work: 503 after some seconds, 200 when it goes on."""
+    served = serve(str(models / "llama3"))
+    http = served.http()
+    http.post("/v1/completions", json=BODY).raise_for_status()
+    [worker] = served.workers()
+    os.kill(worker, signal.SIGSTOP)
+    answers: list[int] = []
+    waiting = threading.Thread(
+        target=lambda: answers.append(served.http().post("/v1/completions", json=BODY).status_code)
+    )
+    assert http.get("/health").status_code == 200
+    waiting.start()
+    start_s = time.monotonic()
+    until(lambda: http.get("/health").status_code == 503)
+    stalled_s = time.monotonic() - start_s
+    message = http.get("/health").json()["error"]["message"]
+    os.kill(worker, signal.SIGCONT)
+    waiting.join(60)
+    until(lambda: http.get("/health").status_code == 200)
+    assert answers == [200]
+    assert "made no step" in message and "1 waiting" in message
+    assert stalled_s > 4, "a step may take some seconds"
+
+
 def test_two_models_in_one_budget(serve: Callable[..., Served], models: Path) -> None:
     names = [str(models / "llama3"), str(models / "qwen3")]
     served = serve(*names, "--memory", "400M", "--kv-cache-memory", "200K")
@@ -249,7 +274,7 @@ def test_reload_does_not_interrupt_a_stream(
     served.reload("unknown 'contexts'")
     assert [card["id"] for card in http.get("/v1/models").json()["data"]] == ["first"]
     second = f'[models.second]\npath = "{models}/qwen3"\nmax_model_len = 32\n'
-    served.configure('api_key = ["secret"]\n' + second + toml.replace("llama3", "qwen3"))
+    served.configure('admin_api_key = ["secret"]\n' + second + toml.replace("llama3", "qwen3"))
     served.reload()
     assert http.get("/v1/models").status_code == 401
     http.headers["authorization"] = "Bearer secret"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from headrace.api.admin import health, metrics
-from headrace.api.admin.health import ProgressWatch
 from headrace.api.anthropic import batches as message_batches
 from headrace.api.anthropic import messages
 from headrace.api.http import openapi
@@ -76,7 +75,6 @@ def create_app(served: LoadedModel | ModelManager, settings: Settings) -> FastAP
 
     app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
     app.state.service = service
-    app.state.progress = dict[str, ProgressWatch]()
     app.state.pulls = Pulls()
     app.state.responses = manager
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]

@@ -47,6 +47,7 @@ class EngineStatus(Struct, frozen=True):
 
     `preemptions`, tokens that were `drafted` and those of them `accepted`, and the `masks` of grammars with
     the seconds they took, are counted since the loop's start.
+    For `stalled_s` it had something to compute and made no step, of which the longest took `longest_step_s`.
     An engine in a process of its own may be `restarting`, as it did `restarts` times, or have `failed` for
     good, with the cause in `failure`; until then it is alive.
     """
@@ -67,6 +68,8 @@ class EngineStatus(Struct, frozen=True):
     failure: str | None = None
     drafted: int = 0
     accepted: int = 0
+    stalled_s: float = 0.0
+    longest_step_s: float = 0.0
 
 
 class EngineClient(Protocol):

@@ -88,6 +88,7 @@ class Encoder:
         self._waiting: FairQueue[_InputState] = FairQueue()  # for the loop alone
         self._arrivals = itertools.count()
         self._running, self.steps, self._last_step_s = 0, 0, clock()
+        self._longest_step_s = 0.0
         self._thread = threading.Thread(
             target=self._run, args=(executor,), name="headrace-encoder", daemon=True
         )
@@ -119,6 +120,7 @@ class Encoder:
             steps=self.steps,
             last_step_s=self._last_step_s,
             alive=self._thread.is_alive(),
+            longest_step_s=self._longest_step_s,
         )
 
     def close(self) -> None:
@@ -180,6 +182,7 @@ class Encoder:
         output = executor.run(step)
         self.steps += 1
         self._running, self._last_step_s = 0, self._clock()
+        self._longest_step_s = max(self._longest_step_s, self._last_step_s - begun_s)
         counts = [len(prompt) if self._pooling.kind == "none" else 1 for prompt in prompts]
         ends = np.cumsum(counts).tolist()
         for text, count, end in zip(texts, counts, ends, strict=True):

@@ -99,6 +99,8 @@ class Engine:
             accepted=0 if self._speculation is None else self._speculation.accepted,
             masks=self._constraints.masks,
             mask_s=self._constraints.mask_s,
+            stalled_s=self._timer.stalled_s,
+            longest_step_s=self._timer.longest_s,
         )
 
     @property
