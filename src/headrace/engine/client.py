@@ -130,7 +130,8 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
 class LoadedModel(Struct, frozen=True, kw_only=True):
     """A running model: tokenizer, template and engine. `defaults` come from generation_config.json.
 
-    `cache_failures` counts packed weights that could not be kept on the disk for the next time.
+    `cache_failures` counts packed weights that could not be kept on the disk for the next time,
+    `cache_damages` those that were kept and have changed since, so that they were packed again.
     """
 
     name: str
@@ -143,6 +144,7 @@ class LoadedModel(Struct, frozen=True, kw_only=True):
     plan: MemoryPlan
     created_s: int
     cache_failures: int = 0
+    cache_damages: int = 0
 
     def close(self) -> None:
         """Stop the engine; what has not ended fails."""
