@@ -23,7 +23,7 @@ run: $(VENV)/.installed
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest tests/kv $(filter-out %_states.py,$(wildcard tests/engine/test_schedule*.py)) \
-	  --cov=headrace.kv --cov=headrace.engine.scheduler.scheduler --cov-branch --cov-fail-under=100
+	  --cov=headrace.kv --cov=headrace.engine.scheduler.scheduler --cov=headrace.engine.fair_queue --cov-branch --cov-fail-under=100
 	$(PYTEST) -n $(WORKERS) --dist loadgroup -m 'not soak and not alone'
 	$(PYTEST) -m 'alone and not soak'
 	set -e; for isa in $(OTHER_ISAS); do \

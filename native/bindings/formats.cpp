@@ -17,6 +17,7 @@
 
 #include "../executor/moe.hpp"
 #include "../kernels/linear.hpp"
+#include "../platform/checksum.hpp"
 #include "../platform/isa.hpp"
 #include "../platform/pool.hpp"
 
@@ -228,6 +229,12 @@ headrace::FormatSet set_named(const std::vector<std::string>& names) {
 }  // namespace
 
 void bind_formats(nb::module_& m) {
+  m.def("checksum",
+        [](Bytes data) {
+          const nb::gil_scoped_release others_run;
+          return headrace::checksum(data.data(), data.size());
+        },
+        "data"_a, "64 bits that tell whether bytes were damaged, for caches on the disk.");
   m.def("packed_nbytes",
         [](const std::string& format, int64_t n, int64_t k) { return checked_packed_bytes(format_named(format), n, k); },
         "format"_a, "n"_a, "k"_a, "Bytes of a packed weight of n outputs and k inputs.");

@@ -8,8 +8,8 @@ print(llm.generate("It was a dark and stormy night", max_tokens=60).text)
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # typing is not imported for this: Ctrl-C may come while it is
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError
     from headrace.inference.completion import Completion, CompletionChunk

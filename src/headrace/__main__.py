@@ -1,5 +1,19 @@
-"""`python -m headrace` is the `headrace` command."""
+"""The `headrace` command, also as `python -m headrace`.
 
-from headrace.cli.main import main
+Little is imported here, so that Ctrl-C while the command is imported ends it as quietly as later.
+"""
 
-main()
+import importlib
+import sys
+
+
+def main() -> None:
+    """Run the command and exit; 130 where it was interrupted."""
+    try:
+        importlib.import_module("headrace.cli.main").main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -157,6 +157,13 @@ class StoreError(HeadraceError):
     code = "store_error"
 
 
+class StoreBusy(Overloaded, StoreError):
+    """Another program, or another request, has locked the SQLite file for too long."""
+
+    remedy = "Wait for the seconds in `Retry-After`; end what else has locked the file of `--store`."
+    code = "store_busy"
+
+
 class ProgramError(HeadraceError):
     """A model definition or a pass violated a rule of the program (a bug in Headrace, not in the input)."""
 

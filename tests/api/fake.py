@@ -244,6 +244,7 @@ class FakeModel:
     created_s: int = 1_700_000_000
     folder: Path = Path("fake")
     cache_failures: int = 0
+    cache_damages: int = 0
     plan: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(kv_bytes=102_400, total_bytes=409_600)
     )

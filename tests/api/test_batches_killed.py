@@ -62,6 +62,9 @@ def test_a_killed_server_goes_on_with_what_is_left(tmp_path: Path, done: int) ->
             assert time.monotonic() < until_s
         process.kill()
         process.wait(30)
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {
+        path.name: 0o600 for path in tmp_path.iterdir()
+    }
     before = replies(tmp_path)
     assert done <= len(before) < LINES
     with serving(tmp_path) as (client, _):

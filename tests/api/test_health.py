@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from in_process import Running
-
-from headrace.api.admin.health import STALLED_S, ProgressWatch
-from headrace.engine.client import EngineStatus
+from msgspec.structs import replace
 
 
-def status(running: int, steps: int) -> EngineStatus:
-    return EngineStatus(running, 0, 1, 1, 1, steps, 0.0, True)
-
-
-def test_an_idle_loop_is_healthy_however_long_ago_its_last_step() -> None:
-    watch = ProgressWatch()
-    assert watch.stalled_s(status(0, 5), 0) == 0
-    assert watch.stalled_s(status(0, 5), 10_000) == 0
-    assert watch.stalled_s(status(1, 5), 10_001) == 0
-
-
-def test_a_busy_loop_must_make_steps() -> None:
-    watch = ProgressWatch()
-    assert watch.stalled_s(status(1, 5), 0) == 0
-    assert watch.stalled_s(status(1, 5), STALLED_S + 1) == STALLED_S + 1
-    assert watch.stalled_s(status(1, 6), STALLED_S + 2) == 0
+@pytest.mark.parametrize(
+    ("stalled_s", "longest_step_s", "healthy"),
+    [(0.0, 0.0, True), (4.9, 0.1, True), (5.1, 0.1, False), (60.0, 20.0, True), (81.0, 20.0, False)],
+)
+def test_a_loop_with_work_must_make_steps(
+    server: Running, monkeypatch: pytest.MonkeyPatch, stalled_s: float, longest_step_s: float, healthy: bool
+) -> None:
+    engine = server.model.engine
+    now = replace(engine.status(), stalled_s=stalled_s, longest_step_s=longest_step_s)
+    monkeypatch.setattr(engine, "status", lambda: now)
+    reply = server.http().get("/health")
+    assert reply.status_code == (200 if healthy else 503)
+    assert healthy or "no step for" in reply.json()["error"]["message"]
 
 
 def test_a_dead_engine_is_unhealthy_and_not_ready(server: Running) -> None:

@@ -320,3 +320,24 @@ def test_background_work_counts_for_its_key(serve: Serve) -> None:
     for one in made:
         ended(server.openai(api_key="k1"), one.id)
     ask(server, "k1", background=True)
+
+
+def test_where_nothing_can_be_kept_a_response_is_not_found(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    server = serve(store=tmp_path / "file" / "store.sqlite3")
+    response = ask(server)
+    assert [warning["param"] for warning in response.warnings] == ["store"]
+    http = server.http()
+    path = f"/v1/responses/{response.id}"
+    replies = [
+        http.get(path),
+        http.get(path + "/input_items"),
+        http.delete(path),
+        http.post(path + "/cancel"),
+    ]
+    more = {"model": MODEL, "input": "b", "previous_response_id": response.id}
+    replies.append(http.post("/v1/responses", json=more))
+    reference = {"model": MODEL, "input": [{"type": "item_reference", "id": "msg_1"}]}
+    codes = [(reply.status_code, reply.json()["error"]["code"]) for reply in replies]
+    assert codes == [(404, "response_not_found")] * 5
+    assert http.post("/v1/responses", json=reference).status_code in (400, 404)

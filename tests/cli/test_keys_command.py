@@ -34,3 +34,15 @@ def test_wrong_use(inside: Inside, tmp_path: Path) -> None:
     unknown = inside("keys", "rm", "bob", *store)
     assert (unknown.code, "no key named 'bob'" in unknown.stderr) == (1, True)
     assert inside("keys", "frobnicate", *store).code == 2
+
+
+def test_scopes_of_a_key(inside: Inside, tmp_path: Path) -> None:
+    store = ("--store", str(tmp_path / "store.sqlite3"))
+    inside("keys", "add", "plain", *store)
+    assert inside("keys", "add", "ops", "--scope", "infer, admin", "--key-priority", "-5", *store).code == 0
+    plain, ops = json.loads(inside("keys", "list", "--json", *store).stdout)
+    assert (plain["scopes"], plain["priority"]) == (["infer"], None)
+    assert (ops["scopes"], ops["priority"]) == (["admin", "infer"], -5)
+    assert "admin,infer" in inside("keys", "list", *store).stdout
+    wrong = inside("keys", "add", "other", "--scope", "root", *store)
+    assert (wrong.code, "the scopes are infer, alias, admin" in wrong.stderr) == (2, True)

@@ -48,6 +48,7 @@ class Machine(RuleBasedStateMachine):
     drafted = 0
     rejected = 0
     repeated = 0
+    overtaken = 0  # sequences of other accounts with lower ranks, by those that were admitted
 
     @initialize(
         pages=st.integers(8, 24),
@@ -94,6 +95,7 @@ class Machine(RuleBasedStateMachine):
         cache_salt=st.sampled_from("aab"),
         cache=st.sampled_from([True, True, True, False]),
         priority=st.integers(0, 2),
+        account=st.sampled_from("xxyz"),
         after_s=st.sampled_from([0.0, 0.1, 7.0]),
     )
     def add(
@@ -105,6 +107,7 @@ class Machine(RuleBasedStateMachine):
         cache_salt: str,
         cache: bool,
         priority: int,
+        account: str,
         after_s: float,
     ) -> None:
         self.now_s += after_s
@@ -121,6 +124,8 @@ class Machine(RuleBasedStateMachine):
                 max_length=length,
                 cache_salt=cache_salt,
                 cache=cache,
+                account=account,
+                cost_tokens=length,
                 priority=priority,
                 arrival_s=self.now_s,
             )
@@ -139,8 +144,10 @@ class Machine(RuleBasedStateMachine):
         for sequence in self.scheduler.running:
             sequence.draft = [] if self.recurrent else [_token(sequence, drafted) for drafted in draft]
         before = {s.id: (s.state, s.computed, s.preemptions, s.pending) for s in self.live.values()}
+        charged = {s.id for s in self.live.values() if not s.cost_tokens}
         chunks = self.scheduler.schedule()
         self.check_plan(chunks, before)
+        self.check_admitted(before, charged)
         for chunk in chunks:
             self.compute(chunk)
         if cancel is not None and self.live:
@@ -271,7 +278,7 @@ class Machine(RuleBasedStateMachine):
             assert chunk.samples == (chunk.start + chunk.count == len(sequence.tokens))
             assert not chunk.drafted or chunk.samples
             assert not chunk.drafted or chunk.start + chunk.length < sequence.max_length
-        running, waiting = self.scheduler.running, self.scheduler.waiting
+        running = self.scheduler.running
         assert len(running) <= self.slots
         goes_on = any(s.state is not State.PAUSED for s in self.live.values())
         assert bool(chunks) == goes_on == (not self.scheduler.idle), "no progress"
@@ -283,16 +290,32 @@ class Machine(RuleBasedStateMachine):
                 i for i, (state, _, _, pending) in before.items() if (state, pending) == (State.RUNNING, 1)
             ]
             assert planned.keys() >= set(decoding), "a decoding sequence sits out though there are pages"
+
+    def check_admitted(self, before: dict[int, tuple[State, int, int, int]], charged: set[int]) -> None:
+        """Who waits still, and was not behind another choice of its request: never before one of its account,
+        nor before another that is more urgent and came with a lower rank."""
+        running, waiting = self.scheduler.running, self.scheduler.waiting
         leading = {
             s.request_id
             for s in running
             if not self.recurrent and s.computed < (s.prompt_length - 1) // PAGE_TOKENS * PAGE_TOKENS
         }
-        for admitted in running:
-            if before[admitted.id][0] is State.WAITING:
-                for other in waiting:
-                    overtaken = self.rank(other) < self.rank(admitted)
-                    assert not overtaken or other.request_id in leading or other.id in preempted
+        admitted = [s for s in running if before[s.id][0] is State.WAITING]
+        waited = [s for s in waiting if s.request_id not in leading and before[s.id][0] is State.WAITING]
+        first = {s.account: s for s in reversed(waited)}
+        for one in admitted:
+            for other in waited:
+                overtaken = self.rank(other) < self.rank(one)
+                assert not overtaken or other.account != one.account, "overtaken within an account"
+            for other in first.values():
+                if any(s.account == other.account for s in admitted):
+                    continue  # it was not the first of its account all the time
+                overtaken = self.rank(other) < self.rank(one)
+                urgent = overtaken and other.priority < one.priority
+                assert not urgent, "overtaken by what is less urgent"
+                yields = any(s.priority < other.priority for s in self.live.values())
+                assert not overtaken or yields or other.id not in charged, "it was charged before"
+                Machine.overtaken += overtaken
 
     def rank(self, sequence: Sequence) -> tuple[float, int]:
         return sequence.arrival_s + AGEING_S * sequence.priority, sequence.id
@@ -380,11 +403,12 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_states(record_property, shard: int) -> None:
     steps = STEPS // SHARDS
-    Machine.steps_done = Machine.repeated = Machine.drafted = Machine.rejected = 0
+    Machine.steps_done = Machine.repeated = Machine.drafted = Machine.rejected = Machine.overtaken = 0
 
     def seen() -> bool:
         """Whether what is rare has been seen often enough: examples resemble each other."""
-        return steps // 50 < Machine.rejected < Machine.drafted and Machine.repeated > steps // 50
+        common = steps // 50 < Machine.rejected < Machine.drafted and Machine.repeated > steps // 50
+        return common and Machine.overtaken > steps // 500
 
     for part in range(MAX_PARTS):
         if Machine.steps_done >= steps and seen():
@@ -402,7 +426,8 @@ def test_states(record_property, shard: int) -> None:
         "figures",
         f"{Machine.steps_done:,} steps over pages, prefix tree and scheduler, "
         f"up to {Machine.most_preemptions} preemptions, {Machine.drafted:,} drafted tokens of which "
-        f"{Machine.rejected:,} were rejected, {Machine.repeated:,} steps at once with others",
+        f"{Machine.rejected:,} were rejected, {Machine.repeated:,} steps at once with others, "
+        f"{Machine.overtaken:,} sequences overtaken by another account",
     )
     assert Machine.steps_done >= steps
     assert seen()

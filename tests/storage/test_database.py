@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from headrace.errors import StoreError
+from headrace.errors import StoreBusy, StoreError
+from headrace.storage import database as databases
 from headrace.storage.database import Database
 from headrace.storage.schema import MIGRATIONS
 
@@ -81,3 +85,80 @@ def test_threads_and_a_second_process_write_together(tmp_path: Path) -> None:
         thread.join()
     assert database.query("SELECT count(*) FROM secrets") == [(81,)]
     database.close()
+
+
+@contextmanager
+def locked(path: Path, how: str = "IMMEDIATE") -> Iterator[None]:
+    """As if another program wrote all the time."""
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute(f"BEGIN {how}")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+def test_reading_does_not_wait_for_the_lock_of_another_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "BUSY_TIMEOUT_S", 1000.0)
+    database = Database(tmp_path / "store.sqlite3")
+    database.execute("INSERT INTO secrets VALUES ('a', x'00')")
+    with locked(tmp_path / "store.sqlite3"):
+        assert database.query("SELECT name FROM secrets") == [("a",)]
+        again = Database(tmp_path / "store.sqlite3")  # opening a file that has every migration only reads
+        assert again.query("SELECT name FROM secrets") == [("a",)]
+        again.close()
+    database.close()
+
+
+def test_a_lock_of_another_program_is_an_error_that_says_to_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "BUSY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(databases, "STILL_BUSY_TIMEOUT_S", 0.0)
+    database = Database(tmp_path / "store.sqlite3")
+    database.query("SELECT 1")
+    with locked(tmp_path / "store.sqlite3"):
+        start_s = time.perf_counter()
+        with pytest.raises(StoreBusy, match="try again") as refused:
+            database.execute("INSERT INTO secrets VALUES ('a', x'00')")
+        first_s = time.perf_counter() - start_s
+        assert refused.value.status == 503 and refused.value.retry_after_s > 0
+        start_s = time.perf_counter()
+        for _ in range(3):  # those that queue up do not wait as long as the first
+            with pytest.raises(StoreBusy):
+                database.execute("INSERT INTO secrets VALUES ('a', x'00')")
+        assert time.perf_counter() - start_s < 2 * first_s
+    assert database.execute("INSERT INTO secrets VALUES ('a', x'00')") == 1
+    assert not database._busy
+    database.close()
+
+
+def test_a_transaction_sees_what_it_wrote_and_others_do_not(tmp_path: Path) -> None:
+    database = Database(tmp_path / "store.sqlite3")
+    seen: list[object] = []
+    with database.transaction():
+        database.execute("INSERT INTO secrets VALUES ('a', x'00')")
+        assert database.query("SELECT count(*) FROM secrets") == [(1,)]
+        other = threading.Thread(target=lambda: seen.append(database.query("SELECT count(*) FROM secrets")))
+        other.start()
+        other.join(10)
+    assert seen == [[(0,)]]
+    assert database.query("SELECT count(*) FROM secrets") == [(1,)]
+    database.close()
+
+
+def test_queries_cannot_write(tmp_path: Path) -> None:
+    database = Database(tmp_path / "store.sqlite3")
+    with pytest.raises(StoreError, match="readonly"):
+        database.query("DELETE FROM secrets RETURNING name")
+    database.close()
+
+
+def test_a_file_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite3"
+    path.touch(mode=0o644)
+    Database(path).query("SELECT 1")
+    assert path.stat().st_mode & 0o777 == 0o600

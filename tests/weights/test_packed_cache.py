@@ -11,6 +11,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from packing import SHAPES, WANTED
 from headrace import _native
 from headrace.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.weights.packing import packed_weights as packed
+from headrace.weights.packing.packed_cache import CacheTroubles
 from headrace.weights.packing.packed_weights import PackedWeight, WeightSpec, load_packed, predicted_bytes
 
 
@@ -41,7 +43,8 @@ def cache_file(cache: Path) -> Path:
 def test_second_load_comes_from_the_cache(
     checkpoint: Checkpoint, pool: _native.Pool, cache: Path, packs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.weights.packing.packed_cache._CHUNK_BYTES", 5000)
+    monkeypatch.setattr("headrace.weights.packing.packed_cache._CHUNK_BYTES", 10000)
+    monkeypatch.setattr("headrace.weights.packing.packed_cache.PIECE_BYTES", 5000)
     first = load_packed(checkpoint, WANTED, pool, cache=cache)
     assert len(packs) == 4
     path = cache_file(cache)
@@ -53,7 +56,10 @@ def test_second_load_comes_from_the_cache(
     assert_same(second, first)
     assert steps[-1] == (predicted_bytes(WANTED), predicted_bytes(WANTED)) and len(steps) > 5
     content = path.read_bytes()
-    assert content[:8] == b"HEADRACE" and len(content) == int.from_bytes(content[16:24], "little")
+    total, pieces = predicted_bytes(WANTED), -(-predicted_bytes(WANTED) // 5000)
+    assert content[:8] == b"HEADRACE"
+    assert len(content) == int.from_bytes(content[16:24], "little") + 8 * pieces
+    assert len(content) % 4096 == 8 * pieces % 4096 and len(content) > total
     described = json.loads(content[24 : 24 + int.from_bytes(content[12:16], "little")])
     assert described["checkpoint"] == checkpoint.fingerprint
     assert [weight["name"] for weight in described["weights"]] == sorted(SHAPES)
@@ -92,9 +98,30 @@ def damage_version(path: Path) -> None:
         file.write(b"\xff")
 
 
+def change(path: Path, offset: int, change: Callable[[bytes], bytes]) -> None:
+    """Change 100 bytes of the file, counted from its end where `offset` is negative."""
+    with path.open("r+b") as file:
+        file.seek(offset, os.SEEK_END if offset < 0 else os.SEEK_SET)
+        part = file.read(100)
+        file.seek(-len(part), os.SEEK_CUR)
+        file.write(change(part))
+
+
+def zero_weights(path: Path) -> None:
+    """As after a crash of a file system: the size is right, what is in it is not."""
+    with path.open("r+b") as file:
+        head = file.read(24)
+        start = int.from_bytes(head[16:24], "little") - predicted_bytes(WANTED)
+        file.seek(start)
+        file.write(bytes(predicted_bytes(WANTED)))
+
+
 DAMAGE = {
     "header": (damage_header, "header is another one"),
     "version": (damage_version, "header is another one"),
+    "zeros": (zero_weights, "checksum of bytes 0 to"),
+    "a bit": (lambda path: change(path, 40_000, lambda part: bytes([part[0] ^ 1]) + part[1:]), "checksum of"),
+    "a checksum": (lambda path: change(path, -3, lambda part: bytes(byte ^ 4 for byte in part)), "checksum"),
     "cut": (lambda path: os.truncate(path, path.stat().st_size - 1), "bytes long instead of"),
     "cut in the header": (lambda path: os.truncate(path, 30), "bytes long instead of"),
     "empty": (lambda path: os.truncate(path, 0), "0 bytes long instead of"),
@@ -116,9 +143,10 @@ def test_damaged_file_is_not_used_and_replaced(
     damage, reason = DAMAGE[kind]
     damage(cache_file(cache))
     with caplog.at_level(logging.WARNING, "headrace.weights"):
-        assert_same(load_packed(checkpoint, WANTED, pool, cache=cache), first)
+        troubles = CacheTroubles()
+        assert_same(load_packed(checkpoint, WANTED, pool, cache=cache, troubles=troubles), first)
     assert reason in caplog.text
-    assert len(packs) == 8
+    assert (troubles.damages, troubles.failures, len(packs)) == (1, 0, 8)
     assert cache_file(cache).read_bytes() == good
 
 

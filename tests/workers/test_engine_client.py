@@ -23,6 +23,7 @@ from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, Inva
 from headrace.grammar.constraint import Constraint, GrammarError, schema_constraint
 from headrace.sampling.params import SamplingParams
 from headrace.workers import engine_client as remote_engine
+from headrace.workers import step_watch
 from headrace.workers.engine_client import RemoteEngineClient
 from tiny import Outcome, Running
 
@@ -194,8 +195,8 @@ def test_a_paused_request_resumes_where_it_was(remote: LoadedModel, here: Loaded
 def test_a_worker_that_makes_no_step_is_killed(
     remote: LoadedModel, here: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_engine, "LOOK_S", 0.1)
-    monkeypatch.setattr(remote_engine, "MAX_CHECKS", 30)
+    monkeypatch.setattr(step_watch, "LOOK_S", 0.1)
+    monkeypatch.setattr(step_watch, "MIN_PATIENCE_S", 3.0)
     answered = Running(remote.engine, replace(request(), params=replace(request().params, max_tokens=400)))
     answered.next()
     kill(remote, signal.SIGSTOP)

@@ -42,6 +42,7 @@ class FakeModel:
     closed: list[str]
     engine: FakeEngine = field(default_factory=FakeEngine)
     cache_failures: int = 0
+    cache_damages: int = 0
 
     def close(self) -> None:
         self.closed.append(self.name)

@@ -87,6 +87,7 @@ REQUEST = EngineRequest(
     prompt=tuple(range(2000)),
     params=PARAMS,
     request_id="r",
+    account="an account",
     cache_salt="s",
     cache=False,
     priority=-3,
@@ -126,7 +127,7 @@ LIMITS = EngineLimits(context_length=9, max_num_seqs=2)
 FROM_WORKER: list[FromWorker] = [
     ModelPlanned(PLAN),
     LoadProgress(1, 2),
-    ModelReady(LIMITS, PARAMS, 100, 50, 1, STATUS),
+    ModelReady(LIMITS, PARAMS, 100, 50, 1, 0, STATUS),
     SubmitResult(1, None),
 ]
 

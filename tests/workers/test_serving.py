@@ -199,6 +199,66 @@ def test_a_second_sigterm_ends_streams_with_an_error(serve: Callable[..., Served
     assert served.process.wait(30) == 0
 
 
+def test_health_says_that_a_worker_stands_still(serve: Callable[..., Served], models: Path) -> None:
+    """A stopped process with work: 503 after some seconds, 200 when it goes on."""
+    served = serve(str(models / "llama3"))
+    http = served.http()
+    http.post("/v1/completions", json=BODY).raise_for_status()
+    [worker] = served.workers()
+    os.kill(worker, signal.SIGSTOP)
+    answers: list[int] = []
+    waiting = threading.Thread(
+        target=lambda: answers.append(served.http().post("/v1/completions", json=BODY).status_code)
+    )
+    assert http.get("/health").status_code == 200
+    waiting.start()
+    start_s = time.monotonic()
+    until(lambda: http.get("/health").status_code == 503)
+    stalled_s = time.monotonic() - start_s
+    message = http.get("/health").json()["error"]["message"]
+    os.kill(worker, signal.SIGCONT)
+    waiting.join(60)
+    until(lambda: http.get("/health").status_code == 200)
+    assert answers == [200]
+    assert "made no step" in message and "1 waiting" in message
+    assert stalled_s > 4, "a step may take some seconds"
+
+
+def test_a_worker_has_no_secrets(serve: Callable[..., Served], models: Path) -> None:
+    secrets = {
+        "HEADRACE_API_KEY": "sesame-1",
+        "HEADRACE_ADMIN_API_KEY": "sesame-2",
+        "HF_TOKEN": "sesame-3",
+        "AWS_SECRET_ACCESS_KEY": "sesame-4",
+        "DB_PASSWORD": "sesame-5",
+    }
+    served = serve(str(models / "llama3"), HEADRACE_KV_CACHE_DTYPE="bf16", **secrets)
+    [worker] = served.workers()
+    environment = Path(f"/proc/{worker}/environ").read_bytes()
+    assert b"sesame" not in environment and b"HEADRACE_KV_CACHE_DTYPE=bf16" in environment
+    assert b"sesame" not in Path(f"/proc/{worker}/cmdline").read_bytes()
+    http = served.http()
+    assert http.get("/v1/models").status_code == 401
+    assert http.get("/v1/models", headers={"authorization": "Bearer sesame-1"}).status_code == 200
+
+
+def test_a_damaged_cache_is_packed_again(serve: Callable[..., Served], models: Path, tmp_path: Path) -> None:
+    arguments = (str(models / "llama3"), "--cache-dir", str(tmp_path / "cache"))
+    first = serve(*arguments)
+    expected = first.http().post("/v1/completions", json=BODY).json()["choices"]
+    first.process.terminate()
+    assert first.process.wait(30) == 0
+    [path] = (tmp_path / "cache").rglob("*.packed")
+    good = path.read_bytes()
+    path.write_bytes(good[:8192] + bytes(len(good) - 8192))
+    second = serve(*arguments)
+    http = second.http()
+    assert http.post("/v1/completions", json=BODY).json()["choices"] == expected
+    assert metric(http, "headrace_cache_damages_total", model="llama3") == 1
+    assert "checksum" in second.log.read_text()
+    assert path.read_bytes() == good
+
+
 def test_two_models_in_one_budget(serve: Callable[..., Served], models: Path) -> None:
     names = [str(models / "llama3"), str(models / "qwen3")]
     served = serve(*names, "--memory", "400M", "--kv-cache-memory", "200K")
@@ -227,6 +287,8 @@ def test_two_models_in_one_budget(serve: Callable[..., Served], models: Path) ->
         assert result.returncode == 0, result.stderr
         assert re.search(said, result.stdout)
     assert metric(http, "headrace_model_state", model="qwen3", state="unloaded") == 1
+    for name in ("headrace_kv_cache_usage_ratio", "vllm:kv_cache_usage_perc"):
+        assert re.findall(rf'^{name}{{.*"qwen3".*}} (\S+)$', http.get("/metrics").text, re.M) == ["0.0"]
 
 
 def test_reload_does_not_interrupt_a_stream(
@@ -249,7 +311,7 @@ def test_reload_does_not_interrupt_a_stream(
     served.reload("unknown 'contexts'")
     assert [card["id"] for card in http.get("/v1/models").json()["data"]] == ["first"]
     second = f'[models.second]\npath = "{models}/qwen3"\nmax_model_len = 32\n'
-    served.configure('api_key = ["secret"]\n' + second + toml.replace("llama3", "qwen3"))
+    served.configure('admin_api_key = ["secret"]\n' + second + toml.replace("llama3", "qwen3"))
     served.reload()
     assert http.get("/v1/models").status_code == 401
     http.headers["authorization"] = "Bearer secret"

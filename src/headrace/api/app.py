@@ -11,7 +11,6 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 import headrace.api
-from headrace.api.admin.health import ProgressWatch
 from headrace.api.anthropic import messages
 from headrace.api.http.endpoint import find_endpoints
 from headrace.api.http.errors import install_error_handlers
@@ -72,7 +71,6 @@ def create_app(served: LoadedModel | ModelManager, settings: Settings) -> App:
     app = App(routes=[endpoint.route() for endpoint in endpoints], lifespan=lifespan)
     app.router.redirect_slashes = False
     app.state.service = service
-    app.state.progress = dict[str, ProgressWatch]()
     app.state.pulls = Pulls()
     app.state.responses = manager
     app.state.document = Document(endpoints)

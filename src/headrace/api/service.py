@@ -117,6 +117,7 @@ class Service:
         """Stop the threads and close the store; the model belongs to the caller."""
         if self._log is not None:
             self._log.close()
+        self.keys.close()
         self.database.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._parsers.shutdown(wait=False, cancel_futures=True)

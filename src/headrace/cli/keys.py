@@ -7,22 +7,28 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
 
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, print_table
 from headrace.config.settings import Settings
 from headrace.errors import UsageError
+from headrace.inference.accounts import configured_limits
 from headrace.storage.database import Database
-from headrace.storage.keys import KeyLimits, Keys
+from headrace.storage.keys import SCOPES, Keys, Scope
 
 HELP = """Create, list and revoke keys of `headrace serve`. A running server applies changes within a second.
 
 A key is shown once, when it is created: only a hash of it is stored. As soon as a key exists, every request
 needs one. The limit flags apply to the new key; the defaults are the server's settings.
 
+Scopes: infer has models compute (the default), alias also makes aliases of its own, admin may do everything:
+load, unload, pull and delete models, use any priority.
+
 \b
 Examples:
   headrace keys add alice
+  headrace keys add ops --scope admin
   headrace keys add ci --key-rpm 60 --key-tpm 100000 --key-max-concurrency 4
   headrace keys list
   headrace keys rm alice
@@ -37,10 +43,13 @@ class Action(StrEnum):
     RM = "rm"
 
 
-@takes_settings("key_rpm", "key_tpm", "key_max_concurrency", "store")
+@takes_settings("key_rpm", "key_tpm", "key_max_concurrency", "key_priority", "store")
 def command(
     action: Annotated[Action, typer.Argument(help="Subcommand.")],
     name: Annotated[str | None, typer.Argument(help="Name of the key, for add and rm.")] = None,
+    scope: Annotated[
+        str, typer.Option(help="What the new key may do: infer, alias, admin, separated by commas.")
+    ] = "infer",
     json: JsonFlag = False,
     *,
     settings: Settings,
@@ -55,8 +64,7 @@ def command(
         if not name:
             raise UsageError(f"keys {action.value} needs a name: headrace keys {action.value} NAME")
         if action is Action.ADD:
-            limits = KeyLimits(settings.key_rpm, settings.key_tpm, settings.key_max_concurrency)
-            key = keys.add(name, limits)
+            key = keys.add(name, configured_limits(settings), _scopes(scope))
             print_json({"name": name, "key": key}) if json else print(key)
         else:
             keys.revoke(name)
@@ -68,10 +76,14 @@ def command(
 def _list(keys: Keys, json: bool) -> None:
     found = keys.all()
     if json:
-        names = ("requests_per_minute", "tokens_per_minute", "concurrency")
         print_json(
             [
-                {"name": key.name, "created_s": key.created_s, **{n: getattr(key.limits, n) for n in names}}
+                {
+                    "name": key.name,
+                    "created_s": key.created_s,
+                    "scopes": sorted(key.scopes),
+                    **asdict(key.limits),
+                }
                 for key in found
             ]
         )
@@ -80,15 +92,28 @@ def _list(keys: Keys, json: bool) -> None:
         (
             key.name,
             time.strftime("%Y-%m-%d", time.localtime(key.created_s)),
+            ",".join(sorted(key.scopes)),
             *(
                 "" if limit is None else f"{limit:,}"
                 for limit in (
                     key.limits.requests_per_minute,
                     key.limits.tokens_per_minute,
                     key.limits.concurrency,
+                    key.limits.priority,
                 )
             ),
         )
         for key in found
     ]
-    print_table(rows, header=("NAME", "CREATED", "REQUESTS/MIN", "TOKENS/MIN", "CONCURRENT"))
+    print_table(
+        rows, header=("NAME", "CREATED", "SCOPES", "REQUESTS/MIN", "TOKENS/MIN", "CONCURRENT", "PRIORITY")
+    )
+
+
+def _scopes(text: str) -> frozenset[Scope]:
+    """The scopes of --scope; UsageError for one that there is not."""
+    given = [word.strip() for word in text.split(",")]
+    unknown = [word for word in given if word not in SCOPES]
+    if unknown:
+        raise UsageError(f"--scope names {unknown[0]!r}: the scopes are {', '.join(SCOPES)}", param="scope")
+    return frozenset(scope for scope in SCOPES if scope in given)

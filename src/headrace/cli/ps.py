@@ -16,7 +16,7 @@ Examples:
 """
 
 
-@takes_settings("host", "port", "api_key")
+@takes_settings("host", "port", "api_key", "admin_api_key")
 def command(json: JsonFlag = False, *, settings: Settings) -> None:
     """List them."""
     models = call_server(settings, "GET", "/v1/models")["data"]

@@ -121,7 +121,7 @@ def _greet(model: LoadedModel | None, settings: Settings, host: str, port: int) 
     assert model is not None
     address = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     url = f"http://{address}:{port}"
-    key = " -H 'authorization: Bearer KEY'" if settings.api_key else ""
+    key = " -H 'authorization: Bearer KEY'" if settings.api_key or settings.admin_api_key else ""
     if model.engine.limits.embedding_size:
         path, body = "embeddings", '{"input": "It was a dark and stormy night"}'
     elif model.template is not None:

@@ -17,12 +17,14 @@ class ServerRefusal(HeadraceError):
 
 
 def call_server(settings: Settings, method: str, path: str) -> Any:
-    """The JSON reply of the server at the settings' host and port, called with their first API key.
+    """The JSON reply of the server at the settings' host and port, called with their first API key, one with
+    the scope admin if there is any.
 
     Raises UsageError if there is no server, ServerRefusal with the server's error message.
     """
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-    headers = {"authorization": f"Bearer {settings.api_key[0]}"} if settings.api_key else {}
+    keys = (*settings.admin_api_key, *settings.api_key)
+    headers = {"authorization": f"Bearer {keys[0]}"} if keys else {}
     connection = HTTPConnection(host, settings.port, timeout=ANSWER_S)
     try:
         connection.request(method, path, headers=headers)

@@ -13,7 +13,7 @@ from headrace.cli.terminal import JsonFlag, print_json
 from headrace.config.settings import Settings
 
 HELP = """Unload a model of the server at --host and --port as soon as no request uses it. The next
-request loads it again.
+request loads it again. Where the server has keys this needs one with the scope admin.
 
 \b
 Example:
@@ -21,7 +21,7 @@ Example:
 """
 
 
-@takes_settings("host", "port", "api_key")
+@takes_settings("host", "port", "api_key", "admin_api_key")
 def command(
     model: Annotated[str, typer.Argument(help="Name of the model, as `headrace ps` shows it.")],
     json: JsonFlag = False,

@@ -46,7 +46,7 @@ class Setting(Struct, frozen=True, kw_only=True):
         try:
             return self.values.parse(value)
         except ValueError as error:
-            shown = "a value that" if self.name == "api_key" else f"{value!r}, which"
+            shown = "a value that" if self.name.endswith("api_key") else f"{value!r}, which"
             raise UsageError(f"{where} is {shown} is not {error}", param=self.name) from error
 
     def check(self, value: object) -> None:

@@ -80,7 +80,15 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     api_key: Annotated[
         tuple[str, ...],
         Setting(
-            help="keys that clients must send; several are separated by commas",
+            help="keys that clients must send, with the scope infer; several are separated by commas",
+            values=texts("key[,key]"),
+            shown_default="none",
+        ),
+    ] = ()
+    admin_api_key: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="keys that may also load, unload, pull, rename and delete models (scope admin)",
             values=texts("key[,key]"),
             shown_default="none",
         ),
@@ -109,6 +117,15 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     key_max_concurrency: Annotated[
         int | None,
         Setting(help="requests of each key at the same time", values=integer(1), shown_default="no limit"),
+    ] = None
+    key_priority: Annotated[
+        int | None,
+        Setting(
+            help="most urgent priority that requests of a key may have, lower is more urgent; "
+            "keys with the scope admin may have any",
+            values=integer(-1_000_000, 1_000_000, unit="priority"),
+            shown_default="0",
+        ),
     ] = None
     max_concurrent_requests: Annotated[
         int, Setting(help="maximum in-flight requests, running or queued; more get 503", values=integer(1))

@@ -48,6 +48,7 @@ class EngineStatus(Struct, frozen=True):
 
     `preemptions`, tokens that were `drafted` and those of them `accepted`, and the `masks` of grammars with
     the seconds they took, are counted since the loop's start.
+    For `stalled_s` it had something to compute and made no step, of which the longest took `longest_step_s`.
     An engine in a process of its own may be `restarting`, as it did `restarts` times, or have `failed` for
     good, with the cause in `failure`; until then it is alive.
     """
@@ -68,6 +69,8 @@ class EngineStatus(Struct, frozen=True):
     failure: str | None = None
     drafted: int = 0
     accepted: int = 0
+    stalled_s: float = 0.0
+    longest_step_s: float = 0.0
 
 
 class EngineClient(Protocol):
@@ -136,7 +139,8 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
 class LoadedModel(Struct, frozen=True, kw_only=True):
     """A running model: tokenizer, template and engine. `defaults` come from generation_config.json.
 
-    `cache_failures` counts packed weights that could not be kept on the disk for the next time.
+    `cache_failures` counts packed weights that could not be kept on the disk for the next time,
+    `cache_damages` those that were kept and have changed since, so that they were packed again.
     """
 
     name: str
@@ -149,6 +153,7 @@ class LoadedModel(Struct, frozen=True, kw_only=True):
     plan: MemoryPlan
     created_s: int
     cache_failures: int = 0
+    cache_damages: int = 0
 
     def close(self) -> None:
         """Stop the engine; what has not ended fails."""

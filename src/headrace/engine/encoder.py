@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import threading
 import time
@@ -14,6 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.engine.client import EngineLimits, EngineStatus
+from headrace.engine.fair_queue import FairQueue
 from headrace.engine.request import (
     ChoiceFinished,
     Embedding,
@@ -46,7 +46,20 @@ class _InputState(Struct, eq=False):
     request: EngineRequest
     sink: EventCallback
     submitted_s: float
-    ended: bool = False
+    rank: tuple[float, int] = (0.0, 0)
+    waits: bool = False
+
+    @property
+    def account(self) -> str:
+        return self.request.account
+
+    @property
+    def priority(self) -> int:
+        return self.request.priority
+
+    @property
+    def cost_tokens(self) -> int:
+        return len(self.request.prompt)
 
 
 class Encoder:
@@ -55,8 +68,9 @@ class Encoder:
     `submit` and `RequestHandle.cancel` may be called from any thread.
 
     A text is computed whole, in one step, because its tokens see those after them: the executor's largest
-    step has room for the longest text. The order is that of the Scheduler: `submitted_s + priority *
-    ageing_s`, and the first that does not fit into a step blocks those behind it. The bits of a
+    step has room for the longest text. The order is that of the Scheduler: by `submitted_s + priority *
+    ageing_s` within an account, fair among accounts, and the first that does not fit into a step blocks those
+    behind it. The bits of a
     vector depend on its text alone.
     """
 
@@ -73,9 +87,10 @@ class Encoder:
         self._pooling, self._vocabulary, self._clock = pooling, vocabulary, clock
         self._capacity = executor.capacity
         self._queue: RequestQueue[_InputState] = RequestQueue(limits)
-        self._ranked: list[tuple[float, int, _InputState]] = []  # a heap, by rank; for the loop alone
+        self._waiting: FairQueue[_InputState] = FairQueue()  # for the loop alone
         self._arrivals = itertools.count()
         self._running, self.steps, self._last_step_s = 0, 0, clock()
+        self._longest_step_s = 0.0
         self._thread = threading.Thread(
             target=self._run, args=(executor,), name="headrace-encoder", daemon=True
         )
@@ -111,6 +126,7 @@ class Encoder:
             steps=self.steps,
             last_step_s=self._last_step_s,
             alive=self._thread.is_alive(),
+            longest_step_s=self._longest_step_s,
         )
 
     def close(self) -> None:
@@ -135,7 +151,7 @@ class Encoder:
 
     def _receive(self) -> bool:
         """Apply what has arrived, waiting while there is nothing to compute; False to stop."""
-        arrived = self._queue.receive(idle=not self._ranked)
+        arrived = self._queue.receive(idle=not len(self._waiting))
         if arrived is None:
             return False
         for item in arrived:
@@ -145,7 +161,9 @@ class Encoder:
                     self._end(text, [ChoiceFinished(0, "cancelled"), self._done(text, self._clock())])
             elif not isinstance(item, PauseRequest):
                 rank = item.submitted_s + item.request.priority * self.limits.ageing_s
-                heapq.heappush(self._ranked, (rank, next(self._arrivals), item))
+                item.rank = rank, next(self._arrivals)
+                self._waiting.add(item)
+                item.waits = True
         for text, error in self._queue.overdue(self._clock()):
             self._end(text, [RequestFailed(error)])
         return True
@@ -154,14 +172,13 @@ class Encoder:
         """Remove from the queue, in its order, what fits into one step."""
         texts: list[_InputState] = []
         left = self._capacity.max_tokens
-        while self._ranked and len(texts) < self.limits.max_num_seqs:
-            text = self._ranked[0][2]
-            if not text.ended:
-                left -= len(text.request.prompt)
-                if left < 0:
-                    break
-                texts.append(text)
-            heapq.heappop(self._ranked)
+        while len(texts) < self.limits.max_num_seqs and (text := self._waiting.next()) is not None:
+            left -= text.cost_tokens
+            if left < 0:
+                break
+            self._waiting.take(text)
+            text.waits = False
+            texts.append(text)
         return texts
 
     def _step(self, executor: Executor, texts: Sequence[_InputState]) -> None:
@@ -171,6 +188,7 @@ class Encoder:
         output = executor.run(step)
         self.steps += 1
         self._running, self._last_step_s = 0, self._clock()
+        self._longest_step_s = max(self._longest_step_s, self._last_step_s - begun_s)
         counts = [len(prompt) if self._pooling.kind == "none" else 1 for prompt in prompts]
         ends = np.cumsum(counts).tolist()
         for text, count, end in zip(texts, counts, ends, strict=True):
@@ -202,7 +220,9 @@ class Encoder:
         return RequestFinished(Usage(len(text.request.prompt), 0, 0), timing, 0)
 
     def _end(self, text: _InputState, events: list[EngineEvent]) -> None:
-        text.ended = True
+        if text.waits:
+            self._waiting.remove(text)
+            text.waits = False
         self._queue.end(text)
         send(text, events)
 

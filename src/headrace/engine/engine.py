@@ -94,7 +94,7 @@ class Engine:
         scheduler = self._scheduler
         return EngineStatus(
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting) + len(self._queue),
+            waiting=scheduler.waiting_count + len(self._queue),
             free_pages=scheduler.free_pages,
             available_pages=scheduler.available_pages,
             page_count=self._capacity.page_count,
@@ -106,6 +106,8 @@ class Engine:
             accepted=0 if self._speculation is None else self._speculation.accepted,
             masks=self._constraints.masks,
             mask_s=self._constraints.mask_s,
+            stalled_s=self._timer.stalled_s,
+            longest_step_s=self._timer.longest_s,
         )
 
     @property

@@ -28,9 +28,10 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     """One prompt with its parameters; `params.n` choices come back.
 
     `cache_salt` separates prefix caches (one per API key); `cache` False neither reads nor feeds the prefix
-    cache. Lower `priority` runs sooner. `deadline_s` counts from submission. `is_continuation` says that the
-    output goes on with the prompt's text (a completion) and so may begin with a space, rather than being a
-    text of its own (an answer). Special tokens are no part of the text, but for those of
+    cache. Requests of different `account`s share the engine fairly. Lower `priority` runs sooner.
+    `deadline_s` counts from submission. `is_continuation` says that the output goes on with the prompt's text
+    (a completion) and so may begin with a space, rather than being a text of its own (an answer). Special
+    tokens are no part of the text, but for those of
     `visible_token_ids`. Every choice matches `constraint`, where there is one, or fails; `thinking` bounds
     its reasoning. `prediction` is the output that the client expects; where it is right, generation is
     faster. `scaling` ranks or votes on the choices; then a Selection comes before RequestFinished. With
@@ -42,6 +43,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     request_id: str = ""
     cache_salt: str = ""
     cache: bool = True
+    account: str = ""
     priority: int = 0
     deadline_s: float | None = None
     is_continuation: bool = False

@@ -113,15 +113,18 @@ class RequestBuilder:
     def _sequence(self, state: RequestState, index: int, generated: tuple[int, ...] = ()) -> Sequence:
         request = state.request
         asked = request.params.max_tokens or self._longest
+        max_length = min(len(request.prompt) + asked, self._longest)
         return Sequence(
             id=next(self._sequence_ids),
             request_id=state.request_id,
             choice=index,
             tokens=[*request.prompt, *generated],
             prompt_length=len(request.prompt),
-            max_length=min(len(request.prompt) + asked, self._longest),
+            max_length=max_length,
             cache_salt=request.cache_salt,
             cache=request.cache,
+            account=request.account,
+            cost_tokens=0 if generated else max_length,  # a beam goes on with what was charged
             priority=request.priority,
             arrival_s=state.submitted_s,
             scores=request.params.prompt_logprobs is not None and index == 0 and len(request.prompt) > 1,

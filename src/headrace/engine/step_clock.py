@@ -17,12 +17,15 @@ class StepClock:
     requests it starts with the step.
     """
 
-    __slots__ = ("_clock", "_loop_from_s", "_waited", "began_s", "ended_s", "propose_s", "run_s")
+    __slots__ = (
+        *("_clock", "_loop_from_s", "_waited"),
+        *("began_s", "ended_s", "longest_s", "propose_s", "run_s"),
+    )
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._waited = clock, True
         self.began_s = self.ended_s = self._loop_from_s = clock()
-        self.propose_s = self.run_s = 0.0
+        self.propose_s = self.run_s = self.longest_s = 0.0
 
     def wait(self, *, idle: bool) -> None:
         """The loop reads its queue; where it is `idle` it may wait there."""
@@ -32,6 +35,7 @@ class StepClock:
         """A step begins."""
         self.began_s = self._clock()
         self._loop_from_s = self.began_s if self._waited else self.ended_s
+        self._waited = False
         self.propose_s = self.run_s = 0.0
 
     def propose(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
@@ -50,6 +54,12 @@ class StepClock:
     def end(self) -> None:
         """The step has ended; its events are not sent yet."""
         self.ended_s = self._clock()
+        self.longest_s = max(self.longest_s, self.ended_s - self.began_s)
+
+    @property
+    def stalled_s(self) -> float:
+        """How long the step takes by now, or the next is awaited; 0 in an idle loop. From any thread."""
+        return 0.0 if self._waited else max(0.0, self._clock() - max(self.began_s, self.ended_s))
 
     @property
     def loop_s(self) -> float:

@@ -1,4 +1,4 @@
-"""What one key may use: requests and tokens per minute, requests at a time; and the headers that say so."""
+"""What one key may do and use: scopes, requests and tokens per minute, requests at a time, urgency."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from copy import copy
 
 from msgspec.structs import replace
 
-from headrace.errors import Overloaded
-from headrace.storage.keys import KeyLimits
+from headrace.config.settings import Settings
+from headrace.errors import InvalidRequest, Overloaded
+from headrace.storage.keys import KeyLimits, Scope
 
 MINUTE_S = 60.0
 
@@ -21,6 +22,15 @@ class RateLimited(Overloaded):
     status = 429
     code = "rate_limit_exceeded"
     kind = "rate_limit_error"
+
+
+class ScopeMissing(InvalidRequest):
+    """The key is valid and may not do this."""
+
+    remedy = "Use a key with the scope that the message names: `headrace keys add NAME --scope SCOPE`."
+    status = 403
+    kind = "permission_error"
+    code = "missing_scope"
 
 
 class Bucket:
@@ -75,6 +85,11 @@ class ReadLimits:
         bucket.take(1, now_s)
 
 
+def configured_limits(settings: Settings) -> KeyLimits:
+    """The limits that the settings give to each key."""
+    return KeyLimits(settings.key_rpm, settings.key_tpm, settings.key_max_concurrency, settings.key_priority)
+
+
 class Account:
     """The use of one key, or of everybody where the server has no keys. Lives on the event loop."""
 
@@ -84,11 +99,13 @@ class Account:
         limits: KeyLimits,
         *,
         cache_salt: str = "",
+        scopes: frozenset[Scope] = frozenset({"admin"}),
         owner: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.cache_salt = cache_salt
+        self._scopes = scopes
         self.owner = owner
         """Under which name the store keeps what is this account's, across restarts. It reads the store."""
         self.limits = limits
@@ -99,6 +116,27 @@ class Account:
         self._requests = None if per_minute is None else Bucket(per_minute, now_s)
         self._tokens = None if tokens is None else Bucket(tokens, now_s)
         self._kept = 0.0  # of each bucket: a share that is left to others
+
+    def may(self, scope: Scope) -> bool:
+        """Whether its key has the scope; `admin` includes the others."""
+        return scope in self._scopes or "admin" in self._scopes
+
+    def require(self, scope: Scope) -> None:
+        """Raise ScopeMissing where its key may not."""
+        if not self.may(scope):
+            raise ScopeMissing(
+                f"this needs a key with the scope '{scope}', this one has "
+                f"{', '.join(sorted(self._scopes)) or 'none'}: use another key, or make one with "
+                f"`headrace keys add NAME --scope {scope}`"
+            )
+
+    def bounded_priority(self, priority: int) -> int:
+        """The priority that a request gets that asks for `priority`. Lower is more urgent; unless its limits
+        say otherwise, an account without the scope `admin` gets 0 at least."""
+        lowest = self.limits.priority
+        if lowest is None:
+            return priority if self.may("admin") else max(priority, 0)
+        return max(priority, lowest)
 
     def for_background(self) -> Account:
         """The same account for work in the background, which leaves half of every minute to requests."""

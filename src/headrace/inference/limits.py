@@ -1,9 +1,12 @@
-"""Tokens that an account may use: reserved before a request runs, settled when it has ended."""
+"""What an account may ask for: its tokens, reserved before a request runs and settled when it has ended; its
+urgency; how long a model stays in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
+
+from msgspec.structs import replace
 
 from headrace.engine.request import Usage
 from headrace.inference.call_context import CallContext
@@ -20,6 +23,7 @@ class LimitsHandler:
 
     async def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
         """See `Handler.handle`."""
+        request = _allowed(request, call)
         reserved, before = 0, len(call.usages)
         try:
             async with aclosing(self._inner.handle(request, call)) as batches:
@@ -31,6 +35,28 @@ class LimitsHandler:
                     yield batch
         finally:
             call.when_ended(lambda: _settle(call, reserved, call.usages[before:]))
+
+
+def _allowed(request: InferenceRequest, call: CallContext) -> InferenceRequest:
+    """The request as the account may have it; what is changed is a warning."""
+    priority = call.account.bounded_priority(request.priority)
+    if priority != request.priority:
+        call.warn(
+            "priority",
+            f"{request.priority} is more urgent than this key may ask for: it runs with {priority}",
+        )
+        request = replace(request, priority=priority)
+    keep_alive_s = allowed_keep_alive(request.keep_alive_s, call)
+    return request if keep_alive_s == request.keep_alive_s else replace(request, keep_alive_s=keep_alive_s)
+
+
+def allowed_keep_alive(keep_alive_s: float | None, call: CallContext) -> float | None:
+    """The time that the call's account may keep a model in memory: others use it too."""
+    if keep_alive_s is None or call.account.may("admin"):
+        return keep_alive_s
+    if all(warning.param != "keep_alive" for warning in call.warnings):  # a surface may have asked before
+        call.warn("keep_alive", "keep_alive has no effect: it needs a key with the scope 'admin'")
+    return None
 
 
 def _settle(call: CallContext, reserved: int, usages: Sequence[Usage]) -> None:

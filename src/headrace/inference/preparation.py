@@ -197,6 +197,7 @@ def _common(request: InferenceRequest, request_id: str, call: CallContext) -> di
     return {
         "request_id": request_id,
         "cache_salt": cache_salt(call.account.cache_salt, request.cache_key),
+        "account": call.account.cache_salt,  # unlike its name, no other account has it
         "priority": request.priority,
         "deadline_s": request.deadline_s,
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -20,6 +19,7 @@ from headrace.loading.planned_model import PlannedModel
 from headrace.loading.program_weights import ProgramWeights
 from headrace.ops.value import Array
 from headrace.sampling.sampler import Sampler
+from headrace.weights.packing.packed_cache import CacheTroubles
 from headrace.weights.packing.packed_weights import PackedWeight, load_packed
 
 Progress = Callable[[int, int], None]
@@ -38,15 +38,15 @@ def load_weights(
     options: EngineOptions,
     pool: _native.Pool,
     progress: Progress | None = None,
-    on_failure: Callable[[Path], None] = lambda path: None,
+    troubles: CacheTroubles | None = None,
 ) -> PackedWeights:
-    """The weights as the executor needs them; `on_failure` gets the cache file that could not be written."""
+    """The weights as the executor needs them; `troubles` counts what went wrong with their cache."""
     program = prepared.program
     checkpoint = ProgramWeights(prepared.checkpoint, program)
     if options.backend != "native":
         return PackedWeights({}, {name: checkpoint.float32(name) for name in program.weights})
     matrices = load_packed(
-        checkpoint, prepared.wanted, pool, cache=options.cache_dir, progress=progress, on_failure=on_failure
+        checkpoint, prepared.wanted, pool, cache=options.cache_dir, progress=progress, troubles=troubles
     )
     vectors = {name: checkpoint.float32(name) for name, v in program.weights.items() if len(v.shape) != 2}
     return PackedWeights(matrices, vectors)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 from headrace import _native
 from headrace.engine.client import EngineClient, EngineLimits, LoadedModel
@@ -24,6 +23,7 @@ from headrace.loading.planned_model import PlannedModel, prepare
 from headrace.sampling.params import SamplingParams
 from headrace.sampling.sampler import Sampler
 from headrace.weights.config_json import Config, find
+from headrace.weights.packing.packed_cache import CacheTroubles
 from headrace.weights.pooling import Pooling
 
 
@@ -36,10 +36,10 @@ def start(prepared: PlannedModel, options: EngineOptions, *, progress: Progress 
     """Pack the weights, or read them from the cache, and start the engine; closes the checkpoint."""
     with prepared:
         pool = _native.Pool(options.threads or usable_cores())
-        failures: list[Path] = []
+        troubles = CacheTroubles()
 
         def load(of: PlannedModel) -> PackedWeights:
-            return load_weights(of, options, pool, progress, failures.append)
+            return load_weights(of, options, pool, progress, troubles)
 
         weights = load(prepared)
         executor = make_executor(prepared, options, pool, weights)
@@ -55,7 +55,8 @@ def start(prepared: PlannedModel, options: EngineOptions, *, progress: Progress 
         defaults=defaults,
         plan=prepared.plan,
         created_s=int(time.time()),
-        cache_failures=len(failures),
+        cache_failures=troubles.failures,
+        cache_damages=troubles.damages,
     )
 
 

@@ -10,11 +10,12 @@ from msgspec import Struct, field
 
 from headrace.storage.database import Database, Row
 
-_COLUMNS = "name, target, created_s, system, parameters, license"
+_COLUMNS = "name, target, created_s, system, parameters, license, owner"
 
 
 class Alias(Struct, frozen=True, kw_only=True):
-    """`target` is the name of a model, never of another alias."""
+    """`target` is the name of a model, never of another alias. `owner` is the account that made it, "" for
+    one without a key, None where that is not known."""
 
     name: str
     target: str
@@ -22,6 +23,7 @@ class Alias(Struct, frozen=True, kw_only=True):
     system: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
     license: str | None = None
+    owner: str | None = None
 
 
 class Aliases:
@@ -46,7 +48,7 @@ class Aliases:
     def put(self, alias: Alias) -> None:
         """Store an alias, replacing one with the same name."""
         self._database.execute(
-            f"INSERT OR REPLACE INTO aliases ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+            f"INSERT OR REPLACE INTO aliases ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
                 alias.name,
                 alias.target,
@@ -54,6 +56,7 @@ class Aliases:
                 alias.system,
                 json.dumps(dict(alias.parameters)),
                 alias.license,
+                alias.owner,
             ),
         )
 
@@ -65,7 +68,7 @@ class Aliases:
 
 
 def _alias(row: Row) -> Alias:
-    name, target, created_s, system, parameters, license = cast("tuple[Any, ...]", row)
+    name, target, created_s, system, parameters, license, owner = cast("tuple[Any, ...]", row)
     return Alias(
         name=name,
         target=target,
@@ -73,4 +76,5 @@ def _alias(row: Row) -> Alias:
         system=system,
         parameters=json.loads(parameters),
         license=license,
+        owner=owner,
     )

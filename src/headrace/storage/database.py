@@ -2,41 +2,60 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.errors import StoreError
+from headrace.errors import StoreBusy, StoreError
 from headrace.storage.schema import MIGRATIONS
 
-BUSY_TIMEOUT_S = 5.0
+BUSY_TIMEOUT_S = 1.0
+"""How long a call waits for a lock of another process."""
+STILL_BUSY_TIMEOUT_S = 0.05
+"""How long it waits after a call that timed out, until one has succeeded: calls that queue up behind a lock
+must not wait for it one after the other."""
+TURN_TIMEOUT_S = 10.0
+"""How long it waits for transactions of this process, of which each makes progress."""
+PRIVATE_MODE = 0o600
 
 Row = tuple[int | float | str | bytes | None, ...]
 Value = int | float | str | bytes | None
+LOG = logging.getLogger("headrace.storage")
 
 
 class Database:
-    """A SQLite file, or an in-memory database if `path` is None. Thread-safe: calls run one at a time.
+    """A SQLite file, or an in-memory database if `path` is None. Thread-safe.
 
-    Every failure of SQLite (disk full, file damaged) raises StoreError.
+    Transactions run one at a time. Queries outside of one have a connection of their own, so they do not wait
+    for a transaction of this process or another (write-ahead log). No call waits long for another process:
+    it raises StoreBusy. Every other failure of SQLite (disk full, file damaged) raises StoreError.
     """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
+        self._writing = threading.RLock()
+        self._reading = threading.RLock() if path else self._writing
+        self._writer: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._owner: int | None = None  # the thread whose transaction is open
+        self._busy = False  # the last call timed out
 
     @property
     def exists(self) -> bool:
         """True if there is something to read; this does not create the file."""
-        return self._connection is not None or (self.path is not None and self.path.is_file())
+        return self._writer is not None or (self.path is not None and self.path.is_file())
 
     def query(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
         """All rows of a SELECT."""
-        with self._opened() as connection:
-            return connection.execute(sql, values).fetchall()
+        if self.path is None or self._owner == threading.get_ident():
+            with self._locked(self._writing):
+                return self._open_writer().execute(sql, values).fetchall()
+        with self._locked(self._reading):
+            return self._open_reader().execute(sql, values).fetchall()
 
     def execute(self, sql: str, values: Sequence[Value] = ()) -> int:
         """Run one statement in its own transaction (or the enclosing one); returns how many rows changed."""
@@ -51,78 +70,146 @@ class Database:
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
         """Run a block in a transaction, atomically. Blocks may nest; the outermost commits."""
-        with self._opened() as connection:
+        with self._locked(self._writing):
+            connection = self._open_writer()
             if connection.in_transaction:
                 yield connection
                 return
+            self._set_timeout(connection)
             connection.execute("BEGIN IMMEDIATE")
+            self._busy, self._owner = False, threading.get_ident()
             try:
                 yield connection
             except BaseException:
                 connection.execute("ROLLBACK")
                 raise
-            connection.execute("COMMIT")
+            else:
+                connection.execute("COMMIT")
+            finally:
+                self._owner = None
+
+    def erase_deleted(self) -> None:
+        """Remove deleted data also from the write-ahead log, unless another process reads just now."""
+        with self._locked(self._writing):
+            self._open_writer().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         """Close the file; a later call reopens it."""
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+        with self._reading, self._writing:
+            for connection in (self._reader, self._writer):
+                if connection is not None:
+                    connection.close()
+            self._reader = self._writer = None
 
     @contextmanager
-    def _opened(self) -> Generator[sqlite3.Connection]:
-        with self._lock:
-            try:
-                if self._connection is None:
-                    self._connection = self._open()
-                yield self._connection
-            except sqlite3.Error as error:
+    def _locked(self, lock: threading.RLock) -> Generator[None]:
+        """With the lock held; errors of SQLite become typed ones."""
+        if not lock.acquire(timeout=TURN_TIMEOUT_S):
+            raise self._busy_error("another request writes")
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+            if code not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise StoreError(f"the store {self._name} failed: {error}") from error
+            self._busy = True
+            raise self._busy_error("another program has locked it") from error
+        except sqlite3.Error as error:
+            raise StoreError(f"the store {self._name} failed: {error}") from error
+        finally:
+            lock.release()
+
+    @property
+    def _timeout_s(self) -> float:
+        return STILL_BUSY_TIMEOUT_S if self._busy else BUSY_TIMEOUT_S
+
+    def _set_timeout(self, connection: sqlite3.Connection) -> None:
+        connection.execute(f"PRAGMA busy_timeout = {round(self._timeout_s * 1000)}")
+
+    def _busy_error(self, cause: str) -> StoreBusy:
+        return StoreBusy(f"the store {self._name} is busy ({cause}): try again in a moment", reason="store")
 
     @property
     def _name(self) -> str:
         return self.path.name if self.path else "in memory"
 
-    def _open(self) -> sqlite3.Connection:
-        if self.path is not None:
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                self.path.touch(mode=0o600)  # owner-only access: it may contain users' texts
-            except OSError as error:
-                raise StoreError(f"the store {self.path} cannot be made: {error.strerror}") from error
+    def _open_writer(self) -> sqlite3.Connection:
+        if self._writer is None:
+            self._make_file()
+            self._writer = self._connect(writes=True)
+        return self._writer
+
+    def _open_reader(self) -> sqlite3.Connection:
+        if self._reader is None:
+            if self._writer is None:  # it makes and migrates the file
+                with self._locked(self._writing):
+                    self._open_writer()
+            self._reader = self._connect(writes=False)
+        self._set_timeout(self._reader)
+        return self._reader
+
+    def _connect(self, *, writes: bool) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            self.path or ":memory:",
-            timeout=BUSY_TIMEOUT_S,
-            isolation_level=None,
-            check_same_thread=False,
+            self.path or ":memory:", timeout=self._timeout_s, isolation_level=None, check_same_thread=False
         )
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute("PRAGMA secure_delete = ON")  # overwrite deleted data with zeros
-            _migrate(connection)
+            if writes:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+                connection.execute("PRAGMA foreign_keys = ON")
+                connection.execute("PRAGMA secure_delete = ON")  # overwrite deleted data with zeros
+                _migrate(connection)
+            else:
+                connection.execute("PRAGMA query_only = ON")
         except BaseException:
             connection.close()
             raise
         return connection
 
+    def _make_file(self) -> None:
+        """Make the file if there is none. Its owner alone may read it: it may contain users' texts."""
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            open_private(self.path)
+        except OSError as error:
+            raise StoreError(f"the store {self.path} cannot be made: {error.strerror}") from error
+
+
+def open_private(path: Path) -> None:
+    """Make a file that its owner alone may read and write, or make the existing one so."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE))
+    status = path.stat()
+    if status.st_mode & 0o077 and status.st_uid == os.geteuid():
+        LOG.warning("%s was readable by others: now its owner alone may read it", path.name)
+        path.chmod(PRIVATE_MODE)
+
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    """Run the migrations that this file has not seen. Raises StoreError if a newer version wrote it."""
-    connection.execute("BEGIN IMMEDIATE")
-    connection.execute("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY)")
-    seen = {name for (name,) in connection.execute("SELECT name FROM migrations")}
+    """Run the migrations that this file has not seen. Raises StoreError if a newer version wrote it.
+
+    A file that has seen all is only read: another process may be writing.
+    """
+    if _missing(connection):
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY)")
+        for name in _missing(connection):  # again: another process may have been faster
+            for statement in MIGRATIONS[name]:
+                connection.execute(statement)
+            connection.execute("INSERT INTO migrations VALUES (?)", (name,))
+        connection.execute("COMMIT")
+
+
+def _missing(connection: sqlite3.Connection) -> list[str]:
+    """The migrations that the file has not seen, in order."""
+    seen: set[str] = set()
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migrations'").fetchall():
+        seen = {name for (name,) in connection.execute("SELECT name FROM migrations")}
     unknown = seen - set(MIGRATIONS)
     if unknown:
         raise StoreError(
             f"the store was written by a newer version ({', '.join(sorted(unknown))} is not known here): "
             "update Headrace or name another --store"
         )
-    for name, statements in MIGRATIONS.items():
-        if name not in seen:
-            for statement in statements:
-                connection.execute(statement)
-            connection.execute("INSERT INTO migrations VALUES (?)", (name,))
-    connection.execute("COMMIT")
+    return [name for name in MIGRATIONS if name not in seen]

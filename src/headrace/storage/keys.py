@@ -5,22 +5,31 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
+from typing import Literal, get_args
 
+import msgspec
 from msgspec import Struct
 
 from headrace.errors import InvalidRequest
 from headrace.storage.database import Database, Row
 
 KEY_PREFIX = "hr-"
-_COLUMNS = "name, digest, created_s, requests_per_minute, tokens_per_minute, concurrency"
+_COLUMNS = "name, digest, created_s, requests_per_minute, tokens_per_minute, concurrency, scopes, priority"
+
+Scope = Literal["infer", "alias", "admin"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+"""What a key may do: have models compute; make, change and delete aliases of its own; everything."""
+INFER: frozenset[Scope] = frozenset({"infer"})
 
 
 class KeyLimits(Struct, frozen=True):
-    """Limits per minute, and of concurrent requests; None means no limit."""
+    """Limits per minute, of concurrent requests, and of urgency: no request of the key gets a lower
+    `priority`. None means no limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     concurrency: int | None = None
+    priority: int | None = None
 
 
 class StoredKey(Struct, frozen=True):
@@ -30,6 +39,7 @@ class StoredKey(Struct, frozen=True):
     digest: bytes
     created_s: int
     limits: KeyLimits
+    scopes: frozenset[Scope]
 
 
 def digest_of(key: bytes, pepper: bytes) -> bytes:
@@ -44,7 +54,7 @@ class Keys:
         self._database = database
         self._pepper: bytes | None = None
 
-    def add(self, name: str, limits: KeyLimits) -> str:
+    def add(self, name: str, limits: KeyLimits, scopes: frozenset[Scope] = INFER) -> str:
         """Create a key and return it; it cannot be read again. The name must not be in use."""
         key = KEY_PREFIX + secrets.token_urlsafe(32)
         digest = digest_of(key.encode(), self.pepper())
@@ -52,7 +62,7 @@ class Keys:
             if any(one.name == name for one in self.all()):
                 raise InvalidRequest(f"there is a key named {name!r}: choose another name", param="name")
             self._database.execute(
-                f"INSERT INTO keys ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO keys ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     name,
                     digest,
@@ -60,6 +70,8 @@ class Keys:
                     limits.requests_per_minute,
                     limits.tokens_per_minute,
                     limits.concurrency,
+                    ",".join(sorted(scopes)),
+                    limits.priority,
                 ),
             )
         return key
@@ -92,22 +104,27 @@ class Keys:
 
     def pepper(self) -> bytes:
         """The database's secret, created on first use. It never changes, so it is read only once."""
-        if self._pepper is not None:
-            return self._pepper
-        with self._database.transaction():
+        if self._pepper is None:
+            self._pepper = self._stored_pepper() or self._new_pepper()
+        return self._pepper
+
+    def _stored_pepper(self) -> bytes | None:
+        rows = self._database.query("SELECT value FROM secrets WHERE name = 'key_pepper'")
+        return bytes(rows[0][0]) if rows else None  # type: ignore[arg-type]
+
+    def _new_pepper(self) -> bytes:
+        with self._database.transaction():  # another process may have been faster
             self._database.execute(
                 "INSERT OR IGNORE INTO secrets VALUES ('key_pepper', ?)", (secrets.token_bytes(32),)
             )
-            (value,) = self._database.query("SELECT value FROM secrets WHERE name = 'key_pepper'")[0]
-        assert isinstance(value, bytes)
-        self._pepper = value
-        return value
+            return self._stored_pepper() or b""
 
 
 def _stored(row: Row) -> StoredKey:
-    name, digest, created_s, requests, tokens, concurrency = row
+    name, digest, created_s, requests, tokens, concurrency, scopes, priority = row
     assert isinstance(name, str) and isinstance(digest, bytes) and isinstance(created_s, int)
-    assert not isinstance(requests, str | bytes | float)
-    assert not isinstance(tokens, str | bytes | float)
-    assert not isinstance(concurrency, str | bytes | float)
-    return StoredKey(name, digest, created_s, KeyLimits(requests, tokens, concurrency))
+    assert isinstance(scopes, str)
+    limits = msgspec.convert((requests, tokens, concurrency, priority), tuple[int | None, ...])
+    # A scope that this version does not know allows nothing here.
+    known: frozenset[Scope] = frozenset(scope for scope in SCOPES if scope in scopes.split(","))
+    return StoredKey(name, digest, created_s, KeyLimits(*limits), known)

@@ -91,6 +91,8 @@ class Responses:
 
     def find(self, owner: str, response_id: str) -> StoredResponse | None:
         """The owner's response with this id."""
+        if not self._database.exists:
+            return None
         rows = self._database.query(
             f"SELECT {_COLUMNS} FROM responses WHERE id = ? AND owner = ?", (response_id, owner)
         )
@@ -106,6 +108,8 @@ class Responses:
 
     def item(self, owner: str, item_id: str) -> StoredItem | None:
         """The owner's item with this id; the most recently used if there are several."""
+        if not self._database.exists:
+            return None
         rows = self._database.query(
             "SELECT item.id, item.body FROM response_items item JOIN responses ON responses.id = response_id "
             "WHERE item.id = ? AND owner = ? ORDER BY used_s DESC LIMIT 1",
@@ -120,6 +124,8 @@ class Responses:
         too large.
         """
         found: list[StoredResponse] = []
+        if not self._database.exists:
+            return found
         size, next_id = 0, response_id
         with self._database.transaction():
             while response := self.find(owner, next_id):
@@ -149,12 +155,14 @@ class Responses:
 
     def delete(self, owner: str, response_id: str) -> bool:
         """Delete a response; True if it existed. Its text is then erased from the file."""
+        if not self._database.exists:
+            return False
         with self._database.transaction():
             deleted = self._database.execute(
                 "DELETE FROM responses WHERE id = ? AND owner = ?", (response_id, owner)
             )
         if deleted:
-            self._database.query("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._database.erase_deleted()
         return bool(deleted)
 
     def still_made(self, response_ids: Sequence[str]) -> None:

@@ -130,4 +130,10 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
         )""",
         "CREATE INDEX batch_lines_by_state ON batch_lines (batch, state, place)",
     ),
+    "scopes": (
+        # Keys made before could do everything: now each needs the scopes that it is given.
+        "ALTER TABLE keys ADD COLUMN scopes TEXT NOT NULL DEFAULT 'infer'",
+        "ALTER TABLE keys ADD COLUMN priority INTEGER",
+        "ALTER TABLE aliases ADD COLUMN owner TEXT",
+    ),
 }

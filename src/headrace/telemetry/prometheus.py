@@ -31,7 +31,8 @@ NO_ENGINE = EngineStatus(0, 0, 0, 0, 0, 0, 0.0, False)
 
 class ModelReport(Struct, frozen=True, kw_only=True):
     """Inputs for the metrics of one model. `kv_bytes` is the memory of all its pages; `restarts` counts
-    restarts of its worker, `cache_failures` packed weights that could not be saved to disk.
+    restarts of its worker, `cache_failures` packed weights that could not be saved to disk,
+    `cache_damages` those that were damaged there.
     """
 
     name: str
@@ -41,6 +42,7 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     state: str = "loaded"
     restarts: int = 0
     cache_failures: int = 0
+    cache_damages: int = 0
 
 
 def expose(server: ModelMetrics, models: Sequence[ModelReport], *, accept: str = "") -> tuple[bytes, str]:
@@ -87,6 +89,9 @@ def _own(report: ModelReport) -> Iterator[Metric]:
     yield make.gauges("model_state", "1 for the current state of the model.", "state", states)
     yield make.counter("worker_restarts", "Restarts of the model's worker process.", report.restarts)
     yield make.counter("cache_failures", "Packed weights that were not cached.", report.cache_failures)
+    yield make.counter(
+        "cache_damages", "Cached weights found damaged, and packed again.", report.cache_damages
+    )
     yield make.gauge("requests_running", "Running sequences.", status.running)
     yield make.gauge("requests_waiting", "Sequences waiting in the queue.", status.waiting)
     yield make.counters("requests", "Finished requests.", "finish_reason", meter.ended)
@@ -164,7 +169,8 @@ def _vllm(report: ModelReport) -> Iterator[Metric]:
 
 
 def _usage(status: EngineStatus) -> float:
-    return 1 - status.available_pages / max(status.page_count, 1)
+    used = status.page_count - status.available_pages
+    return used / max(status.page_count, 1)  # nothing is used of a model that is not loaded
 
 
 class _Families:

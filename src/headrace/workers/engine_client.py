@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from msgspec.structs import replace
 
 from headrace.engine.client import EngineLimits, EngineState, EngineStatus
+from headrace.engine.fair_queue import FairQueue
 from headrace.engine.request import (
     EngineEvent,
     EngineRequest,
@@ -24,6 +25,7 @@ from headrace.engine.request import (
 )
 from headrace.engine.validation import validate_request
 from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
+from headrace.workers import step_watch
 from headrace.workers.in_flight import InFlightRequest, cancelled, in_time, send
 from headrace.workers.process import WorkerProcess
 from headrace.workers.protocol import (
@@ -38,6 +40,7 @@ from headrace.workers.protocol import (
     SubmitResult,
     read_events,
 )
+from headrace.workers.step_watch import StepWatch
 
 LOG = logging.getLogger("headrace.workers")
 
@@ -49,11 +52,6 @@ MAX_CRASHES = 10
 CRASH_WINDOW_S = 60.0
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 5.0
-LOOK_S = 1.0
-MAX_CHECKS = 60
-"""A worker with work that makes no step in this many checks is killed; far longer than the longest step.
-Checks are counted instead of seconds, so that a suspended machine does not trigger it.
-"""
 
 Start = Callable[[Callable[[WorkerProcess], None]], tuple[WorkerProcess, ModelReady]]
 """Starts a worker and loads its model. The callback gets the process as soon as it exists, so that it can
@@ -85,12 +83,14 @@ class RemoteEngineClient:
         self._crashes: deque[float] = deque()  # since the last event; used only by the supervisor thread
         self._heard = False  # the current worker has sent an event; supervisor thread only
         self._closing = threading.Event()
+        self._longest_step_s = 0.0  # of all workers
+        self._watch = StepWatch()
         self._passing_on = False
-        self._stalled = False  # the current worker, if it is being killed
+        self._stalled_s = 0.0  # without a step, of the current worker if it is being killed for that
         self._supervisor = threading.Thread(target=self._supervise, name="headrace-worker", daemon=True)
         self._supervisor.start()
-        self._watch = threading.Thread(target=self._watch_steps, name="headrace-watch", daemon=True)
-        self._watch.start()
+        self._watcher = threading.Thread(target=self._watch_steps, name="headrace-watch", daemon=True)
+        self._watcher.start()
 
     # -- any thread
     # --------------------------------------------------------------------------------------
@@ -134,8 +134,8 @@ class RemoteEngineClient:
             state: EngineState = "running" if self._worker is not None else "restarting"
             if self._failure is not None:
                 state = "failed"
-            waiting = self._status.waiting if state == "running" else len(self._open)
             running = self._status.running if state == "running" else 0
+            waiting = max(self._status.waiting if running else 0, self._work() - running)
             return replace(
                 self._status,
                 running=running,
@@ -143,6 +143,8 @@ class RemoteEngineClient:
                 alive=self._failure is None and not self._closing.is_set(),
                 state=state,
                 restarts=self._restarts,
+                stalled_s=self._watch.stalled_s,
+                longest_step_s=self._longest_step_s,
                 failure=None if self._failure is None else self._failure.message,
             )
 
@@ -176,7 +178,7 @@ class RemoteEngineClient:
             process = self._process
         process.close()
         self._supervisor.join()
-        self._watch.join()
+        self._watcher.join()
 
     @property
     def worker_pid(self) -> int:
@@ -196,6 +198,7 @@ class RemoteEngineClient:
     def _register(self, request_id: str, item: InFlightRequest) -> None:
         """With the lock held: record the request as in flight, and send it if a worker is ready."""
         number = next(self._next_number)
+        item.rank = time.monotonic() + item.request.priority * self.limits.ageing_s, number
         if self._worker is not None:
             self._worker.put(Submit(number, item.request, item.accepted is not None))
         self._open[number] = item
@@ -228,7 +231,7 @@ class RemoteEngineClient:
         except BadFrame as error:
             LOG.error("%s", error.message)
         how = worker.close()
-        return f"made no step for {LOOK_S * MAX_CHECKS:g} s" if self._stalled else how
+        return f"made no step for {self._stalled_s:g} s" if self._stalled_s else how
 
     def _take(self, worker: WorkerProcess, message: FromWorker) -> None:
         if isinstance(message, SubmitResult):
@@ -236,6 +239,7 @@ class RemoteEngineClient:
         if not isinstance(message, StepEvents):
             return
         self._status = message.status
+        self._longest_step_s = max(self._longest_step_s, message.status.longest_step_s)
         self._passing_on = True  # may take as long as readers take; the worker waits for it
         for number, batch in message.batches:
             events = read_events(batch)
@@ -292,9 +296,18 @@ class RemoteEngineClient:
         """If the worker died before any response: the requests that it must have run first."""
         if self._heard:
             return []
-        choices = itertools.accumulate(item.request.params.n for item in self._open.values())
-        fit = sum(count <= self.limits.max_num_seqs for count in choices)
-        return list(self._open.values())[: max(fit, 1)]
+        waiting: FairQueue[InFlightRequest] = FairQueue()
+        for item in self._open.values():
+            waiting.add(item)
+        suspects: list[InFlightRequest] = []
+        slots = self.limits.max_num_seqs
+        while (item := waiting.next()) is not None:
+            slots -= item.request.params.n
+            if slots < 0 and suspects:
+                break
+            waiting.take(item)
+            suspects.append(item)
+        return suspects
 
     def _revive(self, cause: str) -> WorkerProcess | None:
         """Start the next worker and resend the kept requests; None if the engine is closing or has failed."""
@@ -339,7 +352,7 @@ class RemoteEngineClient:
                 return False
             self._ready, self._status = ready, ready.status
             self._restarts += 1
-            self._worker, self._heard, self._stalled = worker, False, False
+            self._worker, self._heard, self._stalled_s = worker, False, 0.0
             for number, item in list(self._open.items()):
                 self._forget(number)
                 left = in_time(item)
@@ -358,18 +371,23 @@ class RemoteEngineClient:
 
     def _watch_steps(self) -> None:
         """Kill a worker that has work but makes no step."""
-        last, looks = (0, 0), 0
-        while not self._closing.wait(LOOK_S):
+        watch = self._watch
+        while not self._closing.wait(step_watch.LOOK_S):
             with self._lock:
-                worker, now = self._worker, (self._restarts, self._status.steps)
-                works = worker is not None and not all(item.paused for item in self._open.values())
-                looks = looks + 1 if works and now == last and not self._passing_on else 0
-                last = now
-                if worker is None or looks < MAX_CHECKS:
+                worker = self._worker
+                works = worker is not None and self._work() > 0 and not self._passing_on
+                watch.look((self._restarts, self._status.steps), works=works)
+                if worker is None or not watch.overdue(self._longest_step_s):
                     continue
-                self._stalled = True
+                self._stalled_s = watch.stalled_s
+                watch.gave_up()
             LOG.error("the model's worker process makes no step: killing it")
             worker.kill()
+
+    def _work(self) -> int:
+        """With the lock held: choices that are to be computed, as far as the worker is not told to wait."""
+        items = self._open.values()
+        return sum(item.request.params.n for item in items if not item.paused and item.accepted is None)
 
     def _fail_all(self, error: HeadraceError) -> None:
         with self._lock:

@@ -83,7 +83,8 @@ class EngineServer:
     def run(self) -> NoReturn:
         """Load the requested model, then run until the server is gone or the engine has failed."""
         logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
-        # The server decides when to stop, even if a signal goes to the whole process group.
+        # The server decides when to stop, even if a signal goes to the whole process group. SIGINT has been
+        # blocked since the process began.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._interrupted)
         with suppress(OSError):  # if memory runs out, the kernel should kill the worker, not the server
@@ -150,6 +151,7 @@ class EngineServer:
                 prepared.model.config.vocabulary,
                 min(plan.context, plan.page_count * plan.page_tokens),
                 model.cache_failures,
+                model.cache_damages,
                 model.engine.status(),
             )
         )

@@ -39,6 +39,20 @@ class InFlightRequest(Struct, eq=False):
     cancelled: bool = False
     paused: bool = False
     deaths: int = 0
+    rank: tuple[float, int] = (0.0, 0)  # about as in the worker's queue
+
+    @property
+    def account(self) -> str:
+        return self.request.account
+
+    @property
+    def priority(self) -> int:
+        return self.request.priority
+
+    @property
+    def cost_tokens(self) -> int:
+        params = self.request.params
+        return params.n * (len(self.request.prompt) + (params.max_tokens or 0))
 
     def accept(self) -> bool:
         """The submission has succeeded; False where the caller has cancelled it before."""

@@ -49,6 +49,7 @@ class ModelEntry(Struct, eq=False):
     keep_alive_s: float = -1.0
     reserved_bytes: int = 0
     cache_failures: int = 0
+    cache_damages: int = 0
     past_restarts: int = 0
     failure: HeadraceError | None = None
     loading: asyncio.Task[LoadedModel] | None = None

@@ -222,6 +222,7 @@ class ModelManager:
                 self._launches.discard(launch)
             entry.failure = None
             entry.cache_failures += entry.model.cache_failures
+            entry.cache_damages += entry.model.cache_damages
             return entry.model
         except HeadraceError as error:
             entry.failure = error

@@ -95,6 +95,7 @@ class ModelReady(_Message, frozen=True):
     vocabulary: int
     longest: int
     cache_failures: int
+    cache_damages: int
     status: EngineStatus
 
 

@@ -65,6 +65,7 @@ class WorkerLoader:
             plan=plan,
             created_s=int(time.time()),
             cache_failures=ready.cache_failures,
+            cache_damages=ready.cache_damages,
         )
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -20,29 +19,10 @@ if TYPE_CHECKING:
     from headrace.engine.client import EngineStatus
     from headrace.workers.model_entry import ModelEntry
 
-STALLED_S = 60.0  # far beyond the longest step: one chunk of prefill of a large model on a slow CPU
-
-
-class ProgressWatch:
-    """Tells a stalled loop from an idle one: while there is work, the count of steps must grow.
-
-    An idle engine's last step may be hours old when a request arrives, so the age of the last step alone
-    would raise a false alarm; the clock starts when work is first seen.
-    """
-
-    def __init__(self) -> None:
-        self._steps: int | None = None
-        self._since_s = 0.0
-
-    def stalled_s(self, status: EngineStatus, now_s: float) -> float:
-        """Seconds without a step since work was first seen; 0 when idle."""
-        if status.running == 0 and status.waiting == 0:
-            self._steps = None
-            return 0.0
-        if status.steps != self._steps:
-            self._steps = status.steps
-            self._since_s = now_s
-        return now_s - self._since_s
+STALLED_S = 5.0
+STALLED_STEPS = 4
+"""A loop with work stands still where it makes no step for STALLED_S and for so many times the longest step
+that it has made: a chunk of a prompt may take long in a large model."""
 
 
 @Endpoint("GET", "/health", reply=HealthBody)
@@ -54,7 +34,7 @@ async def health(http: HttpRequest) -> Response:
     entries = service.models.entries
     states = {entry.name: _state(entry) for entry in entries}
     loaded = {entry.name: entry.model.engine.status() for entry in entries if entry.model is not None}
-    problem = _problem(loaded, service.models.default.name, http.app.state.progress)
+    problem = _problem(loaded, service.models.default.name)
     if problem is not None:
         return error_response(EngineStopped(problem), call_of(http))
     statuses = loaded.values()
@@ -76,17 +56,17 @@ def _state(entry: ModelEntry) -> str:
     return "restarting" if restarting else entry.state
 
 
-def _problem(
-    loaded: Mapping[str, EngineStatus], default: str, watches: dict[str, ProgressWatch]
-) -> str | None:
-    """What only a restart would mend: the default model is dead, or the loop of any stands still."""
-    now_s = time.monotonic()
+def _problem(loaded: Mapping[str, EngineStatus], default: str) -> str | None:
+    """What is wrong: the default model is dead, or the loop of any stands still."""
     for name, status in loaded.items():
-        stalled_s = watches.setdefault(name, ProgressWatch()).stalled_s(status, now_s)
         if name == default and not status.alive:
             return status.failure or "the engine has stopped: restart the server"
-        if stalled_s > STALLED_S and status.state == "running":
-            return f"no step for {stalled_s:.0f} s with {status.running} running: restart the server"
+        patience_s = max(STALLED_S, STALLED_STEPS * status.longest_step_s)
+        if status.stalled_s > patience_s and status.state == "running":
+            return (
+                f"{name!r} made no step for {status.stalled_s:.0f} s with {status.running} running and "
+                f"{status.waiting} waiting: its process is restarted if that goes on"
+            )
     return None
 
 

@@ -61,6 +61,7 @@ def _reports(service: Service) -> list[ModelReport]:
             kv_bytes=0 if entry.model is None else entry.model.plan.kv_bytes,
             restarts=entry.restarts,
             cache_failures=entry.cache_failures,
+            cache_damages=entry.cache_damages,
         )
         for entry in service.models.entries
     ]

@@ -16,6 +16,7 @@ from headrace.api.anthropic.errors import MESSAGES_PATH
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.cors import with_cors
 from headrace.api.http.errors import Forbidden, Unauthorized, error_response
+from headrace.api.http.scopes import check_scope
 from headrace.api.service import Service
 from headrace.config.settings import Settings
 from headrace.errors import HeadraceError, InvalidRequest
@@ -100,7 +101,10 @@ class ServerMiddleware:
         call: HttpCall = scope["headrace.call"]
         with ExitStack() as held:
             try:
+                if call.path not in OPEN_PATHS:
+                    await self._keys.refresh()
                 call.account = self._account(Headers(scope=scope), call.path)
+                check_scope(call)
                 call.client = call.account.name or _address(scope)
                 if call.method == "POST":  # what is posted makes work, everything else reads
                     held.enter_context(self._service.gate.admitted(call))
@@ -202,8 +206,14 @@ def _host_name(header: str) -> str:
 
 def exposed(settings: Settings) -> Sequence[str]:
     """Warnings about how the server is bound."""
-    if is_loopback(settings.host) or settings.api_key or Keys(Database(settings.store_file)).ever():
+    if is_loopback(settings.host) or settings.api_key or settings.admin_api_key:
         return ()
+    database = Database(settings.store_file)
+    try:
+        if Keys(database).ever():
+            return ()
+    finally:
+        database.close()
     return (
         f"anyone who reaches {settings.host}:{settings.port} can use this server: "
         "set --api-key (or HEADRACE_API_KEY), make one with `headrace keys add`, or bind 127.0.0.1",

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from msgspec.structs import replace
 
 from headrace.api.http.call_context import HttpCall
-from headrace.errors import StoreError
+from headrace.errors import StoreBusy, StoreError
 from headrace.storage.database import Database
 from headrace.storage.request_log import LoggedRequest, write_log
 from headrace.telemetry.request_metrics import ModelMetrics
@@ -39,6 +39,7 @@ class RequestLog:
     def close(self) -> None:
         """Write what waits."""
         self._thread.shutdown()
+        self._write()
 
     def _write(self) -> None:
         """On the thread: everything that waits, in one transaction."""
@@ -47,6 +48,8 @@ class RequestLog:
             return  # an earlier turn has written them
         try:
             write_log(self._database, lines)
+        except StoreBusy:
+            self._waiting.extendleft(reversed(lines))  # with the next
         except StoreError as error:
             self._meter.log_failures += len(lines)
             LOG.error("%s; %d lines of the request log are lost", error.message, len(lines))

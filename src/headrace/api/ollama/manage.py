@@ -13,6 +13,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.http.body import RequestBody, Values, checked, loose, read_checked
+from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.ollama.bodies import ModelBody, Name
@@ -23,6 +24,7 @@ from headrace.api.ollama.reply import MEDIA_TYPE, line_of, lines_of
 from headrace.api.ollama.schema import OllamaStatus
 from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest
+from headrace.inference.accounts import Account, ScopeMissing
 from headrace.storage.aliases import Alias, Aliases
 from headrace.weights.hub.resolver import remove
 
@@ -50,6 +52,13 @@ class CreateBody(ModelBody, kw_only=True):
     stream: bool | None = None
 
 
+class AliasNotOwned(ScopeMissing):
+    """The alias belongs to another key."""
+
+    remedy = "Choose another name, or use the key that made the alias or one with the scope `admin`."
+    code = "alias_not_owned"
+
+
 class CopyBody(RequestBody, kw_only=True):
     """The body of /api/copy."""
 
@@ -67,7 +76,7 @@ class PushBody(ModelBody):
 @Endpoint("POST", "/api/create", body=CreateBody, reply=OllamaStatus, content=lines_of(OllamaStatus))
 async def create(http: HttpRequest) -> Response:
     """Give a model a second name, with a system prompt and parameters of its own. Kept in the store."""
-    service = get_service(http)
+    service, account = get_service(http), call_of(http).account
     body = await read_checked(CreateBody, http)
     given = {key: value for key, value in (body.parameters or {}).items() if value is not None}
     checked(Options, given)
@@ -82,6 +91,7 @@ async def create(http: HttpRequest) -> Response:
             service,
             body.model,
             replace(base, system=system, parameters=parameters, license=words or base.license),
+            account,
         )
 
     await service.run_in_thread(keep)
@@ -94,12 +104,13 @@ async def create(http: HttpRequest) -> Response:
 @Endpoint("POST", "/api/copy", body=CopyBody, reply=OllamaStatus)
 async def copy(http: HttpRequest) -> Response:
     """Give a model or an alias a second name. Kept in the store; no weights are copied."""
-    service = get_service(http)
+    service, account = get_service(http), call_of(http).account
     body = await read_checked(CopyBody, http)
 
     def keep() -> None:
         source = find_entry(service, body.source)
-        _put(service, body.destination, source.alias or Alias(name="", target=source.name, created_s=0))
+        alias = source.alias or Alias(name="", target=source.name, created_s=0)
+        _put(service, body.destination, alias, account)
 
     await service.run_in_thread(keep)
     return json_response(OllamaStatus("success"))
@@ -108,17 +119,19 @@ async def copy(http: HttpRequest) -> Response:
 @Endpoint("DELETE", "/api/delete", body=ModelBody, reply=OllamaStatus)
 async def delete(http: HttpRequest) -> Response:
     """Forget an alias, or delete a model of the hub from its cache. Nothing else is ever deleted."""
-    service = get_service(http)
+    service, account = get_service(http), call_of(http).account
     body = await read_checked(ModelBody, http)
 
     def forget() -> None:
         entry = find_entry(service, body.model)
         if entry.alias is not None:
+            _check_owner(entry.alias, account)
             Aliases(service.database).remove(entry.name)
-        elif entry.name in {entry.name for entry in service.models.entries}:
+            return
+        account.require("admin")
+        if entry.name in {entry.name for entry in service.models.entries}:
             raise InvalidRequest(f"{entry.name} is being served: stop the server first", param="model")
-        else:
-            remove(entry.name)
+        remove(entry.name)
 
     await service.run_in_thread(forget)
     return json_response(OllamaStatus("success"))
@@ -134,8 +147,8 @@ async def push(http: HttpRequest) -> Response:
     )
 
 
-def _put(service: Service, name: str, alias: Alias) -> None:
-    """Keep the alias under that name, unless it is a model's own."""
+def _put(service: Service, name: str, alias: Alias, account: Account) -> None:
+    """Keep the alias as one of the account's under that name, unless it is a model's or another account's."""
     name = name.removesuffix(TAG)
     if _NAME.fullmatch(name) is None:
         raise InvalidRequest(
@@ -143,7 +156,21 @@ def _put(service: Service, name: str, alias: Alias) -> None:
         )
     if name in model_paths(service):
         raise InvalidRequest(f"{name} is the name of a model: choose another", param="model")
-    Aliases(service.database).put(replace(alias, name=name, created_s=int(time.time())))
+    aliases = Aliases(service.database)
+    with service.database.transaction():
+        before = aliases.find(name)
+        if before is not None:
+            _check_owner(before, account)
+        aliases.put(replace(alias, name=name, created_s=int(time.time()), owner=account.owner()))
+
+
+def _check_owner(alias: Alias, account: Account) -> None:
+    if alias.owner != account.owner() and not account.may("admin"):
+        raise AliasNotOwned(
+            f"the alias {alias.name} was made by another key: choose another name, or use its key or one "
+            "with the scope 'admin'",
+            param="model",
+        )
 
 
 def _license(value: object) -> str | None:

@@ -12,6 +12,7 @@ from headrace.api.http.call_context import call_of
 from headrace.api.ollama.bodies import AnswerBody, UsingBody
 from headrace.api.service import Service, get_service
 from headrace.errors import ModelNotFound
+from headrace.inference.limits import allowed_keep_alive
 from headrace.storage.aliases import Alias, Aliases
 
 if TYPE_CHECKING:
@@ -44,16 +45,18 @@ async def use_model(http: HttpRequest, body: UsingBody) -> ResolvedModel:
     """The model that `body` names, kept in memory as long as it says; ModelNotFound."""
     service, call, start_s = get_service(http), call_of(http), time.monotonic()
     entry, alias = await _find(service, body.model)
-    model = await service.use(call, entry.name, keep_alive_s=body.keep_alive_s)
-    if entry.fixed and body.keep_alive_s is not None and body.keep_alive_s >= 0:
+    keep_alive_s = allowed_keep_alive(body.keep_alive_s, call)
+    model = await service.use(call, entry.name, keep_alive_s=keep_alive_s)
+    if entry.fixed and keep_alive_s is not None and keep_alive_s >= 0:
         message = "keep_alive has no effect: the model belongs to the program that started this server"
         call.warn("keep_alive", message)
     return ResolvedModel(body.model, model, alias, time.monotonic() - start_s)
 
 
 async def unload_model(http: HttpRequest, body: AnswerBody) -> None:
-    """Free the memory of the model that `body` names, as soon as nothing uses it."""
+    """Free the memory of the model that `body` names, as soon as nothing uses it. Needs the scope admin."""
     service = get_service(http)
+    call_of(http).account.require("admin")
     entry, _ = await _find(service, body.model)
     await service.models.unload_when_idle(entry)
 

@@ -24,6 +24,7 @@ from headrace.api.service import Service
 from headrace.errors import HeadraceError
 from headrace.inference.accounts import Account
 from headrace.storage.batches import Batches, Line, LineState, StoredBatch
+from headrace.storage.database import open_private
 
 LOG = logging.getLogger("headrace.api")
 
@@ -99,8 +100,8 @@ class BatchRunner:
             self._interrupt()
         if self._service.gate.draining or not self._service.database.exists or not self._claimed():
             return
-        for batch in await self._service.run_in_thread(self._batches.open):
-            task, account = self._tasks.get(batch.id), self._service.keys.account_of(batch.owner)
+        for batch, account in await self._service.run_in_thread(self._open):
+            task = self._tasks.get(batch.id)
             if task is None and account is not None:
                 self._tasks[batch.id] = asyncio.create_task(self._run(batch, account.for_background()))
             elif task is not None and batch.status == "cancelling" and batch.id not in self._cancelled:
@@ -108,13 +109,19 @@ class BatchRunner:
                 if batch.id not in self._closing:
                     task.cancel()
 
+    def _open(self) -> list[tuple[StoredBatch, Account | None]]:
+        """The batches that have not ended, each with the account whose key made it."""
+        return [(batch, self._service.keys.account_of(batch.owner)) for batch in self._batches.open()]
+
     def _claimed(self) -> bool:
         """Whether the batches of this store are this server's to run."""
         path = self._service.database.path
         if self._claim is not None or path is None:
             return True
         try:
-            file = path.with_name(path.name + ".batches").open("w")
+            lock = path.with_name(path.name + ".batches")
+            open_private(lock)
+            file = lock.open("w")
         except OSError as error:
             LOG.error("batches wait: their lock cannot be made: %s", error.strerror)
             return False

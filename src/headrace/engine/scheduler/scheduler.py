@@ -8,8 +8,9 @@ from collections.abc import Set as AbstractSet
 
 from msgspec.structs import replace
 
+from headrace.engine.fair_queue import RANK, FairQueue, outranks, remove_ranked
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
-from headrace.engine.scheduler.sequence import RANK, Sequence, State, agreeing, remove_ranked
+from headrace.engine.scheduler.sequence import Sequence, State, agreeing
 from headrace.errors import ProgramError
 from headrace.kv.pages import PAGE_TOKENS, Pages, pages_for
 from headrace.kv.prefix_tree import Match, PrefixTree
@@ -34,11 +35,12 @@ class Scheduler:
     changes, so no clock is read. No starvation: a sequence of class p is overtaken only by sequences of a
     class q < p that arrive within (p - q) * ageing_s after it.
 
-    Admission is strictly in rank order: the first sequence that does not fit blocks those behind it. A
-    sequence is admitted when the pages that it and all running ones still need for their present tokens, plus
-    a reserve each, are available; it never preempts to be admitted. While a sequence that was preempted
-    `MAX_PREEMPTIONS` times runs or is to be admitted, the reserve is all that each may ever need: then none
-    has to be preempted, which makes that number a hard bound.
+    Admission is strictly in rank order within an account and fair among accounts (FairQueue). The sequence
+    whose turn it is blocks the others while it does not fit. Running prefills go before newcomers of other
+    accounts, unless these are more urgent. A sequence is admitted when the pages that it and all running ones
+    still need for their present tokens, plus a reserve each, are available; it never preempts to be admitted.
+    While a sequence that was preempted `MAX_PREEMPTIONS` times runs or is to be admitted, the reserve is all
+    that each may ever need: then none has to be preempted, which makes that number a hard bound.
 
     Shortage. A running sequence that needs pages takes free ones, evicts idle ones, then preempts the least
     important running sequences that are less important than itself; where that is not enough it computes
@@ -90,7 +92,7 @@ class Scheduler:
         self._tree = PrefixTree(self._pages, page_tokens=page_tokens)
         self._recurrent = recurrent
         self._free_slots = list(range(max_num_seqs))
-        self._waiting: list[Sequence] = []  # by rank
+        self._waiting: FairQueue[Sequence] = FairQueue()
         self._running: list[Sequence] = []  # by rank
         self._leaders: dict[int | str, Sequence] = {}  # they compute the prompt; by request id
         self._extra_rows = 0  # of logits in this step, beyond one for each running sequence
@@ -101,7 +103,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether there is nothing to compute."""
-        return not self._running and not self._waiting
+        return not self._running and not len(self._waiting)
 
     @property
     def free_pages(self) -> int:
@@ -120,8 +122,13 @@ class Scheduler:
 
     @property
     def waiting(self) -> tuple[Sequence, ...]:
-        """Sequences in the queue, most important first."""
+        """Sequences in the queue, by rank."""
         return tuple(self._waiting)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many sequences are in the queue. May be called from any thread."""
+        return len(self._waiting)
 
     def can_ever_fit(self, tokens: int) -> bool:
         """Whether a sequence of so many tokens (prompt and all that may follow) fits when it is alone."""
@@ -136,12 +143,12 @@ class Scheduler:
                 "refuse before submission what is empty, exceeds its own limit or can never fit"
             )
         sequence.rank = (sequence.arrival_s + sequence.priority * self._ageing_s, sequence.id)
-        insort(self._waiting, sequence, key=RANK)
+        self._waiting.add(sequence)
 
     def finish(self, sequence: Sequence) -> None:
         """The sequence has ended, wherever it stands: its pages are given back now."""
         if sequence.state is State.WAITING:
-            remove_ranked(self._waiting, sequence)
+            self._waiting.remove(sequence)
         elif sequence.state is State.RUNNING:
             self._stop(sequence, keep=sequence.cache)
         sequence.state = State.FINISHED
@@ -149,7 +156,7 @@ class Scheduler:
     def pause(self, sequence: Sequence) -> None:
         """Compute no more of it until `resume`. Its full pages stay in the prefix tree until evicted."""
         if sequence.state is State.WAITING:
-            remove_ranked(self._waiting, sequence)
+            self._waiting.remove(sequence)
         elif sequence.state is State.RUNNING:
             self._stop(sequence, keep=True)
             sequence.computed = 0
@@ -161,7 +168,7 @@ class Scheduler:
         """Back to its place in the queue, if it was paused."""
         if sequence.state is State.PAUSED:
             sequence.state = State.WAITING
-            insort(self._waiting, sequence, key=RANK)
+            self._waiting.add(sequence)
 
     cancel = finish
     """Ended from outside; fine a second time, and between `schedule` and `advance` (which then skips it)."""
@@ -187,7 +194,7 @@ class Scheduler:
             elif start < len(sequence.pages) * size or self._provide(sequence, 1, planned):
                 planned[sequence.id] = ScheduledChunk(sequence, start, 1, True)
                 budget -= 1
-        if prefills or self._waiting:
+        if prefills or len(self._waiting):
             budget = self._prefill(prefills, budget, planned)
         if budget > 0:
             self._lengthen(planned, budget)
@@ -265,17 +272,16 @@ class Scheduler:
         return len(sequence.pages) * size
 
     def _prefill(self, prefills: list[Sequence], budget: int, planned: dict[int, ScheduledChunk]) -> int:
-        """Give the rest of the budget to running prefills and admitted newcomers, in rank order; what is left
-        of it."""
+        """Give the rest of the budget to running prefills, by rank, and to newcomers; what is left of it."""
         prefills.reverse()
-        place = 0  # in the queue: those before it wait for another choice of their request
+        self._waiting.begin()
         while budget > 0:
-            place, newcomer = self._newcomer(place)
-            if prefills and (newcomer is None or prefills[-1].rank < newcomer.rank):
+            newcomer = self._newcomer()
+            if prefills and (newcomer is None or not outranks(newcomer, prefills[-1])):
                 sequence = prefills.pop()
             elif newcomer is not None:
                 sequence = newcomer
-                if not self._admit(sequence, place):
+                if not self._admit(sequence):
                     continue
             else:
                 return budget
@@ -294,20 +300,15 @@ class Scheduler:
                     self._extra_rows += count - 1 if sequence.scores else 0
         return budget
 
-    def _newcomer(self, place: int) -> tuple[int, Sequence | None]:
-        """The first in the queue, from `place` on, that could be admitted now, and its place."""
-        if len(self._running) + self._extra_rows < self._max_num_seqs:
-            while place < len(self._waiting):
-                sequence = self._waiting[place]
-                if sequence is self._blocked:
-                    break
-                if sequence.request_id not in self._leaders:
-                    return place, sequence
-                place += 1
-        return place, None
+    def _newcomer(self) -> Sequence | None:
+        """The next in the queue, if it could be admitted now. Others of a request wait for its first."""
+        if len(self._running) + self._extra_rows >= self._max_num_seqs:
+            return None
+        newcomer = self._waiting.next(lambda sequence: sequence.request_id in self._leaders)
+        return None if newcomer is self._blocked else newcomer
 
-    def _admit(self, sequence: Sequence, place: int) -> bool:
-        """Let the sequence at `place` in the queue run if it fits."""
+    def _admit(self, sequence: Sequence) -> bool:
+        """Let the sequence whose turn it is run if it fits."""
         if self._recurrent:
             match = Match([], 0, "recurrent_state")
         elif sequence.scores:
@@ -320,7 +321,8 @@ class Scheduler:
             sequence.pages = []
             self._blocked = sequence
             return False
-        del self._waiting[place]
+        self._waiting.take(sequence)
+        sequence.cost_tokens = 0
         insort(self._running, sequence, key=RANK)
         sequence.state = State.RUNNING
         sequence.state_slot = self._free_slots.pop()
@@ -393,7 +395,7 @@ class Scheduler:
         sequence.computed = 0
         sequence.preemptions += 1
         self.preemptions += 1
-        insort(self._waiting, sequence, key=RANK)
+        self._waiting.add(sequence)
 
     def _stop(self, sequence: Sequence, *, keep: bool) -> None:
         """Out of the running ones, without pages and slot."""

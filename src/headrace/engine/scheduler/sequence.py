@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from enum import Enum
-from operator import attrgetter
 
 from msgspec import Struct, field
 
-from headrace.errors import ProgramError
 from headrace.kv.prefix_tree import MissReason
-
-RANK = attrgetter("rank")
 
 
 class State(Enum):
@@ -41,8 +36,10 @@ class Sequence(Struct, eq=False, kw_only=True):
     max_length: int  # tokens: prompt and all that may be generated
     cache_salt: str = ""
     cache: bool = True
+    account: str = ""  # whose request it is: accounts share the engine fairly
     priority: int = 0  # lower runs sooner
     arrival_s: float = 0.0  # monotonic clock
+    cost_tokens: int = 0  # that its account is charged when it is admitted; 0 once it is
     scores: bool = False  # the logits of the whole prompt are output; False again when it is computed
 
     rank: tuple[float, int] = (0.0, 0)  # lower is more important; total order, see Scheduler
@@ -74,11 +71,3 @@ def agreeing(draft: list[int], tokens: list[int]) -> int:
             break
         count += 1
     return count
-
-
-def remove_ranked(ranked: list[Sequence], sequence: Sequence) -> None:
-    """Remove it from a list by rank. ProgramError for one that is not in it."""
-    place = bisect_left(ranked, sequence.rank, key=RANK)
-    if place == len(ranked) or ranked[place] is not sequence:
-        raise ProgramError(f"sequence {sequence.id} was never added to this scheduler")
-    del ranked[place]

@@ -19,10 +19,11 @@ from headrace.weights.checkpoint_reader import TensorReader
 from headrace.weights.formats import FORMATS, GROUPED
 from headrace.weights.formats.column_panels import STRIP, strip_count
 from headrace.weights.packing import packed_cache
+from headrace.weights.packing.packed_cache import CacheTroubles
 from headrace.weights.quant_types import BY_NAME
 
 # Part of every cache file's name and header. Raise it whenever a packed layout or a quantizer changes.
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2  # 1 had no checksums
 _ALIGNMENT = 4096
 _BLOCK_BYTES = 16 << 20  # of a tensor in memory at once; there are two such buffers
 
@@ -91,13 +92,13 @@ def load_packed(
     *,
     cache: Path | None,
     progress: Progress | None = None,
-    on_failure: Callable[[Path], None] = lambda path: None,
+    troubles: CacheTroubles | None = None,
 ) -> dict[str, PackedWeight]:
     """All wanted weights by name, in one buffer on huge pages.
 
     `cache` is the folder of packed files, None for none. What cannot be read from there is packed from
-    the checkpoint and written there; whatever is wrong with the cache is logged and never an error;
-    `on_failure` gets the path of a file that could not be written.
+    the checkpoint and written there; whatever is wrong with the cache is logged, counted in `troubles` and
+    never an error.
     `progress` gets (bytes done, bytes in all). Raises CorruptFile, UnsupportedModel.
     """
     places = _places(wanted)
@@ -108,12 +109,13 @@ def load_packed(
     progress = progress or (lambda done, total: None)
     header = _header(checkpoint.fingerprint, places)
     path = None if cache is None else cache / f"{hashlib.sha256(header).hexdigest()[:40]}.packed"
-    packed = None if path is None else packed_cache.read(path, header, _total(places), progress)
+    troubles = troubles or CacheTroubles()
+    packed = None if path is None else packed_cache.read(path, header, _total(places), progress, troubles)
     if packed is None:
         packed = _native.allocate(_total(places))
         _pack(checkpoint, places, pool, packed, progress)
-        if path is not None and not packed_cache.write(path, header, packed):
-            on_failure(path)
+        if path is not None:
+            packed_cache.write(path, header, packed, troubles)
     return {
         place.wanted.name: PackedWeight(
             place.wanted.format,
@@ -161,8 +163,8 @@ def _check_tensor(checkpoint: TensorReader, wanted: WeightSpec) -> None:
 def _header(fingerprint: str, places: list[_Place]) -> bytes:
     """What a cache file for exactly this begins with; readers compare it whole.
 
-    Little-endian: magic, u32 layout version, u32 length of the JSON, u64 length of the file; the JSON;
-    zeros up to the alignment.
+    Little-endian: magic, u32 layout version, u32 length of the JSON, u64 length of header and weights; the
+    JSON; zeros up to the alignment.
     """
     weights = [
         {

@@ -1,0 +1,34 @@
+"""How long a worker may make no step."""
+
+from __future__ import annotations
+
+from headrace.workers.step_watch import LOOK_S, MIN_PATIENCE_S, PATIENCE_STEPS, StepWatch
+
+
+def looks(watch: StepWatch, count: int, *, works: bool = True) -> None:
+    for _ in range(count):
+        watch.look((0, 5), works=works)
+
+
+def test_only_a_worker_with_work_that_makes_no_step_is_stalled() -> None:
+    watch = StepWatch()
+    looks(watch, 100, works=False)
+    assert watch.stalled_s == 0
+    looks(watch, 4)
+    assert watch.stalled_s == 4 * LOOK_S
+    watch.look((0, 6), works=True)
+    assert watch.stalled_s == 0
+    looks(watch, 4)
+    watch.look((0, 5), works=False)
+    assert watch.stalled_s == 0
+
+
+def test_patience_follows_the_longest_step_and_doubles() -> None:
+    watch = StepWatch()
+    looks(watch, int(MIN_PATIENCE_S / LOOK_S))
+    assert not watch.overdue(0.0)
+    looks(watch, 1)
+    assert watch.overdue(0.0) and not watch.overdue(MIN_PATIENCE_S)
+    assert watch.patience_s(MIN_PATIENCE_S) == PATIENCE_STEPS * MIN_PATIENCE_S
+    watch.gave_up()
+    assert watch.stalled_s == 0 and watch.patience_s(0.0) == 2 * MIN_PATIENCE_S
