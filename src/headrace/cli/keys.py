@@ -39,8 +39,10 @@ class Action(StrEnum):
 
 @takes_settings("key_rpm", "key_tpm", "key_max_concurrency", "store")
 def command(
-    action: Annotated[Action, typer.Argument(help="Subcommand.")],
-    name: Annotated[str | None, typer.Argument(help="Name of the key, for add and rm.")] = None,
+    action: Annotated[Action, typer.Argument(metavar="ACTION", help="Subcommand.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name of the key, for add and rm.")
+    ] = None,
     json: JsonFlag = False,
     *,
     settings: Settings,

@@ -33,7 +33,9 @@ Examples:
 
 @takes_settings_again(*SETTINGS)
 def command(
-    models: Annotated[list[str] | None, typer.Argument(help="Folders, OWNER/NAME or bundled models.")] = None,
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="MODELS", help="Folders, OWNER/NAME or bundled models.")
+    ] = None,
     *,
     read_settings: Callable[[], Settings],
 ) -> None:

@@ -7,7 +7,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any
 
 from headrace.config.settings import Settings
-from headrace.errors import HeadraceError, UsageError
+from headrace.errors import HeadraceError
 
 ANSWER_S = 30.0
 
@@ -16,10 +16,14 @@ class ServerRefusal(HeadraceError):
     """The server replied with an error."""
 
 
+class ServerUnreachable(HeadraceError):
+    """No server answers at the address."""
+
+
 def call_server(settings: Settings, method: str, path: str) -> Any:
     """The JSON reply of the server at the settings' host and port, called with their first API key.
 
-    Raises UsageError if there is no server, ServerRefusal with the server's error message.
+    Raises ServerUnreachable if there is none, ServerRefusal with the server's error message.
     """
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     headers = {"authorization": f"Bearer {settings.api_key[0]}"} if settings.api_key else {}
@@ -29,7 +33,7 @@ def call_server(settings: Settings, method: str, path: str) -> Any:
         reply = connection.getresponse()
         body = json.loads(reply.read())
     except (OSError, HTTPException, ValueError) as error:
-        raise UsageError(
+        raise ServerUnreachable(
             f"no server of headrace answers at {host}:{settings.port} ({error}): start one with "
             "`headrace serve`, or give its address with --host and --port"
         ) from None

@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
+from headrace.cli.model_argument import ModelArgument
 from headrace.cli.terminal import JsonFlag, print_json, print_table, size
 from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.errors import UsageError
@@ -26,15 +27,15 @@ machine's measured limits permit.
 
 \b
 Examples:
-  headrace show
-  headrace show ./my-model --quantization int4 --max-model-len 4096
+  headrace show mini
+  headrace show Qwen/Qwen3-0.6B --quantization int4 --max-model-len 4096
   headrace show mini --card
 """
 
 
 @takes_settings(*MODEL_SETTINGS)
 def command(
-    model: Annotated[str | None, typer.Argument(help="Folder, x.gguf, OWNER/NAME or bundled model.")] = None,
+    model: ModelArgument = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure the machine's limits again.")] = False,
     whole_card: Annotated[bool, typer.Option("--card", help="Print the model's card instead.")] = False,
     json: JsonFlag = False,

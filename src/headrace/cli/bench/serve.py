@@ -56,7 +56,7 @@ Examples:
 
 @takes_load
 def command(
-    url: Annotated[str, typer.Argument(help="The server; no path means /v1.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The server; no path means /v1.")],
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the results as JSON; - is stdout.")
     ] = None,

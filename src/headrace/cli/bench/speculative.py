@@ -12,11 +12,13 @@ from headrace.bench.matplotlib_figure import check_matplotlib
 from headrace.bench.serve.workload import read_prompts
 from headrace.bench.speculative import JOBS, SpeculativeBenchConfig, SpeculativeBenchResult, bench_speculate
 from headrace.bench.speculative_plot import plot_speed_ups
+from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
-from headrace.cli.load_progress import engine_options, fetch
+from headrace.cli.model_argument import ModelArgument
 from headrace.cli.terminal import JsonFlag, print_json, print_table, status
 from headrace.config.settings import Settings
 from headrace.errors import UsageError
+from headrace.loading.options import engine_options
 
 HELP = """Measure the speed-up of speculative decoding: drafting tokens and verifying several in one step.
 
@@ -51,7 +53,7 @@ PromptsFlag = Annotated[
     "offline",
 )
 def command(
-    model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or bundled model.")] = None,
+    model: ModelArgument = None,
     prompts: PromptsFlag = None,
     temperature: Annotated[list[float] | None, typer.Option(help="Can be repeated.")] = None,
     batch: Annotated[list[int] | None, typer.Option(help="Batch size; can be repeated.")] = None,
