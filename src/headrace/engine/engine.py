@@ -76,6 +76,7 @@ class Engine:
             request,
             vocabulary=self._sampler.vocabulary,
             longest=self._max_length,
+            model_longest=self.limits.model_context_length,
             recurrent=self._capacity.state_slots > 0,
         )
         request_id = self._queue.request_id(request)
