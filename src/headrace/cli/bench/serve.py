@@ -32,8 +32,9 @@ Load patterns:
                        .xz); with one of the flags above only the trace's lengths
 
 Prompts are synthetic, or read from --prompts. Synthetic prompts get their length from the server's own
-/tokenize (if there is none, one word counts as one token). Each has different words, so prefix caches do not
-help. Answers are greedy and have the full length.
+/tokenize (if there is none, one word counts as one token). Each has different words, other ones in every run
+unless --seed is given, so prefix caches do not help; the share of prompt tokens that the server had cached is
+shown where its usage tells it. Answers are greedy and have the full length.
 
 \b
 Metrics, defined as in vLLM's and NVIDIA's benchmarks:
