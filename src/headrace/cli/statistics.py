@@ -8,14 +8,11 @@ from msgspec import Struct
 
 from headrace.cli.terminal import aside, size
 from headrace.config.settings import Settings
-from headrace.executors.cpu_cache import cache_bytes
+from headrace.executors.cpu_cache import LEAST_CACHES, cache_bytes
 from headrace.executors.machine_limits import machine_limits, raised
 from headrace.inference.completion import Completion
 from headrace.llm import LLM
 from headrace.loading.loader import usable_cores
-
-# Weights of fewer caches than these are read from memory only in part, so that their share says little.
-_LEAST_CACHES = 4
 
 
 class Statistics(Struct, frozen=True):
@@ -75,7 +72,7 @@ class StatisticsReader:
         drafted, before = self._llm.model.engine.status().drafted, self._drafted
         self._drafted = drafted
         nbytes = self._llm.model.plan.weight_bytes_per_token
-        told = drafted == before and nbytes >= _LEAST_CACHES * cache_bytes()
+        told = drafted == before and nbytes >= LEAST_CACHES * cache_bytes()
         return self._read(completion, nbytes if told else None)
 
     def _read(self, completion: Completion, nbytes_per_token: int | None) -> Statistics:

@@ -93,7 +93,7 @@ def _print(report: StepReport) -> None:
             report,
             "decode_tokens_per_s",
             "tok/s",
-            f"{_percent(report.decode_share_of_bandwidth)} of bandwidth, {decode} {of_peak}",
+            f"{_bandwidth(report)}, {decode} {of_peak}",
         ),
         _row("first token (TTFT)", report, "ttft_s", "ms"),
         _row("per token (TPOT)", report, "tpot_s", "ms"),
@@ -114,6 +114,12 @@ def _row(label: str, report: StepReport, name: str, unit: str, remark: str = "")
     factor = {"tok/s": 1.0, "ms": 1e3, "MB": 1e-6}[unit]
     numbers = (figure.median, figure.min, figure.max)
     return (label, *(_number(number * factor) for number in numbers), unit, remark)
+
+
+def _bandwidth(report: StepReport) -> str:
+    if report.fits_cache:
+        return "weights in the caches"
+    return f"{_percent(report.decode_share_of_bandwidth)} of bandwidth"
 
 
 def _number(value: float) -> str:
