@@ -243,8 +243,8 @@ def test_serve_prints_its_address_and_stops_on_signals(
         first = process.stdout.readline().decode()
         found = re.search(r"serving mini .* on (http://127\.0\.0\.1:\d+)", first)
         assert found, first
-        greeting = "".join(process.stdout.readline().decode() for _ in range(5))
-        for shown in ("embed, nano, novelette", "tagger has no endpoint", f"{found[1]}/docs"):
+        greeting = "".join(process.stdout.readline().decode() for _ in range(6))
+        for shown in ("embed, nano, novelette", "endpoint yet: tagger", f"{found[1]}/v1", f"{found[1]}/docs"):
             assert shown in greeting
         assert f"curl {found[1]}/v1/chat/completions" in greeting
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -259,7 +259,7 @@ def test_the_curl_line_of_a_server_with_a_key(environment: dict[str, str]) -> No
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with start(environment, "serve", "--port", "0", "--api-key", "secret", **pipes) as process:
         assert process.stdout is not None
-        lines = b"".join(process.stdout.readline() for _ in range(6))
+        lines = b"".join(process.stdout.readline() for _ in range(7))
         assert b"authorization: Bearer KEY" in lines
         assert b"secret" not in lines
         process.terminate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import sys
@@ -12,6 +13,7 @@ import pytest
 from invocation import Headrace, Outcome
 from test_commands import COMMANDS, PROMPT, Terminal
 
+from headrace import __main__
 from headrace.cli.prompt_input import whole_prompt
 from headrace.cli.terminal import print_table
 from headrace.errors import UsageError
@@ -160,3 +162,18 @@ def test_a_history_that_cannot_be_kept_does_not_stop_a_chat(
     terminal.expect(PROMPT)
     terminal.send(b"\x04")
     assert terminal.close() == 0
+
+
+def test_ctrl_c_while_modules_are_loaded_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        __main__.main()
+    assert stop.value.code == 130
+
+
+def test_an_answer_that_fills_the_context_says_so(headrace: Headrace) -> None:
+    result = headrace("run", "list all files", "--ignore-eos", "--max-model-len", "40")
+    assert result.stderr == b"the answer ended where the context of 40 tokens is full\n"

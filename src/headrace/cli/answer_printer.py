@@ -5,7 +5,14 @@ from __future__ import annotations
 import sys
 
 from headrace.cli.terminal import DIM, PLAIN, is_styled
-from headrace.inference.completion import CompletionChunk
+from headrace.inference.completion import Completion, CompletionChunk
+from headrace.llm import LLM
+
+
+def fills_context(completion: Completion, llm: LLM) -> bool:
+    """Whether the answer ended because no more tokens fit."""
+    used = completion.usage.prompt_tokens + completion.usage.completion_tokens
+    return completion.finish_reason == "length" and used >= llm.model.context_length
 
 
 class AnswerPrinter:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.chat.templates.chat_template import missing_template
-from headrace.cli.answer_printer import AnswerPrinter
+from headrace.cli.answer_printer import AnswerPrinter, fills_context
 from headrace.cli.statistics import StatisticsReader
 from headrace.cli.terminal import aside, note
 from headrace.config.names import nearest, suggestion
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from prompt_toolkit.history import History
     from prompt_toolkit.key_binding import KeyPressEvent
 
-HELP = """Enter sends. For several lines: end a line with \\, press Alt-Enter, or open and close with \"\"\".
-Ctrl-C stops the answer, Ctrl-D leaves.
+HELP = """Enter sends. For several lines: end a line with \\, press Alt-Enter, or open and
+close with \"\"\". Ctrl-C stops the answer, Ctrl-D leaves.
   /help            this text
   /reset           forget the conversation (or /clear)
-  /system TEXT     set the system message (without TEXT: none) and forget the conversation
-  /set NAME VALUE  set a sampling parameter, e.g. /set temperature 0.2 (without NAME: show them)
+  /system TEXT     set the system message and forget the conversation; without
+                   TEXT there is none
+  /set NAME VALUE  set a sampling parameter: /set temperature 0.2; without NAME
+                   show them
   /quit            leave (or /bye, /exit)"""
 COMMANDS = ("/help", "/?", "/reset", "/clear", "/system", "/set", "/quit", "/exit", "/bye")
 _LEAVE = ("/quit", "/exit", "/bye")
@@ -136,7 +138,7 @@ def _take_turn(history: ChatHistory, line: str, statistics: StatisticsReader) ->
         if completion is None:
             return
         statistics.show(completion)
-        if completion.usage.prompt_tokens + completion.usage.completion_tokens >= context:
+        if fills_context(completion, history.llm):
             note(f"the context of {context:,} tokens is full, which ended the answer: /reset forgets it")
 
 

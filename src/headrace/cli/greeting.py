@@ -25,12 +25,12 @@ def greeting(entries: Sequence[ModelEntry], settings: Settings, host: str, port:
     if settings.load_on_demand:
         lines.append("  and every other model of `headrace list`, when a request names it")
     lines += [
-        f"  {name} has no endpoint yet; in Python: LLM({name!r}).extract_entities(text, labels)"
-        for name in _taggers(entries)
+        f"  without an endpoint yet: {name} (in Python: LLM.extract_entities)" for name in _taggers(entries)
     ]
     return [
         *lines,
-        f"  OpenAI: {url}/v1   Anthropic and Ollama: {url}",
+        f"  base URL for OpenAI's clients: {url}/v1",
+        f"  for Anthropic's and Ollama's: {url}",
         f"  all endpoints: {url}/docs",
         f"try: {_request(model, settings, url)}",
     ]

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 from msgspec import to_builtins
 
-from headrace.cli.answer_printer import AnswerPrinter
+from headrace.cli.answer_printer import AnswerPrinter, fills_context
 from headrace.cli.chat import chat
 from headrace.cli.flags import takes_sampling, takes_settings
 from headrace.cli.load_progress import loaded
 from headrace.cli.model_argument import ModelArgument, names_a_model
 from headrace.cli.prompt_input import whole_prompt
 from headrace.cli.statistics import Statistics, StatisticsReader
-from headrace.cli.terminal import JsonFlag, print_json
+from headrace.cli.terminal import JsonFlag, note, print_json
 from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.errors import UsageError
 from headrace.inference.completion import Completion, CompletionChunk
@@ -83,6 +83,8 @@ def command(
             print_json(_report(llm, completion, statistics.read(completion)))
         else:
             statistics.show(completion)
+            if fills_context(completion, llm):
+                note(f"the answer ended where the context of {llm.model.context_length:,} tokens is full")
 
 
 def _stream(

@@ -8,7 +8,7 @@ from pathlib import Path
 _CPUS = Path("/sys/devices/system/cpu")
 _ASSUMED_BYTES = 32 << 20  # where the system does not tell
 LEAST_CACHES = 4
-"""Weights of fewer caches than these are read from memory only in part: a share of bandwidth would mean nothing."""
+"""Weights of fewer caches than these are read from memory only in part: a share would mean nothing."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _FIRST_LEVEL = 2  # smaller ones are a few percent of these
 
