@@ -34,13 +34,10 @@ class CatalogEntry(Struct, frozen=True, kw_only=True):
 
 
 def model_paths(service: Service) -> dict[str, Path]:
-    """Where each model is that can be asked, those in memory first. Looks at the disk: not for the event
-    loop."""
+    """Where each model is, those in memory first. Looks at the disk: not for the event loop."""
     paths = _loaded_paths(service)
-    served = {entry.name for entry in service.models.entries}
     for model in list_local():
-        if model.name in served or service.settings.load_on_demand:
-            paths.setdefault(model.name, model.folder)
+        paths.setdefault(model.name, model.folder)
     return paths
 
 
