@@ -20,6 +20,7 @@ PROBES = 4  # at most; two that agree, on a machine that is otherwise idle, are 
 AGREEMENT = 0.9  # of the best probe's bandwidth: what another one must reach
 LEAST_CPU_SHARE = 0.85  # of the time of all threads; with less, other programs had the cores
 DISTURBED_FOR_S = 600.0  # limits that were measured on a busy machine are measured again after this time
+DISTURBED = "these limits were measured while other programs used the machine: they may be higher"
 _RATES = (
     "read_bytes_per_s",
     "f32_per_s",
