@@ -25,7 +25,7 @@ inside() {
 
 inside python -m pip install -q --disable-pip-version-check --only-binary :all: "$wheel"
 echo "> extract a gzipped tar archive"
-answer=$(inside headrace run "extract a gzipped tar archive")
+answer=$(inside headrace run "extract a gzipped tar archive" < /dev/null)
 echo "$answer"
 case "$answer" in
   "tar "*) ;;

@@ -165,7 +165,7 @@ def test_options_of_the_wrong_type(tmp_path: Path) -> None:
 
 
 def test_arguments_that_do_nothing_are_refused(llm: LLM) -> None:
-    with pytest.raises(InvalidRequest, match="unknown 'temperatur'; known: allowed_token_ids"):
+    with pytest.raises(InvalidRequest, match="unknown 'temperatur': did you mean 'temperature'"):
         llm.generate(OPENING, temperatur=0.5)
     with pytest.raises(InvalidRequest, match="unknown 'weight'; known: backend, cache_dir"):
         LLM(weight="int4")

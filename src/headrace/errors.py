@@ -38,7 +38,10 @@ class InvalidRequest(HeadraceError):
 class ContextLengthExceeded(InvalidRequest):
     """The prompt plus the requested tokens does not fit the context."""
 
-    remedy = "Shorten the prompt, ask for fewer tokens, or load the model with a larger `--max-model-len`."
+    remedy = (
+        "Shorten the prompt, ask for fewer tokens, or load with a larger `--max-model-len`, up to the "
+        "model's own context."
+    )
     code = "context_length_exceeded"
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from headrace.config.settings import default_cache_dir
 from headrace.engine.client import LoadedModel
 from headrace.errors import EngineStopped
 from headrace.inference.completion import ChunkReader, Completion, CompletionChunk, last_async, last_of
 from headrace.inference.handler import Handler, OpenStream, open_stream
+from headrace.inference.keyword_types import ChatKeywords, GenerateKeywords, ModelKeywords
 from headrace.inference.keywords import (
     Messages,
     PromptLike,
@@ -41,14 +42,14 @@ class _Model:
     """A loaded model with its handler, closed with the last reference to it."""
 
     def __init__(
-        self, model: str | Path | None = None, *, progress: Progress | None = None, **options: Any
+        self,
+        model: str | Path | None = None,
+        *,
+        progress: Progress | None = None,
+        **options: Unpack[ModelKeywords],
     ) -> None:
-        check_known(type(self).__name__, options, frozenset(EngineOptions.__struct_fields__))
-        options.setdefault("cache_dir", default_cache_dir())
-        if isinstance(options.get("cache_dir"), str):
-            options["cache_dir"] = Path(options["cache_dir"]).expanduser()
         name = None if model is None else str(model)
-        loaded = load_model(name, EngineOptions(**options), progress=progress)
+        loaded = load_model(name, _engine_options(type(self).__name__, options), progress=progress)
         self._source = OneModel(loaded)
         self._threads = ModelThreads(1)
         local = LocalHandler(self._source, self._threads)
@@ -96,6 +97,15 @@ def _close(model: LoadedModel, handler: LocalHandler, thread: LoopThread, thread
     threads.close()
 
 
+def _engine_options(where: str, options: Mapping[str, Any]) -> EngineOptions:
+    """InvalidRequest for an unknown option."""
+    check_known(where, options, frozenset(EngineOptions.__struct_fields__))
+    values: dict[str, Any] = {"cache_dir": default_cache_dir(), **options}
+    if isinstance(values["cache_dir"], str):
+        values["cache_dir"] = Path(values["cache_dir"]).expanduser()
+    return EngineOptions(**values)
+
+
 class LLM(_Model):
     """A loaded model.
 
@@ -121,11 +131,13 @@ class LLM(_Model):
                 print(chunk.text, end="")
     """
 
-    def generate(self, prompt: PromptLike, **sampling: Any) -> Completion:
+    def generate(self, prompt: PromptLike, **sampling: Unpack[GenerateKeywords]) -> Completion:
         """Continue a text (or token ids). Raises a typed HeadraceError where the request cannot be run."""
         return last_of(self.stream(prompt, **sampling))
 
-    def generate_batch(self, prompts: Sequence[PromptLike], **sampling: Any) -> list[Completion]:
+    def generate_batch(
+        self, prompts: Sequence[PromptLike], **sampling: Unpack[GenerateKeywords]
+    ) -> list[Completion]:
         """Continue any number of prompts concurrently; answers come in the order of the prompts.
 
         If one fails its error is raised and the others are cancelled.
@@ -146,11 +158,11 @@ class LLM(_Model):
                 stream.close()
         return done
 
-    def stream(self, prompt: PromptLike, **sampling: Any) -> Iterator[CompletionChunk]:
+    def stream(self, prompt: PromptLike, **sampling: Unpack[GenerateKeywords]) -> Iterator[CompletionChunk]:
         """Like generate, chunk by chunk. Leaving the loop early cancels the request."""
         return self._stream(completion_request(prompt, sampling))
 
-    def chat(self, messages: Messages, **sampling: Any) -> Completion:
+    def chat(self, messages: Messages, **sampling: Unpack[ChatKeywords]) -> Completion:
         """Answer a conversation: dicts with `role` and `content`, rendered by the model's chat template.
 
         `tools`, `tool_choice` and `parallel_tool_calls` are those of OpenAI's chat completions, `tool_format`
@@ -161,7 +173,7 @@ class LLM(_Model):
         """
         return last_of(self.stream_chat(messages, **sampling))
 
-    def stream_chat(self, messages: Messages, **sampling: Any) -> Iterator[CompletionChunk]:
+    def stream_chat(self, messages: Messages, **sampling: Unpack[ChatKeywords]) -> Iterator[CompletionChunk]:
         """Like chat, chunk by chunk."""
         return self._stream(chat_request(messages, sampling))
 
@@ -223,11 +235,13 @@ class AsyncLLM(_Model):
                 print(chunk.text, end="")
     """
 
-    async def generate(self, prompt: PromptLike, **sampling: Any) -> Completion:
+    async def generate(self, prompt: PromptLike, **sampling: Unpack[GenerateKeywords]) -> Completion:
         """See `LLM.generate`."""
         return await last_async(self.stream(prompt, **sampling))
 
-    async def generate_batch(self, prompts: Sequence[PromptLike], **sampling: Any) -> list[Completion]:
+    async def generate_batch(
+        self, prompts: Sequence[PromptLike], **sampling: Unpack[GenerateKeywords]
+    ) -> list[Completion]:
         """See `LLM.generate_batch`."""
         requests = [completion_request(prompt, sampling) for prompt in prompts]
         places = asyncio.Semaphore(at_a_time(requests, self.model))
@@ -243,15 +257,19 @@ class AsyncLLM(_Model):
             raise failed.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    def stream(self, prompt: PromptLike, **sampling: Any) -> AsyncIterator[CompletionChunk]:
+    def stream(
+        self, prompt: PromptLike, **sampling: Unpack[GenerateKeywords]
+    ) -> AsyncIterator[CompletionChunk]:
         """See `LLM.stream`; closing the iterator cancels the request."""
         return self._stream(completion_request(prompt, sampling))
 
-    async def chat(self, messages: Messages, **sampling: Any) -> Completion:
+    async def chat(self, messages: Messages, **sampling: Unpack[ChatKeywords]) -> Completion:
         """See `LLM.chat`."""
         return await last_async(self.stream_chat(messages, **sampling))
 
-    def stream_chat(self, messages: Messages, **sampling: Any) -> AsyncIterator[CompletionChunk]:
+    def stream_chat(
+        self, messages: Messages, **sampling: Unpack[ChatKeywords]
+    ) -> AsyncIterator[CompletionChunk]:
         """See `LLM.stream_chat`."""
         return self._stream(chat_request(messages, sampling))
 

@@ -97,3 +97,13 @@ def test_slow_runs_count_without_repeats(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_invalid_options_are_named(change: Callable[[], object], named: str) -> None:
     with pytest.raises(UsageError, match=named):
         change()
+
+
+def test_a_run_beats_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_speeds(monkeypatch, 1.0, 1.0)
+    monkeypatch.setattr(bench, "cache_bytes", lambda: 0)
+    monkeypatch.setattr(bench, "_run", lambda workload, options: replace(FIGURES, decode_tokens_per_s=1e9))
+    report = bench_step(WORKLOAD, EngineOptions(), runs=1)
+    assert report.decode_share_of_bandwidth.max == pytest.approx(1.0) and not report.fits_cache
+    monkeypatch.setattr(bench, "cache_bytes", lambda: 1 << 40)
+    assert report.fits_cache

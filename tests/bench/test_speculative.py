@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from headrace.bench import speculative
+from headrace.bench.batch_run import Arrival, run_together
 from headrace.bench.speculative import SpeculativeBenchConfig, bench_speculate
+from headrace.engine.client import EngineClient
+from headrace.engine.request import EngineRequest
 from headrace.errors import UsageError
 from headrace.loading.options import EngineOptions
 from tiny import tiny_model
@@ -42,3 +48,25 @@ def test_an_empty_measurement_is_rejected(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="--pairs"):
         list(bench_speculate(order, EngineOptions()))
+
+
+def test_an_answer_that_comes_in_one_piece_takes_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def at_once(engine: EngineClient, requests: Sequence[EngineRequest]) -> Iterator[Arrival]:
+        time.sleep(0.01)
+        for arrival in list(run_together(engine, requests)):
+            yield Arrival(arrival.index, time.monotonic(), arrival.tokens)
+
+    monkeypatch.setattr(speculative, "run_together", at_once)
+    order = SpeculativeBenchConfig(
+        model=str(tiny_model(tmp_path)),
+        prompts={"text": ["a1"]},
+        temperatures=[0.0],
+        batches=[1],
+        generate=8,
+        pairs=1,
+    )
+    [cell] = bench_speculate(order, EngineOptions())
+    # Timed after the first arrival it would be 8 tokens in no time.
+    assert cell.plain_tokens_per_s.max <= 8 / 0.01

@@ -112,3 +112,12 @@ def test_invalid_flags_are_rejected_before_any_load(bench: Bench, flags: str, na
     done = bench("http://127.0.0.1:9", flags)
     assert (done.code, done.stdout) == (2, "")
     assert named in done.stderr
+
+
+def test_each_run_sends_other_prompts_unless_it_has_a_seed(bench: Bench, server: Running) -> None:
+    load = "--concurrency 1 --prompt-tokens 40 --output-tokens 2 --requests 2 --warmup 0 --json -"
+    seeds = [json.loads(bench(server.url, load).stdout)["settings"]["seed"] for _ in range(2)]
+    assert seeds[0] != seeds[1]
+    assert json.loads(bench(server.url, f"{load} --seed 7").stdout)["settings"]["seed"] == 7
+    shown = bench(server.url, load.removesuffix(" --json -")).stdout
+    assert "sends the same prompts again" in shown

@@ -15,6 +15,8 @@ from headrace.cli import answer_printer
 from headrace.cli.answer_printer import AnswerPrinter
 from headrace.cli.chat import ChatHistory
 from headrace.cli.run import _report, _stream
+from headrace.cli.statistics import StatisticsReader
+from headrace.config.settings import Settings
 from headrace.inference.completion import CompletionChunk
 from headrace.llm import LLM
 
@@ -37,10 +39,12 @@ def test_run_prints_the_answer_without_its_reasoning(llm: LLM, capsys: pytest.Ca
     for chunk in chunks:
         printer.print(chunk)
     printer.end()
-    assert capsys.readouterr().out == printer.text == whole.text
+    assert printer.text == whole.text
+    assert capsys.readouterr().out == whole.text.removesuffix("\n") + "\n"
     completion = chunks[-1].completion
     assert completion is not None
-    report = json.loads(json.dumps(_report(llm, completion, 1)))
+    statistics = StatisticsReader(llm, Settings(threads=1), shown=None).read(completion)
+    report = json.loads(json.dumps(_report(llm, completion, statistics)))
     assert (report["text"], report["reasoning"]) == (whole.text, whole.reasoning)
 
 
@@ -48,6 +52,8 @@ def test_a_terminal_shows_reasoning_dimmed(monkeypatch: pytest.MonkeyPatch) -> N
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(answer_printer.sys, "stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     printer = AnswerPrinter()
     for chunk in (
         CompletionChunk("", reasoning="hm "),

@@ -135,6 +135,7 @@ class Page:
         run = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", text.replace("curl ", "curl --fail ")],
             cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert run.returncode == 0, f"{text}\n{run.stdout}\n{run.stderr}"
         assert run.stdout.strip(), f"{text}\nprinted nothing"

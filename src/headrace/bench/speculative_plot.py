@@ -8,7 +8,7 @@ from pathlib import Path
 from headrace.bench.matplotlib_figure import new_figure
 from headrace.bench.speculative import SpeculativeBenchResult
 
-_COLOURS = ("#2563eb", "#ea7317", "#12805c")
+_COLORS = ("#2563eb", "#ea7317", "#12805c")
 
 
 def plot_speed_ups(figures: Sequence[SpeculativeBenchResult], path: Path) -> None:
@@ -30,16 +30,16 @@ def plot_speed_ups(figures: Sequence[SpeculativeBenchResult], path: Path) -> Non
             tall = [cell.job_speed_up for cell in cells.values()]
             low = [max(cell.job_speed_up - cell.speed_up.min, 0.0) for cell in cells.values()]
             high = [max(cell.speed_up.max - cell.job_speed_up, 0.0) for cell in cells.values()]
-            color = _COLOURS[place % len(_COLOURS)]
+            color = _COLORS[place % len(_COLORS)]
             bars = axes.bar(at, tall, width * 0.92, yerr=(low, high), color=color, label=drafter, capsize=2)
             axes.bar_label(bars, [f"{value:.2f}" for value in tall], padding=2, fontsize=8)
         axes.axhline(1.0, color="#475569", linewidth=1, linestyle="--")
         axes.set_xticks(
-            range(len(groups)), [f"{job}\n{batch} concurrent" for job, batch in groups], fontsize=8
+            range(len(groups)), [f"{job}\nbatch size {batch}" for job, batch in groups], fontsize=8
         )
-        axes.set_ylabel("tokens/s relative to plain decoding")
+        axes.set_ylabel("speed-up over plain decoding")
         axes.set_title(f"temperature {temperature:g}", loc="left", fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(y=0.15)
-        axes.legend(frameon=False, fontsize=8, title="drafts by", title_fontsize=8)
+        axes.legend(frameon=False, fontsize=8, title="draft method", title_fontsize=8)
     canvas.savefig(path, dpi=160)

@@ -1,19 +1,18 @@
-"""One answer on the command line: its text as it comes, and its statistics line."""
+"""One answer on the command line: its text as it comes."""
 
 from __future__ import annotations
 
-import functools
 import sys
 
-from msgspec import Struct
-
-from headrace import _native
-from headrace.cli.terminal import size
+from headrace.cli.terminal import DIM, PLAIN, is_styled
 from headrace.inference.completion import Completion, CompletionChunk
 from headrace.llm import LLM
-from headrace.loading.loader import usable_cores
 
-DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+
+def fills_context(completion: Completion, llm: LLM) -> bool:
+    """Whether the answer ended because no more tokens fit."""
+    used = completion.usage.prompt_tokens + completion.usage.completion_tokens
+    return completion.finish_reason == "length" and used >= llm.model.context_length
 
 
 class AnswerPrinter:
@@ -21,8 +20,10 @@ class AnswerPrinter:
 
     def __init__(self, *, echo: bool = True) -> None:
         self._echo = echo
-        self._terminal = sys.stdout.isatty()
-        self._dimmed = False
+        self._shows_reasoning = sys.stdout.isatty()
+        self._styled = is_styled(sys.stdout)
+        self._reasoning = False
+        self._last = ""
         self.text = ""
 
     def print(self, chunk: CompletionChunk) -> None:
@@ -32,67 +33,24 @@ class AnswerPrinter:
         self.text += chunk.text
         if not self._echo:
             return
-        if chunk.reasoning and self._terminal:
-            self._write(("" if self._dimmed else DIM) + chunk.reasoning)
-            self._dimmed = True
+        if chunk.reasoning and self._shows_reasoning:
+            self._write(("" if self._reasoning or not self._styled else DIM) + chunk.reasoning)
+            self._reasoning = True
         if chunk.text:
-            self._write((PLAIN + "\n" if self._dimmed else "") + chunk.text)
-            self._dimmed = False
+            self._write(self._reasoning_end() + chunk.text)
 
     def end(self) -> None:
-        """Finish the line on a terminal."""
-        if self._echo and self._terminal:
-            self._write((PLAIN if self._dimmed else "") + "\n")
-        self._dimmed = False
+        """Finish the line, unless the answer did."""
+        if self._echo:
+            end = self._reasoning_end()
+            self._write(end if (end or self._last).endswith("\n") else end + "\n")
+
+    def _reasoning_end(self) -> str:
+        """What sets the answer off from reasoning before it."""
+        ended, self._reasoning = self._reasoning, False
+        return ((PLAIN if self._styled else "") + "\n") if ended else ""
 
     def _write(self, text: str) -> None:
+        self._last = text or self._last
         sys.stdout.write(text)
         sys.stdout.flush()
-
-
-class Statistics(Struct, frozen=True):
-    """Speed of one answer. `bandwidth_share` is that of this machine's read bandwidth, 0 to 1."""
-
-    first_token_s: float
-    tokens_per_s: float | None
-    bandwidth_share: float | None
-    bandwidth_bytes_per_s: float
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-
-    def line(self) -> str:
-        """For people."""
-        parts = [f"first token after {self.first_token_s * 1000:.0f} ms"]
-        if self.tokens_per_s is not None and self.bandwidth_share is not None:
-            limit = size(self.bandwidth_bytes_per_s)
-            parts.append(f"{self.tokens_per_s:,.1f} tokens/s")
-            share = f"{self.bandwidth_share:.{0 if self.bandwidth_share >= 0.1 else 1}%}"
-            parts.append(f"{share} of this machine's memory bandwidth ({limit}/s)")
-        parts.append(f"{self.completion_tokens} token{'s' * (self.completion_tokens != 1)}")
-        parts.append(f"prompt {self.prompt_tokens} ({self.cached_tokens} cached)")
-        return " · ".join(parts)
-
-
-@functools.cache
-def read_bandwidth(threads: int | None) -> float:
-    """Bytes per second that this machine reads from memory with that many threads; measured once."""
-    return _native.read_bandwidth(_native.Pool(threads or usable_cores()))
-
-
-def statistics(llm: LLM, completion: Completion, threads: int | None) -> Statistics:
-    """The speed of an answer, also as a share of the machine's read bandwidth."""
-    model, usage, timing = llm.model, completion.usage, completion.timing
-    decode_s = timing.total_s - timing.first_token_s
-    rate = (usage.completion_tokens - 1) / decode_s if usage.completion_tokens > 1 and decode_s > 0 else None
-    limit = read_bandwidth(threads)
-    share = None if rate is None else rate * model.plan.weight_bytes_per_token / limit
-    return Statistics(
-        first_token_s=timing.first_token_s,
-        tokens_per_s=rate,
-        bandwidth_share=share,
-        bandwidth_bytes_per_s=limit,
-        prompt_tokens=usage.prompt_tokens,
-        cached_tokens=usage.cached_tokens,
-        completion_tokens=usage.completion_tokens,
-    )

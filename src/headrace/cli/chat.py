@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.chat.templates.chat_template import missing_template
-from headrace.cli.answer_printer import AnswerPrinter, statistics
-from headrace.cli.terminal import note
-from headrace.errors import HeadraceError
+from headrace.cli.answer_printer import AnswerPrinter, fills_context
+from headrace.cli.statistics import StatisticsReader
+from headrace.cli.terminal import aside, note
+from headrace.config.names import nearest, suggestion
+from headrace.errors import ContextLengthExceeded, HeadraceError
 from headrace.inference.completion import Completion, CompletionChunk
 from headrace.inference.loop_thread import BlockingStream
 from headrace.llm import LLM
@@ -20,15 +22,20 @@ from headrace.sampling.params import with_defaults
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import History
     from prompt_toolkit.key_binding import KeyPressEvent
 
-HELP = """Enter sends. For several lines: end a line with \\, press Alt-Enter, or open and close with \"\"\".
-Ctrl-C stops the answer, Ctrl-D leaves.
+HELP = """Enter sends. For several lines: end a line with \\, press Alt-Enter, or open and
+close with \"\"\". Ctrl-C stops the answer, Ctrl-D leaves.
   /help            this text
-  /reset           forget the conversation
-  /system TEXT     set the system message (without TEXT: none) and forget the conversation
-  /set NAME VALUE  set a sampling parameter, e.g. /set temperature 0.2 (without NAME: show them)
-  /quit            leave"""
+  /reset           forget the conversation (or /clear)
+  /system TEXT     set the system message and forget the conversation; without
+                   TEXT there is none
+  /set NAME VALUE  set a sampling parameter: /set temperature 0.2; without NAME
+                   show them
+  /quit            leave (or /bye, /exit)"""
+COMMANDS = ("/help", "/?", "/reset", "/clear", "/system", "/set", "/quit", "/exit", "/bye")
+_LEAVE = ("/quit", "/exit", "/bye")
 SETTABLE: Mapping[str, type] = {
     "temperature": float,
     "top_k": int,
@@ -60,7 +67,7 @@ class ChatHistory:
         """Carry out a line that begins with /; returns what to tell the person."""
         name, _, rest = line.partition(" ")
         rest = rest.strip()
-        if name == "/reset":
+        if name in ("/reset", "/clear"):
             self.messages.clear()
             return "the conversation is forgotten"
         if name == "/system":
@@ -69,7 +76,9 @@ class ChatHistory:
             return "the system message is set" if rest else "there is no system message"
         if name == "/set":
             return self._set(rest)
-        return HELP if name == "/help" else f"unknown command {name}: /help lists them"
+        if name in ("/help", "/?"):
+            return HELP
+        return f"unknown command {name}{suggestion(name, COMMANDS) or ': /help lists them'}"
 
     def _set(self, rest: str) -> str:
         name, _, value = rest.replace("=", " ").partition(" ")
@@ -77,7 +86,7 @@ class ChatHistory:
             params = with_defaults(self.llm.model.defaults, self.sampling)
             return "\n".join(f"{known} = {getattr(params, known)}" for known in SETTABLE)
         if name not in SETTABLE:
-            return f"unknown parameter {name}: valid are {', '.join(SETTABLE)}"
+            return f"unknown parameter {name}{nearest(name, list(SETTABLE))}"
         try:
             parsed: Any = SETTABLE[name](value.strip())
             with_defaults(self.llm.model.defaults, {**self.sampling, name: parsed})
@@ -90,14 +99,7 @@ class ChatHistory:
         return f"{name} = {parsed}"
 
 
-def chat(
-    llm: LLM,
-    sampling: Mapping[str, Any],
-    *,
-    system: str | None,
-    show_statistics: bool,
-    threads: int | None,
-) -> None:
+def chat(llm: LLM, sampling: Mapping[str, Any], *, system: str | None, statistics: StatisticsReader) -> None:
     """Talk until Ctrl-D or /quit. Raises TemplateMissing for a model that cannot chat."""
     model = llm.model
     if model.template is None:
@@ -105,28 +107,39 @@ def chat(
     with_defaults(model.defaults, sampling)  # refuses what is out of range before the first question
     history = ChatHistory(llm, sampling, system)
     session = _session()
-    note(f"{model.name}, {model.context_length:,} tokens of context. /help for help, Ctrl-D to leave.")
+    aside(f"{model.name}, {model.context_length:,} tokens of context. /help for help, Ctrl-D to leave.")
     while True:
         try:
-            line = session.prompt(">>> ").strip()
+            line = _joined(session.prompt(">>> ").strip())
         except KeyboardInterrupt:
+            aside("Ctrl-D or /quit leaves")
             continue
         except EOFError:
             return
-        line = _joined(line)
-        if line in ("/quit", "/exit"):
+        if line in _LEAVE:
             return
         if line.startswith("/"):
             note(history.command(line))
         elif line:
-            try:
-                completion = _answer(history, line)
-                if completion is not None and show_statistics:
-                    note(statistics(llm, completion, threads).line())
-            except HeadraceError as error:
-                note(f"error: {error.message}")
-            except KeyboardInterrupt:
-                print()
+            _take_turn(history, line, statistics)
+
+
+def _take_turn(history: ChatHistory, line: str, statistics: StatisticsReader) -> None:
+    context = history.llm.model.context_length
+    try:
+        completion = _answer(history, line)
+    except ContextLengthExceeded as error:
+        note(f"error: the conversation does not fit the context ({error.message}); /reset forgets it")
+    except HeadraceError as error:
+        note(f"error: {error.message}")
+    except KeyboardInterrupt:
+        print()
+    else:
+        if completion is None:
+            return
+        statistics.show(completion)
+        if fills_context(completion, history.llm):
+            note(f"the context of {context:,} tokens is full, which ended the answer: /reset forgets it")
 
 
 def _answer(history: ChatHistory, line: str) -> Completion | None:
@@ -162,7 +175,7 @@ def _joined(text: str) -> str:
 def _session() -> PromptSession[str]:
     # Here, because it takes longer to import than the rest of `headrace run`, which seldom needs it.
     from prompt_toolkit import PromptSession
-    from prompt_toolkit.history import FileHistory
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
     from prompt_toolkit.key_binding import KeyBindings
 
     keys = KeyBindings()
@@ -180,10 +193,14 @@ def _session() -> PromptSession[str]:
         event.current_buffer.insert_text("\n")
 
     path = _history_path()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return PromptSession(
-        history=FileHistory(path), key_bindings=keys, multiline=True, prompt_continuation="... "
-    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.touch(mode=0o600)
+        history: History = FileHistory(path)
+    except OSError as error:
+        aside(f"what you type is not kept for the next time: {error}")
+        history = InMemoryHistory()
+    return PromptSession(history=history, key_bindings=keys, multiline=True, prompt_continuation="... ")
 
 
 def _history_path() -> Path:

@@ -15,11 +15,10 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from headrace import __version__, _native
-from headrace.cli.answer_printer import read_bandwidth
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, print_table, size
 from headrace.config.settings import Settings
-from headrace.errors import HeadraceError
+from headrace.executors.machine_limits import machine_limits
 from headrace.loading.free_memory import free_memory_bytes
 from headrace.loading.loader import usable_cores
 from headrace.weights.hub.bundled import BUNDLED_DEFAULT, list_bundled
@@ -27,12 +26,13 @@ from headrace.weights.hub.resolver import list_local
 
 HELP = """Check this machine: kernels, threads, memory and its speed, caches, models.
 
-Problems are shown with remedies. Uses no network unless --online is given. Exit code 1 if something is
-broken.
+Problems are shown with remedies. Uses no network unless --online is given, which checks that the hub can be
+reached. Exit code 1 if something is broken.
 
 \b
-Example:
-  headrace doctor --json
+Examples:
+  headrace doctor
+  headrace doctor --online --json
 """
 LIBRARIES = ("numpy", "tokenizers", "huggingface-hub", "starlette", "msgspec", "uvicorn", "uvloop")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -99,12 +99,15 @@ def _kernels(settings: Settings) -> list[Finding]:
         slow = "this CPU offers no vector instructions that headrace knows, or HEADRACE_ISA hides them"
         used = Finding(used.name, used.value, slow)
     threads = settings.threads or usable_cores()
-    bandwidth = size(read_bandwidth(threads))
-    return [
-        used,
-        Finding("threads", f"{threads} of {os.cpu_count()} cores"),
-        Finding("read bandwidth", f"{bandwidth}/s"),
-    ]
+    return [used, Finding("threads", f"{threads} of {os.cpu_count()} cores"), _bandwidth(settings, threads)]
+
+
+def _bandwidth(settings: Settings, threads: int) -> Finding:
+    limits = machine_limits(threads, settings.cache_folder)
+    problem = None
+    if limits.disturbed:
+        problem = "measured while other programs used the machine: it may be higher, and is measured again"
+    return Finding("read bandwidth", f"{size(limits.read_bytes_per_s)}/s", problem)
 
 
 def _memory() -> list[Finding]:
@@ -146,9 +149,10 @@ def _models() -> list[Finding]:
 def _hub() -> list[Finding]:
     from huggingface_hub import HfApi
 
+    api = HfApi()
     try:
-        HfApi().list_models(limit=1)
-    except (OSError, HeadraceError) as error:
+        next(iter(api.list_models(limit=1)), None)  # asks only when the first entry is asked for
+    except Exception as error:  # the HTTP library's own errors, which differ between its versions
         problem = f"{type(error).__name__}: check the connection, or set HF_ENDPOINT to a mirror"
-        return [Finding("hub", "unreachable", problem)]
-    return [Finding("hub", "reachable")]
+        return [Finding("hub", f"{api.endpoint} is unreachable", problem, broken=True)]
+    return [Finding("hub", f"{api.endpoint} is reachable")]

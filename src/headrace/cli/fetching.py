@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
+from headrace.cli.model_argument import HUB_NAME
 from headrace.cli.terminal import note, progress_bar
 from headrace.config.settings import Settings
 from headrace.errors import ModelNotFound
 from headrace.weights.hub.resolver import FILE_SUFFIX, pull, resolve
-
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def fetch(name: str, settings: Settings) -> None:

@@ -45,8 +45,10 @@ class Action(StrEnum):
 
 @takes_settings("key_rpm", "key_tpm", "key_max_concurrency", "key_priority", "store")
 def command(
-    action: Annotated[Action, typer.Argument(help="Subcommand.")],
-    name: Annotated[str | None, typer.Argument(help="Name of the key, for add and rm.")] = None,
+    action: Annotated[Action, typer.Argument(metavar="ACTION", help="Subcommand.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name of the key, for add and rm.")
+    ] = None,
     scope: Annotated[
         str, typer.Option(help="What the new key may do: infer, alias, admin, separated by commas.")
     ] = "infer",

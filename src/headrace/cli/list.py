@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import textwrap
-
-from headrace.cli.terminal import JsonFlag, print_json, print_table, size
+from headrace.cli.terminal import JsonFlag, aside, print_json, print_table, size
 from headrace.loading.model_card import about
 from headrace.weights.hub.resolver import list_local
-
-ABOUT_WIDTH = 90
+from headrace.weights.tagger_head import is_tagger
 
 HELP = """List the models on this machine: bundled models, and those in the hub's cache.
 
-`headrace show NAME --card` prints a model's card: purpose, quality, training data.
+On a terminal descriptions are cut to its width; in a pipe they are whole. `headrace show NAME --card` prints
+a model's card: purpose, quality, training data.
 
 \b
-Example:
+Examples:
+  headrace list
   headrace list --json
 """
 
@@ -39,11 +38,12 @@ def command(json: JsonFlag = False) -> None:
         )
         return
     rows = [
-        (m.name, m.source, size(m.size_bytes), (m.revision or "")[:12], _cut(about(m.folder) or ""))
-        for m in models
+        (m.name, m.source, size(m.size_bytes), (m.revision or "")[:12], about(m.folder) or "") for m in models
     ]
-    print_table(rows, header=("NAME", "FROM", "SIZE", "REVISION", "ABOUT"))
-
-
-def _cut(text: str) -> str:
-    return textwrap.shorten(text, ABOUT_WIDTH, placeholder=" …")
+    header = ("NAME", "FROM", "SIZE", "REVISION", "ABOUT")
+    if not any(model.revision for model in models):
+        rows, header = [(*row[:3], row[4]) for row in rows], (*header[:3], header[4])
+    print_table(rows, header=header, fit=True)
+    taggers = ", ".join(model.name for model in models if is_tagger(model.folder))
+    if taggers:
+        aside(f"{taggers}: in Python only (LLM.extract_entities), the server has no endpoint for it yet")

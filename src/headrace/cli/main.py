@@ -6,34 +6,42 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from headrace import __version__
+from headrace.cli.usage_errors import WRONG_USAGE, usage_text
 from headrace.errors import HeadraceError
 
 COMMANDS = {
     "run": "Stream an answer to a prompt, or chat in the terminal.",
-    "serve": "Serve models over HTTP with an OpenAI-compatible API.",
+    "serve": "Serve models over OpenAI's, Anthropic's and Ollama's APIs.",
     "ps": "List the models of a running server.",
     "stop": "Unload a model of a running server.",
     "keys": "Create, list and revoke API keys of the server.",
     "list": "List the models on this machine.",
     "show": "Show a model's properties, memory use and speed limits.",
-    "quantize": "Convert a model to another weight type, as GGUF or safetensors.",
+    "quantize": "Convert a model to another weight type: GGUF or safetensors.",
     "rm": "Delete a hub model from this machine.",
     "pull": "Download a model from the hub.",
     "bench": "Benchmark this machine, a model on it, or a server.",
     "doctor": "Check this machine: kernels, memory, speed limits, caches.",
+    "completion": "Complete commands, flags and models in your shell.",
 }
 HELP = """Run language models fast on this machine.
 
-Try:  headrace run "It was a dark and stormy night" --raw
+\b
+First steps:
+  headrace run "extract a gzipped tar archive"   the small model that ships with headrace
+  headrace run Qwen/Qwen3-0.6B                   chat with a model of the Hugging Face hub
+  headrace serve                                 OpenAI's, Anthropic's and Ollama's APIs on port 8080
 
-Every setting is a flag, a variable (HEADRACE_PORT=9000) or a line in headrace.toml; flags win.
-Exit codes: 0 done, 1 failed, 2 wrong usage.
+Every setting is a flag, a variable (HEADRACE_PORT=9000) or a line in headrace.toml; flags win. `headrace
+COMMAND -h` explains a command. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
+INTERRUPTED = 130
+COMPLETE = "_HEADRACE_COMPLETE"  # set by the shell's script, which then wants the possible next words
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
@@ -42,7 +50,13 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     Commands import their dependencies at the top of their files; loading one keeps `--help` and `--version`
     fast.
     """
-    app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app = typer.Typer(
+        help=HELP,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
     app.callback(invoke_without_command=True)(_root)
     _add(app, "headrace.cli", COMMANDS, [word for word in arguments if not word.startswith("-")])
     return app
@@ -87,8 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run and exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        build(words)(words, prog_name="headrace")
-        code = 0
+        code = _run(words)
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         if isinstance(stop.__context__, BrokenPipeError):
@@ -96,17 +109,41 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             # the reader of our output has exited (`| head`): typer reports this as a failure, but it is
             # none
             code = 0
+    except WRONG_USAGE as error:
+        print(usage_text(error), file=sys.stderr)
+        code = 2
     except HeadraceError as error:
         print(f"error: {error.message}", file=sys.stderr)
         code = error.exit_code
     except KeyboardInterrupt:
-        code = 130
+        code = _interrupted()
     except OSError as error:
         # For example, a full disk under stdout.
         print(f"error: {error}", file=sys.stderr)
         _discard_output()
         code = 1
     sys.exit(code)
+
+
+def _run(words: Sequence[str]) -> int:
+    if COMPLETE in os.environ:  # the words are in a variable of the shell's script
+        completion = importlib.import_module("headrace.cli.completion")
+        app: Any = build(completion.words_so_far(os.environ))
+        completion.prepare()
+        app(prog_name="headrace", complete_var=COMPLETE)
+        return 0
+    app = build(words)
+    code = app(words, prog_name="headrace", standalone_mode=False)
+    if code == INTERRUPTED:  # typer's reply to Ctrl-C
+        return _interrupted()
+    return code if isinstance(code, int) else 0
+
+
+def _interrupted() -> int:
+    """The exit code after Ctrl-C, and on a terminal a line that says so."""
+    if sys.stderr.isatty():
+        print("\ninterrupted", file=sys.stderr)
+    return INTERRUPTED
 
 
 def _discard_output() -> None:

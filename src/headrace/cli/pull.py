@@ -24,7 +24,7 @@ Example:
 
 @takes_settings("offline")
 def command(
-    model: Annotated[str, typer.Argument(help="OWNER/NAME on the hub.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="OWNER/NAME on the hub.")],
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit.", metavar="NAME")] = None,
     json: JsonFlag = False,
     *,

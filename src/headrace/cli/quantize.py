@@ -18,6 +18,7 @@ from headrace.loading.loader import usable_cores
 from headrace.loading.text_assets import served_name
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.gguf import export as gguf_export
+from headrace.weights.gguf.pre_tokenizers import OWN
 from headrace.weights.hub.resolver import resolve
 from headrace.weights.safetensors import export as safetensors_export
 from headrace.weights.tensor_output import ClassReport
@@ -30,7 +31,8 @@ integer types in the format of compressed-tensors. Tokenizer, chat template and 
 
 \b
 Examples:
-  headrace quantize ./my-model my-model.gguf --quantization q4_k
+  headrace quantize mini mini.gguf --quantization q8_0
+  headrace quantize Qwen/Qwen3-0.6B qwen3.gguf --quantization q4_k
   headrace quantize my-model.gguf ./my-model --quantization bf16
 """
 
@@ -70,6 +72,13 @@ def command(
     else:
         _print(lines)
         note(f"wrote {out}")
+    if is_gguf and _is_only_for_headrace(out):
+        note("only headrace reads this file: llama.cpp has no name for how this model's tokenizer cuts texts")
+
+
+def _is_only_for_headrace(file: Path) -> bool:
+    with open_checkpoint(file) as written:
+        return (written.metadata or {}).get("tokenizer.ggml.pre") == OWN
 
 
 def _print(lines: list[ClassReport]) -> None:

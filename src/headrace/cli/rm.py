@@ -20,7 +20,7 @@ Example:
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="OWNER/NAME, as `headrace list` shows it.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="OWNER/NAME, as `headrace list` shows it.")],
     json: JsonFlag = False,
 ) -> None:
     """Delete it."""

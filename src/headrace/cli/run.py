@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 from msgspec import to_builtins
 
-from headrace.cli.answer_printer import AnswerPrinter, statistics
+from headrace.cli.answer_printer import AnswerPrinter, fills_context
 from headrace.cli.chat import chat
 from headrace.cli.flags import takes_sampling, takes_settings
-from headrace.cli.load_progress import loaded, names_a_model
+from headrace.cli.load_progress import loaded
+from headrace.cli.model_argument import ModelArgument, names_a_model
+from headrace.cli.prompt_input import whole_prompt
+from headrace.cli.statistics import Statistics, StatisticsReader
 from headrace.cli.terminal import JsonFlag, note, print_json
 from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.errors import UsageError
@@ -21,31 +23,38 @@ from headrace.llm import LLM
 
 HELP = """Stream an answer to a prompt, or chat in the terminal.
 
-With a prompt, the answer goes to stdout and one line of statistics to stderr. PROMPT "-" is read from stdin,
-as it is when there is no prompt and stdin is not a terminal. Without a prompt, on a terminal, it is a chat.
+MODEL is a folder, x.gguf, OWNER/NAME of the hub, or a shipped model; without one it is mini, which ships with
+headrace and knows shell commands and SQL. A single argument is MODEL when it is an existing folder, a .gguf
+file, OWNER/NAME, a shipped name or starts with ./ ../ / or ~/ ; anything else is PROMPT.
 
-MODEL is a folder, OWNER/NAME of the hub, or a shipped model; without one it is the default that ships with
-headrace. A single argument is MODEL when it is an existing folder, OWNER/NAME, a shipped name or starts with
-./ ../ / or ~/ ; anything else is PROMPT.
+Text that is piped in is appended to PROMPT; without a PROMPT, or with "-", it is the prompt. Without either,
+on a terminal, it is a chat. The answer goes to stdout, everything else to stderr.
 
 \b
 Examples:
-  headrace run "It was a dark and stormy night" --raw --max-tokens 80
-  headrace run ./my-model "What is a headrace?" --quantization int4
-  cat letter.txt | headrace run ./my-model - --system "Summarize in one sentence."
-  headrace run ./my-model
+  headrace run "extract a gzipped tar archive"
+  headrace run Qwen/Qwen3-0.6B "What is a headrace?" --quantization int4
+  cat letter.txt | headrace run ./my-model "Summarize this in one sentence:"
+  headrace run ./my-model --system "You are a patient teacher."
 """
 
 
 @takes_settings(*MODEL_SETTINGS)
 @takes_sampling
 def command(
-    model: Annotated[str | None, typer.Argument(help="Folder, OWNER/NAME or shipped model.")] = None,
-    prompt: Annotated[str | None, typer.Argument(help="Text to answer; - reads stdin.")] = None,
+    model: ModelArgument = None,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="Text to answer; - reads stdin.")
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without template.")] = False,
     system: Annotated[str | None, typer.Option(help="System message.", metavar="TEXT")] = None,
     json: JsonFlag = False,
-    stats: Annotated[bool, typer.Option(help="The line of statistics on stderr.")] = True,
+    stats: Annotated[
+        bool | None,
+        typer.Option(
+            help="Print token counts and the share of memory bandwidth, too; --no-stats: not even the speed."
+        ),
+    ] = None,
     *,
     sampling: dict[str, Any],
     settings: Settings,
@@ -55,16 +64,13 @@ def command(
         model, prompt = None, model
     if raw and system is not None:
         raise UsageError("--system needs the chat template, which --raw leaves out: drop one of them")
-    interactive = prompt is None and sys.stdin.isatty()
-    if interactive and (raw or json):
+    prompt = whole_prompt(prompt)
+    if prompt is None and (raw or json):
         raise UsageError("a chat in the terminal takes no --raw or --json: give a PROMPT")
-    if not interactive and prompt in (None, "-"):
-        prompt = sys.stdin.read()
-        if not prompt:
-            raise UsageError('there is no prompt and stdin is empty: give a PROMPT, or "" for none')
     with loaded(model, settings) as llm:
+        statistics = StatisticsReader(llm, settings, shown=stats)
         if prompt is None:
-            chat(llm, sampling, system=system, show_statistics=stats, threads=settings.threads)
+            chat(llm, sampling, system=system, statistics=statistics)
             return
         printer = AnswerPrinter(echo=not json)
         completion: Completion | None = None
@@ -74,9 +80,11 @@ def command(
         printer.end()
         assert completion is not None
         if json:
-            print_json(_report(llm, completion, settings.threads))
-        elif stats:
-            note(statistics(llm, completion, settings.threads).line())
+            print_json(_report(llm, completion, statistics.read(completion)))
+        else:
+            statistics.show(completion)
+            if fills_context(completion, llm):
+                note(f"the answer ended where the context of {llm.model.context_length:,} tokens is full")
 
 
 def _stream(
@@ -88,7 +96,7 @@ def _stream(
     return llm.stream_chat([*messages, {"role": "user", "content": prompt}], **sampling)
 
 
-def _report(llm: LLM, completion: Completion, threads: int | None) -> dict[str, object]:
+def _report(llm: LLM, completion: Completion, statistics: Statistics) -> dict[str, object]:
     return {
         "model": llm.model.name,
         "text": completion.text,
@@ -98,5 +106,5 @@ def _report(llm: LLM, completion: Completion, threads: int | None) -> dict[str, 
         "seed": completion.seed,
         "usage": to_builtins(completion.usage),
         "timing": to_builtins(completion.timing),
-        "statistics": to_builtins(statistics(llm, completion, threads)),
+        "statistics": to_builtins(statistics),
     }

@@ -13,11 +13,11 @@ from headrace.cli.flags import takes_settings_again
 from headrace.config.settings import SETTINGS, Settings
 from headrace.workers.spawn import spawn
 
-HELP = """Serve models over HTTP with an OpenAI-compatible API; /docs describes all endpoints.
+HELP = """Serve models over HTTP: OpenAI's API under /v1, Anthropic's and Ollama's beside it; /docs lists all.
 
-While the first model loads, requests get 503 with Retry-After. Other models, including those of [models] in
-headrace.toml, load on first use, within --memory. Each model runs in its own process and is restarted if it
-crashes.
+Without MODELS, and without [models] in headrace.toml, the models that ship with headrace are served. The
+first one is loaded at the start; meanwhile requests get 503 with Retry-After. The others load on first use,
+within --memory. Each model runs in its own process and is restarted if it crashes.
 
 Stops on Ctrl-C or SIGTERM: in-flight requests get --shutdown-timeout seconds to finish; a second signal exits
 immediately. SIGHUP reloads settings without interrupting requests.
@@ -33,7 +33,9 @@ Examples:
 
 @takes_settings_again(*SETTINGS)
 def command(
-    models: Annotated[list[str] | None, typer.Argument(help="Folders, OWNER/NAME or bundled models.")] = None,
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="MODELS", help="Folders, OWNER/NAME or bundled models.")
+    ] = None,
     *,
     read_settings: Callable[[], Settings],
 ) -> None:

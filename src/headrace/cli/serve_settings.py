@@ -14,9 +14,9 @@ from headrace.api.http.middleware import exposed
 from headrace.api.http.server import bind, serve
 from headrace.api.service import Service
 from headrace.cli.fetching import fetch
+from headrace.cli.greeting import greeting
 from headrace.cli.terminal import note, progress_bar
 from headrace.config.settings import Settings
-from headrace.engine.client import LoadedModel
 from headrace.errors import HeadraceError
 from headrace.loading.free_memory import free_memory_bytes
 from headrace.weights.hub.resolver import list_local
@@ -59,7 +59,7 @@ def run(
                 app,
                 settings,
                 listener,
-                on_started=lambda: _greet(table.default.model, service.settings, host, port),
+                on_started=lambda: _greet(table, service.settings, host, port),
                 progress=_Bar(shown),
                 reload=lambda: _reload(service, names, read_settings, free_bytes),
             )
@@ -117,17 +117,6 @@ def _reload(
     LOG.warning("settings reloaded")
 
 
-def _greet(model: LoadedModel | None, settings: Settings, host: str, port: int) -> None:
-    assert model is not None
-    address = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    url = f"http://{address}:{port}"
-    key = " -H 'authorization: Bearer KEY'" if settings.api_key or settings.admin_api_key else ""
-    if model.engine.limits.embedding_size:
-        path, body = "embeddings", '{"input": "It was a dark and stormy night"}'
-    elif model.template is not None:
-        path, body = "chat/completions", '{"messages": [{"role": "user", "content": "Hello"}]}'
-    else:
-        path, body = "completions", '{"prompt": "It was a dark and stormy night", "max_tokens": 60}'
+def _greet(table: ModelManager, settings: Settings, host: str, port: int) -> None:
     with suppress(OSError):  # a server needs no terminal
-        print(f"serving {model.name} ({model.context_length:,} tokens of context) on {url}")
-        print(f"try: curl {url}/v1/{path}{key} -H 'content-type: application/json' -d '{body}'", flush=True)
+        print("\n".join(greeting(table.entries, settings, host, port)), flush=True)

@@ -7,7 +7,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any
 
 from headrace.config.settings import Settings
-from headrace.errors import HeadraceError, UsageError
+from headrace.errors import HeadraceError
 
 ANSWER_S = 30.0
 
@@ -16,11 +16,15 @@ class ServerRefusal(HeadraceError):
     """The server replied with an error."""
 
 
+class ServerUnreachable(HeadraceError):
+    """No server answers at the address."""
+
+
 def call_server(settings: Settings, method: str, path: str) -> Any:
     """The JSON reply of the server at the settings' host and port, called with their first API key, one with
     the scope admin if there is any.
 
-    Raises UsageError if there is no server, ServerRefusal with the server's error message.
+    Raises ServerUnreachable if there is none, ServerRefusal with the server's error message.
     """
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     keys = (*settings.admin_api_key, *settings.api_key)
@@ -31,7 +35,7 @@ def call_server(settings: Settings, method: str, path: str) -> Any:
         reply = connection.getresponse()
         body = json.loads(reply.read())
     except (OSError, HTTPException, ValueError) as error:
-        raise UsageError(
+        raise ServerUnreachable(
             f"no server of headrace answers at {host}:{settings.port} ({error}): start one with "
             "`headrace serve`, or give its address with --host and --port"
         ) from None

@@ -10,10 +10,13 @@ from msgspec.structs import asdict
 
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
-from headrace.cli.terminal import JsonFlag, print_json, print_table, size
+from headrace.cli.model_argument import ModelArgument
+from headrace.cli.terminal import JsonFlag, aside, print_json, print_table, size
 from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.errors import UsageError
-from headrace.loading.describe import ModelFacts, describe
+from headrace.executors.cpu_cache import LEAST_CACHES, cache_bytes
+from headrace.executors.machine_limits import DISTURBED
+from headrace.loading.describe import ModelFacts, Speed, describe
 from headrace.loading.model_card import about, card
 from headrace.loading.options import engine_options
 from headrace.weights.hub.bundled import BUNDLED_DEFAULT
@@ -26,15 +29,15 @@ machine's measured limits permit.
 
 \b
 Examples:
-  headrace show
-  headrace show ./my-model --quantization int4 --max-model-len 4096
+  headrace show mini
+  headrace show Qwen/Qwen3-0.6B --quantization int4 --max-model-len 4096
   headrace show mini --card
 """
 
 
 @takes_settings(*MODEL_SETTINGS)
 def command(
-    model: Annotated[str | None, typer.Argument(help="Folder, x.gguf, OWNER/NAME or bundled model.")] = None,
+    model: ModelArgument = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure the machine's limits again.")] = False,
     whole_card: Annotated[bool, typer.Option("--card", help="Print the model's card instead.")] = False,
     json: JsonFlag = False,
@@ -123,11 +126,21 @@ def _print_speed(facts: ModelFacts) -> None:
     if speed is None:
         return
     limits = speed.limits
-    print(
-        f"\nat most, by the limits of {limits.threads} threads ({limits.isa}, measured {limits.measured_at}: "
-        f"{size(limits.read_bytes_per_s)}/s, {limits.best_int8_per_s / 1e9:,.0f} int8 and "
-        f"{limits.best_bf16_per_s / 1e9:,.0f} bf16 Gop/s)"
-    )
-    decode = f"{speed.decode_tokens_per_s:,.0f} tokens/s after {speed.context:,} tokens, one sequence"
-    prefill = f"{speed.prefill_tokens_per_s:,.0f} tokens/s ({speed.arithmetic})"
-    print_table([("  decode", decode), ("  prefill", prefill)])
+    arithmetic = f"{limits.best_int8_per_s / 1e9:,.0f} int8, {limits.best_bf16_per_s / 1e9:,.0f} bf16 Gop/s"
+    rows = [
+        ("  bandwidth", f"{size(limits.read_bytes_per_s)}/s"),
+        ("  arithmetic", arithmetic),
+        ("  decode", _decode(facts, speed)),
+        ("  prefill", f"{speed.prefill_tokens_per_s:,.0f} tokens/s ({speed.arithmetic})"),
+    ]
+    print(f"\nat most, by the limits of {limits.threads} threads ({limits.isa})")
+    print_table(rows)
+    if limits.disturbed:
+        aside(DISTURBED)
+
+
+def _decode(facts: ModelFacts, speed: Speed) -> str:
+    assert facts.plan is not None
+    if facts.plan.weight_bytes_per_token < LEAST_CACHES * cache_bytes():
+        return "not bound by memory: the weights stay in the processor's caches"
+    return f"{speed.decode_tokens_per_s:,.0f} tokens/s after {speed.context:,} tokens, one sequence"

@@ -23,7 +23,9 @@ Example:
 
 @takes_settings("host", "port", "api_key", "admin_api_key")
 def command(
-    model: Annotated[str, typer.Argument(help="Name of the model, as `headrace ps` shows it.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Name of the model, as `headrace ps` shows it.")
+    ],
     json: JsonFlag = False,
     *,
     settings: Settings,

@@ -1,16 +1,21 @@
-"""Terminal output of commands: progress bars, tables, JSON, sizes."""
+"""Terminal output of commands: progress bars, tables, JSON, sizes, dim text."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+_LEAST_COLUMN = 20  # characters; a narrower last column would say nothing
 
 
 def size(nbytes: float) -> str:
@@ -27,11 +32,14 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = ()) -> None:
-    """Print aligned columns."""
+def print_table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), fit: bool = False) -> None:
+    """Print aligned columns. `fit`: on a terminal the last one is cut to the terminal's width."""
     lines = [list(header), *map(list, rows)] if header else list(map(list, rows))
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))] if lines else []
+    room = shutil.get_terminal_size().columns - sum(widths[:-1]) - 2 * len(widths[:-1])
     for line in lines:
+        if fit and sys.stdout.isatty() and len(line[-1]) > room >= _LEAST_COLUMN:
+            line[-1] = textwrap.shorten(line[-1], room, placeholder=" …")
         print("  ".join(entry.ljust(width) for entry, width in zip(line, widths, strict=True)).rstrip())
 
 
@@ -40,10 +48,20 @@ def note(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+def is_styled(stream: TextIO) -> bool:
+    """Whether text on a stream may be dimmed: on a terminal, unless NO_COLOR or TERM=dumb asks for plain."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def aside(message: str) -> None:
+    """Print a message to stderr, dimmed where that is possible."""
+    note(f"{DIM}{message}{PLAIN}" if is_styled(sys.stderr) else message)
+
+
 @contextmanager
 def progress_bar(label: str) -> Generator[Callable[[int, int], None]]:
     """A function of (bytes done, total bytes) that draws a bar on a terminal and does nothing elsewhere."""
-    if not sys.stderr.isatty():
+    if not is_styled(sys.stderr):
         yield lambda done, total: None
         return
     from rich.console import Console
@@ -62,7 +80,7 @@ def progress_bar(label: str) -> Generator[Callable[[int, int], None]]:
 @contextmanager
 def status() -> Generator[Callable[[str], None]]:
     """A function that shows the current phase on a terminal and does nothing elsewhere."""
-    if not sys.stderr.isatty():
+    if not is_styled(sys.stderr):
         yield lambda text: None
         return
     from rich.console import Console

@@ -17,7 +17,10 @@ def known_name(name: str, names: Sequence[str], message: str) -> str:
 
 def nearest(name: str, names: Sequence[str]) -> str:
     """`: did you mean 'x'?` for the name most like `name`, or all names where none is alike."""
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if close:
-        return f": did you mean {close[0]!r}?"
-    return ": valid are " + ", ".join(names)
+    return suggestion(name, names) or ": valid are " + ", ".join(names)
+
+
+def suggestion(name: str, names: Sequence[str], *, cutoff: float = 0.6) -> str:
+    """`: did you mean 'x'?` for the name most like `name`; empty where none is alike by `cutoff`, 0 to 1."""
+    close = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
+    return f": did you mean {close[0]!r}?" if close else ""

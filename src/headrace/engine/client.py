@@ -21,6 +21,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     """`context_length` in tokens; `max_waiting` sequences may queue; one class of priority per `ageing_s`.
 
     `embedding_size` is how many numbers the vector of a text has, 0 where the model generates text instead.
+    `model_context_length` is the longest that the model could be loaded with, 0 if unknown.
     """
 
     context_length: int
@@ -28,6 +29,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     max_waiting: int = 4096
     ageing_s: float = 5.0
     embedding_size: int = 0
+    model_context_length: int = 0
 
     @property
     def max_choices(self) -> int:

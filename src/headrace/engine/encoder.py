@@ -104,6 +104,7 @@ class Encoder:
             request,
             vocabulary=self._vocabulary,
             longest=self.limits.context_length,
+            model_longest=self.limits.model_context_length,
             embedding_size=self.limits.embedding_size,
         )
         request_id = self._queue.request_id(request)

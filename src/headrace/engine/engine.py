@@ -133,6 +133,7 @@ class Engine:
             request,
             vocabulary=self._sampler.vocabulary,
             longest=self._max_length,
+            model_longest=self.limits.model_context_length,
             recurrent=self._capacity.state_slots > 0,
         )
 

@@ -11,12 +11,19 @@ MAX_PRIORITY = 100  # classes on either side of 0
 
 
 def validate_request(
-    request: EngineRequest, *, vocabulary: int, longest: int, recurrent: bool = False, embedding_size: int = 0
+    request: EngineRequest,
+    *,
+    vocabulary: int,
+    longest: int,
+    model_longest: int = 0,
+    recurrent: bool = False,
+    embedding_size: int = 0,
 ) -> None:
     """Raise a typed error unless the request can run to its end: `longest` is prompt and output in tokens.
 
-    `embedding_size` is that of EngineLimits.
+    `embedding_size` and `model_longest` (`model_context_length`) are those of EngineLimits.
     """
+    remedy = _remedy(longest, model_longest)
     _check_kind(request, embedding_size)
     count = len(request.prompt)
     if count == 0:
@@ -25,8 +32,9 @@ def validate_request(
     least = 0 if request.embed is not None else asked or 1
     if count + least > longest:
         wanted = f"prompt has {count:,} tokens" + (f" and max_tokens is {asked:,}" if asked else "")
+        less = " or lower max_tokens" if asked else ""
         raise ContextLengthExceeded(
-            f"{wanted}, the limit is {longest:,}: shorten it or load with a larger --max-model-len",
+            f"{wanted}, the limit is {longest:,}: shorten it{less}{remedy}",
             param="max_tokens" if asked and count < longest else "prompt",
         )
     _check_ids("prompt", request.prompt, vocabulary)
@@ -38,7 +46,7 @@ def validate_request(
     if request.scaling is not None:
         _check_total(request)
     if request.thinking is not None and request.thinking.min_tokens:
-        _check_least_thinking(request, longest)
+        _check_least_thinking(request, longest, remedy)
     if request.deadline_s is not None and not request.deadline_s > 0:
         raise InvalidRequest(
             f"deadline_s is {request.deadline_s}, it must be more than 0 seconds", param="deadline_s"
@@ -101,13 +109,20 @@ def _check_total(request: EngineRequest) -> None:
             )
 
 
-def _check_least_thinking(request: EngineRequest, longest: int) -> None:
+def _remedy(longest: int, model_longest: int) -> str:
+    """What else helps where `longest` tokens are too few: only what the model can do."""
+    if longest < model_longest:
+        return f", or load with a larger --max-model-len (up to {model_longest:,})"
+    return "" if model_longest else ", or load with a larger --max-model-len"
+
+
+def _check_least_thinking(request: EngineRequest, longest: int, remedy: str) -> None:
     least = request.thinking.min_tokens if request.thinking else 0
     room = longest - len(request.prompt)
     if least > room:
         raise ContextLengthExceeded(
             f"min_thinking_tokens is {least:,} and the prompt has {len(request.prompt):,} tokens, the limit "
-            f"is {longest:,}: ask for less or load with a larger --max-model-len",
+            f"is {longest:,}: ask for less{remedy}",
             param="min_thinking_tokens",
         )
     if request.params.max_tokens is not None and least > request.params.max_tokens:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from headrace.chat.messages import messages_from_openai
 from headrace.chat.tools import tool_use_from_openai
+from headrace.config.names import suggestion
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint, choice_constraint, schema_constraint
 from headrace.inference.accounts import Account
@@ -125,9 +126,9 @@ def check_known(where: str, given: Mapping[str, object], known: frozenset[str] |
     """InvalidRequest for a keyword that is not known."""
     unknown = sorted(set(given) - known)
     if unknown:
-        raise InvalidRequest(
-            f"{where}() got unknown '{unknown[0]}'; known: {', '.join(sorted(known))}", param=unknown[0]
-        )
+        known_names = sorted(known)
+        remedy = suggestion(unknown[0], known_names) or f"; known: {', '.join(known_names)}"
+        raise InvalidRequest(f"{where}() got unknown '{unknown[0]}'{remedy}", param=unknown[0])
 
 
 def _generation(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,8 +29,10 @@ from headrace.weights.gguf.families import by_model_type
 from headrace.weights.gguf.rope_keys import ATTENTION_FACTOR, ROPE_FACTORS, long_rope_factors, rope_table
 from headrace.weights.gguf.tokenizer_export import tokenizer_keys
 from headrace.weights.gguf.writer import write_gguf
+from headrace.weights.pooling import Pooling, read_pooling
 from headrace.weights.safetensors.export import SafetensorsExport
 from headrace.weights.safetensors.writer import write_safetensors
+from headrace.weights.tagger_head import TENSORS, is_tagger
 from headrace.weights.tensor_output import ClassReport, Converter, TensorOutput, report
 
 Progress = Callable[[int, int], None]
@@ -52,6 +54,7 @@ class Export(Struct, frozen=True, kw_only=True):
     def to_gguf(self, out: Path, progress: Progress) -> list[ClassReport]:
         """Writes a temporary GGUF file next to `out`, then renames it; nothing is left where that fails."""
         converter, model = Converter(self.threads), find_model(self.checkpoint.config)
+        self._check_pooling()
         export = GgufExport(
             source=self.checkpoint,
             architecture=by_model_type(model.model_type),
@@ -73,7 +76,7 @@ class Export(Struct, frozen=True, kw_only=True):
             temporary.replace(out)
         finally:
             temporary.unlink(missing_ok=True)
-        return report(self.checkpoint, outputs, converter.losses)
+        return report(self.checkpoint, outputs, converter.losses, self.type)
 
     def to_folder(self, out: Path, progress: Progress) -> list[ClassReport]:
         """Writes a temporary folder next to `out`, then renames it; nothing is left where that fails."""
@@ -102,7 +105,21 @@ class Export(Struct, frozen=True, kw_only=True):
             temporary.replace(out)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        return report(self.checkpoint, outputs, converter.losses)
+        return report(self.checkpoint, outputs, converter.losses, self.type)
+
+    def _check_pooling(self) -> None:
+        """A GGUF file says that an encoder takes the mean, and nothing else of what follows it."""
+        pooling = read_pooling(self.path) if self.path.is_dir() else None
+        if pooling is None or pooling == Pooling("mean"):
+            return
+        what = (
+            "finds entities with a head"
+            if is_tagger(self.path)
+            else f"ends with the pooling {pooling.kind!r}"
+        )
+        raise UnsupportedModel(
+            f"{self.path.name} {what}, which a GGUF file cannot hold: write a folder with safetensors instead"
+        )
 
     def _gguf_metadata(self) -> dict[str, object]:
         kind: dict[str, object] = {
@@ -146,6 +163,7 @@ class Export(Struct, frozen=True, kw_only=True):
             for file in self.path.iterdir():
                 if (file.suffix in _CARRIED or file.name.startswith("LICENSE")) and file.name != INDEX:
                     shutil.copyfile(file, folder / file.name)
+            self._copy_head(folder)
             return
         tokenizer, template = load_text_assets(self.path, self.checkpoint.metadata)
         (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
@@ -154,6 +172,14 @@ class Export(Struct, frozen=True, kw_only=True):
         generation = dict(self.checkpoint.generation_config or {})
         generation["eos_token_id"] = sorted(tokenizer.eos_ids)
         (folder / "generation_config.json").write_text(json.dumps(generation, indent=2))
+
+    def _copy_head(self, folder: Path) -> None:
+        """What follows an encoder: the config of its pooling, the head of a tagger."""
+        for file in (*self.path.glob("*_Pooling/config.json"), self.path / TENSORS):
+            if file.is_file():
+                target = folder / file.relative_to(self.path)
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(file, target)
 
     def _write_config(self, folder: Path, quantization: Mapping[str, object] | None) -> None:
         config = dict(self.checkpoint.config)

@@ -72,6 +72,7 @@ def _engine(
         context_length=prepared.plan.context,
         max_num_seqs=options.max_num_seqs,
         embedding_size=0 if pooling is None else config.hidden,
+        model_context_length=config.context,
     )
     if pooling is not None:
         return Encoder(executor, limits, Pooling(pooling, prepared.normalize), vocabulary=config.vocabulary)

@@ -128,22 +128,26 @@ class ClassReport(Struct, frozen=True):
 
 
 def report(
-    source: CheckpointReader, outputs: Sequence[TensorOutput], losses: Mapping[str, Loss]
+    source: CheckpointReader, outputs: Sequence[TensorOutput], losses: Mapping[str, Loss], type: str
 ) -> list[ClassReport]:
-    """One line for each class and type, by class."""
-    groups: dict[tuple[str, str], list[TensorOutput]] = {}
+    """One line for each class and type, by class; a tensor that became several (codes and scales) counts
+    once, under `type`."""
+    made: dict[tuple[str, ...], list[TensorOutput]] = {}
     for output in outputs:
-        if not output.sources:  # what belongs to the config
-            continue
-        info = source.info(output.sources[0])
-        groups.setdefault((class_of(output.sources[0], len(info.shape)), output.type), []).append(output)
+        if output.sources:  # else it belongs to the config
+            made.setdefault(output.sources, []).append(output)
+    groups: dict[tuple[str, str], list[tuple[str, ...]]] = {}
+    for sources, members in made.items():
+        kind = class_of(sources[0], len(source.info(sources[0]).shape))
+        stored_as = members[0].type if len(members) == 1 else type.upper()
+        groups.setdefault((kind, stored_as), []).append(sources)
     lines: list[ClassReport] = []
-    for (kind, type_name), members in sorted(groups.items()):
-        total, names = Loss(), [name for member in members for name in member.sources]
+    for (kind, type_name), found in sorted(groups.items()):
+        total, names = Loss(), [name for sources in found for name in sources]
         for name in names:
             total.add(name, losses.get(name, Loss()))
         before = sum(source.info(name).nbytes for name in names)
-        after = sum(member.nbytes for member in members)
+        after = sum(member.nbytes for sources in found for member in made[sources])
         lines.append(
             ClassReport(
                 kind, type_name, len(names), before, after, total.relative, total.worst, total.worst_tensor

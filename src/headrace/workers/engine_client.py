@@ -108,6 +108,7 @@ class RemoteEngineClient:
             request,
             vocabulary=self._ready.vocabulary,
             longest=self._ready.longest,
+            model_longest=self.limits.model_context_length,
             embedding_size=self.limits.embedding_size,
         )
         if request.scaling is not None and request.scaling.local:

@@ -15,7 +15,8 @@ from headrace.config.sources import FILE_NAME, MODELS, default_folders, read_fil
 from headrace.errors import UsageError
 from headrace.loading.options import EngineOptions, engine_options
 from headrace.loading.text_assets import served_name
-from headrace.weights.hub.bundled import BUNDLED_DEFAULT
+from headrace.weights.hub.bundled import BUNDLED_DEFAULT, list_bundled
+from headrace.weights.tagger_head import is_tagger
 
 OF_A_MODEL = tuple(name for name, setting in SETTINGS.items() if "model" in setting.scopes)
 """Settings that a model's own table may have."""
@@ -51,7 +52,7 @@ def read_specs(
     models: Sequence[str], settings: Settings, *, folders: Sequence[Path] | None = None
 ) -> list[ModelSpec]:
     """`models`, then those of `[models]` in the nearest headrace.toml that has it; if there are none, the
-    bundled model. Raises UsageError if a table is invalid or a name refers to two models.
+    bundled ones. Raises UsageError if a table is invalid or a name refers to two models.
     """
     specs = [spec_of(model, settings) for model in models]
     for folder in default_folders() if folders is None else folders:
@@ -60,7 +61,7 @@ def read_specs(
         if table is not None:
             specs += _specs_of_table(path, table, settings)
             break
-    specs = specs or [spec_of(BUNDLED_DEFAULT, settings)]
+    specs = specs or _bundled(settings)
     taken: set[str] = set()
     for spec in specs:
         for name in (spec.name, *spec.aliases):
@@ -68,6 +69,17 @@ def read_specs(
                 raise UsageError(f"two models are named {name!r}: rename one of them in [{MODELS}]")
             taken.add(name)
     return specs
+
+
+def _bundled(settings: Settings) -> list[ModelSpec]:
+    """The bundled models that have an endpoint, the default one first. Sizes and drafts in the settings are
+    meant for that one: the others have other limits."""
+    own = replace(
+        settings, max_model_len=None, kv_cache_memory=None, speculative_model=None, speculative_layers=None
+    )
+    others = [name for name, folder in list_bundled().items() if not is_tagger(folder)]
+    others = [name for name in others if name != BUNDLED_DEFAULT]
+    return [spec_of(BUNDLED_DEFAULT, settings), *(spec_of(name, own) for name in others)]
 
 
 def _specs_of_table(path: Path, table: object, settings: Settings) -> list[ModelSpec]:

@@ -47,14 +47,14 @@ def charts(report: Report) -> list[Chart]:
     goals = report.order.goals
     several = len(report.figures) > 1
     found = [
-        _over_throughput("Time to first token", report, lambda one: one.ttft_s, goals.ttft_s),
-        _over_throughput("Time per output token", report, lambda one: one.tpot_s, goals.tpot_s),
+        _over_throughput("Time to first token (TTFT)", report, lambda one: one.ttft_s, goals.ttft_s),
+        _over_throughput("Time per output token (TPOT)", report, lambda one: one.tpot_s, goals.tpot_s),
         _per_user(report),
     ]
     spreads = [
-        _spread("First tokens that came within", report, lambda one: [one.ttft_s]),
-        _spread("Gaps between tokens within", report, lambda one: one.itl_s),
-        _spread("Requests that ended within", report, lambda one: [one.e2e_s]),
+        _spread("Time to first token (TTFT), cumulative", report, lambda one: [one.ttft_s]),
+        _spread("Inter-token latency (ITL), cumulative", report, lambda one: one.itl_s, "gaps"),
+        _spread("End-to-end latency (E2E), cumulative", report, lambda one: [one.e2e_s]),
     ]
     return found + spreads if several else spreads
 
@@ -72,7 +72,7 @@ def _over_throughput(
         for name in ("p50", "p90", "p99")
     )
     goal = None if goal_s is None else 1000 * goal_s
-    return Chart(title, "output tokens/s, all requests", "ms", curves, goal)
+    return Chart(title, "throughput, output tokens/s", "ms", curves, goal)
 
 
 def _per_user(report: Report) -> Chart:
@@ -80,21 +80,23 @@ def _per_user(report: Report) -> Chart:
     points = tuple((found.p50, one.output_tokens_per_s) for one, found in shown)
     labels = tuple(f"{one.point.level:g}" for one, _ in shown)
     return Chart(
-        "Speed of each user and of all together",
-        "output tokens/s of one user, median",
-        "tokens/s, all requests",
+        "Throughput over speed per user",
+        "output tokens/s per user, median",
+        "throughput, output tokens/s",
         (Curve("", points, labels),),
     )
 
 
-def _spread(title: str, report: Report, of: Callable[[Outcome], Sequence[float]]) -> Chart:
+def _spread(
+    title: str, report: Report, of: Callable[[Outcome], Sequence[float]], counted: str = "requests"
+) -> Chart:
     curves: list[Curve] = []
     for one, outcomes in zip(report.figures, report.outcomes, strict=True):
         good = [outcome for outcome in outcomes if outcome.fault is None]
         values = [1000 * value for outcome in good for value in of(outcome)]
         if values:
             curves.append(Curve(str(one.point), _cumulative(values)))
-    return Chart(title, "ms", "%", tuple(curves), marks=False)
+    return Chart(title, "ms", f"% of {counted}", tuple(curves), marks=False)
 
 
 def _cumulative(values: Sequence[float]) -> tuple[tuple[float, float], ...]:

@@ -50,6 +50,13 @@ def of_user(figures: Figures) -> str:
     return "–" if found is None else number(found.p50)
 
 
+def cached_share(figures: Figures) -> str | None:
+    """The share of prompt tokens that the server had in its prefix cache; None where it does not tell."""
+    if figures.cached_tokens is None or not figures.prompt_tokens:
+        return None
+    return f"{figures.cached_tokens / figures.prompt_tokens:.0%}"
+
+
 def goals_text(goals: Goals) -> str:
     """`TTFT ≤ 500 ms, TPOT ≤ 100 ms`."""
     given = (("TTFT", goals.ttft_s), ("TPOT", goals.tpot_s), ("E2E", goals.e2e_s))

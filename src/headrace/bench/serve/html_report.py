@@ -10,6 +10,7 @@ from headrace.bench.serve.chart_data import Chart, charts
 from headrace.bench.serve.formatting import (
     DEFINITIONS,
     SPREAD,
+    cached_share,
     goals_text,
     latency_rows,
     milliseconds,
@@ -42,7 +43,7 @@ def html(report: Report) -> str:
 <h2>Latencies in ms</h2><div class="card wide">{_latencies(report.figures)}</div>
 {_faults(report.figures)}
 <div class="pair"><div><h2>Settings</h2><div class="card">{_list(_settings(report))}</div></div>
-<div><h2>Clients ran on</h2><div class="card">{_list(_machine(report))}</div></div></div>
+<div><h2>Client machine</h2><div class="card">{_list(_machine(report))}</div></div></div>
 <h2>Definitions</h2><div class="card">{_list(DEFINITIONS)}</div>
 </main></body></html>
 """
@@ -52,13 +53,13 @@ def _tiles(report: Report) -> Iterable[str]:
     served = [one for one in report.figures if one.succeeded]
     if served:
         fastest = max(served, key=lambda one: one.output_tokens_per_s)
-        yield _tile("highest system output", number(fastest.output_tokens_per_s), "tok/s", fastest)
+        yield _tile("highest throughput", number(fastest.output_tokens_per_s), "tok/s", fastest)
         users = [(one.tokens_per_s_per_user.p50, one) for one in served if one.tokens_per_s_per_user]
         if users:
             speed, at = max(users, key=lambda pair: pair[0])
-            yield _tile("fastest per user, median", number(speed), "tok/s", at)
+            yield _tile("highest speed per user, median", number(speed), "tok/s", at)
         first, at = min(((one.ttft_s.p50, one) for one in served if one.ttft_s), key=lambda pair: pair[0])
-        yield _tile("fastest first token, median", milliseconds(first), "ms", at)
+        yield _tile("lowest TTFT, median", milliseconds(first), "ms", at)
         best = max(served, key=lambda one: one.goodput_per_s)
         yield _tile(
             f"best goodput ({best.good_share:.0%} good)", number(best.goodput_per_s), "requests/s", best
@@ -123,9 +124,8 @@ def _points(figures: Sequence[Figures]) -> str:
 
 
 def _prompt_tokens(one: Figures) -> str:
-    if not one.cached_tokens or not one.prompt_tokens:
-        return f"{one.prompt_tokens:,}"
-    return f"{one.prompt_tokens:,} ({one.cached_tokens / one.prompt_tokens:.0%} cached)"
+    share = cached_share(one)
+    return f"{one.prompt_tokens:,}" + ("" if share is None else f" ({share} cached)")
 
 
 def _latencies(figures: Sequence[Figures]) -> str:
@@ -145,7 +145,7 @@ def _faults(figures: Sequence[Figures]) -> str:
     ]
     if not rows:
         return ""
-    table = _table(("at", "what", "requests", "first message"), rows)
+    table = _table(("load point", "error", "requests", "first message"), rows)
     return f'<h2>Refused and failed</h2><div class="card wide">{table}</div>'
 
 

@@ -283,7 +283,7 @@ def _remarks(done: Sequence[Figures], wanted_tokens: int, *, new_words: bool) ->
     if new_words and cached_tokens > CACHED_SHARE * prompt_tokens:
         notes.append(
             f"the server had {cached_tokens / prompt_tokens:.0%} of the synthetic prompts in its cache: it "
-            "has seen this seed before, use another --seed"
+            "has seen this seed before; leave out --seed for new prompts"
         )
     for one in done:
         if one.send_delay_s is not None and one.send_delay_s.p99 > LATE_S:

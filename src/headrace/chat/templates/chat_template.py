@@ -131,7 +131,7 @@ def missing_template(model: str) -> TemplateMissing:
     """The error for chat requests to a model without a chat template."""
     return TemplateMissing(
         f"{model} has no chat template, so messages cannot be turned into a prompt: use a plain prompt "
-        "(headrace run --raw, /v1/completions), or give a template with --chat-template FILE"
+        "(headrace run --raw, /v1/completions), or put chat_template.jinja into the model's folder"
     )
 
 

@@ -6,15 +6,16 @@ Speeds on this machine are also shown relative to its measured limits.
 
 \b
 Examples:
-  headrace bench roofline --measure
+  headrace bench roofline
+  headrace bench engine mini
   headrace bench engine --config config.json --quantization int4
-  headrace bench speculative MODEL --speculative-model SMALL
+  headrace bench speculative mini
   headrace bench serve http://127.0.0.1:8080
 """
 COMMANDS = {
     "roofline": "Read bandwidth and arithmetic peaks of this machine.",
-    "engine": "Prefill and decode speed of a model, from a checkpoint or from its config alone.",
-    "speculative": "Speed-up of speculative decoding by draft method, temperature and batch size.",
+    "engine": "Prefill and decode speed of a model, or of a config alone.",
+    "speculative": "Speed-up of speculative decoding by draft method.",
     "profile": "Time of each instruction of a step.",
-    "serve": "Load test of an OpenAI-compatible server: latencies, throughput, goodput.",
+    "serve": "Load test of any OpenAI-compatible server.",
 }

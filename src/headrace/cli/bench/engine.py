@@ -12,10 +12,12 @@ from msgspec import to_builtins
 from headrace.bench.engine import MAX_REPEATS, StepReport, bench_step, default_cache, shares
 from headrace.bench.summary import Summary
 from headrace.bench.workload import Workload
+from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
-from headrace.cli.load_progress import engine_options, fetch
+from headrace.cli.model_argument import ModelArgument
 from headrace.cli.terminal import JsonFlag, note, print_json, print_table, size, status
 from headrace.config.settings import Settings
+from headrace.loading.options import engine_options
 
 HELP = """Measure a model's prefill and decode speed on this machine.
 
@@ -35,7 +37,7 @@ Examples:
     "quantization", "kv_cache_dtype", "max_model_len", "threads", "max_batch_tokens", "cache_dir", "offline"
 )
 def command(
-    model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or bundled model.")] = None,
+    model: ModelArgument = None,
     config: Annotated[Path | None, typer.Option(help="A config.json, run with random weights.")] = None,
     prompt: Annotated[int, typer.Option(help="Tokens of each prompt.")] = 512,
     generate: Annotated[int, typer.Option(help="Tokens generated after each prompt.")] = 128,
@@ -91,7 +93,7 @@ def _print(report: StepReport) -> None:
             report,
             "decode_tokens_per_s",
             "tok/s",
-            f"{_percent(report.decode_share_of_bandwidth)} of bandwidth, {decode} {of_peak}",
+            f"{_bandwidth(report)}, {decode} {of_peak}",
         ),
         _row("first token (TTFT)", report, "ttft_s", "ms"),
         _row("per token (TPOT)", report, "tpot_s", "ms"),
@@ -112,6 +114,12 @@ def _row(label: str, report: StepReport, name: str, unit: str, remark: str = "")
     factor = {"tok/s": 1.0, "ms": 1e3, "MB": 1e-6}[unit]
     numbers = (figure.median, figure.min, figure.max)
     return (label, *(_number(number * factor) for number in numbers), unit, remark)
+
+
+def _bandwidth(report: StepReport) -> str:
+    if report.fits_cache:
+        return "weights in the caches"
+    return f"{_percent(report.decode_share_of_bandwidth)} of bandwidth"
 
 
 def _number(value: float) -> str:

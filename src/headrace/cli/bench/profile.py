@@ -12,10 +12,12 @@ from msgspec import to_builtins
 from headrace.bench.engine import default_cache, fitted
 from headrace.bench.profile import ProfilePart, StepProfile, bench_profile
 from headrace.bench.workload import Workload
+from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
-from headrace.cli.load_progress import engine_options, fetch
+from headrace.cli.model_argument import ModelArgument
 from headrace.cli.terminal import JsonFlag, print_json, print_table, status
 from headrace.config.settings import Settings
+from headrace.loading.options import engine_options
 
 HELP = """Time every instruction of a prefill step and of a decode step.
 
@@ -33,7 +35,7 @@ Examples:
     "quantization", "kv_cache_dtype", "max_model_len", "threads", "max_batch_tokens", "cache_dir", "offline"
 )
 def command(
-    model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or bundled model.")] = None,
+    model: ModelArgument = None,
     config: Annotated[Path | None, typer.Option(help="A config.json, run with random weights.")] = None,
     prompt: Annotated[int, typer.Option(help="Tokens of the prompt.")] = 512,
     batch: Annotated[int, typer.Option(help="Batch size of the decode step.")] = 1,

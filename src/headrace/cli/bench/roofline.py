@@ -8,18 +8,20 @@ import typer
 from msgspec.structs import asdict
 
 from headrace.cli.flags import takes_settings
-from headrace.cli.terminal import JsonFlag, print_json, print_table, size
+from headrace.cli.terminal import JsonFlag, aside, print_json, print_table, size
 from headrace.config.settings import Settings
-from headrace.executors.machine_limits import Limits, machine_limits
+from headrace.executors.machine_limits import DISTURBED, Limits, machine_limits
 from headrace.loading.loader import usable_cores
 
 HELP = """Measure read bandwidth and arithmetic peaks, with one thread and with all.
 
-Results are cached until you pass --measure. Measure on an otherwise idle machine.
+The best of several probes is kept until you pass --measure; after ten minutes it is measured again if other
+programs used the machine meanwhile.
 
 \b
-Example:
-  headrace bench roofline --measure
+Examples:
+  headrace bench roofline
+  headrace bench roofline --measure --json
 """
 
 
@@ -43,6 +45,8 @@ def command(
     rows = [header, *map(_row, found)]
     shown = [row if with_units else (*row[:2], *row[4:]) for row in rows]
     print_table(shown[1:], header=shown[0])
+    if any(limits.disturbed for limits in found):
+        aside(DISTURBED)
 
 
 def _row(limits: Limits) -> tuple[str, ...]:

@@ -32,8 +32,9 @@ Load patterns:
                        .xz); with one of the flags above only the trace's lengths
 
 Prompts are synthetic, or read from --prompts. Synthetic prompts get their length from the server's own
-/tokenize (if there is none, one word counts as one token). Each has different words, so prefix caches do not
-help. Answers are greedy and have the full length.
+/tokenize (if there is none, one word counts as one token). Each has different words, other ones in every run
+unless --seed is given, so prefix caches do not help; the share of prompt tokens that the server had cached is
+shown where its usage tells it. Answers are greedy and have the full length.
 
 \b
 Metrics, defined as in vLLM's and NVIDIA's benchmarks:
@@ -56,7 +57,7 @@ Examples:
 
 @takes_load
 def command(
-    url: Annotated[str, typer.Argument(help="The server; no path means /v1.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The server; no path means /v1.")],
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the results as JSON; - is stdout.")
     ] = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +28,7 @@ from headrace.cli.flags import Flag, takes
 from headrace.errors import UsageError
 
 DEFAULT_LEVELS: Mapping[Form, str] = {"concurrency": "1,2,4,8,16", "rate": "1", "speed": "1"}
+SEED_BITS = 31  # of a seed that is drawn
 DEFAULT_PROMPT, DEFAULT_OUTPUT = "256", "128"
 DEFAULT_TTFT_MS, DEFAULT_TPOT_MS = 500.0, 100.0
 MAX_USERS = 10_000
@@ -61,7 +63,7 @@ FLAGS = (
         "requests per load point [default: 4 per user, at least 16; 100 with --rate; a whole trace]",
     ),
     _flag("warmup", int, "N", "warm-up requests before each load point [default: 4]"),
-    _flag("seed", int, "N", "determines lengths, words and arrival times [default: 0]"),
+    _flag("seed", int, "N", "determines lengths, words and arrival times [default: another in each run]"),
     Flag(
         "ignore_eos",
         bool,
@@ -105,7 +107,8 @@ def order_of(url: str, given: Mapping[str, Any]) -> BenchConfig:
         ignore_eos=set_.get("ignore_eos", not isinstance(workload, DatasetWorkload)),
         body=_body(set_.get("body", "{}")),
         timeout_s=set_.get("timeout", DEFAULT_TIMEOUT_S),
-        **{name: set_[name] for name in ("requests", "warmup", "seed") if name in set_},
+        seed=set_.get("seed", secrets.randbits(SEED_BITS)),
+        **{name: set_[name] for name in ("requests", "warmup") if name in set_},
     )
 
 

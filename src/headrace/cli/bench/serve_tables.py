@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.bench.serve.formatting import (
     SPREAD,
+    cached_share,
     goals_text,
     latency_rows,
     milliseconds,
@@ -17,6 +18,7 @@ from headrace.bench.serve.formatting import (
 )
 from headrace.bench.serve.metrics import Figures
 from headrace.bench.serve.runner import ProgressCallback, Report
+from headrace.bench.serve.workload import DatasetWorkload
 from headrace.cli.terminal import note
 
 WIDTH = 110  # if the output is not a terminal
@@ -55,10 +57,13 @@ def progress() -> Generator[ProgressCallback]:
 
 def print_point(one: Figures) -> None:
     """One load point: rates, latencies in ms, errors."""
+    share = cached_share(one)
+    good = f"{one.good_share:.0%} good ({number(one.goodput_per_s)} per second)"
+    cached = "" if share is None else f", {share} of prompt tokens cached"
     print(
         f"{one.point}: {one.succeeded:,} of {one.requests:,} requests in {number(one.duration_s)} s, "
         f"{number(one.requests_per_s)} per second, {number(one.output_tokens_per_s)} tok/s "
-        f"({of_user(one)} per user), {one.good_share:.0%} good ({number(one.goodput_per_s)} per second)"
+        f"({of_user(one)} per user), {good}{cached}"
     )
     table = _table(("ms", *SPREAD))
     for row in latency_rows(one):
@@ -74,6 +79,8 @@ def print_report(report: Report) -> None:
     if len(report.figures) > 1:
         _print(_summary(report.figures))
     print(f"good: {goals_text(report.order.goals)}")
+    if not isinstance(report.order.workload, DatasetWorkload):
+        print(f"seed: {report.order.seed} (--seed {report.order.seed} sends the same prompts again)")
     for text in report.notes:
         note(f"note: {text}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,16 +13,19 @@ from headrace.bench.matplotlib_figure import check_matplotlib
 from headrace.bench.serve.workload import read_prompts
 from headrace.bench.speculative import JOBS, SpeculativeBenchConfig, SpeculativeBenchResult, bench_speculate
 from headrace.bench.speculative_plot import plot_speed_ups
+from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
-from headrace.cli.load_progress import engine_options, fetch
-from headrace.cli.terminal import JsonFlag, print_json, print_table, status
+from headrace.cli.model_argument import ModelArgument
+from headrace.cli.terminal import JsonFlag, note, print_json, print_table, status
 from headrace.config.settings import Settings
 from headrace.errors import UsageError
+from headrace.loading.options import engine_options
 
 HELP = """Measure the speed-up of speculative decoding: drafting tokens and verifying several in one step.
 
 SPEED-UP is the ratio of tokens per second to plain decoding, over all pairs of runs; PER PAIR is the median
-pair, with minimum and maximum. Drafts never change the output; this is verified too.
+pair, with minimum and maximum. Prompts are in the prefix cache, so that nearly all time is decoding. Drafts
+never change the output; this is verified too.
 
 \b
 Examples:
@@ -51,7 +55,7 @@ PromptsFlag = Annotated[
     "offline",
 )
 def command(
-    model: Annotated[str | None, typer.Argument(help="Folder, file, OWNER/NAME or bundled model.")] = None,
+    model: ModelArgument = None,
     prompts: PromptsFlag = None,
     temperature: Annotated[list[float] | None, typer.Option(help="Can be repeated.")] = None,
     batch: Annotated[list[int] | None, typer.Option(help="Batch size; can be repeated.")] = None,
@@ -90,9 +94,19 @@ def command(
         print_table(
             [_row(figure) for figure in figures],
             header=(
-                *("TASK", "DRAFTS BY", "TEMP", "BATCH", "PLAIN tok/s", "SPEED-UP", "PER PAIR"),
+                *("TASK", "DRAFT METHOD", "TEMP", "BATCH", "PLAIN tok/s", "SPEED-UP", "PER PAIR"),
                 *("TOKENS/STEP", "ACCEPTED"),
             ),
+        )
+        _warn(figures)
+
+
+def _warn(figures: Sequence[SpeculativeBenchResult]) -> None:
+    names = ", ".join(dict.fromkeys(figure.job for figure in figures if figure.disturbed))
+    if names:
+        note(
+            f"note: the speed-up of {names} exceeds the tokens per step, which bound it: other programs "
+            "slowed the plain runs down; measure again on an idle machine"
         )
 
 

@@ -43,6 +43,8 @@ _ATTENTION_SIZES = (
     ConfigField("num_key_value_heads", _KEY_HEADS),
     ConfigField("intermediate_size", "feed_forward_length"),
 )
+_CAUSAL, _POOLING = "attention.causal", "pooling_type"
+_MEAN = 1  # of llama.cpp's enum llama_pooling_type
 _SAMPLING = {
     "temperature": "sampling.temp",
     "top_k": "sampling.top_k",
@@ -84,7 +86,7 @@ def config_of(
     config |= {field: first + name in tensors for field, name in architecture.forms.items()}
     config |= {field.name: _value(keys, field) for field in architecture.fields}
     config["num_hidden_layers"] = predicting_blocks(keys).start
-    return config | architecture.read(keys, config)
+    return config | _encoder(keys) | architecture.read(keys, config)
 
 
 def predicting_blocks(keys: MetadataKeys) -> range:
@@ -109,11 +111,25 @@ def metadata_of(config: Config, architecture: Architecture) -> dict[str, object]
         keys.pop("attention.sliding_window", None)
     if architecture.has_attention:
         keys |= _attention_keys(config, keys) | rope_keys(config)
+    if config.get("is_causal") is False:
+        keys |= {_CAUSAL: False, _POOLING: _MEAN}
     keys |= architecture.write(config)
     return {
         "general.architecture": architecture.name,
         **{f"{architecture.name}.{key}": value for key, value in keys.items()},
     }
+
+
+def _encoder(keys: MetadataKeys) -> Config:
+    """What makes an encoder of an architecture of decoders: tokens that see all others, and their mean."""
+    if keys.flag(_CAUSAL, True):
+        return {}
+    if keys.integer(_POOLING, _MEAN) != _MEAN:
+        raise UnsupportedModel(
+            f"{keys.file} has {_POOLING} {keys.integer(_POOLING)}: of encoders in GGUF the mean ({_MEAN}) is "
+            "supported; use the model's folder"
+        )
+    return {"is_causal": False}
 
 
 def generation_config_of(metadata: Mapping[str, object], file: str) -> Config | None:

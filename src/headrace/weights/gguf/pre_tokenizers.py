@@ -143,6 +143,13 @@ _DEEPSEEK_LLM = _cut_by(
 )
 _DEEPSEEK_CODER = _cut_by(r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK_CJK, r"\p{N}")
 
+# The models that ship with headrace: a digit is a piece, and lines end with the spaces before them.
+_HEADRACE = _cut_by(
+    r"'(?:s|t|re|ve|m|ll|d)\b| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*\n+|\s+(?!\S)|\s+",
+)
+OWN = "headrace"
+"""A name that only headrace knows: other programs refuse the file by it, rather than cut texts otherwise."""
+
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     name: kind
     for kind, names in (
@@ -188,6 +195,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
         (PreTokenizer(_DEEPSEEK_LLM), "deepseek-llm"),
         (PreTokenizer(_DEEPSEEK_CODER), "deepseek-coder"),
         (PreTokenizer(_DEFAULT), DEFAULT),
+        (PreTokenizer(_HEADRACE), OWN),
     )
     for name in names.split()
 }

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from headrace.config.names import suggestion
 from headrace.errors import ModelNotFound, UsageError
 from headrace.weights.checkpoint import is_complete, refuse_adapter
 from headrace.weights.hub.bundled import list_bundled
@@ -56,8 +57,8 @@ def resolve(name: str | Path, *, offline: bool | None = None, revision: str | No
         if Path(name).is_dir():
             return Path(name)
         raise ModelNotFound(
-            f"no model {name!r} ships with headrace; {_what_is_here()}: use one of these, org/name of the "
-            "hub, or a folder with config.json and safetensors"
+            f"no model {name!r} ships with headrace{_nearest_here(name)}; {_what_is_here()}: use one of "
+            "these, org/name of the hub, or a folder with config.json and safetensors"
         )
     _check_hub_name(name, revision)
     cached = _cached(name, revision)
@@ -210,6 +211,10 @@ def _unreachable(name: str, cause: str) -> ModelNotFound:
         f"use one of these, run `headrace pull {name}` when online, or give a folder with config.json and "
         "safetensors"
     )
+
+
+def _nearest_here(name: str) -> str:
+    return suggestion(name, [model.name for model in list_local()]).removesuffix("?")
 
 
 def _what_is_here() -> str:

@@ -1,0 +1,56 @@
+"""What `headrace serve` prints when it is ready: models, addresses, and a request to try."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.config.settings import Settings
+from headrace.engine.client import LoadedModel
+from headrace.weights.hub.bundled import list_bundled
+from headrace.weights.tagger_head import is_tagger
+from headrace.workers.model_entry import ModelEntry
+
+
+def greeting(entries: Sequence[ModelEntry], settings: Settings, host: str, port: int) -> list[str]:
+    """The lines; the first entry is the model that is loaded."""
+    model = entries[0].model
+    assert model is not None
+    address = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    url = f"http://{address}:{port}"
+    lines = [f"serving {model.name} ({model.context_length:,} tokens of context) on {url}"]
+    others = [entry.name for entry in entries[1:]]
+    if others:
+        lines.append(f"  loaded when first used: {', '.join(others)}")
+    if settings.load_on_demand:
+        lines.append("  and every other model of `headrace list`, when a request names it")
+    lines += [
+        f"  without an endpoint yet: {name} (in Python: LLM.extract_entities)" for name in _taggers(entries)
+    ]
+    return [
+        *lines,
+        f"  base URL for OpenAI's clients: {url}/v1",
+        f"  for Anthropic's and Ollama's: {url}",
+        f"  all endpoints: {url}/docs",
+        f"try: {_request(model, settings, url)}",
+    ]
+
+
+def _taggers(entries: Sequence[ModelEntry]) -> list[str]:
+    """Models that a person may expect to be served, and that only Python can use."""
+    shipped = {name: folder for name, folder in list_bundled().items() if is_tagger(folder)}
+    named = [entry.name for entry in entries if is_tagger(shipped.get(entry.name, Path(entry.spec.model)))]
+    serves_all = {entry.spec.model for entry in entries} >= list_bundled().keys() - shipped.keys()
+    return named or (list(shipped) if serves_all else [])
+
+
+def _request(model: LoadedModel, settings: Settings, url: str) -> str:
+    key = " -H 'authorization: Bearer KEY'" if settings.api_key or settings.admin_api_key else ""
+    if model.engine.limits.embedding_size:
+        path, body = "embeddings", '{"input": "extract a gzipped tar archive"}'
+    elif model.template is not None:
+        content = "extract a gzipped tar archive" if model.name in list_bundled() else "Hello"
+        path, body = "chat/completions", f'{{"messages": [{{"role": "user", "content": "{content}"}}]}}'
+    else:
+        path, body = "completions", '{"prompt": "It was a dark and stormy night", "max_tokens": 60}'
+    return f"curl {url}/v1/{path}{key} -H 'content-type: application/json' -d '{body}'"
