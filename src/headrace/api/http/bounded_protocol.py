@@ -12,6 +12,7 @@ import logging
 import resource
 import socket
 from functools import cache
+from typing import cast
 
 import msgspec
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -311,7 +312,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _shed(self) -> None:
         """Cut those connections that have waited longest for a request: new ones need their places."""
-        live = [one for one in self.connections if isinstance(one, BoundedProtocol) and one._is_open()]
+        connections = cast("set[BoundedProtocol]", self.connections)
+        live = [one for one in connections if one._is_open()]
         if len(live) > max_connections():
             idle = sorted((one for one in live if one._idle()), key=lambda one: one._idle_since_s)
             for one in idle[: 1 + len(idle) // 16]:
