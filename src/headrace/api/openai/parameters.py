@@ -12,7 +12,8 @@ from starlette.requests import Request as HttpRequest
 
 from headrace.api.http.call_context import call_of
 from headrace.api.http.openapi import request_body
-from headrace.api.http.request_body import read_body, refuse_duplicate_keys
+from headrace.api.http.request_body import read_body
+from headrace.api.http.unique_keys import refuse_duplicate_keys
 from headrace.api.openai.response_format import (
     GUIDED,
     RESPONSE_FORMAT,
