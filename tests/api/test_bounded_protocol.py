@@ -12,7 +12,6 @@ from fake import FakeEngine, FakeModel
 from in_process import Running, raw
 
 import headrace.api.http.bounded_protocol as protocol
-import headrace.api.http.message_budget
 import headrace.api.http.request_body
 from headrace.errors import InvalidRequest
 

@@ -10,6 +10,7 @@ from fake import FakeModel
 from in_process import Running, raw
 from starlette.requests import Request as HttpRequest
 
+import headrace.api.http.bounded_protocol
 from headrace.api.app import create_app
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.errors import ClientGone
@@ -159,7 +160,8 @@ def test_deep_json_is_refused(server: Running) -> None:
     check_shape(reply)
 
 
-def test_a_body_over_32_mb_is_413(server: Running) -> None:
+def test_a_body_over_32_mb_is_413(server: Running, monkeypatch) -> None:
+    monkeypatch.setattr(headrace.api.http.bounded_protocol, "LINGER_S", 0.2)
     head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {2**25 + 1}\r\n\r\n"
     assert b" 413 " in raw(server, head.encode()).partition(b"\r\n")[0]
 

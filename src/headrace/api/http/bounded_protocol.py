@@ -12,19 +12,22 @@ import logging
 import resource
 import socket
 from functools import cache
+from typing import cast
 
 import msgspec
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from headrace.api.http.errors import error_body
-from headrace.api.http.message_budget import HEADER_LIMIT_BYTES, MessageBudget
 from headrace.api.http.middleware import new_request_id
-from headrace.api.http.request_body import BODY_DEADLINE_S
+from headrace.api.http.request_body import BODY_DEADLINE_S, BODY_LIMIT_BYTES
 from headrace.errors import HeadraceError, InvalidRequest
 
 LOG = logging.getLogger("headrace.api")
 
+HEADER_LIMIT_BYTES = 64 * 1024
+CHUNK_BYTES = 16  # its length and line ends
+LINGER_BYTES = 2**20  # of a body that came after its reply
 HEADER_DEADLINE_S = 10.0
 MESSAGE_SLACK_S = 5.0  # beyond the body's own deadline, after which its reader replies 408
 LINGER_S = 5.0
@@ -63,6 +66,48 @@ _REASONS = {
     431: "Request Header Fields Too Large",
     501: "Not Implemented",
 }
+
+
+class MessageBudget:
+    """Counts the bytes of the message that is being received."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """A message is over, another may begin. What of that came in the same read is not counted."""
+        self._overhead = 0
+        self._body = 0
+        self._body_before = 0
+
+    def received(self, size: int) -> None:
+        """Bytes of any kind have come; they count as no body until `body` or `chunk` says otherwise."""
+        self._overhead += size
+
+    def chunk(self) -> None:
+        """One of them was the beginning of a chunk."""
+        self._overhead = max(0, self._overhead - CHUNK_BYTES)
+
+    def body(self, size: int) -> None:
+        """Of them were `size` bytes of body."""
+        self._overhead = max(0, self._overhead - size)
+        self._body += size
+
+    def reply_sent(self) -> None:
+        """The reply has been sent: what comes of the body now is not wanted."""
+        self._body_before = self._body
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether request line, headers, chunk extensions and trailers are too large, give or take one
+        read from the socket."""
+        return self._overhead > HEADER_LIMIT_BYTES
+
+    def body_exceeded(self, *, unwanted: bool) -> bool:
+        """Whether so much of a body has come that no reader can want it. A reader's own limit is lower."""
+        if unwanted:
+            return self._body - self._body_before > LINGER_BYTES
+        return self._body > BODY_LIMIT_BYTES + LINGER_BYTES
 
 
 @cache
@@ -311,7 +356,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _shed(self) -> None:
         """Cut those connections that have waited longest for a request: new ones need their places."""
-        live = [one for one in self.connections if isinstance(one, BoundedProtocol) and one._is_open()]
+        connections = cast("set[BoundedProtocol]", self.connections)
+        live = [one for one in connections if one._is_open()]
         if len(live) > max_connections():
             idle = sorted((one for one in live if one._idle()), key=lambda one: one._idle_since_s)
             for one in idle[: 1 + len(idle) // 16]:
