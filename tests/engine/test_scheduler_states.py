@@ -301,14 +301,16 @@ class Machine(RuleBasedStateMachine):
             if not self.recurrent and s.computed < (s.prompt_length - 1) // PAGE_TOKENS * PAGE_TOKENS
         }
         admitted = [s for s in running if before[s.id][0] is State.WAITING]
-        waited = [s for s in waiting if s.request_id not in leading and before[s.id][0] is State.WAITING]
-        first = {s.account: s for s in reversed(waited)}
+        eligible = [s for s in waiting if s.request_id not in leading]
+        waited = [s for s in eligible if before[s.id][0] is State.WAITING]
+        # Also one that was preempted in this step, which is then what its account waits for.
+        first = {s.account: s for s in reversed(eligible)}
         for one in admitted:
             for other in waited:
                 overtaken = self.rank(other) < self.rank(one)
                 assert not overtaken or other.account != one.account, "overtaken within an account"
             for other in first.values():
-                if any(s.account == other.account for s in admitted):
+                if other not in waited or any(s.account == other.account for s in admitted):
                     continue  # it was not the first of its account all the time
                 overtaken = self.rank(other) < self.rank(one)
                 urgent = overtaken and other.priority < one.priority
