@@ -28,8 +28,7 @@ from headrace.inference.keywords import (
 )
 from headrace.inference.local_handler import LocalHandler
 from headrace.inference.loop_thread import BlockingStream, LoopThread
-from headrace.inference.model_source import OneModel
-from headrace.inference.model_threads import ModelThreads
+from headrace.inference.model_source import ModelThreads, OneModel
 from headrace.inference.requests import GenerationRequest
 from headrace.loading.loader import Progress, load_model
 from headrace.loading.options import EngineOptions

@@ -18,8 +18,7 @@ from in_process import Running, running_server
 
 from headrace.engine.client import LoadedModel
 from headrace.inference.local_handler import LocalHandler
-from headrace.inference.model_source import OneModel
-from headrace.inference.model_threads import ModelThreads
+from headrace.inference.model_source import ModelThreads, OneModel
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 from headrace.tasks.embed import pooled, token_vectors

@@ -12,7 +12,7 @@ import pytest
 from fake import FakeModel
 from in_process import Running
 
-from headrace.api.http.scopes import required_scope
+from headrace.api.http.api_keys import required_scope
 from headrace.storage.aliases import Aliases
 from headrace.storage.database import Database
 from headrace.storage.keys import KeyLimits, Keys

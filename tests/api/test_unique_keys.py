@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.api.http.unique_keys import NAMED_BYTES, refuse_duplicate_keys
+from headrace.api.http.body import NAMED_BYTES, refuse_duplicate_keys
 from headrace.errors import InvalidRequest
 
 TEXT = st.text(alphabet=st.sampled_from('ab:"\\u003é\n{}'), max_size=6)

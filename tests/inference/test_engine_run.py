@@ -20,8 +20,7 @@ from headrace.inference.event_bridge import EventBridge
 from headrace.inference.handler import open_stream
 from headrace.inference.keywords import new_call
 from headrace.inference.local_handler import LocalHandler
-from headrace.inference.model_source import OneModel
-from headrace.inference.model_threads import ModelThreads
+from headrace.inference.model_source import ModelThreads, OneModel
 from headrace.inference.requests import CompletionRequest
 from headrace.sampling.params import SamplingParams
 from headrace.telemetry.request_metrics import ModelMetrics

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.inference.model_threads import ModelThreads
+from headrace.inference.model_source import ModelThreads
 
 
 class Tokenizer:

@@ -88,6 +88,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     choice: Sequence[str] | None
     grammar: str | None
     constraint: Constraint | None
+    disable_additional_properties: bool
     vote: str | Mapping[str, Any] | Callable[[str], Any] | None
     best_by: str | Mapping[str, Any] | Callable[[str], float] | None
     max_total_tokens: int | None

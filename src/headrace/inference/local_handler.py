@@ -17,8 +17,7 @@ from headrace.inference.engine_run import EngineRun
 from headrace.inference.event_bridge import EventBridge
 from headrace.inference.events import Prepared, PreparedPrompt, Started
 from headrace.inference.handler import EventBatches
-from headrace.inference.model_source import ModelSource
-from headrace.inference.model_threads import ModelThreads
+from headrace.inference.model_source import ModelSource, ModelThreads
 from headrace.inference.preparation import PreparedRequest, prepare_request, prompt_texts
 from headrace.inference.requests import CompletionRequest, EmbeddingRequest, InferenceRequest
 

@@ -17,8 +17,8 @@ from headrace.api.http.body import checked_body, read_checked
 from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
+from headrace.api.http.event_stream import sse_content
 from headrace.api.http.generation import answer, respond
-from headrace.api.http.sse import sse_content
 from headrace.api.service import Service, get_service
 from headrace.inference.call_context import CallContext
 from headrace.inference.preparation import chat_prompt, chat_tokens

@@ -21,7 +21,7 @@ from headrace.api.anthropic.schema import (
     Ping,
     StreamEvent,
 )
-from headrace.api.http.sse import MEDIA_TYPE, sse_event
+from headrace.api.http.event_stream import MEDIA_TYPE, sse_event
 from headrace.engine.request import Usage
 from headrace.errors import HeadraceError
 from headrace.inference.call_context import CallContext

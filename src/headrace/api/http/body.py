@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
@@ -13,7 +16,6 @@ from starlette.requests import Request as HttpRequest
 from headrace.api.http.body_errors import make_integer, refusal_of
 from headrace.api.http.call_context import call_of
 from headrace.api.http.request_body import read_body
-from headrace.api.http.unique_keys import refuse_duplicate_keys
 from headrace.api.service import get_service
 from headrace.config.names import nearest
 from headrace.errors import InvalidRequest
@@ -29,6 +31,11 @@ Body = TypeVar("Body", bound="RequestBody")
 Part = TypeVar("Part", bound=Struct)
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+NAMED_BYTES = 2**20
+"""In larger bodies the key is not looked for: that would hold the interpreter lock for a second."""
+
+_ESCAPED_COLON = re.compile(rb"(?<!\\)(?:\\\\)*+\\u003[aA]")
 
 
 def loose(schema: Json) -> Meta:
@@ -157,3 +164,42 @@ def completed_schema(kind: type[RequestBody], schemas: Mapping[type[Struct], Jso
     for name, part in kind.parts.items():
         fields[name] = {"anyOf": [completed_schema(part, schemas), {"type": "null"}]}
     return schema | {"properties": fields} | kind.more_schema
+
+
+def refuse_duplicate_keys(body: bytes) -> None:
+    """InvalidRequest where an object in `body` has a key twice, with its name. What is no JSON passes.
+
+    msgspec keeps one of two equal keys and says nothing, so what it reads is written again and colons are
+    counted. Texts have as many of them as before, and every key has one beside it. Where a key was dropped
+    there are fewer.
+    """
+    try:
+        kept = msgspec.json.encode(msgspec.json.decode(body)).count(b":")
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return  # the reader of the body says what is wrong
+    colons = body.count(b":")
+    if b"\\u003" in body:
+        colons += sum(1 for _ in _ESCAPED_COLON.finditer(body))
+    if colons != kept:
+        key = _duplicate(body) if len(body) <= NAMED_BYTES else ""
+        raise InvalidRequest(
+            f"the body has {f'the key {key!r}' if key else 'a key'} twice in one object: send it once",
+            param=key or None,
+            code="duplicate_key",
+        )
+
+
+def _duplicate(body: bytes) -> str:
+    """The first key that is there twice, shortened."""
+    found: list[str] = []
+
+    def look(pairs: list[tuple[str, object]]) -> None:
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                found.append(key)
+            seen.add(key)
+
+    with suppress(ValueError, RecursionError):
+        json.loads(body, object_pairs_hook=look)
+    return found[0][:80] if found else ""

@@ -7,15 +7,21 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from headrace.api.http.disconnect import wait_for_disconnect
+from headrace.api.http.endpoint import Content
 from headrace.errors import HeadraceError
 from headrace.inference.events import InferenceEvent
 from headrace.inference.handler import OpenStream
 
 LOG = logging.getLogger("headrace.api")
+
+MEDIA_TYPE = "text/event-stream"
+DONE = b"data: [DONE]\n\n"
+
+_encoder = msgspec.json.Encoder()
 
 # Events that wait for a reader are bounded by inference/engine_run.py. Together with the transport's own
 # 64 KiB mark and one slice being sent: at most 256 KiB per reader.
@@ -121,3 +127,28 @@ class StreamedReply(Response):
                     "more_body": more or not last,
                 }
             )
+
+
+def sse_event(body: msgspec.Struct, name: str | None = None) -> bytes:
+    """One event: `event: name` where there is one, `data: {json}`, and an empty line."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + _encoder.encode(body) + b"\n\n"
+
+
+def sse_content(description: str, *bodies: type[msgspec.Struct], typed: bool = True) -> Content:
+    """A stream of events (WHATWG HTML, "Server-sent events") in the OpenAPI document."""
+    properties = {"event": {"type": "string"}, "data": {"type": "string"}}
+    schema = {"type": "object", "properties": properties, "required": ["data"], "description": description}
+    return Content(MEDIA_TYPE, schema, bodies, typed)
+
+
+def chunks(body: type[msgspec.Struct]) -> tuple[Content]:
+    """The stream of an endpoint of OpenAI's."""
+    text = f"With stream: true, `data:` lines of {body.__name__} (or an ErrorBody), then `data: [DONE]`."
+    return (sse_content(text, body, typed=False),)
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.http.call_context import call_of
-from headrace.api.http.disconnect import unless_gone
 from headrace.api.http.errors import ClientGone, json_response
-from headrace.api.http.event_stream import StreamedReply, StreamWriter
+from headrace.api.http.event_stream import StreamedReply, StreamWriter, wait_for_disconnect
 from headrace.api.service import CLIENT_GONE, Service, get_service
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import Prepared
@@ -21,6 +22,8 @@ from headrace.inference.requests import InferenceRequest
 from headrace.inference.result import ResultCollector, collect
 
 LOG = logging.getLogger("headrace.api")
+
+T = TypeVar("T")
 
 
 class WholeFormat(Protocol):
@@ -75,3 +78,16 @@ async def answer(
     """Run a request that no client waits for on a connection (a line of a batch), and give the reply."""
     opened = await service.open(request, call)
     return reply.whole(opened.prepared, await collect(opened), call)
+
+
+async def unless_gone(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T | None:
+    """What `work` returns or raises; None when the client left first, and then `work` is cancelled."""
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(wait_for_disconnect(http.receive))
+    try:
+        await asyncio.wait((gone, working), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        if not working.done():
+            working.cancel()
+    return working.result() if working.done() and not working.cancelled() else None

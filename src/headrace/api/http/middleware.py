@@ -13,10 +13,10 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.api.anthropic.errors import MESSAGES_PATH
+from headrace.api.http.api_keys import check_scope
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.cors import with_cors
 from headrace.api.http.errors import Forbidden, Unauthorized, error_response
-from headrace.api.http.scopes import check_scope
 from headrace.api.service import Service
 from headrace.config.settings import Settings
 from headrace.errors import HeadraceError, InvalidRequest

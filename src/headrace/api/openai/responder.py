@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import UNSET, Struct, UnsetType, field
 
 from headrace.api.http.errors import error_body
-from headrace.api.http.sse import DONE, MEDIA_TYPE, sse_event
+from headrace.api.http.event_stream import DONE, MEDIA_TYPE, sse_event
 from headrace.api.openai.best_of import scaling_note
 from headrace.api.openai.generation_body import StreamOptions
 from headrace.api.openai.schema import (

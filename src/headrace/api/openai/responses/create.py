@@ -7,10 +7,10 @@ from starlette.responses import Response
 
 from headrace.api.http.body import checked_body, read_checked
 from headrace.api.http.call_context import HttpCall, call_of
-from headrace.api.http.disconnect import unless_gone
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import ClientGone, json_response
-from headrace.api.http.sse import chunks
+from headrace.api.http.event_stream import chunks
+from headrace.api.http.generation import unless_gone
 from headrace.api.openai.responses.body import CountBody, ResponseBody
 from headrace.api.openai.responses.generate import in_background, made, streamed, whole
 from headrace.api.openai.responses.items import Item, read_input

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.disconnect import unless_gone
 from headrace.api.http.errors import json_response
-from headrace.api.http.event_stream import StreamedReply
-from headrace.api.http.sse import MEDIA_TYPE, sse_event
+from headrace.api.http.event_stream import MEDIA_TYPE, StreamedReply, sse_event
+from headrace.api.http.generation import unless_gone
 from headrace.api.openai.responses.output import ResponseAnswer
 from headrace.api.openai.responses.replay_stream import ReplayStream
 from headrace.api.openai.responses.response_manager import InProgressResponse, ResponseManager

@@ -7,9 +7,7 @@ import asyncio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from headrace.api.http.disconnect import wait_for_disconnect
-from headrace.api.http.event_stream import SLICE_BYTES
-from headrace.api.http.sse import MEDIA_TYPE
+from headrace.api.http.event_stream import MEDIA_TYPE, SLICE_BYTES, wait_for_disconnect
 from headrace.api.openai.responses.response_manager import InProgressResponse
 
 

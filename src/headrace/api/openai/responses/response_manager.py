@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct, field
 from starlette.requests import Request as HttpRequest
 
-from headrace.api.http.sse import sse_event
+from headrace.api.http.event_stream import sse_event
 from headrace.api.openai.responses.items import Item, OutputItem, stored_item
 from headrace.api.openai.responses.schema import UNFINISHED, ResponseEvent, ResponseObject
 from headrace.api.service import Service

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
+from headrace.api.http.event_stream import MEDIA_TYPE, chunks
 from headrace.api.http.query import Query, page_size, read_query
-from headrace.api.http.sse import MEDIA_TYPE, chunks
 from headrace.api.openai.responses.body import Includable
 from headrace.api.openai.responses.replay_stream import ReplayStream
 from headrace.api.openai.responses.response_manager import InProgressResponse, get_response_manager
