@@ -22,7 +22,7 @@ from headrace.storage.keys import KeyLimits, Keys, Scope, StoredKey, digest_of
 LOG = logging.getLogger("headrace.api")
 REFRESH_S = 1.0
 READ_WAIT_S = 0.5
-"""How long a request waits for the store's keys to be read again; usually it takes less than a millisecond."""
+"""How long a request waits for the store's keys to be read again, which usually takes under 1 ms."""
 
 
 class _StoredKeys(Struct, frozen=True):
@@ -94,7 +94,7 @@ class KeyRing:
 
     async def refresh(self) -> None:
         """Read the store's keys where that was long ago. If it takes long, the keys stay as they were. Where
-        they were never read it waits for them, as long as the store allows; StoreError where they cannot be."""
+        they were never read it waits as long as the store allows; StoreError where they cannot be."""
         if self._reading is None:
             if self._read_once and self._clock() - self._refreshed_s < REFRESH_S:
                 return
