@@ -13,6 +13,7 @@ from fake import FakeModel
 from in_process import Running
 
 from headrace.api.http.api_keys import required_scope
+from headrace.errors import StoreBusy
 from headrace.storage.aliases import Aliases
 from headrace.storage.database import Database
 from headrace.storage.keys import KeyLimits, Keys
@@ -143,6 +144,28 @@ def test_urgency_is_bounded_by_the_key(serve, tmp_path: Path) -> None:
     assert model.engine.submitted[-1].priority == 7
     accounts = {request.account for request in model.engine.submitted}
     assert len(accounts) == 4 and "" not in accounts
+
+
+def test_a_server_is_closed_until_the_keys_were_read(
+    serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(tmp_path / "store.sqlite3")
+    key = Keys(database).add("alice", KeyLimits())
+    database.close()
+
+    def busy(keys: Keys) -> int:
+        raise StoreBusy("the store is busy: try again in a moment")
+
+    server = serve(store=tmp_path / "store.sqlite3")
+    with monkeypatch.context() as patched:
+        patched.setattr(Keys, "version", busy)
+        for _ in range(3):  # also within the second in which the keys are not read again
+            refused = server.http().post(CHAT, json=BODY)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_busy")
+            assert "retry-after" in refused.headers
+        assert server.http().get("/health").status_code == 200
+    assert server.http().post(CHAT, json=BODY).status_code == 401
+    assert client(server, key).post(CHAT, json=BODY).status_code == 200
 
 
 def test_every_route_that_changes_something_is_in_the_table() -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from headrace.api.http.call_context import HttpCall
 from headrace.config.settings import Settings
-from headrace.errors import StoreBusy, StoreError
+from headrace.errors import StoreError
 from headrace.inference.accounts import Account, configured_limits
 from headrace.storage.database import Database
 from headrace.storage.keys import KeyLimits, Keys, Scope, StoredKey, digest_of
@@ -24,7 +24,7 @@ from headrace.storage.keys import KeyLimits, Keys, Scope, StoredKey, digest_of
 LOG = logging.getLogger("headrace.api")
 REFRESH_S = 1.0
 READ_WAIT_S = 0.5
-"""How long a request waits for the store's keys to be read; usually it takes less than a millisecond."""
+"""How long a request waits for the store's keys to be read again, which usually takes under 1 ms."""
 
 
 class _StoredKeys(Struct, frozen=True):
@@ -95,20 +95,17 @@ class KeyRing:
         return next((account for account in accounts if account.owner() == owner), None)
 
     async def refresh(self) -> None:
-        """Read the store's keys where that was long ago. If it takes long, the keys stay as they were;
-        StoreBusy where they were never read."""
+        """Read the store's keys where that was long ago. If it takes long, the keys stay as they were. Where
+        they were never read it waits as long as the store allows; StoreError where they cannot be."""
         if self._reading is None:
-            if self._clock() - self._refreshed_s < REFRESH_S:
+            if self._read_once and self._clock() - self._refreshed_s < REFRESH_S:
                 return
             self._reading = asyncio.get_running_loop().run_in_executor(self._thread, self._read)
             self._reading.add_done_callback(self._have_read)
         reading = self._reading
-        await asyncio.wait({reading}, timeout=READ_WAIT_S)
-        if self._read_once:
-            return
-        if not reading.done():
-            raise StoreBusy("the store of API keys cannot be read yet: try again in a moment", reason="store")
-        reading.result()
+        await asyncio.wait({reading}, timeout=READ_WAIT_S if self._read_once else None)
+        if not self._read_once:
+            reading.result()
 
     def _have_read(self, reading: asyncio.Future[None]) -> None:
         self._reading, self._refreshed_s = None, self._clock()
