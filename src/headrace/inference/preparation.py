@@ -13,11 +13,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.chat.answer_span import AnswerSpan
+from headrace.chat.messages import message_texts
 from headrace.chat.prompt import ChatPrompt, prepare
 from headrace.chat.templates.chat_template import missing_template
 from headrace.engine.request import EmbedParams, EngineRequest
 from headrace.engine.scaling.options import Scaling, scaling_of
-from headrace.errors import ContextLengthExceeded, InvalidRequest
+from headrace.errors import ContextLengthExceeded, InvalidRequest, TemplateError
 from headrace.grammar.constraint import Constraint
 from headrace.inference.call_context import CallContext
 from headrace.inference.output_constraint import chat_constraint, own_constraint
@@ -73,16 +74,23 @@ def chat_prompt(
     template = model.template
     if template is None:
         raise missing_template(model.name)
-    prompt = prepare(
-        template,
-        list(request.messages),
-        use=request.tools,
-        family=request.tool_format or tool_format,
-        add_generation_prompt=request.add_generation_prompt and not request.continue_final_message,
-        continue_final_message=request.continue_final_message,
-        variables=template_variables(request, template),
-    )
-    check_characters(prompt.text, _context(request, model), "messages")
+    context = _context(request, model)
+    texts = message_texts(request.messages)
+    check_characters(texts, context, "messages")  # what cannot fit is not rendered first
+    try:
+        prompt = prepare(
+            template,
+            list(request.messages),
+            use=request.tools,
+            family=request.tool_format or tool_format,
+            add_generation_prompt=request.add_generation_prompt and not request.continue_final_message,
+            continue_final_message=request.continue_final_message,
+            variables=template_variables(request, template),
+        )
+    except TemplateError:
+        _check_tokens(texts, context, model)  # the template's limits are not the cause then
+        raise
+    check_characters(prompt.text, context, "messages")
     check_enabled(request.reasoning, prompt, template, model.name, call)
     warn_unread(request, template, call)
     return prompt
@@ -100,6 +108,17 @@ def check_characters(text: str, context_length: int, param: str) -> None:
             f"prompt has {len(text):,} characters, far more than fit the model's limit of "
             f"{context_length:,} tokens: shorten it",
             param=param,
+        )
+
+
+def _check_tokens(text: str, context_length: int, model: LoadedModel) -> None:
+    if len(text.encode("utf-8", "replace")) <= context_length:  # a token is at least a byte
+        return
+    count = len(model.tokenizer.encode(text, add_special=False, parse_special=False))
+    if count > context_length:
+        raise ContextLengthExceeded(
+            f"messages have {count:,} tokens, the model's limit is {context_length:,}: shorten them",
+            param="messages",
         )
 
 

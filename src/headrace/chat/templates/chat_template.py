@@ -14,7 +14,7 @@ import jinja2
 
 from headrace.chat.messages import Message, template_messages
 from headrace.chat.templates.filters import BUDGET
-from headrace.chat.templates.render_budget import OUTPUT_LIMIT_CHARACTERS, Budget
+from headrace.chat.templates.render_budget import Budget
 from headrace.chat.templates.sandbox import Sandbox, output_too_long
 from headrace.errors import CorruptFile, InvalidRequest, TemplateError, TemplateMissing
 from headrace.tokenization.token_config import read_object, token_text
@@ -161,8 +161,8 @@ class _Compiled:
             for piece in self._template.root_render_func(context):
                 budget.tick()
                 size += len(piece)
-                if size > OUTPUT_LIMIT_CHARACTERS:
-                    raise output_too_long()
+                if size > budget.output_limit:
+                    raise output_too_long(budget.output_limit)
                 pieces.append(piece)
             return "".join(pieces)
         except TemplateError as error:

@@ -19,7 +19,7 @@ from jinja2.visitor import NodeTransformer
 
 from headrace.chat.templates.filters import budget_of, filters, format_time, raise_exception
 from headrace.chat.templates.limits import check_binop, check_str_method
-from headrace.chat.templates.render_budget import OUTPUT_LIMIT_CHARACTERS
+from headrace.chat.templates.render_budget import VALUE_LIMIT_BYTES
 from headrace.errors import TemplateError
 
 NODE_LIMIT = 20_000
@@ -86,8 +86,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def concat(pieces: Iterable[str]) -> str:
         """Join the output of a block or a macro."""
         held = list(pieces)
-        if sum(map(len, held)) > OUTPUT_LIMIT_CHARACTERS:
-            raise output_too_long()
+        if sum(map(len, held)) > VALUE_LIMIT_BYTES:
+            raise output_too_long(VALUE_LIMIT_BYTES)
         return "".join(held)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -122,11 +122,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return budget.admit(super().call(__context, __obj, *args, **kwargs))
 
 
-def output_too_long() -> TemplateError:
-    """The error for output over the limit."""
-    return TemplateError(
-        f"the chat template wrote more than {OUTPUT_LIMIT_CHARACTERS:,} characters: shorten the messages"
-    )
+def output_too_long(limit: int) -> TemplateError:
+    """The error for output of more than `limit` characters."""
+    return TemplateError(f"the chat template wrote more than {limit:,} characters: shorten the messages")
 
 
 class _PlainNamespace(Namespace):
