@@ -13,6 +13,7 @@ from typing import Any, cast
 import jinja2
 
 from headrace.chat.messages import Message, template_messages
+from headrace.chat.templates.dates import CLOCK, DATE, date_inputs
 from headrace.chat.templates.filters import BUDGET
 from headrace.chat.templates.render_budget import Budget
 from headrace.chat.templates.sandbox import Sandbox, output_too_long
@@ -43,7 +44,8 @@ class ChatTemplate:
     """A compiled chat template. Thread-safe.
 
     `reads` holds the names of the variables that the template reads, so that a caller can report variables
-    without effect. `tool_source` is used instead of `source` if tools are given.
+    without effect. `tool_source` is used instead of `source` if tools are given. `now` is the clock of the
+    date that templates show.
     """
 
     def __init__(
@@ -60,9 +62,12 @@ class ChatTemplate:
         self._tokens = {**(special_tokens or {}), "bos_token": bos_token or "", "eos_token": eos_token or ""}
         self.source = source
         self.tool_source = source if tool_source is None else tool_source
-        self._plain = _Compiled(source, now)
-        self._with_tools = self._plain if tool_source is None else _Compiled(tool_source, now)
+        self._plain = _Compiled(source)
+        self._with_tools = self._plain if tool_source is None else _Compiled(tool_source)
+        self._now = now
         self.reads = self._plain.reads | self._with_tools.reads
+        if CLOCK in self.reads:
+            self.reads |= {DATE}
 
     def render(
         self,
@@ -90,6 +95,7 @@ class ChatTemplate:
             _mark_end(values)
         inputs: dict[str, Any] = {
             **_checked_variables(variables or {}, self._tokens),
+            **date_inputs(variables or {}, compiled.reads, self._now()),
             **self._tokens,
             "messages": values,
             "tools": [dict(tool) for tool in tools] if tools else None,
@@ -136,7 +142,7 @@ def missing_template(model: str) -> TemplateMissing:
 
 
 class _Compiled:
-    def __init__(self, source: str, now: Callable[[], datetime]) -> None:
+    def __init__(self, source: str) -> None:
         size_bytes = len(source.encode("utf-8", "surrogatepass"))
         if size_bytes > SOURCE_LIMIT_BYTES:
             raise TemplateError(
@@ -144,7 +150,7 @@ class _Compiled:
             )
         self.source = source
         try:
-            self._template, self.reads = Sandbox(now).compile_template(source)
+            self._template, self.reads = Sandbox().compile_template(source)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(f"chat template, line {error.lineno}: {error.message}") from error
         except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
