@@ -11,7 +11,7 @@ import pytest
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from headrace.chat.messages import Message, ToolCall, messages_from_openai, template_messages
+from headrace.chat.messages import Message, ToolCall, messages_from_openai
 from headrace.chat.templates.chat_template import ChatTemplate, load_template, missing_template
 from headrace.errors import CorruptFile, InvalidRequest, TemplateError
 
@@ -124,7 +124,11 @@ def test_real_templates_equal_plain_jinja(real_templates: dict[str, ChatTemplate
     for name, template in real_templates.items():
         reference = plain.from_string(template.source)
         for messages, tools in ((TALK, None), (with_tools, TOOLS)):
-            inputs = {"messages": template_messages(messages), "tools": tools, "add_generation_prompt": True}
+            inputs = {
+                "messages": template.in_its_form(messages, tools=tools),
+                "tools": tools,
+                "add_generation_prompt": True,
+            }
             try:
                 date = NOW.strftime("%d %b %Y")
                 expected = reference.render(**inputs, bos_token="<s>", eos_token="</s>", date_string=date)
