@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 TOKEN_CHARACTERS = 512
 """No vocabulary has a token that stands for more."""
+_NEVER = -100.0  # a logit bias of practically no probability, as OpenAI defines it
 
 
 class PreparedRequest(Struct, frozen=True):
@@ -135,6 +136,8 @@ def _chat(
         prediction = tuple(tokenizer.encode(request.prediction, add_special=False, parse_special=False))
     params = _params(request, model, len(tokens))
     matched = chat_constraint(request, prompt, params, model, call)
+    if matched.constraint is None:
+        params = _without(params, prompt.unwanted_token_ids(tokenizer))
     engine_request = EngineRequest(
         prompt=tokens,
         params=params,
@@ -148,6 +151,17 @@ def _chat(
     new_parser = (lambda: None) if prompt.plain else prompt.parser
     reader = OutputReader(tokenizer, [tokens], params.n, new_parser)
     return PreparedRequest((engine_request,), reader, params.n, params, matched.otherwise)
+
+
+def _without(params: SamplingParams, ids: frozenset[int]) -> SamplingParams:
+    """The parameters with `ids` ruled out, except those that the request itself allows or biases.
+
+    Beams take no bias, so they may contain any token.
+    """
+    ids -= frozenset(params.allowed_token_ids or ())
+    if not ids or params.use_beam_search:
+        return params
+    return replace(params, logit_bias=dict.fromkeys(sorted(ids), _NEVER) | dict(params.logit_bias))
 
 
 def _completion(request: CompletionRequest, model: LoadedModel, call: CallContext) -> PreparedRequest:
