@@ -9,7 +9,7 @@ import pytest
 
 from headrace.chat.messages import messages_from_openai
 from headrace.chat.templates.chat_template import ChatTemplate
-from headrace.errors import TemplateError
+from headrace.errors import InvalidRequest, TemplateError
 
 ARGUMENTS = '{"town": "Xtown"}'
 TOOLS = [
@@ -104,3 +104,12 @@ def test_a_refusal_stays_a_clear_error() -> None:
                 "{% for m in messages if m.tool_calls %}{{ raise_exception('no calls here') }}{% endfor %}"
             )
         )
+
+
+def test_calls_without_content_cannot_be_continued() -> None:
+    source, content, call = QUIRKS["wants_absence"]
+    filled = source.replace("CONTENT", "{{ " + content + " }}").replace("CALL", "{{ " + call + " }}")
+    calls = [{"id": "a", "type": "function", "function": {"name": "weather", "arguments": ARGUMENTS}}]
+    messages = messages_from_openai([{"role": "assistant", "content": None, "tool_calls": calls}])
+    with pytest.raises(InvalidRequest, match="needs a last message with text"):
+        ChatTemplate(filled).render(messages, add_generation_prompt=False, continue_final_message=True)

@@ -257,7 +257,7 @@ def _checked_variables(variables: Mapping[str, Any], tokens: Mapping[str, object
 
 
 def _mark_end(values: list[dict[str, Any]]) -> None:
-    if not values or not values[-1]["content"]:
+    if not values or not values[-1].get("content"):
         raise InvalidRequest(
             "continue_final_message needs a last message with text to go on from",
             param="continue_final_message",
