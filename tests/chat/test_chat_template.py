@@ -11,7 +11,7 @@ import pytest
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from headrace.chat.messages import Message, ToolCall, messages_from_openai, template_messages
+from headrace.chat.messages import Message, ToolCall, messages_from_openai
 from headrace.chat.templates.chat_template import ChatTemplate, load_template, missing_template
 from headrace.errors import CorruptFile, InvalidRequest, TemplateError
 
@@ -124,9 +124,14 @@ def test_real_templates_equal_plain_jinja(real_templates: dict[str, ChatTemplate
     for name, template in real_templates.items():
         reference = plain.from_string(template.source)
         for messages, tools in ((TALK, None), (with_tools, TOOLS)):
-            inputs = {"messages": template_messages(messages), "tools": tools, "add_generation_prompt": True}
+            inputs = {
+                "messages": template.in_its_form(messages, tools=tools),
+                "tools": tools,
+                "add_generation_prompt": True,
+            }
             try:
-                expected = reference.render(**inputs, bos_token="<s>", eos_token="</s>")
+                date = NOW.strftime("%d %b %Y")
+                expected = reference.render(**inputs, bos_token="<s>", eos_token="</s>", date_string=date)
             except Exception:
                 with pytest.raises(TemplateError):
                     template.render(messages, tools=tools)
@@ -178,6 +183,22 @@ def test_a_captured_block_may_fill_a_namespace() -> None:
     source = "{% set ns = namespace() %}{% set ns.a %}x{{ messages[0].content }}{% endset %}{{ ns.a }}"
     assert render(source) == "xHello"
     assert render("{% set a | upper %}x{% endset %}{{ a }}") == "X"
+
+
+def test_the_date_is_todays_unless_given() -> None:
+    clock = ChatTemplate("{{ strftime_now('%Y-%m-%d') }}", now=lambda: NOW)
+    fixed = ChatTemplate(
+        "{% if not date_string is defined %}{% set date_string = 'July' %}{% endif %}{{ date_string }}",
+        now=lambda: NOW,
+    )
+    assert "date_string" in clock.reads & fixed.reads
+    assert (clock.render(TALK), fixed.render(TALK)) == ("2026-03-01", "01 Mar 2026")
+    for text in ("2025-12-24", "24 Dec 2025", "24 December 2025", "December 24, 2025"):
+        given = {"date_string": text}
+        assert clock.render(TALK, variables=given) == "2025-12-24"
+        assert fixed.render(TALK, variables=given) == text
+    with pytest.raises(TemplateError, match=r"date_string is 'soon', which is not a date"):
+        clock.render(TALK, variables={"date_string": "soon"})
 
 
 def test_special_tokens() -> None:

@@ -45,6 +45,14 @@ def messages_from_openai(items: Sequence[object]) -> list[Message]:
     return [_message(item, f"messages[{index}]") for index, item in enumerate(items)]
 
 
+def message_texts(messages: Sequence[Message]) -> str:
+    """All text of `messages`, without what a template writes around it."""
+    texts: list[str] = []
+    for message in messages:
+        texts += (message.reasoning or "", message.content or "", *(c.arguments for c in message.tool_calls))
+    return "\n".join(filter(None, texts))
+
+
 def template_messages(messages: Sequence[Message], *, knows_developer: bool = True) -> list[dict[str, Any]]:
     """The dictionaries that templates expect.
 

@@ -14,7 +14,7 @@ from headrace.chat.answer_span import AnswerSpan
 from headrace.chat.messages import Message
 from headrace.chat.output_parser import OutputParser, OutputSyntax, ToolGrammar, output_grammar, output_syntax
 from headrace.chat.templates.chat_template import ChatTemplate
-from headrace.chat.tool_formats.format import short_id
+from headrace.chat.tool_formats.format import ToolFormat, short_id
 from headrace.chat.tool_formats.gpt_oss import ANALYSIS, FINAL, Harmony
 from headrace.chat.tool_formats.registry import FAMILIES
 from headrace.chat.tools import ToolUse
@@ -57,6 +57,13 @@ class ChatPrompt(Struct, frozen=True):
         return frozenset(
             token_id for mark in self.syntax.marks if (token_id := _special_id(tokenizer, mark)) is not None
         )
+
+    def unwanted_token_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """Special tokens that begin tool calls, where there is no tool to call."""
+        if self.use is not None or not isinstance(self.syntax.family, ToolFormat):
+            return frozenset()  # in harmony the same marks begin an answer
+        ids = (_special_id(tokenizer, mark.strip()) for mark in self.syntax.family.opens)
+        return frozenset(token_id for token_id in ids if token_id is not None) - tokenizer.eos_ids
 
     def tool_grammar(
         self, tokenizer: Tokenizer, use: ToolUse, *, disable_additional_properties: bool

@@ -13,11 +13,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.chat.answer_span import AnswerSpan
+from headrace.chat.messages import message_texts
 from headrace.chat.prompt import ChatPrompt, prepare
 from headrace.chat.templates.chat_template import missing_template
 from headrace.engine.request import EmbedParams, EngineRequest
 from headrace.engine.scaling.options import Scaling, scaling_of
-from headrace.errors import ContextLengthExceeded, InvalidRequest
+from headrace.errors import ContextLengthExceeded, InvalidRequest, TemplateError
 from headrace.grammar.constraint import Constraint
 from headrace.inference.call_context import CallContext
 from headrace.inference.output_constraint import chat_constraint, own_constraint
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 TOKEN_CHARACTERS = 512
 """No vocabulary has a token that stands for more."""
+_NEVER = -100.0  # a logit bias of practically no probability, as OpenAI defines it
 
 
 class PreparedRequest(Struct, frozen=True):
@@ -73,16 +75,23 @@ def chat_prompt(
     template = model.template
     if template is None:
         raise missing_template(model.name)
-    prompt = prepare(
-        template,
-        list(request.messages),
-        use=request.tools,
-        family=request.tool_format or tool_format,
-        add_generation_prompt=request.add_generation_prompt and not request.continue_final_message,
-        continue_final_message=request.continue_final_message,
-        variables=template_variables(request, template),
-    )
-    check_characters(prompt.text, _context(request, model), "messages")
+    context = _context(request, model)
+    texts = message_texts(request.messages)
+    check_characters(texts, context, "messages")  # what cannot fit is not rendered first
+    try:
+        prompt = prepare(
+            template,
+            list(request.messages),
+            use=request.tools,
+            family=request.tool_format or tool_format,
+            add_generation_prompt=request.add_generation_prompt and not request.continue_final_message,
+            continue_final_message=request.continue_final_message,
+            variables=template_variables(request, template),
+        )
+    except TemplateError:
+        _check_tokens(texts, context, model)  # the template's limits are not the cause then
+        raise
+    check_characters(prompt.text, context, "messages")
     check_enabled(request.reasoning, prompt, template, model.name, call)
     warn_unread(request, template, call)
     return prompt
@@ -103,6 +112,17 @@ def check_characters(text: str, context_length: int, param: str) -> None:
         )
 
 
+def _check_tokens(text: str, context_length: int, model: LoadedModel) -> None:
+    if len(text.encode("utf-8", "replace")) <= context_length:  # a token is at least a byte
+        return
+    count = len(model.tokenizer.encode(text, add_special=False, parse_special=False))
+    if count > context_length:
+        raise ContextLengthExceeded(
+            f"messages have {count:,} tokens, the model's limit is {context_length:,}: shorten them",
+            param="messages",
+        )
+
+
 def _chat(
     request: ChatRequest, model: LoadedModel, call: CallContext, tool_format: str | None
 ) -> PreparedRequest:
@@ -116,6 +136,8 @@ def _chat(
         prediction = tuple(tokenizer.encode(request.prediction, add_special=False, parse_special=False))
     params = _params(request, model, len(tokens))
     matched = chat_constraint(request, prompt, params, model, call)
+    if matched.constraint is None:
+        params = _without(params, prompt.unwanted_token_ids(tokenizer))
     engine_request = EngineRequest(
         prompt=tokens,
         params=params,
@@ -129,6 +151,17 @@ def _chat(
     new_parser = (lambda: None) if prompt.plain else prompt.parser
     reader = OutputReader(tokenizer, [tokens], params.n, new_parser)
     return PreparedRequest((engine_request,), reader, params.n, params, matched.otherwise)
+
+
+def _without(params: SamplingParams, ids: frozenset[int]) -> SamplingParams:
+    """The parameters with `ids` ruled out, except those that the request itself allows or biases.
+
+    Beams take no bias, so they may contain any token.
+    """
+    ids -= frozenset(params.allowed_token_ids or ())
+    if not ids or params.use_beam_search:
+        return params
+    return replace(params, logit_bias=dict.fromkeys(sorted(ids), _NEVER) | dict(params.logit_bias))
 
 
 def _completion(request: CompletionRequest, model: LoadedModel, call: CallContext) -> PreparedRequest:

@@ -13,8 +13,10 @@ from typing import Any, cast
 import jinja2
 
 from headrace.chat.messages import Message, template_messages
+from headrace.chat.templates.dates import CLOCK, DATE, date_inputs
 from headrace.chat.templates.filters import BUDGET
-from headrace.chat.templates.render_budget import OUTPUT_LIMIT_CHARACTERS, Budget
+from headrace.chat.templates.message_forms import CallForm, Render, as_parts, call_form, needs_parts
+from headrace.chat.templates.render_budget import Budget
 from headrace.chat.templates.sandbox import Sandbox, output_too_long
 from headrace.errors import CorruptFile, InvalidRequest, TemplateError, TemplateMissing
 from headrace.tokenization.token_config import read_object, token_text
@@ -43,7 +45,8 @@ class ChatTemplate:
     """A compiled chat template. Thread-safe.
 
     `reads` holds the names of the variables that the template reads, so that a caller can report variables
-    without effect. `tool_source` is used instead of `source` if tools are given.
+    without effect. `tool_source` is used instead of `source` if tools are given. `now` is the clock of the
+    date that templates show.
     """
 
     def __init__(
@@ -60,9 +63,12 @@ class ChatTemplate:
         self._tokens = {**(special_tokens or {}), "bos_token": bos_token or "", "eos_token": eos_token or ""}
         self.source = source
         self.tool_source = source if tool_source is None else tool_source
-        self._plain = _Compiled(source, now)
-        self._with_tools = self._plain if tool_source is None else _Compiled(tool_source, now)
+        self._plain = _Compiled(source)
+        self._with_tools = self._plain if tool_source is None else _Compiled(tool_source)
+        self._now = now
         self.reads = self._plain.reads | self._with_tools.reads
+        if CLOCK in self.reads:
+            self.reads |= {DATE}
 
     def render(
         self,
@@ -80,7 +86,7 @@ class ChatTemplate:
         for contradictory arguments and for variables that shadow reserved names.
         """
         compiled = self._with_tools if tools else self._plain
-        values = template_messages(messages, knows_developer="developer" in compiled.source)
+        values = compiled.in_its_form(messages, self._inputs)
         if continue_final_message:
             if add_generation_prompt:
                 raise InvalidRequest(
@@ -88,15 +94,37 @@ class ChatTemplate:
                     param="continue_final_message",
                 )
             _mark_end(values)
-        inputs: dict[str, Any] = {
-            **_checked_variables(variables or {}, self._tokens),
-            **self._tokens,
-            "messages": values,
-            "tools": [dict(tool) for tool in tools] if tools else None,
-            "add_generation_prompt": add_generation_prompt,
-        }
-        text = compiled.render(inputs)
+        checked = _checked_variables(variables or {}, self._tokens)
+        if compiled.takes_parts(self._inputs):
+            values = as_parts(values)
+        given = [dict(tool) for tool in tools] if tools else None
+        inputs = self._inputs(compiled, values, given, checked)
+        text = compiled.render({**inputs, "add_generation_prompt": add_generation_prompt})
         return _cut_at_mark(text) if continue_final_message else text
+
+    def in_its_form(
+        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[dict[str, Any]]:
+        """The messages as the template gets them."""
+        compiled = self._with_tools if tools else self._plain
+        values = compiled.in_its_form(messages, self._inputs)
+        return as_parts(values) if compiled.takes_parts(self._inputs) else values
+
+    def _inputs(
+        self,
+        compiled: _Compiled,
+        messages: list[dict[str, Any]],
+        tools: list[Any] | None,
+        variables: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        return {
+            **variables,
+            **date_inputs(variables, compiled.reads, self._now()),
+            **self._tokens,
+            "messages": messages,
+            "tools": tools,
+            "add_generation_prompt": True,
+        }
 
 
 def load_template(folder: Path) -> ChatTemplate | None:
@@ -135,22 +163,47 @@ def missing_template(model: str) -> TemplateMissing:
     )
 
 
+_PARTS = ("'text'", '"text"', ".text")
+_Inputs = Callable[["_Compiled", list[dict[str, Any]], list[Any] | None, Mapping[str, Any]], dict[str, Any]]
+
+
 class _Compiled:
-    def __init__(self, source: str, now: Callable[[], datetime]) -> None:
+    def __init__(self, source: str) -> None:
         size_bytes = len(source.encode("utf-8", "surrogatepass"))
         if size_bytes > SOURCE_LIMIT_BYTES:
             raise TemplateError(
                 f"the chat template has {size_bytes:,} bytes, the limit is {SOURCE_LIMIT_BYTES:,}"
             )
         self.source = source
+        self._call_form: CallForm | None = None
+        self._parts: bool | None = None
         try:
-            self._template, self.reads = Sandbox(now).compile_template(source)
+            self._template, self.reads = Sandbox().compile_template(source)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(f"chat template, line {error.lineno}: {error.message}") from error
         except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
             raise TemplateError(
                 f"the chat template cannot be compiled, it is nested too deep ({error})"
             ) from error
+
+    def in_its_form(self, messages: Sequence[Message], inputs: _Inputs) -> list[dict[str, Any]]:
+        """The messages, with calls and missing content as the template renders them right."""
+        values = template_messages(messages, knows_developer="developer" in self.source)
+        if not any(value["content"] is None or value.get("tool_calls") for value in values):
+            return values
+        if self._call_form is None:
+            self._call_form = call_form(self._probe(inputs))
+        return [self._call_form.apply(value) for value in values]
+
+    def takes_parts(self, inputs: _Inputs) -> bool:
+        """Whether content is shown only as a list of parts."""
+        if self._parts is None:
+            mentions = any(mark in self.source for mark in _PARTS)
+            self._parts = mentions and needs_parts(self._probe(inputs))
+        return self._parts
+
+    def _probe(self, inputs: _Inputs) -> Render:
+        return lambda messages, tools: self.render(inputs(self, messages, tools, {}))
 
     def render(self, inputs: dict[str, Any]) -> str:
         try:
@@ -161,8 +214,8 @@ class _Compiled:
             for piece in self._template.root_render_func(context):
                 budget.tick()
                 size += len(piece)
-                if size > OUTPUT_LIMIT_CHARACTERS:
-                    raise output_too_long()
+                if size > budget.output_limit:
+                    raise output_too_long(budget.output_limit)
                 pieces.append(piece)
             return "".join(pieces)
         except TemplateError as error:
@@ -204,7 +257,7 @@ def _checked_variables(variables: Mapping[str, Any], tokens: Mapping[str, object
 
 
 def _mark_end(values: list[dict[str, Any]]) -> None:
-    if not values or not values[-1]["content"]:
+    if not values or not values[-1].get("content"):
         raise InvalidRequest(
             "continue_final_message needs a last message with text to go on from",
             param="continue_final_message",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import Any, cast
 
 from jinja2 import pass_context
@@ -56,12 +54,6 @@ def _concat(context: Context, parts: list[Any]) -> str:
 
 def raise_exception(message: object) -> None:
     raise TemplateError(f"the chat template refuses these messages: {str(message)[:2000]}")
-
-
-def format_time(now: datetime, pattern: object) -> str:
-    if not isinstance(pattern, str) or len(pattern) > 100 or re.search(r"%[^a-zA-Z%]*\d{2}", pattern):
-        raise TemplateError("strftime_now takes a format of at most 100 characters without field widths")
-    return now.strftime(pattern)
 
 
 @pass_context

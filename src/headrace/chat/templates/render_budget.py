@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from headrace.errors import TemplateError
 
 CPU_LIMIT_S = 1.0
-OUTPUT_LIMIT_CHARACTERS = 1_000_000
+OUTPUT_LIMIT_CHARACTERS = 1_000_000  # besides the texts of the inputs
 VALUE_LIMIT_BYTES = 8_000_000  # per value; shared parts count once per occurrence
 TOTAL_LIMIT_BYTES = 256_000_000  # all values of a rendering; long texts count only while in use
 INTEGER_LIMIT_BITS = 4096
@@ -29,7 +29,8 @@ class Budget:
 
     Every operation that creates a value calls `admit`; every loop iteration and every call calls `tick`. A
     single operation on admitted values takes at most some tens of milliseconds, so the time limit holds
-    without a second thread. `clock` returns seconds.
+    without a second thread. `clock` returns seconds. `output_limit` is in characters: long messages may
+    appear in the output in full.
     """
 
     def __init__(
@@ -45,8 +46,7 @@ class Budget:
         measure = "-" * _LONG_TEXT_BYTES
         self._long_texts = {id(measure): measure}
         self._known: dict[int, int] = {}  # id of a container in the inputs (which outlive this) -> bytes
-        for value in inputs:
-            self._learn(value, depth=0)
+        self.output_limit = OUTPUT_LIMIT_CHARACTERS + sum(self._learn(value, depth=0) for value in inputs)
 
     def tick(self) -> None:
         """Check the clock once in a while."""

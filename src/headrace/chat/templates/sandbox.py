@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from datetime import datetime
+from collections.abc import Iterable
 from types import BuiltinMethodType
 from typing import Any, cast
 
@@ -17,9 +16,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Namespace
 from jinja2.visitor import NodeTransformer
 
-from headrace.chat.templates.filters import budget_of, filters, format_time, raise_exception
+from headrace.chat.templates.filters import budget_of, filters, raise_exception
 from headrace.chat.templates.limits import check_binop, check_str_method
-from headrace.chat.templates.render_budget import OUTPUT_LIMIT_CHARACTERS
+from headrace.chat.templates.render_budget import VALUE_LIMIT_BYTES
 from headrace.errors import TemplateError
 
 NODE_LIMIT = 20_000
@@ -49,12 +48,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     Attributes, methods and filters are allow-listed; `include`, `import` and `extends` find nothing. Every
     value that a template creates is charged to the rendering's Budget, which is stored in the context.
-    `now` is the clock of `strftime_now`.
     """
 
     intercepted_binops = frozenset(["+", "-", "*", "/", "//", "%", "**"])
 
-    def __init__(self, now: Callable[[], datetime]) -> None:
+    def __init__(self) -> None:
         # Not optimized: Jinja would evaluate constant expressions while compiling, before there is a
         # budget.
         super().__init__(
@@ -65,7 +63,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
         del names["lipsum"]
         names["namespace"] = _PlainNamespace
         names["raise_exception"] = raise_exception
-        names["strftime_now"] = lambda pattern=None: format_time(now(), pattern)  # pyright: ignore
 
     def compile_template(self, source: str) -> tuple[Template, frozenset[str]]:
         """Compile a template with checks inserted; returns it with the variables that it reads.
@@ -86,8 +83,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def concat(pieces: Iterable[str]) -> str:
         """Join the output of a block or a macro."""
         held = list(pieces)
-        if sum(map(len, held)) > OUTPUT_LIMIT_CHARACTERS:
-            raise output_too_long()
+        if sum(map(len, held)) > VALUE_LIMIT_BYTES:
+            raise output_too_long(VALUE_LIMIT_BYTES)
         return "".join(held)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -122,11 +119,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return budget.admit(super().call(__context, __obj, *args, **kwargs))
 
 
-def output_too_long() -> TemplateError:
-    """The error for output over the limit."""
-    return TemplateError(
-        f"the chat template wrote more than {OUTPUT_LIMIT_CHARACTERS:,} characters: shorten the messages"
-    )
+def output_too_long(limit: int) -> TemplateError:
+    """The error for output of more than `limit` characters."""
+    return TemplateError(f"the chat template wrote more than {limit:,} characters: shorten the messages")
 
 
 class _PlainNamespace(Namespace):
