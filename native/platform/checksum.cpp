@@ -1,6 +1,5 @@
 #include "checksum.hpp"
 
-#include <bit>
 #include <cstring>
 
 namespace headrace {
@@ -10,8 +9,12 @@ constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15;  // odd, hence a bijection:
 constexpr int kLanes = 8;                             // as many multiplications are under way at a time
 constexpr size_t kBlock = kLanes * sizeof(uint64_t);
 
-// Upper bits reach the lower ones by the rotation, lower ones the upper ones by the product.
-inline uint64_t mix(uint64_t state, uint64_t word) { return std::rotl((state ^ word) * kMultiplier, 29); }
+// Lower bits reach the upper ones by the product, upper ones the lower ones by the shift. A rotation alone would leave
+// a change of the highest bit a change of one bit, which a change of that bit in the next word undoes.
+inline uint64_t mix(uint64_t state, uint64_t word) {
+  const uint64_t product = (state ^ word) * kMultiplier;
+  return product ^ (product >> 32);
+}
 
 }  // namespace
 

@@ -99,9 +99,12 @@ def test_a_schema_holds(server: Running) -> None:
     assert value["mood"] in ("glad", "sad") and isinstance(value["old"], bool)
 
 
+UNKEEPABLE = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+
+
 def test_a_schema_that_cannot_be_kept_is_refused_by_keyword(server: Running) -> None:
-    config: Any = {"format": {"type": "json_schema", "schema": {"not": {"type": "null"}}}}
-    with pytest.raises(anthropic.BadRequestError, match=r"output_config.*'not'"):
+    config: Any = {"format": {"type": "json_schema", "schema": UNKEEPABLE}}
+    with pytest.raises(anthropic.BadRequestError, match=r"output_config.*'uniqueItems'"):
         server.anthropic().messages.create(**body(server, output_config=config))
 
 

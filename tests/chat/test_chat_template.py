@@ -300,7 +300,7 @@ class TestLoading:
         error = missing_template("tiny")
         assert error.code == "template_missing"
         assert "--raw" in error.message
-        assert "--chat-template" in error.message
+        assert "chat_template.jinja" in error.message
 
     def test_string(self, tmp_path: Path) -> None:
         self.config(

@@ -174,7 +174,9 @@ def test_integers_as_compressed_tensors(tmp_path: Path, type: str, bits: int, mo
     found = unpacked(tmp_path / "out", name, 32, bits)
     loss = np.sqrt(np.square(found - original).sum() / np.square(original).sum())
     assert loss <= most
-    assert loss <= next(line.worst for line in lines if line.type == "I32" and line.kind == "attention")
+    assert loss <= next(
+        line.worst for line in lines if line.type == type.upper() and line.kind == "attention"
+    )
     config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
     assert config["format"] == "pack-quantized" and "lm_head" in config["ignore"]
 

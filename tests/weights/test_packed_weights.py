@@ -138,7 +138,7 @@ def test_layouts_change_only_with_the_version(pool: _native.Pool, format: str) -
     weight = (numbers.astype(np.float64) / 2**32 - 0.5).astype(np.float32)
     found = np.zeros(_native.packed_nbytes(format, n, k), np.uint8)
     _native.pack(pool, format, weight.view(np.uint8), "F32", n, k, 0, 3, found)
-    assert (packed.LAYOUT_VERSION, hashlib.sha256(found).hexdigest()[:16]) == (1, LAYOUT[format])
+    assert (packed.LAYOUT_VERSION, hashlib.sha256(found).hexdigest()[:16]) == (2, LAYOUT[format])
 
 
 LAYOUT_OF_BLOCKS = {
@@ -170,4 +170,4 @@ def test_layouts_of_blocks_change_only_with_the_version(pool: _native.Pool, kind
     found = np.zeros(_native.packed_nbytes(format, n, k), np.uint8)
     _native.pack(pool, format, rows, kind.name, n, k, 0, 3, found)
     digest = hashlib.sha256(found).hexdigest()[:16]
-    assert (packed.LAYOUT_VERSION, digest) == (1, LAYOUT_OF_BLOCKS[format])
+    assert (packed.LAYOUT_VERSION, digest) == (2, LAYOUT_OF_BLOCKS[format])

@@ -19,7 +19,7 @@ from headrace.grammar.compile_server import Compiled, PlainTable
 from headrace.grammar.constraint import Constraint, GrammarError
 from headrace.grammar.token_table import TokenTable
 from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed
-from headrace.isolation.limits import Limits
+from headrace.isolation.limits import ProcessLimits
 
 MAX_CPU_S = 1.0
 MAX_MEMORY_BYTES = 256 * 2**20
@@ -151,7 +151,7 @@ class GrammarCompiler(Generic[T]):
             ) from None
 
     def _compiled(self, job: _Job[T], cpu_s: float, *, niceness: int = 0) -> Compiled:
-        limits = Limits(cpu_s, MAX_MEMORY_BYTES + COMPILER_STACK_BYTES)
+        limits = ProcessLimits(cpu_s, MAX_MEMORY_BYTES + COMPILER_STACK_BYTES)
         try:
             output = self._process.call(job.payload, limits, niceness=niceness)
         except WorkFailed as error:

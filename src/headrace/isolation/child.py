@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from headrace.isolation.fork_server import CALL, OUT_OF_MEMORY, SETUP, SIZE, STATUS
-from headrace.isolation.limits import Limits
+from headrace.isolation.limits import ProcessLimits
 
 WAIT_S = 60.0
 """For one piece of work on a machine that is busy or was suspended: its time is counted in CPU seconds."""
@@ -50,7 +50,7 @@ class IsolatedProcess:
         self._child = _Child(module)
         weakref.finalize(self, self._child.stop)
 
-    def call(self, payload: bytes, limits: Limits, *, niceness: int = 0) -> bytes:
+    def call(self, payload: bytes, limits: ProcessLimits, *, niceness: int = 0) -> bytes:
         """What the work makes of `payload`. Raises LimitExceeded or WorkFailed."""
         ours, theirs = socket.socketpair()
         with ours:
@@ -132,7 +132,7 @@ def _output(received: bytearray) -> bytes | None:
     return bytes(received[start:end]) if len(received) >= end else None
 
 
-def _failure(received: bytearray, limits: Limits) -> LimitExceeded | WorkFailed:
+def _failure(received: bytearray, limits: ProcessLimits) -> LimitExceeded | WorkFailed:
     """Why there is no output, by the status that came instead."""
     if len(received) != STATUS.size:
         return WorkFailed(f"no answer within {WAIT_S:g} s, or its process was ended")

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from headrace.isolation.limits import Limits, apply
+from headrace.isolation.limits import ProcessLimits, apply
 
 Work = Callable[[bytes], bytes]
 
@@ -127,7 +127,7 @@ def _run_fork(channel: socket.socket, work: Work) -> NoReturn:
         cpu_s, memory_bytes, niceness = CALL.unpack(header)
         os.nice(niceness)
         payload = receive(connection, SIZE.unpack(receive(connection, SIZE.size))[0])
-        apply(Limits(cpu_s, memory_bytes))
+        apply(ProcessLimits(cpu_s, memory_bytes))
         output = work(payload)
         connection.sendall(SIZE.pack(len(output)) + output)
         code = 0

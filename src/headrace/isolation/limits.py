@@ -16,14 +16,14 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _STATM = Path("/proc/self/statm")
 
 
-class Limits(Struct, frozen=True):
+class ProcessLimits(Struct, frozen=True):
     """CPU seconds of all threads together, and bytes in addition to what the process has when it begins."""
 
     cpu_s: float
     memory_bytes: int
 
 
-def apply(limits: Limits) -> None:
+def apply(limits: ProcessLimits) -> None:
     """Limit this process. Where it takes more time a signal ends it; more memory it does not get.
 
     Memory is limited on Linux alone: elsewhere the time bounds it.

@@ -35,7 +35,7 @@ _WANTED = {
 }
 
 
-class ConfigField(Struct, frozen=True, array_like=True):
+class ClassField(Struct, frozen=True, array_like=True):
     """What a field may hold, and what it is where a file does not have it. Null stands for the default too,
     unless it is `nullable` and means something of its own; of flags it is false then."""
 
@@ -48,7 +48,7 @@ class ConfigClass(Struct, frozen=True):
     """A config class: `aliases` are pairs of names that mean the same field."""
 
     aliases: dict[str, str]
-    fields: dict[str, ConfigField]
+    fields: dict[str, ClassField]
 
 
 _DECODER = msgspec.json.Decoder(dict[str, ConfigClass])
@@ -88,7 +88,7 @@ def absent_sizes(config: Config) -> list[str]:
     return [name for name in known.fields if name in _SIZES and given.get(name) is None]
 
 
-def _absent(field: ConfigField, *, null: bool) -> object:
+def _absent(field: ClassField, *, null: bool) -> object:
     value = None if null and field.nullable else field.default
     return bool(value) if field.kind == "flag" else value
 

@@ -13,7 +13,7 @@ import tokenizers
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed
 from headrace.isolation.fork_server import Work, serve
-from headrace.isolation.limits import Limits
+from headrace.isolation.limits import ProcessLimits
 from headrace.tokenization.pipeline import (
     MAX_ADDED_TOKENS,
     MAX_GROWTH,
@@ -71,7 +71,9 @@ def check_tokenizer(data: bytes, name: str) -> bool:
 
 
 def _probe(data: bytes, name: str) -> None:
-    limits = Limits(MAX_CPU_S + CPU_S_PER_BYTE * len(data), MAX_MEMORY_BYTES + MEMORY_PER_BYTE * len(data))
+    limits = ProcessLimits(
+        MAX_CPU_S + CPU_S_PER_BYTE * len(data), MAX_MEMORY_BYTES + MEMORY_PER_BYTE * len(data)
+    )
     process = IsolatedProcess("headrace.tokenization.probe")
     try:
         outcome = process.call(data, limits).decode()
