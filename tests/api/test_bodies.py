@@ -12,15 +12,19 @@ import pytest
 from in_process import Running
 
 import headrace.api
+import headrace.api.http.body
 from headrace.api.anthropic.body import MessageBody
-from headrace.api.http.body import RequestBody, checked
+from headrace.api.http.body import RequestBody, checked, checked_body
+from headrace.api.http.call_context import HttpCall
 from headrace.api.http.endpoint import find_endpoints
 from headrace.api.http.openapi import Document
 from headrace.api.ollama.options import Options
 from headrace.api.openai.chat_completions import ChatBody
 from headrace.api.openai.responses.body import CountBody, ResponseBody
 from headrace.errors import InvalidRequest
+from headrace.inference.accounts import Account
 from headrace.sampling.params import PARAMETERS, SamplingParams
+from headrace.storage.keys import KeyLimits
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -234,3 +238,16 @@ def test_json_object_with_a_schema(server: Running) -> None:
         with pytest.raises(InvalidRequest) as refused:
             constraint(form)
         assert refused.value.param == "response_format"
+
+
+def new_call() -> HttpCall:
+    return HttpCall(request_id="r", method="POST", path=CHAT, account=Account("", KeyLimits()))
+
+
+def test_a_body_of_very_many_objects_is_refused_before_it_is_parsed(monkeypatch) -> None:
+    many = json.dumps({**TURN, "guided_json": [{}] * 150_000}).encode()
+    with pytest.raises(InvalidRequest, match=r"150,00\d objects and arrays, at most 50,000"):
+        checked_body(ChatBody, many, new_call())
+    monkeypatch.setattr(headrace.api.http.body, "MAX_OBJECTS", 100)
+    text = json.dumps({"messages": [{"role": "user", "content": '{["\\' * 100_000}]}).encode()
+    assert checked_body(ChatBody, text, new_call()).messages, "brackets in texts do not count"

@@ -173,3 +173,12 @@ def test_every_route_that_changes_something_is_in_the_table() -> None:
     assert required_scope("POST", "/v1/models/a/b/unload") == "admin"
     assert required_scope("POST", "/v1/anything/new") == "infer"
     assert required_scope("PATCH", "/v1/models/a") == "infer"
+
+
+@pytest.mark.parametrize("end", ["%0A", "%0D", "%0a%0a", "%09", "%7F", "%C2%85"])
+def test_a_path_with_control_characters_reaches_no_endpoint(serve, end: str) -> None:
+    server = serve(api_key="ordinary")
+    http = server.http(headers={"authorization": "Bearer ordinary"})
+    refused = http.post(f"/v1/models/tiny/unload{end}", json={})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "invalid_path"

@@ -9,6 +9,7 @@ from headrace.cli.terminal import note
 from headrace.errors import UsageError
 
 _PATIENCE_S = 2.0  # after which a person is told what the command waits for
+MAX_CHARACTERS = 32 * 2**20
 
 
 def whole_prompt(prompt: str | None) -> str | None:
@@ -40,7 +41,12 @@ def _read() -> str:
     timer.daemon = True
     timer.start()
     try:
-        return sys.stdin.read()
+        text = sys.stdin.read(MAX_CHARACTERS + 1)
+        if len(text) > MAX_CHARACTERS:
+            raise UsageError(
+                f"stdin has more than {MAX_CHARACTERS:,} characters, which no model reads: send a part of it"
+            )
+        return text
     except UnicodeDecodeError as error:
         raise UsageError(f"stdin is not UTF-8 text ({error.reason} at byte {error.start:,})") from None
     finally:

@@ -88,6 +88,7 @@ class ServerMiddleware:
         if scope["method"] == "HEAD":
             scope, send = {**scope, "method": "GET"}, _without_body(send)
         try:
+            _check_path(scope["path"])
             _check_single(headers)
             self._check_host(headers)
         except HeadraceError as error:
@@ -156,6 +157,12 @@ class ServerMiddleware:
 def new_request_id() -> str:
     """An id for a request whose client gave none."""
     return f"req_{uuid.uuid4().hex}"
+
+
+def _check_path(path: str) -> None:
+    """Refuse control characters: a route may match before a line end at which a table of scopes does not."""
+    if not path.isprintable():
+        raise InvalidRequest("the path has control characters: send it without", code="invalid_path")
 
 
 def _check_single(headers: Headers) -> None:
