@@ -87,6 +87,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     regex: str | None
     choice: Sequence[str] | None
     grammar: str | None
+    sql: Mapping[str, Sequence[str]] | None
     constraint: Constraint | None
     vote: str | Mapping[str, Any] | Callable[[str], Any] | None
     best_by: str | Mapping[str, Any] | Callable[[str], float] | None
