@@ -94,6 +94,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     max_total_tokens: int | None
     deadline_s: float | None
     priority: int | None
+    disable_additional_properties: bool | None
 
 
 class ChatKeywords(GenerateKeywords, total=False):
