@@ -114,8 +114,9 @@ class LLM(_Model):
     Sampling parameters are keywords of each call (those of `SamplingParams`); what is not given comes from
     the model's generation_config.json. One more keyword may say what the output must match: `json_schema` (a
     dict, JSON text or a pydantic class), `json_object=True`, `regex`, `choice` (texts), `grammar` (Lark or
-    GBNF), or a `constraint`. Objects of schemas that list properties have no others, unless the schema says
-    so or `disable_additional_properties` is False. An unknown keyword raises InvalidRequest.
+    GBNF), `sql` (lists of columns by table: one SELECT statement over these), or a `constraint`. Objects of
+    schemas that list properties have no others, unless the schema says so or `disable_additional_properties`
+    is False. An unknown keyword raises InvalidRequest.
 
     With `n` choices, `vote` returns the majority answer ("last_number", "boxed", "text", a mapping such as
     {"extract": "regex", "pattern": "#### (.*)"}, or a function from a text to its answer or None) and stops

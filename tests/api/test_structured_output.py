@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from headrace.loading.loader import LoadedModel, load_model
 from headrace.loading.options import EngineOptions
 
+SQL = {"tables": {"t": ["a", "the b"]}}
 MESSAGES = [{"role": "user", "content": "Who came to the house?"}]
 
 
@@ -169,11 +170,23 @@ def test_allowed_token_ids(server: Running) -> None:
     assert reply.choices[0].text == server.model.tokenizer.decode([70] * 5)
 
 
+@pytest.mark.parametrize("extra", [{"structured_outputs": {"sql": SQL}}, {"guided_sql": SQL}])
+def test_sql_of_a_table(server: Running, extra: dict[str, object]) -> None:
+    completion = server.openai().completions.create(
+        model=server.model.name, prompt="Once", max_tokens=40, temperature=0, extra_body=extra
+    )
+    assert re.match(r'SELECT (DISTINCT )?(a|"the b"|\*|[A-Z]+\()', completion.choices[0].text)
+    reply = server.http().post(
+        "/v1/completions", json={"prompt": "Once", "guided_sql": {"tables": {"t": ["a", "A"]}}}
+    )
+    assert reply.status_code == 400 and reply.json()["error"]["param"] == "guided_sql"
+
+
 def test_openapi_shows_the_formats(server: Running) -> None:
     document = server.http().get("/openapi.json").json()
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]
     properties = body["schema"]["properties"]
     assert "always enforced" in properties["response_format"]["description"]
-    assert {"json", "regex", "choice", "grammar", "json_object", "structural_tag"} == set(
+    assert {"json", "regex", "choice", "grammar", "sql", "json_object", "structural_tag"} == set(
         properties["structured_outputs"]["anyOf"][0]["properties"]
     )

@@ -14,6 +14,7 @@ from headrace.cli.flags import takes_sampling, takes_settings
 from headrace.cli.load_progress import loaded
 from headrace.cli.model_argument import ModelArgument, names_a_model
 from headrace.cli.prompt_input import whole_prompt
+from headrace.cli.sql_schema import tables_of
 from headrace.cli.statistics import Statistics, StatisticsReader
 from headrace.cli.terminal import JsonFlag, note, print_json
 from headrace.config.settings import MODEL_SETTINGS, Settings
@@ -48,6 +49,14 @@ def command(
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without template.")] = False,
     system: Annotated[str | None, typer.Option(help="System message.", metavar="TEXT")] = None,
+    sql_schema: Annotated[
+        str | None,
+        typer.Option(
+            help='The answer is one SELECT statement over these tables: "players(name, team); teams(name)", '
+            "or a FILE of such lines or CREATE TABLE statements. The prompt should name them, too.",
+            metavar="TABLES",
+        ),
+    ] = None,
     json: JsonFlag = False,
     stats: Annotated[
         bool | None,
@@ -64,6 +73,8 @@ def command(
         model, prompt = None, model
     if raw and system is not None:
         raise UsageError("--system needs the chat template, which --raw leaves out: drop one of them")
+    if sql_schema is not None:
+        sampling["sql"] = tables_of(sql_schema)
     prompt = whole_prompt(prompt)
     if prompt is None and (raw or json):
         raise UsageError("a chat in the terminal takes no --raw or --json: give a PROMPT")

@@ -87,6 +87,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     regex: str | None
     choice: Sequence[str] | None
     grammar: str | None
+    sql: Mapping[str, Sequence[str]] | None
     constraint: Constraint | None
     disable_additional_properties: bool
     vote: str | Mapping[str, Any] | Callable[[str], Any] | None
@@ -94,6 +95,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     max_total_tokens: int | None
     deadline_s: float | None
     priority: int | None
+    disable_additional_properties: bool | None
 
 
 class ChatKeywords(GenerateKeywords, total=False):

@@ -12,6 +12,7 @@ from headrace.chat.tools import tool_use_from_openai
 from headrace.config.names import suggestion
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint, choice_constraint, schema_constraint
+from headrace.grammar.sql import sql_constraint
 from headrace.inference.accounts import Account
 from headrace.inference.call_context import CallContext
 from headrace.inference.requests import (
@@ -52,6 +53,7 @@ CONSTRAINTS: Mapping[str, Callable[[Any], Constraint]] = {
     "regex": lambda pattern: Constraint("regex", pattern, param="regex"),
     "choice": lambda texts: choice_constraint(texts, param="choice"),
     "grammar": lambda text: Constraint("ebnf" if "::=" in str(text) else "lark", text, param="grammar"),
+    "sql": lambda tables: sql_constraint(tables, param="sql"),
     "constraint": lambda constraint: constraint,
 }
 _PARAMS = frozenset(SamplingParams.__struct_fields__)

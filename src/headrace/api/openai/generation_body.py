@@ -13,6 +13,7 @@ from headrace.api.openai.response_format import (
     GUIDED,
     RESPONSE_FORMAT,
     SCHEMA_OR_TEXT,
+    SQL,
     STRUCTURED_OUTPUTS,
     constraint_of,
 )
@@ -131,6 +132,7 @@ class GenerationBody(SamplingBody):
     guided_regex: str | None = None
     guided_choice: Annotated[list[str], Meta(min_length=1)] | None = None
     guided_grammar: str | None = None
+    guided_sql: Annotated[Any, loose(SQL)] = None
     disable_additional_properties: Annotated[bool, Meta(description=CLOSED_OBJECTS)] | None = None
 
     def sampling(self, **more: Any) -> dict[str, Any]:

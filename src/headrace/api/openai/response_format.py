@@ -8,9 +8,23 @@ from typing import Any, Final, cast
 
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint, choice_constraint, schema_constraint
+from headrace.grammar.sql import sql_constraint
 
 SCHEMA_OR_TEXT: Final = {"anyOf": [{"type": "object"}, {"type": "boolean"}, {"type": "string"}]}
 _SCHEMA: Final = {"anyOf": [{"type": "object"}, {"type": "boolean"}]}
+SQL: Final = {
+    "description": "The output is one SELECT statement over these tables: for each its list of columns.",
+    "type": "object",
+    "properties": {
+        "tables": {
+            "type": "object",
+            "additionalProperties": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            "minProperties": 1,
+        }
+    },
+    "required": ["tables"],
+    "additionalProperties": False,
+}
 STRUCTURAL_TAG: Final = {
     "type": "object",
     "properties": {
@@ -73,7 +87,7 @@ RESPONSE_FORMAT: Final = {
     ],
 }
 STRUCTURED_OUTPUTS: Final = {
-    "description": "What the output must match: a schema, a regular expression, some texts, or a grammar.",
+    "description": "What the output must match: a schema, a regular expression, texts, a grammar, or SQL.",
     "type": "object",
     "properties": {
         "json": SCHEMA_OR_TEXT,
@@ -81,12 +95,13 @@ STRUCTURED_OUTPUTS: Final = {
         "regex": {"type": "string"},
         "choice": {"type": "array", "items": {"type": "string"}, "minItems": 1},
         "grammar": {"type": "string"},
+        "sql": SQL,
         "structural_tag": {"anyOf": [STRUCTURAL_TAG, {"type": "string"}]},
     },
     "additionalProperties": False,
 }
 _SCHEMA_MEMBERS: Final = {"name", "description", "schema", "strict"}
-GUIDED: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+GUIDED: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_sql")
 
 
 def constraint_of(given: Mapping[str, Any], after: str | None) -> Constraint | None:
@@ -187,6 +202,11 @@ def _grammar(value: object, after: str | None, name: str) -> Constraint:
     return Constraint("ebnf" if "::=" in text else "lark", text, after, name)
 
 
+def _sql(value: object, after: str | None, name: str) -> Constraint:
+    tables = _members(name, value, {"tables"}).get("tables")
+    return sql_constraint(tables, after=after, param=name)
+
+
 def _choice(value: object, after: str | None, name: str) -> Constraint:
     texts = cast("list[object]", value) if isinstance(value, list) else []
     if not texts or not all(isinstance(text, str) for text in texts):
@@ -205,6 +225,7 @@ _READERS: Final[Mapping[str, Callable[[object, str | None, str], Constraint]]] =
     "regex": _regex,
     "choice": _choice,
     "grammar": _grammar,
+    "sql": _sql,
     "structural_tag": _structural_tag,
 }
 
