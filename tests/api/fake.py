@@ -242,7 +242,7 @@ class FakeModel:
     folder: Path = Path("fake")
     cache_failures: int = 0
     plan: SimpleNamespace = field(
-        default_factory=lambda: SimpleNamespace(kv_bytes=102_400, total_bytes=409_600)
+        default_factory=lambda: SimpleNamespace(kv_bytes=102_400, total_bytes=409_600, weights_bytes=0)
     )
 
     def close(self) -> None:

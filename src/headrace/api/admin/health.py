@@ -47,10 +47,9 @@ class ProgressWatch:
 
 @Endpoint("GET", "/health", reply=HealthBody)
 async def health(http: HttpRequest) -> Response:
-    """200 while the default model loads or runs and every loop progresses, else 503."""
+    """200 while the default model runs and every loop progresses; else, also while it loads, 503."""
     service = get_service(http)
-    if service.gate.starting:
-        return json_response(HealthBody("loading", 0, 0, 0, 0, 0))
+    service.gate.check_started()
     entries = service.models.entries
     states = {entry.name: _state(entry) for entry in entries}
     loaded = {entry.name: entry.model.engine.status() for entry in entries if entry.model is not None}

@@ -32,6 +32,12 @@ NO_EFFECT: Mapping[str, Values] = {
     "verbosity": (),
     "reasoning_effort": (),
     "parallel_tool_calls": (),
+    # of llama.cpp's server
+    "id_slot": (-1,),
+    "cache_prompt": (True,),
+    "timings_per_token": (False,),
+    "return_progress": (False,),
+    "verbose": (False,),
 }
 UNSUPPORTED: Mapping[str, Values] = {
     "tools": ([],),
@@ -127,6 +133,8 @@ class GenerationBody(SamplingBody):
     guided_regex: str | None = None
     guided_choice: Annotated[list[str], Meta(min_length=1)] | None = None
     guided_grammar: str | None = None
+    grammar: str | None = None
+    json_schema: Annotated[Any, loose(SCHEMA_OR_TEXT)] = None
 
     def sampling(self, **more: Any) -> dict[str, Any]:
         """The sampling parameters that were given, by the names of SamplingParams; `more` come over them."""
