@@ -17,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+LONGEST = 512  # the context of stories260K
 HEADRACE = Path(sys.executable).parent / "headrace"
 RENAMED = {
     "--port": "--port",
@@ -39,7 +40,7 @@ IGNORED = {
     "--context-shift",
 }
 CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 LLAMA3 = (
@@ -78,7 +79,8 @@ def main(folder: Path, checkpoint: Path, arguments: list[str]) -> None:
         del sampling["max_tokens"]
     slots = int(given.get("--parallel", 4))
     context = int(given.get("--ctx-size", 2048))
-    command += ["--max-num-seqs", str(slots), "--max-model-len", str(context // slots)]
+    length = context if "--kv-unified" in given else context // slots
+    command += ["--max-num-seqs", str(slots), "--max-model-len", str(min(length, LONGEST))]
     command += ["--override-generation-config", json.dumps(sampling), "--any-model-name"]
     model = _model(folder, checkpoint, _template(given))
     os.execv(HEADRACE, ["headrace", "serve", str(model), *command])

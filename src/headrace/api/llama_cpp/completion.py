@@ -14,7 +14,7 @@ from headrace.api.llama_cpp.body import CompletionBody, GenerationBody
 from headrace.api.llama_cpp.prompts import is_list
 from headrace.api.llama_cpp.reply import LlamaReply
 from headrace.api.llama_cpp.sampling import in_words_of_llama_cpp
-from headrace.api.llama_cpp.schema import LlamaChunk, LlamaCompletion
+from headrace.api.llama_cpp.schema import LlamaChunk, LlamaCompletion, listed
 from headrace.api.service import get_service, new_id
 from headrace.errors import HeadraceError
 
@@ -24,16 +24,19 @@ EVENTS = sse_content(
     LlamaCompletion,
     typed=False,
 )
+WHOLE = listed(LlamaCompletion, also_alone=True)
 
 
-@Endpoint("POST", "/completion", body=CompletionBody, reply=LlamaCompletion, content=(EVENTS,))
+@Endpoint("POST", "/completion", body=CompletionBody, reply=LlamaCompletion, content=(WHOLE, EVENTS))
 async def completion(http: HttpRequest) -> Response:
     """Continue one or several prompts; of a list a list comes back."""
     body = await read_checked(CompletionBody, http)
     return await complete(http, body, body.prompt)
 
 
-@Endpoint("POST", "/completions", body=CompletionBody, reply=LlamaCompletion, content=(EVENTS,), hidden=True)
+@Endpoint(
+    "POST", "/completions", body=CompletionBody, reply=LlamaCompletion, content=(WHOLE, EVENTS), hidden=True
+)
 async def completions(http: HttpRequest) -> Response:
     """The same under its other name; OpenAI's endpoint is /v1/completions."""
     body = await read_checked(CompletionBody, http)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from headrace.api.http.body import RequestBody, Values, loose, read_checked
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.generation import respond_whole
-from headrace.api.llama_cpp.schema import LlamaEmbedding
+from headrace.api.llama_cpp.schema import LlamaEmbedding, listed
 from headrace.api.openai.prompts import PROMPTS, read_prompts
 from headrace.api.service import new_id
 from headrace.errors import InvalidRequest
@@ -47,7 +47,9 @@ class _Vectors:
         return Raw(msgspec.json.encode([LlamaEmbedding(index, rows) for index, rows in enumerate(found)]))
 
 
-@Endpoint("POST", "/embedding", body=LlamaEmbeddingBody, reply=LlamaEmbedding)
+@Endpoint(
+    "POST", "/embedding", body=LlamaEmbeddingBody, reply=LlamaEmbedding, content=(listed(LlamaEmbedding),)
+)
 async def embedding(http: HttpRequest) -> Response:
     """A list of vectors, one for each text, of length 1 unless the model says otherwise."""
     body = await read_checked(LlamaEmbeddingBody, http)

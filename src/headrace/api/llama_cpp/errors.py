@@ -11,19 +11,7 @@ import msgspec
 from headrace.api.http.call_context import HttpCall
 from headrace.errors import ContextLengthExceeded, HeadraceError, ModelLoading
 
-PATHS: Final = (
-    *(
-        "/completion",
-        "/chat/",
-        "/infill",
-        "/embedding",
-        "/props",
-        "/slots",
-        "/models",
-        "/responses",
-        "/health",
-    ),
-)
+PATHS: Final = ("/completion", "/chat/", "/infill", "/embedding", "/props", "/slots", "/models")
 _TYPES: Final[Mapping[int, str]] = {
     401: "authentication_error",
     403: "permission_error",

@@ -12,7 +12,7 @@ from headrace.api.http.body import read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.llama_cpp.body import GenerationBody
-from headrace.api.llama_cpp.completion import EVENTS, complete
+from headrace.api.llama_cpp.completion import EVENTS, WHOLE, complete
 from headrace.api.llama_cpp.schema import LlamaCompletion
 
 EXTRA = "Other files of the project. They stand before the prefix, each after its name."
@@ -34,7 +34,7 @@ class InfillBody(GenerationBody, kw_only=True):
     prompt: str | None = None
 
 
-@Endpoint("POST", "/infill", body=InfillBody, reply=LlamaCompletion, content=(EVENTS,))
+@Endpoint("POST", "/infill", body=InfillBody, reply=LlamaCompletion, content=(WHOLE, EVENTS))
 async def infill(http: HttpRequest) -> Response:
     """Fill a gap. The model must know marks for that; an empty suffix only continues."""
     body = await read_checked(InfillBody, http)

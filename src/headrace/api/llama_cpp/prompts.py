@@ -57,9 +57,9 @@ def _one(value: object, tokenizer: Tokenizer) -> Prompt:
         return value
     if isinstance(value, dict):
         return _text_of(cast("dict[str, object]", value))
-    if not isinstance(value, list) or not value:
-        raise _bad(value)
-    parts = cast("list[object]", value)
+    parts = cast("list[object]", value) if isinstance(value, list) else []
+    if not parts:
+        raise _bad(cast("object", value))
     found: list[int] = []
     for number, part in enumerate(parts):
         if isinstance(part, str):

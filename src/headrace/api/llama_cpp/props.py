@@ -17,7 +17,7 @@ from headrace.api.service import get_service
 from headrace.inference.local_handler import fingerprint_of
 
 
-class ModelQuery(Query):
+class ModelQuery(Query, kw_only=True, frozen=True):
     """Which model is meant; the default one if none is named."""
 
     model: str | None = None

@@ -59,19 +59,20 @@ def without_samplers(names: Sequence[str]) -> dict[str, object]:
 
 def token_biases(value: object, tokenizer: Tokenizer) -> dict[int, float]:
     """`logit_bias` by token, from pairs or an object of token ids or texts; false means never."""
-    entries = list(cast("Mapping[str, object]", value).items()) if isinstance(value, dict) else value
-    if not isinstance(entries, list):
+    if isinstance(value, dict):
+        value = [list(pair) for pair in cast("Mapping[str, object]", value).items()]
+    if not isinstance(value, list):
         raise _bad_bias(value)
     found: dict[int, float] = {}
-    for entry in cast("list[object]", entries):
-        pair = cast("Sequence[object]", entry)
-        if not isinstance(entry, list | tuple) or len(pair) != 2:
-            raise _bad_bias(entry)
+    for entry in cast("list[object]", value):
+        pair = cast("list[object]", entry) if isinstance(entry, list) else []
+        if len(pair) != 2:
+            raise _bad_bias(cast("object", entry))
         key, bias = pair
         if bias is False:
             bias = BIAS_OF_NEVER
         if not isinstance(bias, int | float) or isinstance(bias, bool):
-            raise _bad_bias(entry)
+            raise _bad_bias(pair)
         found |= dict.fromkeys(_tokens(key, tokenizer), float(bias))
     return found
 
@@ -97,11 +98,11 @@ def _bad_bias(value: object) -> InvalidRequest:
 
 def settings_of(params: SamplingParams, eos_ids: Sequence[int]) -> dict[str, Any]:
     """`generation_settings`: every sampling parameter in effect, by llama.cpp's names."""
-    biases: list[dict[str, object]] = [
+    biases: list[dict[str, float | None]] = [
         {"token": token, "bias": bias} for token, bias in params.logit_bias.items()
     ]
     if params.ignore_eos:
-        biases += [{"token": token, "bias": None} for token in eos_ids]
+        biases.extend({"token": token, "bias": None} for token in eos_ids)
     own = {
         "n_predict": -1 if params.max_tokens is None else params.max_tokens,
         "n_probs": params.logprobs or 0,

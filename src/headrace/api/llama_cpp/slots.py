@@ -10,19 +10,21 @@ from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.query import Query, read_query
-from headrace.api.llama_cpp.schema import Slot
+from headrace.api.llama_cpp.schema import Slot, listed
 from headrace.api.service import get_service
 from headrace.errors import Overloaded
 
 
-class SlotsQuery(Query):
+class SlotsQuery(Query, kw_only=True, frozen=True):
     """Which model is meant, and with `fail_on_no_slot` 503 where all its places are taken."""
 
     model: str | None = None
     fail_on_no_slot: str | None = None
 
 
-@Endpoint("GET", "/slots", reply=Slot, query=SlotsQuery, errors={503: "All places are taken."})
+@Endpoint(
+    "GET", "/slots", reply=Slot, content=(listed(Slot),), query=SlotsQuery, errors={503: "All are taken."}
+)
 async def slots(http: HttpRequest) -> Response:
     """The places of running sequences, in a list. No sequence has a place of its own: their number counts."""
     service = get_service(http)

@@ -404,7 +404,7 @@ class TokenPiece(msgspec.Struct, frozen=True):
 class LlamaTokens(msgspec.Struct, frozen=True):
     """The tokens of a text as llama.cpp gives them, with `with_pieces` each with its text."""
 
-    tokens: list[int] | list[TokenPiece]
+    tokens: list[int | TokenPiece]
 
 
 class DecodedText(msgspec.Struct, frozen=True):

@@ -118,7 +118,7 @@ class TokenizeBody(ConversationBody):
             parse_special=self.parse_special is not False,
         )
         if not self.with_pieces:
-            return LlamaTokens(ids)
+            return LlamaTokens(list(ids))
         return LlamaTokens([TokenPiece(token, _piece(model.tokenizer.token_bytes(token))) for token in ids])
 
     def ids(self, model: LoadedModel, call: CallContext, tool_format: str | None) -> list[int]:
