@@ -69,6 +69,7 @@ def test_a_list_of_prompts_gives_a_list(server: Running) -> None:
     assert list(server.model.engine.submitted[-1].prompt) == [1, 2, 104, 105, 3]
     image = [{"prompt_string": "x", "multimodal_data": ["aGk="]}]
     assert refused(server, prompt=image)["param"] == "prompt"
+    assert refused(server, prompt={"prompt_string": "x", "multimodal_data": {}})["param"] == "prompt"
     assert refused(server, prompt=[])["param"] == "prompt"
 
 

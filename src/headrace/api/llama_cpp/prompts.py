@@ -72,7 +72,7 @@ def _one(value: object, tokenizer: Tokenizer) -> Prompt:
 
 
 def _text_of(entry: dict[str, object]) -> str:
-    if entry.get("multimodal_data"):
+    if entry.get("multimodal_data", []) != []:
         raise InvalidRequest(
             "prompt has multimodal_data: the models of this server read text only",
             param="prompt",

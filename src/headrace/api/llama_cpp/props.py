@@ -23,7 +23,7 @@ class ModelQuery(Query, kw_only=True, frozen=True):
     model: str | None = None
 
 
-@Endpoint("GET", "/props", reply=Props, query=ModelQuery)
+@Endpoint("GET", "/props", reply=Props, query=ModelQuery, errors={404: "No such model"})
 async def props(http: HttpRequest) -> Response:
     """Context, sampling defaults, chat template and special tokens of a model."""
     service = get_service(http)

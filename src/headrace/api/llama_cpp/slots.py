@@ -23,7 +23,12 @@ class SlotsQuery(Query, kw_only=True, frozen=True):
 
 
 @Endpoint(
-    "GET", "/slots", reply=Slot, content=(listed(Slot),), query=SlotsQuery, errors={503: "All are taken."}
+    "GET",
+    "/slots",
+    reply=Slot,
+    content=(listed(Slot),),
+    query=SlotsQuery,
+    errors={404: "No such model", 503: "All are taken."},
 )
 async def slots(http: HttpRequest) -> Response:
     """The places of running sequences, in a list. No sequence has a place of its own: their number counts."""
