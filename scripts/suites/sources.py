@@ -60,4 +60,3 @@ class Workplace:
             [python, "-m", "pip", "-q", "--disable-pip-version-check", *arguments],
             check=True, env={**os.environ, "PATH": path},
         )  # fmt: skip
-

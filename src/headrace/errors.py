@@ -36,13 +36,20 @@ class InvalidRequest(HeadraceError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """The prompt plus the requested tokens does not fit the context."""
+    """The prompt plus the requested tokens does not fit the context. Both numbers are 0 where they are not
+    known."""
 
     remedy = (
         "Shorten the prompt, ask for fewer tokens, or load with a larger `--max-model-len`, up to the "
         "model's own context."
     )
     code = "context_length_exceeded"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, prompt_tokens: int = 0, context_length: int = 0
+    ) -> None:
+        super().__init__(message, param=param)
+        self.prompt_tokens, self.context_length = prompt_tokens, context_length
 
 
 class TemplateError(InvalidRequest):

@@ -246,7 +246,7 @@ class FakeModel:
     cache_failures: int = 0
     cache_damages: int = 0
     plan: SimpleNamespace = field(
-        default_factory=lambda: SimpleNamespace(kv_bytes=102_400, total_bytes=409_600)
+        default_factory=lambda: SimpleNamespace(kv_bytes=102_400, total_bytes=409_600, weights_bytes=0)
     )
 
     def close(self) -> None:

@@ -109,3 +109,18 @@ def test_what_is_refused_at_once(start: Serve, requests: list[Any], said: str) -
     with pytest.raises(anthropic.BadRequestError, match=said):
         client.messages.batches.create(requests=requests)
     assert not client.messages.batches.list().data
+
+
+def test_a_batch_that_has_ended_can_be_deleted(start: Serve) -> None:
+    engine = FakeEngine()
+    engine.go.clear()
+    client = start(FakeModel(engine=engine)).anthropic()
+    batch = client.messages.batches.create(requests=[message("a")])
+    with pytest.raises(anthropic.BadRequestError, match="cancel it first"):
+        client.messages.batches.delete(batch.id)
+    engine.go.set()
+    finish(client, batch)
+    deleted = client.messages.batches.delete(batch.id)
+    assert (deleted.id, deleted.type) == (batch.id, "message_batch_deleted")
+    with pytest.raises(anthropic.NotFoundError):
+        client.messages.batches.retrieve(batch.id)

@@ -67,7 +67,14 @@ def test_503_until_the_model_is_there() -> None:
         return model
 
     with loading(load) as (url, _, started, _), httpx.Client(base_url=url, trust_env=False) as http:
-        assert http.get("/health").json()["status"] == "loading"
+        health = http.get("/health")
+        assert (health.status_code, health.headers["retry-after"]) == (503, "1")
+        assert health.json()["error"] == {
+            "code": 503,
+            "message": "Loading model",
+            "type": "unavailable_error",
+            "reason": "model_loading",
+        }
         for refused in (
             http.get("/ready"),
             http.get("/v1/models"),

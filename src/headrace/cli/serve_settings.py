@@ -90,6 +90,7 @@ def _policy(settings: Settings, free_bytes: int) -> Policy:
         memory_bytes=settings.memory or free_bytes,
         load_timeout=settings.load_timeout,
         load_on_demand=partial(_on_demand, settings),
+        any_name=settings.any_model_name,
     )
 
 

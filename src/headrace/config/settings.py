@@ -11,6 +11,7 @@ from headrace.config.model_settings import ModelSettings
 from headrace.config.setting import Setting, markdown, table_of
 from headrace.config.values import (
     IDLE_SECONDS,
+    OBJECT,
     ORIGINS,
     SECONDS,
     SIZE,
@@ -68,6 +69,33 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
         bool,
         Setting(
             help="load also shipped and hub models that clients name, not only configured ones",
+            values=SWITCH,
+            shown_default="false",
+        ),
+    ] = False
+    served_model_name: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="names of the first model for clients: the first one is shown, the others are aliases",
+            values=texts("name[,name]"),
+            shown_default="its own",
+            aliases=("--alias",),
+        ),
+    ] = ()
+    override_generation_config: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help="sampling parameters of requests that say nothing else, over the model's own, "
+            'such as {"temperature": 0.7, "max_tokens": 512}',
+            values=OBJECT,
+            shown_default="none",
+            scopes=("server", "model"),
+        ),
+    ] = None
+    any_model_name: Annotated[
+        bool,
+        Setting(
+            help="answer with the default model where clients name one that is not served",
             values=SWITCH,
             shown_default="false",
         ),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
+import msgspec
 from msgspec import Struct
 
 MAX_INTEGER = 2**63 - 1
@@ -65,6 +66,17 @@ def text(shown: str) -> Values:
         return value
 
     return Values(shown, parse, (str,))
+
+
+def _object(value: object) -> Mapping[str, object]:
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            value = None
+    if not isinstance(value, dict):
+        raise ValueError("a JSON object")
+    return cast("Mapping[str, object]", value)
 
 
 def path(shown: str) -> Values:
@@ -155,3 +167,4 @@ SIZE = Values("size", _size, (int,))
 """Bytes, also as 4GiB or 512M."""
 ORIGINS = Values("origin[,origin]", _origins, (tuple,))
 """Web origins, or `*`."""
+OBJECT = Values("json", _object, (dict,))

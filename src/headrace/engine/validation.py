@@ -36,6 +36,8 @@ def validate_request(
         raise ContextLengthExceeded(
             f"{wanted}, the limit is {longest:,}: shorten it{less}{remedy}",
             param="max_tokens" if asked and count < longest else "prompt",
+            prompt_tokens=count,
+            context_length=longest,
         )
     _check_ids("prompt", request.prompt, vocabulary)
     _check_ids("logit_bias", request.params.logit_bias, vocabulary)

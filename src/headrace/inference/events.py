@@ -43,13 +43,14 @@ class Prepared(Struct, frozen=True):
     """First event, before anything is computed: what the request comes to.
 
     `model` is the name that serves it, `params` are the sampling parameters in effect. `choices` are computed
-    of each prompt.
+    of each prompt. `fingerprint` stands for the model's weights and this version.
     """
 
     model: str
     prompts: tuple[PreparedPrompt, ...]
     params: SamplingParams | None = None
     choices: int = 1
+    fingerprint: str | None = None
 
 
 class Started(Struct, frozen=True):

@@ -89,7 +89,6 @@ class GenerateKeywords(SamplingKeywords, total=False):
     grammar: str | None
     sql: Mapping[str, Sequence[str]] | None
     constraint: Constraint | None
-    disable_additional_properties: bool
     vote: str | Mapping[str, Any] | Callable[[str], Any] | None
     best_by: str | Mapping[str, Any] | Callable[[str], float] | None
     max_total_tokens: int | None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from contextlib import aclosing
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from headrace import __version__
 from headrace.engine.validation import MAX_PRIORITY
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import GrammarError
@@ -24,6 +28,7 @@ from headrace.inference.requests import CompletionRequest, EmbeddingRequest, Inf
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
 
+HASHED_BYTES = 64 * 1024  # of the beginning and the end of each file of weights
 QUICK_TOKENS = 4 * 1024
 QUICK_CHARACTERS = 4 * 1024
 """Smaller requests are prepared and submitted on the event loop: handing them to a thread takes longer."""
@@ -162,7 +167,26 @@ def _announced(request: InferenceRequest, prepared: PreparedRequest, model: Load
     prompts = tuple(
         PreparedPrompt(one.prompt, text) for one, text in zip(prepared.requests, texts, strict=True)
     )
-    return Prepared(model.name, prompts, prepared.params, prepared.choices)
+    return Prepared(model.name, prompts, prepared.params, prepared.choices, fingerprint_of(model))
+
+
+def fingerprint_of(model: LoadedModel) -> str:
+    """A text that stays the same as long as version, weights and their type do."""
+    return _fingerprint(model.folder, model.created_s, model.plan.weights_bytes)
+
+
+@lru_cache(16)
+def _fingerprint(folder: Path, loaded_s: int, weights_bytes: int) -> str:
+    """It is made anew where a model was loaded again, at `loaded_s`: its files may be others."""
+    found = hashlib.blake2b(str(weights_bytes).encode(), digest_size=6)
+    files = [folder] if folder.is_file() else sorted(folder.glob("*.safetensors"))
+    for path in files:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            found.update(size.to_bytes(8, "little") + file.read(HASHED_BYTES))
+            file.seek(max(0, size - HASHED_BYTES))
+            found.update(file.read())
+    return f"b{__version__}-{found.hexdigest()}"
 
 
 def check_choices(prepared: PreparedRequest, model: LoadedModel) -> None:

@@ -39,8 +39,8 @@ class Parameter(Struct, frozen=True):
     `low` and `high` bound a number, `above_low` leaves out `low` itself; `most` is the largest number of
     entries. A parameter that has no effect on beam search (not `beams`), or none with mirostat, either,
     because it bounds which tokens can be drawn (`truncates`), must be at its default there, or `also_off`,
-    and a model's own default gives way. `ollama` is its name among Ollama's options; `flag` its option on
-    the command line, None where it has none.
+    and a model's own default gives way. `ollama` is its name among Ollama's options, `llama_cpp` the one in
+    llama.cpp's bodies, where that is another; `flag` its option on the command line, None where it has none.
     """
 
     help: str
@@ -52,6 +52,7 @@ class Parameter(Struct, frozen=True):
     truncates: bool = False
     beams: bool = True
     ollama: str | None = None
+    llama_cpp: str = ""
     flag: str | None = ""
     name: str = ""
     kind: Kind = "number"
@@ -168,6 +169,7 @@ def table_of(kind: type[Struct]) -> dict[str, Parameter]:
             optional=optional,
             default=default,
             beams=row.beams and not row.truncates,
+            llama_cpp=row.llama_cpp or field.name,
             flag="--" + field.name.replace("_", "-") if row.flag == "" else row.flag,
         )
     return rows

@@ -116,6 +116,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
             above_low=True,
             beams=False,
             ollama="repeat_penalty",
+            llama_cpp="repeat_penalty",
         ),
     ] = 1.0
     presence_penalty: Annotated[
@@ -191,7 +192,11 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     max_tokens: Annotated[
         int | None,
         Parameter(
-            "most tokens to generate; by default as many as fit the context", 1, MAX_INT, ollama="num_predict"
+            "most tokens to generate; by default as many as fit the context",
+            1,
+            MAX_INT,
+            ollama="num_predict",
+            llama_cpp="n_predict",
         ),
     ] = None
     min_tokens: Annotated[int, Parameter("no end before N tokens", 0, MAX_INT)] = 0
@@ -213,7 +218,11 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     logprobs: Annotated[
         int | None,
         Parameter(
-            "log-probabilities of the chosen token and of N alternatives", 0, MAX_TOP_LOGPROBS, flag=None
+            "log-probabilities of the chosen token and of N alternatives",
+            0,
+            MAX_TOP_LOGPROBS,
+            llama_cpp="n_probs",
+            flag=None,
         ),
     ] = None
     prompt_logprobs: Annotated[

@@ -144,6 +144,12 @@ class Batches:
         )
         return self.get(owner, batch_id)
 
+    def delete(self, owner: str, batch_id: str) -> None:
+        """Remove one of `owner`'s batches that has ended; its result files stay until they expire."""
+        self._database.execute(
+            "DELETE FROM batches WHERE owner = ? AND id = ? AND ended_s IS NOT NULL", (owner, batch_id)
+        )
+
     def pending(self, batch_id: str, *, after: int, limit: int) -> list[Line]:
         """The next lines to run, in order."""
         rows = self._database.query(

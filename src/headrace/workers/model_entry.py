@@ -92,9 +92,11 @@ class ModelEntry(Struct, eq=False):
 class Policy(Struct, frozen=True, kw_only=True):
     """`memory_bytes` is the budget of all models. A request waits up to `load_timeout` for a load.
 
-    `load_on_demand` creates the spec for a name without an entry; None if there is no such model.
+    `load_on_demand` creates the spec for a name without an entry; None if there is no such model, which with
+    `any_name` means the default model.
     """
 
     memory_bytes: int
     load_timeout: float = 60.0
     load_on_demand: Callable[[str], ModelSpec | None] = field(default=lambda name: None)
+    any_name: bool = False

@@ -70,7 +70,8 @@ class ModelManager:
         return [model for model in models if model is not None]
 
     def find(self, name: str | None) -> ModelEntry:
-        """The model with that name or alias; None is the default. ModelNotFound lists the served models."""
+        """The model with that name or alias; None is the default, as is any other name where the policy has
+        `any_name`. ModelNotFound lists the served models."""
         if name is None:
             return self.default
         found = self._entries.get(name)
@@ -79,6 +80,8 @@ class ModelManager:
         if found is not None:
             return found
         spec = self.policy.load_on_demand(name)
+        if spec is None and self.policy.any_name:
+            return self.default
         if spec is None:
             served = ", ".join(repr(entry) for entry in self._entries)
             raise ModelNotFound(

@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from headrace.config.names import known_name
 from headrace.config.settings import SETTINGS, Settings
 from headrace.config.sources import FILE_NAME, MODELS, default_folders, read_file
-from headrace.errors import UsageError
+from headrace.errors import InvalidRequest, UsageError
 from headrace.loading.options import EngineOptions, engine_options
 from headrace.loading.text_assets import served_name
+from headrace.sampling.params import PARAMETERS, SamplingParams, with_defaults
 from headrace.weights.hub.bundled import BUNDLED_DEFAULT, list_bundled
 from headrace.weights.tagger_head import is_tagger
 
@@ -27,6 +28,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     `weights.hub.resolve`.
 
     `keep_alive_s` is how long the model stays in memory unused; negative: until the memory is needed.
+    `sampling` are parameters over the model's own defaults.
     """
 
     name: str
@@ -34,25 +36,45 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     options: EngineOptions
     aliases: tuple[str, ...] = ()
     keep_alive_s: float = -1.0
+    sampling: Mapping[str, Any] = {}
 
     def loads_like(self, other: ModelSpec) -> bool:
         """True if a model loaded for one spec can serve the other."""
-        return (self.model, self.options) == (other.model, other.options)
+        return (self.model, self.options, self.sampling) == (other.model, other.options, other.sampling)
 
 
 def spec_of(model: str, settings: Settings) -> ModelSpec:
     """The spec of a model given only by its name or path."""
     name = served_name(model, Path(model))
     return ModelSpec(
-        name=name, model=model, options=engine_options(settings), keep_alive_s=settings.keep_alive
+        name=name,
+        model=model,
+        options=engine_options(settings),
+        keep_alive_s=settings.keep_alive,
+        sampling=_sampling(settings.override_generation_config or {}),
     )
+
+
+def _sampling(given: Mapping[str, object]) -> Mapping[str, Any]:
+    """Sampling parameters as the settings have them; UsageError for what is none."""
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        name = {"max_new_tokens": "max_tokens"}.get(key, key)  # as generation_config.json has it
+        known_name(name, list(PARAMETERS), f"override_generation_config: unknown parameter {key!r}")
+        found[name] = tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+    try:
+        with_defaults(SamplingParams(), found)
+    except InvalidRequest as error:
+        raise UsageError(f"override_generation_config: {error.message}") from None
+    return found
 
 
 def read_specs(
     models: Sequence[str], settings: Settings, *, folders: Sequence[Path] | None = None
 ) -> list[ModelSpec]:
     """`models`, then those of `[models]` in the nearest headrace.toml that has it; if there are none, the
-    bundled ones. Raises UsageError if a table is invalid or a name refers to two models.
+    bundled ones. `served_model_name` names the first. Raises UsageError if a table is invalid or a name
+    refers to two models.
     """
     specs = [spec_of(model, settings) for model in models]
     for folder in default_folders() if folders is None else folders:
@@ -62,6 +84,9 @@ def read_specs(
             specs += _specs_of_table(path, table, settings)
             break
     specs = specs or _bundled(settings)
+    if settings.served_model_name:
+        name, *aliases = settings.served_model_name
+        specs[0] = replace(specs[0], name=name, aliases=(*aliases, *specs[0].aliases))
     taken: set[str] = set()
     for spec in specs:
         for name in (spec.name, *spec.aliases):

@@ -13,6 +13,7 @@ from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.engine.client import LoadedModel, MemoryPlan
 from headrace.loading.options import EngineOptions
 from headrace.loading.text_assets import load_text_assets
+from headrace.sampling.params import with_defaults
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.hub.resolver import resolve
@@ -61,7 +62,7 @@ class WorkerLoader:
             tokenizer=tokenizer,
             template=template,
             engine=RemoteEngineClient(self._process, ready, partial(_restart, str(path), pinned)),
-            defaults=ready.defaults,
+            defaults=with_defaults(ready.defaults, self._spec.sampling),
             plan=plan,
             created_s=int(time.time()),
             cache_failures=ready.cache_failures,

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import error_response, json_response
+from headrace.api.llama_cpp.errors import llama_error_body
 from headrace.api.openai.schema import HealthBody, ReadyBody
 from headrace.api.service import get_service
 from headrace.errors import EngineStopped, ModelLoading, Overloaded
@@ -27,10 +28,11 @@ that it has made: a chunk of a prompt may take long in a large model."""
 
 @Endpoint("GET", "/health", reply=HealthBody)
 async def health(http: HttpRequest) -> Response:
-    """200 while the default model loads or runs and every loop progresses, else 503."""
+    """200 while the default model runs and every loop progresses; else, also while it loads, 503."""
     service = get_service(http)
-    if service.gate.starting:
-        return json_response(HealthBody("loading", 0, 0, 0, 0, 0))
+    if service.gate.starting:  # in the words of llama.cpp's server, which clients and tests of it wait for
+        loading = ModelLoading("the model is loading", reason="loading")
+        return json_response(llama_error_body(loading), status=503, headers={"retry-after": "1"})
     entries = service.models.entries
     states = {entry.name: _state(entry) for entry in entries}
     loaded = {entry.name: entry.model.engine.status() for entry in entries if entry.model is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -207,6 +207,23 @@ async def list_message_batches(http: HttpRequest) -> Response:
 async def get_message_batch(http: HttpRequest, batch_id: str) -> Response:
     """One of the caller's batches of messages, with its progress."""
     return await _reply(http, await _find(http, batch_id))
+
+
+class DeletedMessageBatch(msgspec.Struct, frozen=True):
+    """What was deleted."""
+
+    id: str
+    type: Literal["message_batch_deleted"] = "message_batch_deleted"
+
+
+@Endpoint("DELETE", PATH + "/{batch_id}", reply=DeletedMessageBatch)
+async def delete_message_batch(http: HttpRequest, batch_id: str) -> Response:
+    """Delete one of the caller's batches of messages that has ended."""
+    service, owner = get_service(http), call_of(http).account.owner
+    if (await _find(http, batch_id)).ended_s is None:
+        raise InvalidRequest("the batch has not ended: cancel it first", param="batch_id")
+    await service.run_in_thread(lambda: _batches(service).delete(owner(), batch_id))
+    return json_response(DeletedMessageBatch(batch_id))
 
 
 @Endpoint("POST", PATH + "/{batch_id}/cancel", reply=MessageBatch)

@@ -15,6 +15,8 @@ from starlette.routing import Match, Route
 
 from headrace.api.anthropic.errors import MESSAGES_PATH, anthropic_error
 from headrace.api.http.call_context import HttpCall, call_of
+from headrace.api.llama_cpp.errors import PATHS as LLAMA_PATHS
+from headrace.api.llama_cpp.errors import llama_error
 from headrace.api.ollama.errors import ollama_error
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
 
@@ -117,7 +119,11 @@ def openai_error(error: HeadraceError, call: HttpCall) -> tuple[int, msgspec.Str
 
 
 # Other surfaces by the beginning of their paths.
-SHAPES: Mapping[str, ErrorShape] = {"/api/": ollama_error, MESSAGES_PATH: anthropic_error}
+SHAPES: Mapping[str, ErrorShape] = {
+    "/api/": ollama_error,
+    MESSAGES_PATH: anthropic_error,
+    **dict.fromkeys(LLAMA_PATHS, llama_error),
+}
 
 
 def error_response(error: HeadraceError, call: HttpCall) -> Response:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 class WholeFormat(Protocol):
     """How an endpoint writes a reply that is not streamed."""
 
-    def whole(self, prepared: Prepared, result: ResultCollector, call: CallContext) -> Struct:
+    def whole(self, prepared: Prepared, result: ResultCollector, call: CallContext) -> Struct | Raw:
         """The body of the reply."""
         ...
 
@@ -74,7 +74,7 @@ async def respond_whole(http: HttpRequest, request: InferenceRequest, reply: Who
 
 async def answer(
     service: Service, request: InferenceRequest, reply: WholeFormat, call: CallContext
-) -> Struct:
+) -> Struct | Raw:
     """Run a request that no client waits for on a connection (a line of a batch), and give the reply."""
     opened = await service.open(request, call)
     return reply.whole(opened.prepared, await collect(opened), call)

@@ -22,13 +22,19 @@ from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import ErrorBody
 from headrace.api.http.middleware import OPEN_PATHS
 from headrace.api.http.query import query_parameters
+from headrace.api.llama_cpp.errors import PATHS as LLAMA_PATHS
+from headrace.api.llama_cpp.errors import LlamaError
 from headrace.api.ollama.errors import OllamaError
 from headrace.api.service import get_service
 
 Json = dict[str, Any]
 
 # Bodies of errors by the beginning of their paths, as SHAPES makes them.
-ERRORS: Mapping[str, type[Struct]] = {"/api/": OllamaError, MESSAGES_PATH: AnthropicError}
+ERRORS: Mapping[str, type[Struct]] = {
+    "/api/": OllamaError,
+    MESSAGES_PATH: AnthropicError,
+    **dict.fromkeys(LLAMA_PATHS, LlamaError),
+}
 ANY_CALL: Mapping[int, str] = {
     400: "The request is not valid; the error names what is not",
     403: "The Host or Origin header is not one of this server's",

@@ -41,10 +41,12 @@ class CompletionBody(ScalingBody, kw_only=True):
     logprobs: Annotated[int, bounds("logprobs")] | None = None
     echo: bool | None = None
     suffix: Annotated[str, Meta(description=SUFFIX)] | None = None
+    n_predict: Annotated[int, bounds("max_tokens")] | None = None
 
     def request(self, reply_id: str) -> CompletionRequest:
         """The request that this body stands for."""
-        max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        asked = self.n_predict if self.max_tokens is None else self.max_tokens  # llama.cpp's name, too
+        max_tokens = DEFAULT_MAX_TOKENS if asked is None else asked
         return CompletionRequest(
             id=reply_id,
             model=self.model,

@@ -33,6 +33,12 @@ NO_EFFECT: Mapping[str, Values] = {
     "verbosity": (),
     "reasoning_effort": (),
     "parallel_tool_calls": (),
+    # of llama.cpp's server
+    "id_slot": (-1,),
+    "cache_prompt": (True,),
+    "timings_per_token": (False,),
+    "return_progress": (False,),
+    "verbose": (False,),
 }
 UNSUPPORTED: Mapping[str, Values] = {
     "tools": ([],),
@@ -134,6 +140,8 @@ class GenerationBody(SamplingBody):
     guided_grammar: str | None = None
     guided_sql: Annotated[Any, loose(SQL)] = None
     disable_additional_properties: Annotated[bool, Meta(description=CLOSED_OBJECTS)] | None = None
+    grammar: str | None = None
+    json_schema: Annotated[Any, loose(SCHEMA_OR_TEXT)] = None
 
     def sampling(self, **more: Any) -> dict[str, Any]:
         """The sampling parameters that were given, by the names of SamplingParams; `more` come over them."""

@@ -15,7 +15,7 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.query import read_query
 from headrace.api.openai.schema import ModelCard, ModelList
-from headrace.api.service import get_service
+from headrace.api.service import Service, get_service
 
 if TYPE_CHECKING:
     from headrace.workers.model_entry import ModelEntry
@@ -35,6 +35,11 @@ def _card(entry: ModelEntry) -> ModelCard:
     )
 
 
+def model_cards(service: Service) -> ModelList:
+    """The served models, the default one first."""
+    return ModelList([_card(entry) for entry in service.models.entries])
+
+
 def _for_anthropic(http: HttpRequest) -> bool:
     return call_of(http).surface == MESSAGES_PATH
 
@@ -44,10 +49,10 @@ async def list_models(http: HttpRequest) -> Response:
     """The served models, the default one first; with the header `anthropic-version` in Anthropic's shape."""
     service = get_service(http)
     service.gate.check_started()
-    cards = [_card(entry) for entry in service.models.entries]
+    cards = model_cards(service)
     if _for_anthropic(http):
-        return json_response(anthropic_models(cards, read_query(ModelsQuery, http)))
-    return json_response(ModelList(cards))
+        return json_response(anthropic_models(cards.data, read_query(ModelsQuery, http)))
+    return json_response(cards)
 
 
 @Endpoint("GET", "/v1/models/{name:path}", reply=(ModelCard, AnthropicModel))

@@ -21,10 +21,11 @@ from headrace.api.openai.schema import (
     Reply,
     ScalingNote,
     TextChoice,
+    Timings,
     UsageBody,
 )
 from headrace.api.service import now_s
-from headrace.engine.request import Usage
+from headrace.engine.request import Timing, Usage
 from headrace.errors import HeadraceError
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import (
@@ -113,6 +114,8 @@ class OpenAIReply:
             seed=_seed([prompt.ended for prompt in result.prompts]),
             warnings=call.warnings or UNSET,
             prompt_logprobs=formatter.prompt_logprobs,
+            timings=timings_of([prompt.ended for prompt in result.prompts]),
+            system_fingerprint=prepared.fingerprint,
         )
 
     def stream(self, prepared: Prepared, call: CallContext) -> ChunkWriter:
@@ -175,6 +178,7 @@ class ChunkWriter:
             choices=[choice],
             usage=self._usage(index),
             warnings=warnings or UNSET,
+            system_fingerprint=self._prepared.fingerprint,
         )
 
     def _usage(self, index: int) -> UsageBody | UnsetType | None:
@@ -203,6 +207,8 @@ class ChunkWriter:
             choices=[],
             usage=usage_body([one.usage for one in self._finished], self._reasoning_tokens),
             seed=_seed(self._finished),
+            timings=timings_of(self._finished),
+            system_fingerprint=self._prepared.fingerprint,
         )
 
 
@@ -220,6 +226,31 @@ def usage_body(usages: Sequence[Usage], reasoning_tokens: int = 0) -> UsageBody:
         saved or UNSET,
     )
     return UsageBody(prompt, completion, prompt + completion, details, parts)
+
+
+def timings_of(finished: Sequence[PromptFinished]) -> Timings:
+    """Times of a reply: tokens of all its prompts, and the time until the last of them had ended."""
+    usages = [one.usage for one in finished]
+    cached = sum(usage.cached_tokens for usage in usages)
+    prompt = sum(usage.prompt_tokens for usage in usages)
+    generated = sum(usage.completion_tokens for usage in usages)
+    last = max((one.timing for one in finished), key=lambda timing: timing.total_s)
+    return timings(last, prompt - cached, cached, generated)
+
+
+def timings(timing: Timing, computed: int, cached: int, generated: int) -> Timings:
+    """Times of `computed` tokens of a prompt, of which `cached` more were there, and of `generated` ones."""
+    prompt_ms = (timing.first_token_s - timing.queue_s) * 1e3
+    ms, steps = (timing.total_s - timing.first_token_s) * 1e3, max(0, generated - 1)
+    return Timings(
+        cached,
+        *(computed, prompt_ms, prompt_ms / max(1, computed), _per_second(computed, prompt_ms)),
+        *(generated, ms, ms / steps if steps else 0.0, _per_second(steps, ms)),
+    )
+
+
+def _per_second(count: int, ms: float) -> float:
+    return 1e3 / ms * count if ms > 0 else 0.0
 
 
 def _seed(finished: Sequence[PromptFinished]) -> int | UnsetType:

@@ -101,7 +101,10 @@ STRUCTURED_OUTPUTS: Final = {
     "additionalProperties": False,
 }
 _SCHEMA_MEMBERS: Final = {"name", "description", "schema", "strict"}
-GUIDED: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_sql")
+GUIDED: Final = (
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_sql"),
+    *("grammar", "json_schema"),  # as llama.cpp's server calls two of them
+)
 
 
 def constraint_of(given: Mapping[str, Any], after: str | None) -> Constraint | None:
@@ -115,7 +118,7 @@ def constraint_of(given: Mapping[str, Any], after: str | None) -> Constraint | N
         elif name == "structured_outputs":
             constraint = _structured_outputs(value, after)
         else:
-            constraint = _READERS[name.removeprefix("guided_")](value, after, name)
+            constraint = _READERS[name.removeprefix("guided_").removesuffix("_schema")](value, after, name)
         if constraint is not None:
             found.append((name, constraint))
     if len(found) > 1:

@@ -148,6 +148,21 @@ class TextChoice(msgspec.Struct, frozen=True):
     scaling: ScalingNote | UnsetType = UNSET
 
 
+class Timings(msgspec.Struct, frozen=True):
+    """Times of a reply, as llama.cpp gives them. `cache_n` tokens of the prompt were there, `prompt_n` were
+    computed; the rate of generation leaves out the first token, which comes with the prompt."""
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+
+
 class CompletionChunkBody(msgspec.Struct, frozen=True):
     """One streamed chunk of either endpoint."""
 
@@ -159,6 +174,8 @@ class CompletionChunkBody(msgspec.Struct, frozen=True):
     usage: UsageBody | UnsetType | None = UNSET
     seed: int | UnsetType = UNSET
     warnings: list[ParameterWarning] | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
+    system_fingerprint: str | None = None
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -195,6 +212,8 @@ class Reply(msgspec.Struct, frozen=True):
     seed: int | UnsetType = UNSET
     warnings: list[ParameterWarning] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobList | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
+    system_fingerprint: str | None = None
 
 
 class ChatReply(Reply, frozen=True):
@@ -373,6 +392,26 @@ class Tokenized(msgspec.Struct, frozen=True):
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None
+
+
+class TokenPiece(msgspec.Struct, frozen=True):
+    """A token and its text; its bytes where they are no UTF-8."""
+
+    id: int
+    piece: str | list[int]
+
+
+class LlamaTokens(msgspec.Struct, frozen=True):
+    """The tokens of a text as llama.cpp gives them, with `with_pieces` each with its text."""
+
+    tokens: list[int | TokenPiece]
+
+
+class DecodedText(msgspec.Struct, frozen=True):
+    """The text of tokens, under vLLM's name and llama.cpp's."""
+
+    prompt: str
+    content: str
 
 
 class PromptText(msgspec.Struct, frozen=True):

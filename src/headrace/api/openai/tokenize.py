@@ -14,7 +14,7 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.openai.chat_completions import ChatBody, Effort, Messages
 from headrace.api.openai.generation_body import TOOLS
-from headrace.api.openai.schema import PromptText, Tokenized
+from headrace.api.openai.schema import DecodedText, LlamaTokens, PromptText, Tokenized, TokenPiece
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
@@ -62,6 +62,10 @@ class TemplateBody(ConversationBody, kw_only=True):
 
 
 _NULL = {"type": "null"}
+CONTENT = (
+    "A text as llama.cpp's server takes it: without special tokens unless `add_special`, and with those that "
+    "stand in it unless `parse_special` is false. The reply has `tokens` alone, `with_pieces` with texts."
+)
 
 
 class TokenizeBody(ConversationBody):
@@ -74,11 +78,48 @@ class TokenizeBody(ConversationBody):
                 "properties": {"prompt": {"type": "string"}, **dict.fromkeys(CONVERSATION, _NULL)},
             },
             {"required": ["messages"], "properties": {"prompt": _NULL, "messages": {"type": "array"}}},
+            {
+                "required": ["content"],
+                "properties": {
+                    "prompt": _NULL,
+                    "content": {"type": "string"},
+                    **dict.fromkeys(CONVERSATION, _NULL),
+                },
+            },
         ]
     }
     prompt: str | None = None
+    content: Annotated[str, Meta(description=CONTENT)] | None = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
+
+    def check(self) -> None:
+        """Refuse fields of one form of the body beside the other."""
+        if self.content is None:
+            mixed = ("add_special", "parse_special", "with_pieces")
+            wanted = "content"
+        else:
+            mixed = ("prompt", "add_special_tokens", "return_token_strs", *sorted(CONVERSATION))
+            wanted = "prompt or messages"
+        for name in mixed:
+            if getattr(self, name) is not None:
+                raise InvalidRequest(f"{name} needs {wanted}", param=name)
+
+    def tokens_of_content(self, model: LoadedModel) -> LlamaTokens:
+        """The tokens of `content`."""
+        assert self.content is not None
+        check_characters(self.content, model.context_length, "content")
+        ids = model.tokenizer.encode(
+            self.content,
+            add_special=bool(self.add_special),
+            parse_special=self.parse_special is not False,
+        )
+        if not self.with_pieces:
+            return LlamaTokens(list(ids))
+        return LlamaTokens([TokenPiece(token, _piece(model.tokenizer.token_bytes(token))) for token in ids])
 
     def ids(self, model: LoadedModel, call: CallContext, tool_format: str | None) -> list[int]:
         """The tokens. A text gets those special ones that a prompt gets; templates write theirs."""
@@ -94,6 +135,13 @@ class TokenizeBody(ConversationBody):
         return model.tokenizer.encode(text, add_special=special)
 
 
+def _piece(data: bytes) -> str | list[int]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)
+
+
 class DetokenizeBody(RequestBody, kw_only=True):
     """Tokens whose text is wanted."""
 
@@ -101,15 +149,18 @@ class DetokenizeBody(RequestBody, kw_only=True):
     tokens: Annotated[list[TokenId], Meta(max_length=MAX_TOKENS)]
 
 
-@Endpoint("POST", "/tokenize", body=TokenizeBody, reply=Tokenized)
+@Endpoint("POST", "/tokenize", body=TokenizeBody, reply=(Tokenized, LlamaTokens))
 async def tokenize(http: HttpRequest) -> Response:
     """The tokens of a text, or of the prompt that a conversation becomes, and how many there may be."""
     service = get_service(http)
     body = await read_checked(TokenizeBody, http)
+    body.check()
     call = call_of(http)
     model = await service.use(call, body.model)
 
-    def encoded() -> Tokenized:
+    def encoded() -> Tokenized | LlamaTokens:
+        if body.content is not None:
+            return body.tokens_of_content(model)
         ids = body.ids(model, call, service.settings.tool_format)
         texts = [model.tokenizer.pieces.token_of(token) or "" for token in ids]
         return Tokenized(len(ids), model.context_length, ids, texts if body.return_token_strs else None)
@@ -117,18 +168,19 @@ async def tokenize(http: HttpRequest) -> Response:
     return json_response(await service.prepare_in_thread(model, encoded))
 
 
-@Endpoint("POST", "/detokenize", body=DetokenizeBody, reply=PromptText)
+@Endpoint("POST", "/detokenize", body=DetokenizeBody, reply=DecodedText)
 async def detokenize(http: HttpRequest) -> Response:
     """The text of tokens, special ones too."""
     service = get_service(http)
     body = await read_checked(DetokenizeBody, http)
     model = await service.use(call_of(http), body.model)
 
-    def decoded() -> PromptText:
+    def decoded() -> DecodedText:
         for token in body.tokens:
             if model.tokenizer.pieces.token_of(token) is None:
                 raise InvalidRequest(f"tokens: {token} is no token of this model", param="tokens")
-        return PromptText(model.tokenizer.decode(body.tokens, skip_special=False))
+        text = model.tokenizer.decode(body.tokens, skip_special=False)
+        return DecodedText(text, text)
 
     return json_response(await service.prepare_in_thread(model, decoded))
 

@@ -1,0 +1,57 @@
+"""Endpoints of OpenAI's under llama.cpp's paths, which have no version. Errors are in llama.cpp's shape."""
+
+from __future__ import annotations
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from headrace.api.http.body import read_checked
+from headrace.api.http.call_context import call_of
+from headrace.api.http.endpoint import Endpoint
+from headrace.api.http.errors import json_response
+from headrace.api.http.generation import respond, respond_whole
+from headrace.api.http.sse import chunks
+from headrace.api.llama_cpp.schema import InputTokens
+from headrace.api.openai.chat_completions import ChatBody
+from headrace.api.openai.embeddings import EmbeddingBody
+from headrace.api.openai.models import model_cards
+from headrace.api.openai.schema import ChatChunk, ChatReply, EmbeddingList, ModelList
+from headrace.api.openai.tokenize import ConversationBody
+from headrace.api.service import get_service, new_id
+
+
+@Endpoint("POST", "/chat/completions", body=ChatBody, reply=ChatReply, content=chunks(ChatChunk), hidden=True)
+async def chat_completions(http: HttpRequest) -> Response:
+    """As /v1/chat/completions."""
+    body = await read_checked(ChatBody, http)
+    reply_id = new_id("chatcmpl")
+    return await respond(http, body.request(reply_id), body.reply(reply_id), stream=bool(body.stream))
+
+
+@Endpoint("POST", "/chat/completions/input_tokens", body=ConversationBody, reply=InputTokens)
+async def input_tokens(http: HttpRequest) -> Response:
+    """How many tokens the prompt of a conversation has."""
+    service, call = get_service(http), call_of(http)
+    body = await read_checked(ConversationBody, http)
+    model = await service.use(call, body.model)
+
+    def counted() -> int:
+        text = body.text(model, call, service.settings.tool_format)
+        return len(model.tokenizer.encode(text, add_special=False))
+
+    return json_response(InputTokens(await service.prepare_in_thread(model, counted)))
+
+
+@Endpoint("POST", "/embeddings", body=EmbeddingBody, reply=EmbeddingList, hidden=True)
+async def embeddings(http: HttpRequest) -> Response:
+    """As /v1/embeddings."""
+    body = await read_checked(EmbeddingBody, http)
+    return await respond_whole(http, body.request(new_id("embd")), body.reply())
+
+
+@Endpoint("GET", "/models", reply=ModelList, hidden=True)
+async def models(http: HttpRequest) -> Response:
+    """As /v1/models."""
+    service = get_service(http)
+    service.gate.check_started()
+    return json_response(model_cards(service))
