@@ -19,7 +19,7 @@ VERSION = "0.3.36"
 NOT_PORTABLE = {
     r"model unavailable": "needs a model that cannot be had without the hub",
     r"ServerPreset\.stories15m_moe|tmp/[\w.-]+\.gguf": "needs a model that cannot be had without the hub",
-    r"flag unavailable: (--\S+)": "needs a feature of llama-server alone (adapters, MCP proxy, router, media)",
+    r"flag unavailable: (--\S+)": "needs a feature of llama-server alone (adapters, MCP, router, media)",
     r"Name or service not known|Temporary failure in name resolution|Max retries exceeded with url: /ggml": (
         "downloads a file"
     ),

@@ -51,7 +51,7 @@ def main() -> None:
 
 HEAD = """# Public test suites
 
-Made by `make suites`. *Not portable* are cases that need a model, a file or a feature that cannot be had here;
+Made by `make suites`. *Not portable* are cases that need a model, file or feature that cannot be had here;
 each reason is named. Cases are counted as the suite's own runner counts them.
 
 """

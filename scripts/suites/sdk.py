@@ -1,7 +1,7 @@
 """The test suites of OpenAI's and Anthropic's Python SDKs, against a running server.
 
-Their cases were written for a mock server that answers any id and any value of the API description. Cases that
-name objects which only such a mock has (a file `file_id`, a stored batch) are not portable.
+Their cases were written for a mock server that answers any id and any value of the API description. Those
+that name objects which only such a mock has (a file `file_id`, a stored batch) are not portable.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A server of Headrace for a suite: its own folders, a free port, models under the names that a suite uses."""
+"""A server of Headrace for a suite: its own folders, a free port, models under the names of a suite."""
 
 from __future__ import annotations
 

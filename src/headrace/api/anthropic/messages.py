@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -55,7 +55,7 @@ async def create_message(http: HttpRequest) -> Response:
     return await respond(http, request, reply, stream=bool(body.stream))
 
 
-async def complete_message(data: bytes, call: HttpCall, service: Service) -> Struct:
+async def complete_message(data: bytes, call: HttpCall, service: Service) -> Struct | Raw:
     """The endpoint without HTTP and streams, for batches."""
     request, reply = message_reply(checked_body(MessageBody, data, call), call)
     return await answer(service, request, reply, call)

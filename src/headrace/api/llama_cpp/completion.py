@@ -8,8 +8,8 @@ from starlette.responses import Response
 from headrace.api.http.body import read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
+from headrace.api.http.event_stream import sse_content
 from headrace.api.http.generation import respond
-from headrace.api.http.sse import sse_content
 from headrace.api.llama_cpp.body import CompletionBody, GenerationBody
 from headrace.api.llama_cpp.prompts import is_list
 from headrace.api.llama_cpp.reply import LlamaReply

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from headrace.api.http.sse import MEDIA_TYPE, sse_event
+from headrace.api.http.event_stream import MEDIA_TYPE, sse_event
 from headrace.api.llama_cpp.body import GenerationBody
 from headrace.api.llama_cpp.errors import llama_error_body
 from headrace.api.llama_cpp.sampling import settings_of

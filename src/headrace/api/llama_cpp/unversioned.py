@@ -9,8 +9,8 @@ from headrace.api.http.body import read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
+from headrace.api.http.event_stream import chunks
 from headrace.api.http.generation import respond, respond_whole
-from headrace.api.http.sse import chunks
 from headrace.api.llama_cpp.schema import InputTokens
 from headrace.api.openai.chat_completions import ChatBody
 from headrace.api.openai.embeddings import EmbeddingBody

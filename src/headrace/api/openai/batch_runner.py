@@ -12,7 +12,7 @@ from functools import partial
 from typing import IO
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 from starlette.requests import Request as HttpRequest
 
 from headrace.api.http.call_context import HttpCall
@@ -35,7 +35,7 @@ PAUSE_AFTER_FAILURE_S = 10.0
 LINES_AT_A_TIME = 64
 
 
-Operation = Callable[[bytes, HttpCall, Service], Awaitable[Struct]]
+Operation = Callable[[bytes, HttpCall, Service], Awaitable[Struct | Raw]]
 """What an endpoint does with a body, without HTTP: the reply, or a HeadraceError."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -247,7 +247,7 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     return await respond(http, body.request(reply_id), body.reply(reply_id), stream=bool(body.stream))
 
 
-async def complete_chat(data: bytes, call: HttpCall, service: Service) -> Struct:
+async def complete_chat(data: bytes, call: HttpCall, service: Service) -> Struct | Raw:
     """The endpoint without HTTP and streams, for batches."""
     body = checked_body(ChatBody, data, call)
     reply_id = new_id("chatcmpl")

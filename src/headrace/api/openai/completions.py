@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -154,7 +154,7 @@ async def create_completion(http: HttpRequest) -> Response:
     return await respond(http, body.request(reply_id), body.reply(reply_id), stream=bool(body.stream))
 
 
-async def complete(data: bytes, call: HttpCall, service: Service) -> Struct:
+async def complete(data: bytes, call: HttpCall, service: Service) -> Struct | Raw:
     """The endpoint without HTTP and streams, for batches."""
     body = checked_body(CompletionBody, data, call)
     reply_id = new_id("cmpl")

@@ -82,7 +82,7 @@ async def create_embeddings(http: HttpRequest) -> Response:
     return await respond_whole(http, body.request(new_id("embd")), body.reply())
 
 
-async def embed(data: bytes, call: HttpCall, service: Service) -> msgspec.Struct:
+async def embed(data: bytes, call: HttpCall, service: Service) -> msgspec.Struct | msgspec.Raw:
     """The endpoint without HTTP, for batches."""
     body = checked_body(EmbeddingBody, data, call)
     return await answer(service, body.request(new_id("embd")), body.reply(), call)
