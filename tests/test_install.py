@@ -63,7 +63,7 @@ def test_make_run_runs() -> None:
     run = subprocess.run(["make", "run"], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     assert len(run.stdout.split()) > 30
-    assert "tokens/s" in run.stderr
+    assert "SELECT" in run.stdout
 
 
 def test_the_import_takes_little_time() -> None:

@@ -56,7 +56,7 @@ def grammars() -> Iterator[Grammars]:
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_schema_bombs_are_refused(grammars: Grammars, name: str) -> None:
     with pytest.raises(
-        GrammarError, match=r"more than 1 s or 256 MB|cannot be (compiled|followed)"
+        GrammarError, match=r"more than 1 s or 256 MB|cannot be (compiled|followed)|too many digits"
     ) as caught:
         grammars.matcher(schema_constraint(SCHEMAS[name], param="response_format"))
     assert caught.value.param == "response_format"
@@ -172,6 +172,13 @@ def test_every_surface_refuses_and_names_the_field(server: Served) -> None:
     bomb = numbered(SCHEMAS["a remainder of 99,999,989 states"], 3)
     for path, body, field in requests(model_of(server), bomb):
         reply = post(server, path, body)
+        if (
+            path == "/v1/messages"
+        ):  # its tools cannot be strict: their arguments are not held then, with a warning
+            assert reply.status_code == 200, (path, reply.text)
+            [warning] = [one for one in reply.json()["warnings"] if "needs more than 1 s" in one["message"]]
+            assert warning["param"] == field
+            continue
         assert reply.status_code == 400, (path, reply.text)
         error = reply.json()["error"]
         text = error if isinstance(error, str) else error["message"]

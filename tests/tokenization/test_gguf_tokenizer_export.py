@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
+from tokenizers import Regex, pre_tokenizers
 from tokenizers import Tokenizer as Backend
-from tokenizers import pre_tokenizers
 
 from headrace.errors import UnsupportedModel
 from headrace.tokenization.tokenizer import Tokenizer
@@ -48,10 +48,11 @@ def test_the_same_ids_come_back(shared_data: Path, name: str, kind: str | None) 
 
 
 def cut_otherwise(folder: Path) -> Backend:
-    """The tokenizer of a bundled model, which cuts texts at every letter z as well."""
+    """The tokenizer of a bundled model, which cuts texts by a pattern of its own."""
     backend = Backend.from_file(str(folder / "tokenizer.json"))
-    own = backend.pre_tokenizer
-    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split("z", "isolated"), own])
+    cuts = pre_tokenizers.Split(Regex(r"z+|[^z]+"), "isolated")
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([cuts, as_bytes])
     return backend
 
 
