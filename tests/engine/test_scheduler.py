@@ -22,6 +22,24 @@ def test_prefill_in_chunks_then_decode():
     assert engine.running[0].pending == 1
 
 
+def test_the_last_token_of_what_was_put_off_is_computed_again():
+    """Where a step does not wait for a mask, nothing is sampled for its sequence."""
+    engine = scheduler(budget=8)
+    first, second = sequence(0, 4), sequence(1, 4)
+    engine.add(first)
+    engine.add(second)
+    chunks = engine.schedule()
+    assert [(c.sequence.id, c.start, c.count, c.samples) for c in chunks] == [
+        (0, 0, 4, True),
+        (1, 0, 4, True),
+    ]
+    second.tokens.append(7)
+    engine.advance(chunks, put_off={0})
+    assert (first.computed, second.computed) == (3, 4)
+    assert step(engine) == [(0, 3, 1, True), (1, 4, 1, True)]
+    assert (first.computed, second.computed) == (4, 5)
+
+
 def test_a_scored_prompt_takes_half_of_the_free_rows():
     engine = scheduler(slots=8)
     first, second = sequence(0, 10, scores=True), sequence(1, 10, scores=True)
