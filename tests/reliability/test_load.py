@@ -23,7 +23,7 @@ Show = Callable[[str], None]
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("tokens", [16, pytest.param(128, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("tokens", [64, pytest.param(128, marks=pytest.mark.soak)])
 def test_l1_a_thousand_streams(tiny: Path, show: Show, tokens: int) -> None:
     async def all_streams(port: int) -> list[Exchange]:
         exchanges: list[Exchange] = []
@@ -54,9 +54,9 @@ def test_l1_a_thousand_streams(tiny: Path, show: Show, tokens: int) -> None:
         )
         return fairness
 
-    # Streams of 16 tokens are over while others still connect: there the client's own pace is in the figure,
-    # and what other programs take of it. They make it worse and never better, so the best of three counts.
-    bound, tries = (0.95, 1) if tokens == 128 else (0.5, 3)
+    # Some of the shorter streams are over while others still connect: there the client's own pace is in the
+    # figure, and what other programs take of it. They make it worse and never better: the best of five counts.
+    bound, tries = (0.95, 1) if tokens == 128 else (0.8, 5)
     with served(tiny, "--max-num-seqs", "1000", "--max-batch-tokens", "2048") as server:
         assert any(fairness_of_all(server) >= bound for _ in range(tries))
 
