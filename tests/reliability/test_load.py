@@ -55,7 +55,7 @@ def test_l1_a_thousand_streams(tiny: Path, show: Show, tokens: int) -> None:
         return fairness
 
     # Some of the shorter streams are over while others still connect: there the client's own pace is in the
-    # figure, and what other programs take of it. They make it worse and never better: the best of five counts.
+    # figure, and what other programs take of it. They make it worse, never better: the best of five counts.
     bound, tries = (0.95, 1) if tokens == 128 else (0.8, 5)
     with served(tiny, "--max-num-seqs", "1000", "--max-batch-tokens", "2048") as server:
         assert any(fairness_of_all(server) >= bound for _ in range(tries))
