@@ -28,6 +28,7 @@ from headrace.inference.keywords import (
 )
 from headrace.inference.local_handler import LocalHandler
 from headrace.inference.loop_thread import BlockingStream, LoopThread
+from headrace.inference.model_runner import ModelRunner
 from headrace.inference.model_source import ModelThreads, OneModel
 from headrace.inference.requests import GenerationRequest
 from headrace.loading.loader import Progress, load_model
@@ -53,6 +54,7 @@ class _Model:
         self._threads = ModelThreads(1)
         local = LocalHandler(self._source, self._threads)
         self.handler: Handler = local
+        self.runner = ModelRunner(local, self._source, self._threads)
         self._thread = LoopThread()
         self._extractor: EntityExtractor | None = None
         # The engine's thread would keep the model alive: stop it with the last reference, or at exit.

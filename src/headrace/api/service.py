@@ -22,6 +22,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Handler, OpenStream, open_stream
 from headrace.inference.handlers import build_chain
 from headrace.inference.local_handler import LocalHandler
+from headrace.inference.model_runner import ModelRunner
 from headrace.inference.model_source import ManagedModels, ModelThreads
 from headrace.inference.requests import InferenceRequest
 from headrace.storage.database import Database
@@ -62,6 +63,7 @@ class Service:
         )
         self.gate.starting = models.default.model is None
         self.handler: Handler = build_chain(self.local, self.gate)
+        self.runner = ModelRunner(self.handler, self._sources, self._model_threads)
         self._log = RequestLog(self.database, self.metrics) if settings.log_requests else None
         self.bodies = BodyMemory()
 

@@ -13,6 +13,7 @@ from headrace.engine.request import EngineRequest, EventCallback, RequestHandle
 from headrace.errors import Overloaded
 from headrace.sampling.params import SamplingParams
 from headrace.tokenization.tokenizer import Tokenizer
+from headrace.weights.head import Head, TaskName
 
 EngineState = Literal["running", "restarting", "failed"]
 
@@ -141,6 +142,7 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
 class LoadedModel(Struct, frozen=True, kw_only=True):
     """A running model: tokenizer, template and engine. `defaults` come from generation_config.json.
 
+    `head` is what an encoder has on its states; None for embedders and generators.
     `cache_failures` counts packed weights that could not be kept on the disk for the next time,
     `cache_damages` those that were kept and have changed since, so that they were packed again.
     """
@@ -156,6 +158,14 @@ class LoadedModel(Struct, frozen=True, kw_only=True):
     created_s: int
     cache_failures: int = 0
     cache_damages: int = 0
+    head: Head | None = None
+
+    @property
+    def tasks(self) -> tuple[TaskName, ...]:
+        """What the model can be asked for."""
+        if self.head is not None:
+            return self.head.tasks
+        return ("embed",) if self.engine.limits.embedding_size else ("generate",)
 
     def close(self) -> None:
         """Stop the engine; what has not ended fails."""

@@ -185,7 +185,8 @@ class Encoder:
     def _step(self, executor: Executor, texts: Sequence[_InputState]) -> None:
         self._running, begun_s = len(texts), self._clock()
         prompts = [text.request.prompt for text in texts]
-        step = encoder_step(prompts, self._pooling, self._capacity.page_tokens)
+        starts = [None if text.request.embed is None else text.request.embed.pair_start for text in texts]
+        step = encoder_step(prompts, self._pooling, self._capacity.page_tokens, starts)
         output = executor.run(step)
         self.steps += 1
         self._running, self._last_step_s = 0, self._clock()
@@ -228,8 +229,16 @@ class Encoder:
         send(text, events)
 
 
-def encoder_step(texts: Sequence[Sequence[int]], pooling: Pooling, page_tokens: int) -> Step:
-    """The step that encodes texts from their first to their last token, each from the start of a page on."""
+def encoder_step(
+    texts: Sequence[Sequence[int]],
+    pooling: Pooling,
+    page_tokens: int,
+    pair_starts: Sequence[int | None] = (),
+) -> Step:
+    """The step that encodes texts from their first to their last token, each from the start of a page on.
+
+    `pair_starts` has for each text the index of the first token of the second text of a pair, or None.
+    """
     counts = [len(text) for text in texts]
     starts = np.cumsum([0, *counts])
     pages = [pages_for(count, page_tokens) for count in counts]
@@ -247,6 +256,21 @@ def encoder_step(texts: Sequence[Sequence[int]], pooling: Pooling, page_tokens: 
         block_tables=tables,
         rows=_ints(_output_rows(pooling.kind, starts)),
         state_slots=np.zeros(len(texts), np.int32),
+        types=_token_types(counts, pair_starts),
+    )
+
+
+def _token_types(counts: Sequence[int], pair_starts: Sequence[int | None]) -> Ints | None:
+    """Which text of a pair each token belongs to, 0 or 1; None where there are no pairs."""
+    if all(start is None for start in pair_starts):
+        return None
+    return _ints(
+        np.concatenate(
+            [
+                np.arange(count) >= (count if start is None else start)
+                for count, start in zip(counts, pair_starts, strict=True)
+            ]
+        )
     )
 
 

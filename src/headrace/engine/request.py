@@ -19,9 +19,13 @@ FinishReason = Literal["stop", "length", "cancelled"]
 
 
 class EmbedParams(Struct, frozen=True):
-    """Embed the prompt instead of generating: the first `dimensions` numbers of the vector, None for all."""
+    """Encode the prompt instead of generating: the first `dimensions` numbers of the vector, None for all.
+
+    Tokens from index `pair_start` on are the second text of a pair; None: there is one text.
+    """
 
     dimensions: int | None = None
+    pair_start: int | None = None
 
 
 class EngineRequest(Struct, frozen=True, kw_only=True):

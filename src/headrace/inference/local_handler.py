@@ -21,6 +21,7 @@ from headrace.inference.engine_run import EngineRun
 from headrace.inference.event_bridge import EventBridge
 from headrace.inference.events import Prepared, PreparedPrompt, Started
 from headrace.inference.handler import EventBatches
+from headrace.inference.model_runner import TASK_WORDS, can_do
 from headrace.inference.model_source import ModelSource, ModelThreads
 from headrace.inference.preparation import PreparedRequest, prepare_request, prompt_texts
 from headrace.inference.requests import CompletionRequest, EmbeddingRequest, InferenceRequest
@@ -148,10 +149,18 @@ class LocalHandler:
             await asyncio.shield(submitting)
 
     def _check_kind(self, request: InferenceRequest, model: LoadedModel) -> None:
-        if isinstance(request, EmbeddingRequest) and not model.engine.limits.embedding_size:
+        if not isinstance(request, EmbeddingRequest):
+            return
+        if not model.engine.limits.embedding_size:
             raise InvalidRequest(
                 f"{model.name} generates text and makes no embeddings; {self._models.encoders()}: name an "
                 "encoder such as BERT",
+                param="model",
+            )
+        if request.task not in model.tasks:
+            raise InvalidRequest(
+                f"{model.name} cannot {TASK_WORDS[request.task]}, it can {can_do(model.tasks)}: name a model"
+                " that can",
                 param="model",
             )
 

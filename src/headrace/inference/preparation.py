@@ -31,6 +31,7 @@ from headrace.inference.requests import (
     GenerationRequest,
     InferenceRequest,
     Prompt,
+    TextPair,
 )
 from headrace.sampling.params import SamplingParams, with_defaults
 from headrace.tokenization.infill import infill_prompt
@@ -193,19 +194,29 @@ def _completion(request: CompletionRequest, model: LoadedModel, call: CallContex
 
 
 def _embedding(request: EmbeddingRequest, model: LoadedModel, call: CallContext) -> PreparedRequest:
-    ids = [_prompt_ids(text, model, "input") for text in request.inputs]
+    read = [_encoder_input(one, model) for one in request.inputs]
     if request.truncate:
-        ids = [_truncated(one, index, model, call) for index, one in enumerate(ids)]
+        read = [(_truncated(ids, index, model, call), start) for index, (ids, start) in enumerate(read)]
     requests = tuple(
         EngineRequest(
             prompt=tokens,
-            embed=EmbedParams(request.dimensions),
+            embed=EmbedParams(request.dimensions, start),
             **_common(request, f"{request.id}-{index}", call),
         )
-        for index, tokens in enumerate(ids)
+        for index, (tokens, start) in enumerate(read)
     )
     reader = OutputReader(model.tokenizer, [one.prompt for one in requests], 1, lambda: None)
     return PreparedRequest(requests, reader, 1, None)
+
+
+def _encoder_input(given: Prompt | TextPair, model: LoadedModel) -> tuple[tuple[int, ...], int | None]:
+    """Its ids, and where the second text of a pair begins."""
+    if not isinstance(given, TextPair):
+        return _prompt_ids(given, model, "input"), None
+    check_characters(given.first, model.context_length, "input")
+    check_characters(given.second, model.context_length, "input")
+    ids, start = model.tokenizer.encode_pair(given.first, given.second)
+    return tuple(ids), start
 
 
 def _truncated(ids: tuple[int, ...], index: int, model: LoadedModel, call: CallContext) -> tuple[int, ...]:

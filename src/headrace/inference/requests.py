@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from headrace.chat.messages import Message
 from headrace.chat.tools import ToolUse
 from headrace.grammar.constraint import Constraint
+from headrace.weights.head import TaskName
 
 Prompt = str | tuple[int, ...]
 """Text, or token ids."""
@@ -111,12 +112,22 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     suffix: str | None = None
 
 
-class EmbeddingRequest(InferenceRequest, frozen=True, kw_only=True):
-    """Vectors of inputs; of each vector the first `dimensions` numbers, None for all.
+class TextPair(Struct, frozen=True):
+    """Two texts that an encoder reads together, such as a query and a document."""
 
-    Inputs longer than the context are refused, or with `truncate` cut with a warning.
+    first: str
+    second: str
+
+
+class EmbeddingRequest(InferenceRequest, frozen=True, kw_only=True):
+    """What an encoder makes of inputs: vectors, or the rows of its head; of each row the first `dimensions`
+    numbers, None for all.
+
+    The model must be able to do `task`. Inputs longer than the context are refused, or with `truncate` cut
+    with a warning, of a pair its second text.
     """
 
-    inputs: tuple[Prompt, ...]
+    inputs: tuple[Prompt | TextPair, ...]
+    task: TaskName = "embed"
     dimensions: int | None = None
     truncate: bool = False

@@ -74,6 +74,19 @@ class Tokenizer:
         )
         return encoding.ids, encoding.offsets
 
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], int]:
+        """Ids of a pair of texts with what the post-processor adds, and the index of the first token that
+        is of the second text's type (its token type is 1). The spelling of a special token is plain text.
+
+        Without such a type the index is the count of ids: the two are told apart by their separator alone.
+        Raises InvalidRequest as `encode`.
+        """
+        [encoding] = self._encodings(
+            first + second, False, lambda: self._backend.encode_batch([(first, second)])
+        )
+        types = encoding.type_ids
+        return encoding.ids, types.index(1) if 1 in types else len(types)
+
     def _encodings(
         self, text: str, parse_special: bool, encode: Callable[[], list[tokenizers.Encoding]]
     ) -> list[tokenizers.Encoding]:
