@@ -264,13 +264,11 @@ def _token_types(counts: Sequence[int], pair_starts: Sequence[int | None]) -> In
     """Which text of a pair each token belongs to, 0 or 1; None where there are no pairs."""
     if all(start is None for start in pair_starts):
         return None
-    return _ints(
-        np.concatenate(
-            [
-                np.arange(count) >= (count if start is None else start)
-                for count, start in zip(counts, pair_starts, strict=True)
-            ]
-        )
+    return np.concatenate(
+        [
+            _ints(np.arange(count) >= (count if start is None else start))
+            for count, start in zip(counts, pair_starts, strict=True)
+        ]
     )
 
 
@@ -281,5 +279,5 @@ def _output_rows(kind: PoolingKind, starts: NDArray[np.int_]) -> NDArray[np.int_
     return starts[:-1] if kind == "cls" else starts[1:] - 1
 
 
-def _ints(values: Sequence[int] | NDArray[np.int_]) -> Ints:
+def _ints(values: Sequence[int] | NDArray[np.int_] | NDArray[np.bool_]) -> Ints:
     return np.array(values, np.int32)

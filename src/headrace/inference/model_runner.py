@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -50,7 +50,7 @@ class ModelRunner:
     @asynccontextmanager
     async def lease(
         self, name: str | None, call: CallContext, *tasks: TaskName
-    ) -> AsyncIterator[LoadedModel]:
+    ) -> AsyncGenerator[LoadedModel]:
         """The model of that name (None: the default one), in memory until the block ends.
 
         Raises InvalidRequest where it can do none of `tasks`, ModelNotFound, ModelLoading, Overloaded.
