@@ -6,11 +6,12 @@ from pathlib import Path
 import torch
 from decoder import Decoder, Shape
 from dialogue import TEMPLATE_PATH
+from rank import Reranker
 from safetensors.torch import load_file, save_file
 from spans import LABEL_MARK, LONGEST_SPAN, TEXT_MARK
 from stream import BEGIN, BEGIN_ID, END, END_ID
 from tag import Tagger
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 
 MODULES = {
     "Transformer": "",
@@ -65,6 +66,23 @@ def write_tagger(tagger: Tagger, tokenizer: Tokenizer, folder: Path) -> None:
     (folder / "head.safetensors").chmod(0o644)
     marks = {"label_mark": LABEL_MARK, "text_mark": TEXT_MARK, "longest_span": LONGEST_SPAN}
     _write(folder / "tagger.json", marks)
+
+
+def write_reranker(reranker: Reranker, tokenizer: Tokenizer, folder: Path) -> None:
+    """A cross-encoder with one label; its tokenizer writes pairs as it was trained on them."""
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BEGIN} $A {END}",
+        pair=f"{BEGIN} $A {END} $B:1 {END}:1",
+        special_tokens=[(BEGIN, BEGIN_ID), (END, END_ID)],
+    )
+    _write_states(reranker.decoder, tokenizer, folder)
+    path = folder / "model.safetensors"
+    score = reranker.score.weight.detach().to(torch.bfloat16).contiguous()
+    save_file(load_file(path) | {"score.weight": score}, path, metadata={"format": "pt"})
+    path.chmod(0o644)
+    labels = {"id2label": {"0": "relevance"}, "label2id": {"relevance": 0}, "pad_token_id": END_ID}
+    own = {"architectures": ["LlamaForSequenceClassification"], "is_causal": False}
+    _write(folder / "config.json", _config(reranker.decoder) | own | labels)
 
 
 def _write_states(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:

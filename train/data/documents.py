@@ -13,11 +13,12 @@ SHORTEST = 400  # characters
 def read_documents(data: Path) -> list[str]:
     """Each document without front matter, long lines of symbols, and images. Raises MissingData."""
     files = read_archive(data / ARCHIVE)
-    texts = (_clean(text) for name, text in sorted(files.items()) if name.endswith(ENDINGS))
+    texts = (clean(text) for name, text in sorted(files.items()) if name.endswith(ENDINGS))
     return [text for text in texts if len(text) >= SHORTEST]
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
+    """The text without front matter, markup of HTML, images and long lines of symbols."""
     text = re.sub(r"\A---\n.*?\n---\n", "", text.replace("\r\n", "\n"), flags=re.DOTALL)
     text = re.sub(r"<[^<>]+>|!\[[^\]]*\]\([^)]*\)", "", text)
     lines = [line.rstrip() for line in text.split("\n")]

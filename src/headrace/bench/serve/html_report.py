@@ -19,6 +19,7 @@ from headrace.bench.serve.formatting import (
 )
 from headrace.bench.serve.json_report import settings
 from headrace.bench.serve.metrics import Figures
+from headrace.bench.serve.recommendation import recommend
 from headrace.bench.serve.runner import Report
 from headrace.bench.serve.svg import legend, svg
 
@@ -37,6 +38,7 @@ def html(report: Report) -> str:
 <h1>{title}</h1>
 <p class="under">{escape(target.url)} · {target.endpoint} · {escape(report.started_at)} · goals: {goals}</p>
 <div class="tiles">{"".join(_tiles(report))}</div>
+<p class="under"><b>Recommended:</b> {escape(recommend(report.figures, report.order.goals).text)}</p>
 {_notes(report.notes)}
 <h2>Curves</h2><div class="charts">{"".join(map(_chart, charts(report)))}</div>
 <h2>Load points</h2><div class="card wide">{_points(report.figures)}</div>

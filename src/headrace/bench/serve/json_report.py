@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from headrace.bench.serve.metrics import Figures
+from headrace.bench.serve.recommendation import recommend
 from headrace.bench.serve.runner import BenchConfig, Report
 from headrace.bench.serve.workload import DatasetWorkload, SyntheticWorkload, TraceWorkload, Workload
 
@@ -21,6 +22,7 @@ def document(report: Report) -> dict[str, Any]:
         "server": report.server,
         "machine": to_builtins(report.machine),
         "notes": list(report.notes),
+        "recommendation": to_builtins(recommend(report.figures, report.order.goals)),
         "points": [_point(one) for one in report.figures],
     }
 

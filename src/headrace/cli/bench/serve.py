@@ -44,6 +44,9 @@ Metrics, defined as in vLLM's and NVIDIA's benchmarks:
   E2E      from when a request was due to the last event with output
   goodput  requests per second that met every goal
 
+Recommended is the load with the highest throughput at which 99 % of the requests still met every goal
+(--ttft-ms, --tpot-ms, --e2e-ms); a chart shows the goals as lines.
+
 With --rate and --trace, latencies count from the scheduled time, even if a request is sent late: delays
 caused by a slow server are included.
 

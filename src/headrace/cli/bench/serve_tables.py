@@ -17,6 +17,7 @@ from headrace.bench.serve.formatting import (
     of_user,
 )
 from headrace.bench.serve.metrics import Figures
+from headrace.bench.serve.recommendation import recommend
 from headrace.bench.serve.runner import ProgressCallback, Report
 from headrace.bench.serve.workload import DatasetWorkload
 from headrace.cli.terminal import note
@@ -79,6 +80,7 @@ def print_report(report: Report) -> None:
     if len(report.figures) > 1:
         _print(_summary(report.figures))
     print(f"good: {goals_text(report.order.goals)}")
+    print(f"recommended: {recommend(report.figures, report.order.goals).text}")
     if not isinstance(report.order.workload, DatasetWorkload):
         print(f"seed: {report.order.seed} (--seed {report.order.seed} sends the same prompts again)")
     for text in report.notes:

@@ -1,0 +1,87 @@
+"""Trains `reranker`, the small cross-encoder inside the package that orders passages for a question.
+
+    python train/reranker.py --data FOLDER --work FOLDER --out FOLDER --start FILE
+
+It starts from the embeddings and first layers of `mini` (`--start`: its model.safetensors) and uses its
+tokenizer: copy `tokenizer.json` from mini's folder to the work folder. Needs the packages of
+`headrace[train]`. The same data, seed and steps give the same model on one machine.
+"""
+
+import sys
+
+import numpy as np
+import packages  # noqa: F401 - checks for packages, so it comes before their imports
+import torch
+from data.passages import PassageSources, read_passages
+from decoder import Shape
+from export import write_reranker
+from loop import Plan, Run
+from rank import LONGEST, PASSAGES, RankBatches, Reranker, best_of, nearest, rank_objective
+from recipe import Options, read_options, run_recipe
+from sources import VOCABULARY, tokenizer_of_mini
+from tokenizers import Tokenizer
+
+SHAPE = Shape(
+    vocabulary=VOCABULARY, hidden=384, intermediate=1024, layers=3, heads=6, kv_heads=2, context=512
+)
+STEPS, DECAY_STEPS = 500, 700
+QUESTIONS_PER_STEP = 10
+MEASURED, AMONG = 40, 10  # held-out questions of each kind, and passages for each
+
+
+def prepare(options: Options) -> tuple[Run, Tokenizer]:
+    """Reads the data and builds the run. Raises MissingData."""
+    tokenizer = tokenizer_of_mini(options.work)
+    sources = read_passages(options.data)
+    reranker = Reranker(SHAPE)
+    reranker.initialize(torch.Generator().manual_seed(options.seed))
+    if options.start is not None:
+        reranker.decoder.start_from(options.start)
+    reranker.to(options.device)
+    run = Run(
+        plan=Plan(
+            seed=options.seed,
+            steps=options.steps,
+            decay_steps=options.decay,
+            tokens_per_step=QUESTIONS_PER_STEP * PASSAGES * LONGEST,
+            length=LONGEST,
+            long_length=LONGEST,
+            matrix_rate=0.01,
+            other_rate=1e-3,
+            measure_every_steps=200,
+            warm_up_steps=20,
+        ),
+        work=options.work,
+        device=options.device,
+        decoder=reranker,
+        draw=RankBatches(sources, tokenizer).batch,
+        loss=rank_objective(reranker),
+        measure=lambda: measure(reranker, tokenizer, sources, options.device),
+        workers=options.workers,
+    )
+    return run, tokenizer
+
+
+def measure(
+    reranker: Reranker, tokenizer: Tokenizer, sources: PassageSources, device: torch.device
+) -> dict[str, float]:
+    """How many of some held-out questions have their own passage first, among the most similar."""
+    found: dict[str, float] = {}
+    for name, questions in sources.held_out.items():
+        texts = [one.text for one in questions[:MEASURED]]
+        passages = nearest(texts, [one.passage for one in questions], AMONG)
+        own = np.arange(len(texts))[:, None]
+        passages[:, -1:] = np.where((passages == own).any(1, keepdims=True), passages[:, -1:], own)
+        found[f"{name} exact"] = best_of(reranker, tokenizer, questions, passages, device)
+    return found
+
+
+def main() -> int:
+    """Trains, exports."""
+    description = "Trains the reranker that ships inside the package."
+    read = lambda: read_options(description, steps=STEPS, decay=DECAY_STEPS, start=True)  # noqa: E731
+    return run_recipe(read, prepare, write_reranker)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
