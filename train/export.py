@@ -69,20 +69,25 @@ def write_tagger(tagger: Tagger, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def write_reranker(reranker: Reranker, tokenizer: Tokenizer, folder: Path) -> None:
-    """A cross-encoder with one label; its tokenizer writes pairs as it was trained on them."""
+    """The same for late interaction, as PyLate writes it: a Dense module after the states."""
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BEGIN} $A {END}",
-        pair=f"{BEGIN} $A {END} $B:1 {END}:1",
-        special_tokens=[(BEGIN, BEGIN_ID), (END, END_ID)],
+        single=f"{BEGIN} $A {END}", special_tokens=[(BEGIN, BEGIN_ID), (END, END_ID)]
     )
     _write_states(reranker.decoder, tokenizer, folder)
-    path = folder / "model.safetensors"
-    score = reranker.score.weight.detach().to(torch.bfloat16).contiguous()
-    save_file(load_file(path) | {"score.weight": score}, path, metadata={"format": "pt"})
+    kinds = {"": "sentence_transformers.models.Transformer", "1_Dense": "pylate.models.Dense.Dense"}
+    modules = [
+        {"idx": at, "name": str(at), "path": path, "type": kind}
+        for at, (path, kind) in enumerate(kinds.items())
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
+    (folder / "1_Dense").mkdir(exist_ok=True)
+    weight = reranker.linear.weight.detach().to(torch.bfloat16).contiguous()
+    path = folder / "1_Dense" / "model.safetensors"
+    save_file({"linear.weight": weight}, path, metadata={"format": "pt"})
     path.chmod(0o644)
-    labels = {"id2label": {"0": "relevance"}, "label2id": {"relevance": 0}, "pad_token_id": END_ID}
-    own = {"architectures": ["LlamaForSequenceClassification"], "is_causal": False}
-    _write(folder / "config.json", _config(reranker.decoder) | own | labels)
+    dense = {"in_features": reranker.shape.hidden, "out_features": weight.shape[0], "bias": False}
+    activation = "torch.nn.modules.linear.Identity"
+    _write(folder / "1_Dense" / "config.json", dense | {"activation_function": activation})
 
 
 def _write_states(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:

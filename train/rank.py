@@ -1,4 +1,4 @@
-"""The reranker: question and passage in one encoder, one score; a question's own passage against others."""
+"""The reranker: each token of a question looks for its nearest token of a passage (late interaction)."""
 
 from collections.abc import Sequence
 
@@ -15,48 +15,58 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 SHARES = {"headings": 0.3, "sentences": 0.2, "prose": 0.2, "shell": 0.2, "sql": 0.1}
-PASSAGES = 8  # for each question in training: its own first
+WIDTH = 96  # of a token's vector
 SIMILAR = 30  # passages that share the most words with a question are its hard wrong answers
-HARD = 5  # of the wrong answers
-LONGEST = 160  # tokens of question and passage; what is beyond is cut, in training
+ROWS = 3  # for each question: itself, its passage, a similar one
+LONGEST = 128  # tokens of a question or passage; what is beyond is cut, in training
+TEMPERATURE = 0.03
 
 
 class Reranker(nn.Module):
-    """The score of a pair is a product with the state of the last token, which sees all others (as
-    LlamaForSequenceClassification, with attention to both sides)."""
+    """Vectors of tokens (ColBERT: Khattab and Zaharia 2020), with attention to both sides."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
         self.decoder = Decoder(shape)
-        self.score = nn.Linear(shape.hidden, 1, bias=False)
+        self.linear = nn.Linear(shape.hidden, WIDTH, bias=False)
 
     def initialize(self, generator: torch.Generator) -> None:
-        """Initialize the decoder and the score."""
+        """Initialize the decoder and the projection."""
         self.decoder.initialize(generator)
-        nn.init.normal_(self.score.weight, 0.0, self.shape.hidden**-0.5, generator=generator)
+        nn.init.normal_(self.linear.weight, 0.0, self.shape.hidden**-0.5, generator=generator)
 
     def forward(self, tokens: Tensor, documents: Tensor) -> Tensor:
-        """Scores [rows] of tokens [rows, length]; `documents` is 0 for padding."""
+        """Vectors [rows, length, WIDTH] of length 1; `documents` is 0 for padding, whose vectors are 0."""
         own = documents > 0
         with torch.autocast(tokens.device.type, torch.bfloat16):
             states = self.decoder.states(tokens, own[:, None, None, :])
-        last = own.sum(1) - 1
-        return self.score(states[torch.arange(len(last)), last].float())[:, 0]
+        return F.normalize(self.linear(states.float()), dim=-1) * own[..., None]
+
+
+def nearest_tokens(questions: Tensor, counts: Tensor, passages: Tensor) -> Tensor:
+    """Scores [questions, passages]: the mean over a question's tokens of the nearest token's product.
+    `questions` [Q, n, WIDTH] with `counts` [Q] tokens, `passages` [P, m, WIDTH]."""
+    products = torch.einsum("qiw,pjw->qpij", questions, passages)
+    return products.amax(-1).sum(-1) / counts[:, None]
 
 
 def rank_objective(reranker: Reranker) -> Objective:
-    """Cross entropy of a question's own passage, the first, among its PASSAGES."""
+    """Cross entropy of a question's own passage among all of the batch."""
 
     def loss(batch: Batch) -> Tensor:
-        scores = reranker(batch.tokens, batch.documents).view(-1, PASSAGES)
-        return F.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))
+        vectors = reranker(batch.tokens, batch.documents)
+        questions, own, similar = vectors[0::ROWS], vectors[1::ROWS], vectors[2::ROWS]
+        counts = batch.documents[0::ROWS].sum(1)
+        longest = int(counts.max())
+        scores = nearest_tokens(questions[:, :longest], counts, torch.cat([own, similar])) / TEMPERATURE
+        return F.cross_entropy(scores, torch.arange(len(scores), device=scores.device))
 
     return loss
 
 
 class RankBatches:
-    """Draws questions, each with its passage, similar ones and others of its source."""
+    """Draws questions of one source, each with its passage and a similar one."""
 
     def __init__(self, sources: PassageSources, tokenizer: Tokenizer) -> None:
         self._sources = sources.learned
@@ -64,19 +74,16 @@ class RankBatches:
         self._similar = {name: similar(questions) for name, questions in self._sources.items()}
 
     def batch(self, key: tuple[int, int], rows: int, length: int) -> Batch:
-        """`rows` pairs, PASSAGES for each question: a function of `key`."""
+        """`rows` texts, ROWS for each question: a function of `key`."""
         random = np.random.default_rng(key)
-        pairs: list[tuple[str, str]] = []
-        names, bounds = list(SHARES), np.cumsum(list(SHARES.values()))
-        for _ in range(rows // PASSAGES):
-            name = names[min(int(np.searchsorted(bounds, random.random())), len(names) - 1)]
-            questions = self._sources[name]
-            at = int(random.integers(len(questions)))
-            hard = random.permutation(self._similar[name][at])[:HARD]
-            others = random.integers(len(questions), size=PASSAGES)
-            wrong = [int(other) for other in (*hard, *others) if other != at][: PASSAGES - 1]
-            pairs += [(questions[at].text, questions[other].passage) for other in (at, *wrong)]
-        return Batch(*padded_pairs(self._tokenizer, pairs, LONGEST), torch.ones(len(pairs), 1))
+        name = list(SHARES)[int(random.choice(len(SHARES), p=list(SHARES.values())))]
+        questions = self._sources[name]
+        chosen = random.choice(len(questions), rows // ROWS, replace=False)
+        texts: list[str] = []
+        for at in map(int, chosen):
+            other = int(random.choice(self._similar[name][at]))
+            texts += [questions[at].text, questions[at].passage, questions[other].passage]
+        return Batch(*padded_texts(self._tokenizer, texts), torch.ones(len(texts), 1))
 
 
 def similar(questions: Sequence[Question]) -> np.ndarray:
@@ -101,15 +108,12 @@ def nearest(texts: Sequence[str], passages: Sequence[str], count: int, *, own: b
     return np.concatenate(rows)
 
 
-def padded_pairs(
-    tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], longest: int
-) -> tuple[Tensor, Tensor]:
-    """Tokens [pairs, longest], `<s> question </s> passage </s>`, and a mask without padding."""
-    rows: list[list[int]] = []
-    for first, second in pairs:
-        question, passage = (tokenizer.encode(text, add_special_tokens=False).ids for text in (first, second))
-        question = [BEGIN_ID, *question[: longest // 2], END_ID]
-        rows.append([*question, *passage[: longest - len(question) - 1], END_ID])
+def padded_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Tokens [texts, longest], `<s> text </s>`, and a mask without padding."""
+    rows = [
+        [BEGIN_ID, *encoding.ids[: LONGEST - 2], END_ID]
+        for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    ]
     tokens = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
     documents = torch.zeros_like(tokens)
     for row, ids in enumerate(rows):
@@ -119,19 +123,17 @@ def padded_pairs(
 
 
 @torch.no_grad()
-def best_of(
-    reranker: Reranker,
-    tokenizer: Tokenizer,
-    asked: Sequence[Question],
-    found: np.ndarray,
-    device: torch.device,
+def first_share(
+    reranker: Reranker, tokenizer: Tokenizer, asked: Sequence[Question], device: torch.device
 ) -> float:
-    """The share of questions whose own passage has the highest score of `found` [questions, passages],
-    which holds the questions' own: indices into `asked`."""
-    right = 0
-    for at, passages in enumerate(found):
-        pairs = [(asked[at].text, asked[other].passage) for other in passages]
-        tokens, documents = padded_pairs(tokenizer, pairs, LONGEST)
-        scores = reranker(tokens.to(device), documents.to(device))
-        right += int(passages[int(scores.argmax())] == at)
-    return right / len(found)
+    """The share of questions whose own passage has the highest score of all of theirs."""
+    both: list[tuple[Tensor, Tensor]] = []
+    for texts in ([one.text for one in asked], [one.passage for one in asked]):
+        tokens, documents = padded_texts(tokenizer, texts)
+        both.append((reranker(tokens.to(device), documents.to(device)), documents.sum(1).to(device)))
+    (questions, counts), (passages, _) = both
+    rows = [
+        nearest_tokens(questions[at : at + 1, : int(counts[at])], counts[at : at + 1], passages)
+        for at in range(len(questions))
+    ]
+    return float((torch.cat(rows).argmax(1) == torch.arange(len(rows), device=device)).float().mean())

@@ -73,15 +73,19 @@ def export_onnx(folder: Path) -> Path:
         import torch
         from transformers import AutoModel
 
-        model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+        model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval().requires_grad_(False)
         names = ["input_ids", "attention_mask"]
         dynamic = {name: {0: "batch", 1: "length"} for name in (*names, "states")}
         ones = torch.ones(2, 16, dtype=torch.long)
         model.config.return_dict = False
 
         class States(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = model
+
             def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-                return model(input_ids=input_ids, attention_mask=attention_mask)[0]
+                return self.model(input_ids=input_ids, attention_mask=attention_mask)[0]
 
         torch.onnx.export(
             States(), (ones, ones), str(path), input_names=names, output_names=["states"],
@@ -93,6 +97,7 @@ def export_onnx(folder: Path) -> Path:
 def onnxruntime(folder: Path, threads: int) -> Encode:
     """ONNX Runtime, dynamic int8, with its transformer optimizer where it knows the architecture."""
     import onnxruntime as ort
+    from onnx import TensorProto
     from onnxruntime.quantization import QuantType, quantize_dynamic
     from onnxruntime.transformers import optimizer
 
@@ -102,14 +107,17 @@ def onnxruntime(folder: Path, threads: int) -> Encode:
         config = json.loads((folder / "config.json").read_text())
         if config["model_type"] in ("bert", "xlm-roberta"):
             fused = folder / "model.fused.onnx"
-            optimizer.optimize_model(
-                str(source),
-                "bert",
-                num_heads=config["num_attention_heads"],
-                hidden_size=config["hidden_size"],
-            ).save_model_to_file(str(fused))
+            heads, width = config["num_attention_heads"], config["hidden_size"]
+            model = optimizer.optimize_model(str(source), "bert", num_heads=heads, hidden_size=width)
+            model.save_model_to_file(str(fused))
             source = fused
-        quantize_dynamic(source, quantized, per_channel=True, weight_type=QuantType.QInt8)
+        quantize_dynamic(
+            source,
+            quantized,
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+            extra_options={"DefaultTensorType": TensorProto.FLOAT},  # fused nodes have no inferred types
+        )
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     session = ort.InferenceSession(str(quantized), options, providers=["CPUExecutionProvider"])
