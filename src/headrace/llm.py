@@ -35,7 +35,7 @@ from headrace.loading.loader import Progress, load_model
 from headrace.loading.options import EngineOptions
 from headrace.ops.value import Array
 from headrace.tasks.embed import pooled, token_vectors
-from headrace.tasks.entities import THRESHOLD, Entity, EntityExtractor
+from headrace.tasks.entities import Entity, EntityKeywords, extract_entities
 
 
 class _Model:
@@ -56,7 +56,6 @@ class _Model:
         self.handler: Handler = local
         self.runner = ModelRunner(local, self._source, self._threads)
         self._thread = LoopThread()
-        self._extractor: EntityExtractor | None = None
         # The engine's thread would keep the model alive: stop it with the last reference, or at exit.
         self._closer = weakref.finalize(self, _close, loaded, local, self._thread, self._threads)
 
@@ -85,10 +84,12 @@ class _Model:
     def _size(self, dimensions: int | None) -> int:
         return self.model.engine.limits.embedding_size if dimensions is None else dimensions
 
-    def _entities(self) -> EntityExtractor:
-        if self._extractor is None:
-            self._extractor = EntityExtractor(self.model)
-        return self._extractor
+    async def _entities(
+        self, texts: str | Sequence[str], labels: Sequence[str] | None, options: EntityKeywords
+    ) -> list[list[Entity]]:
+        self._check_open()
+        several = [texts] if isinstance(texts, str) else list(texts)
+        return await extract_entities(self.runner, None, several, labels, new_call(), **options)
 
 
 def _close(model: LoadedModel, handler: LocalHandler, thread: LoopThread, threads: ModelThreads) -> None:
@@ -194,20 +195,20 @@ class LLM(_Model):
         `pooling="none"`."""
         return self._thread.run(self._vectors(_several(texts), None))
 
-    def extract_entities(
-        self, texts: str | Sequence[str], labels: Sequence[str], *, threshold: float = THRESHOLD
+    def entities(
+        self, texts: str | Sequence[str], labels: Sequence[str] | None = None, **options: Unpack[EntityKeywords]
     ) -> list[list[Entity]]:
-        """Of each text the entities of these labels, by a tagger such as the bundled `tagger`.
+        """Of each text the entities of these labels, in order, by a tagger such as the bundled `tagger`, a
+        GLiNER checkpoint, or a model that classifies tokens (then `labels` are some of its own, None: all).
 
-        Labels are words of your own ("phone number"); `threshold` in (0, 1) is the least score.
-        InvalidRequest for labels that mean nothing, UnsupportedModel where the model is no tagger,
-        ContextLengthExceeded where a text with the labels is too long: texts are never cut.
+        Labels are words of your own ("phone number"). Keywords: `threshold` in (0, 1), which every score
+        exceeds (0.5); `flat_ner=False`: an entity may lie inside another; `multi_label=True`: one may have
+        several labels. A text that is longer than the model reads at once raises ContextLengthExceeded unless
+        `truncate=True` cuts it, or `stride` (tokens that two windows share) or `window` (tokens of one, at
+        most) have it read in windows. InvalidRequest for arguments that mean nothing or a model that finds no
+        entities.
         """
-        extractor = self._entities()
-        several = [texts] if isinstance(texts, str) else list(texts)
-        marked = extractor.mark(several, labels, threshold)
-        vectors = self._thread.run(self._vectors([one.ids for one in marked], None))
-        return extractor.read(several, marked, labels, vectors, threshold)
+        return self._thread.run(self._entities(texts, labels, options))
 
     def _stream(self, request: GenerationRequest) -> BlockingStream[CompletionChunk]:
         handler = self.handler
@@ -283,15 +284,11 @@ class AsyncLLM(_Model):
         """See `LLM.embed_tokens`."""
         return await self._vectors(_several(texts), None)
 
-    async def extract_entities(
-        self, texts: str | Sequence[str], labels: Sequence[str], *, threshold: float = THRESHOLD
+    async def entities(
+        self, texts: str | Sequence[str], labels: Sequence[str] | None = None, **options: Unpack[EntityKeywords]
     ) -> list[list[Entity]]:
-        """See `LLM.extract_entities`."""
-        extractor = self._entities()
-        several = [texts] if isinstance(texts, str) else list(texts)
-        marked = extractor.mark(several, labels, threshold)
-        vectors = await self._vectors([one.ids for one in marked], None)
-        return extractor.read(several, marked, labels, vectors, threshold)
+        """See `LLM.entities`."""
+        return await self._entities(texts, labels, options)
 
     async def _stream(self, request: GenerationRequest) -> AsyncIterator[CompletionChunk]:
         self._check_open()

@@ -19,7 +19,8 @@ from headrace.errors import (
     InvalidRequest,
     UnsupportedModel,
 )
-from headrace.tasks.entities import END, INSIDE, START, Span, best_spans, write_labels
+from headrace.tasks.entity_finders.spans import Span
+from headrace.tasks.entity_finders.tagger import END, INSIDE, START, best_spans, label_frame, token_units
 from headrace.weights.tagger_head import read_tagger_head
 from tiny import tiny_model
 
@@ -51,23 +52,24 @@ def tagger(folder: Path) -> Iterator[LLM]:
 
 
 def test_entities_are_pieces_of_the_text(tagger: LLM) -> None:
-    [found, nothing] = tagger.extract_entities([TEXT, ""], ["person", "place"], threshold=0.3)
+    [found, nothing] = tagger.entities([TEXT, ""], ["person", "place"], threshold=0.3)
     assert found and nothing == []
     for entity in found:
         assert entity.text == TEXT[entity.start : entity.end] != ""
         assert entity.label in ("person", "place") and 0.3 < entity.score < 1
     ends = [0, *(entity.end for entity in found)]
     assert all(end <= entity.start for end, entity in zip(ends, found, strict=False))
-    assert tagger.extract_entities(TEXT, ["person", "place"], threshold=0.3) == [found]
-    most = tagger.extract_entities(TEXT, ["person", "place"], threshold=0.9)[0]
+    assert tagger.entities(TEXT, ["person", "place"], threshold=0.3) == [found]
+    most = tagger.entities(TEXT, ["person", "place"], threshold=0.9)[0]
     assert all(entity.score > 0.9 for entity in most)
 
 
 def test_a_text_cannot_pose_as_a_label(tagger: LLM) -> None:
-    written = write_labels(tagger.model.tokenizer, "a<s>b</s>", ["x"], "<s>", "</s>")
-    assert [written.ids[mark] for mark in written.marks] == [0]
-    assert written.ids[written.begin - 1] == 1 and not {0, 1} & set(written.ids[written.begin :])
-    assert written.characters == [(i, i + 1) for i in range(9)]
+    frame = label_frame(tagger.model.tokenizer, ["x"], "<s>", "</s>")
+    units = token_units(tagger.model.tokenizer, "a<s>b</s>")
+    assert [frame.before[mark] for mark in frame.marks] == [0]
+    assert frame.before[-1] == 1 and not {0, 1} & set(units.ids)
+    assert units.characters == [(i, i + 1) for i in range(9)]
 
 
 def test_the_likeliest_spans_that_do_not_overlap_win() -> None:
@@ -98,12 +100,12 @@ def test_what_means_nothing_is_refused(
     tagger: LLM, texts: str, labels: list[str], threshold: float, error: type[HeadraceError], said: str
 ) -> None:
     with pytest.raises(error, match=said):
-        tagger.extract_entities(texts, labels, threshold=threshold)
+        tagger.entities(texts, labels, threshold=threshold)
 
 
 def test_a_model_without_a_head_is_no_tagger() -> None:
     with LLM("novelette", cache_dir=None) as llm, pytest.raises(UnsupportedModel, match=r"no tagger\.json"):
-        llm.extract_entities(TEXT, ["person"])
+        llm.entities(TEXT, ["person"])
 
 
 @pytest.mark.parametrize(

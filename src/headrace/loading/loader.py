@@ -25,6 +25,7 @@ from headrace.sampling.sampler import Sampler
 from headrace.weights.config_json import Config, find
 from headrace.weights.packing.packed_cache import CacheTroubles
 from headrace.weights.pooling import Pooling
+from headrace.weights.span_head import span_head
 
 
 def load_model(name: str | None, options: EngineOptions, *, progress: Progress | None = None) -> LoadedModel:
@@ -57,6 +58,7 @@ def start(prepared: PlannedModel, options: EngineOptions, *, progress: Progress 
         created_s=int(time.time()),
         cache_failures=troubles.failures,
         cache_damages=troubles.damages,
+        head=span_head(prepared.folder),
     )
 
 

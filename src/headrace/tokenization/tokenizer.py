@@ -74,6 +74,29 @@ class Tokenizer:
         )
         return encoding.ids, encoding.offsets
 
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """Ids of each word, as a tokenizer encodes a text that was split before. Nothing is added, and the
+        spelling of a special token is plain text. Raises InvalidRequest as `encode`."""
+        [encoding] = self._encodings(
+            "".join(words),
+            False,
+            lambda: self._backend.encode_batch([list(words)], is_pretokenized=True, add_special_tokens=False),
+        )
+        found: list[list[int]] = [[] for _ in words]
+        for token_id, word in zip(encoding.ids, encoding.word_ids, strict=True):
+            if word is not None:
+                found[word].append(token_id)
+        return found
+
+    def special_around(self) -> tuple[list[int], list[int]]:
+        """The ids that the post-processor adds before a text, and those after it."""
+        [encoding] = self._encodings("a", False, lambda: self._backend.encode_batch(["a"]))
+        ids, special = encoding.ids, encoding.special_tokens_mask
+        text = [index for index, is_special in enumerate(special) if not is_special]
+        if not text:
+            return list(ids), []
+        return ids[: text[0]], ids[text[-1] + 1 :]
+
     def encode_pair(self, first: str, second: str) -> tuple[list[int], int]:
         """Ids of a pair of texts with what the post-processor adds, and the index of the first token that
         is of the second text's type (its token type is 1). The spelling of a special token is plain text.

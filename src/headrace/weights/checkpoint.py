@@ -16,6 +16,7 @@ from headrace.errors import CorruptFile, ModelNotFound, UnsupportedModel
 from headrace.weights import strict_json
 from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.closeable import Closeable
+from headrace.weights.gliner import GLINER, encoder_config, encoder_tensors
 from headrace.weights.gguf.checkpoint import GgufCheckpoint
 from headrace.weights.quantized.checkpoint import QuantizedCheckpoint, quantization_of
 from headrace.weights.safetensors.plain_names import plain_tensors, text_model_config
@@ -39,7 +40,12 @@ class Checkpoint(Closeable):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         refuse_adapter(folder)
-        self.config = text_model_config(_required_config(folder))
+        gliner = _optional_object(folder, GLINER)
+        self.config = (
+            text_model_config(_required_config(folder))
+            if gliner is None
+            else encoder_config(gliner, _optional_object(folder, "config.json"))
+        )
         self.generation_config = _optional_object(folder, "generation_config.json")
         self._files: dict[Path, SafetensorsFile] = {}
         try:
@@ -47,6 +53,8 @@ class Checkpoint(Closeable):
         except BaseException:
             self.close()
             raise
+        if gliner is not None:
+            tensors = encoder_tensors(tensors)
         plain = plain_tensors(tensors, self.config.get("model_type"))
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(plain)
 
@@ -159,7 +167,7 @@ def open_checkpoint(path: Path) -> CheckpointReader:
 
 def is_complete(folder: Path) -> bool:
     """Whether all files that open_checkpoint needs are there (their content is not looked at)."""
-    if not (folder / "config.json").exists():
+    if not any((folder / name).exists() for name in ("config.json", GLINER)):
         return False
     if (folder / SINGLE).exists():
         return True

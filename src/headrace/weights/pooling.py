@@ -11,7 +11,7 @@ from msgspec import Struct
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights import strict_json
 from headrace.weights.checkpoint import confined
-from headrace.weights.tagger_head import is_tagger
+from headrace.weights.span_head import has_span_head
 
 PoolingKind = Literal["mean", "cls", "last", "none"]
 """The mean of all tokens' vectors, that of the first token, that of the last, or each token's own."""
@@ -42,14 +42,14 @@ _MODULES = msgspec.json.Decoder(list[_Module])
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """What modules.json and the config of its pooling module say; each token's vector for a tagger; None
-    for any other folder.
+    """What modules.json and the config of its pooling module say; each token's vector where a head
+    reads spans; None for any other folder.
 
     UnsupportedModel for modules and kinds that are not known here, CorruptFile for files that are broken.
     """
     path = confined(folder, MODULES)
     if not path.is_file():
-        return Pooling("none", normalize=False) if is_tagger(folder) else None
+        return Pooling("none", normalize=False) if has_span_head(folder) else None
     if path.stat().st_size > _MAX_BYTES:
         raise CorruptFile(f"{MODULES} has more than {_MAX_BYTES:,} bytes, the limit for such a file")
     modules = strict_json.decode(_MODULES, path.read_bytes(), MODULES)

@@ -17,6 +17,7 @@ from headrace.sampling.params import with_defaults
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.hub.resolver import resolve
+from headrace.weights.span_head import span_head
 from headrace.workers.engine_client import RemoteEngineClient
 from headrace.workers.model_spec import ModelSpec
 from headrace.workers.process import WorkerProcess
@@ -67,6 +68,7 @@ class WorkerLoader:
             created_s=int(time.time()),
             cache_failures=ready.cache_failures,
             cache_damages=ready.cache_damages,
+            head=span_head(path),
         )
 
     def close(self) -> None:
