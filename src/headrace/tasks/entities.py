@@ -112,7 +112,7 @@ async def extract_entities(
         for part in _in_portions(read, len(frame.before) + len(frame.after)):
             request = EmbeddingRequest(
                 id=new_id(),
-                model=name,
+                model=model.name,
                 inputs=tuple(tuple([*frame.before, *one.units.ids, *frame.after]) for one in part),
                 task="entities",
                 priority=priority,
