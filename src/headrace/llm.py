@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -36,6 +37,9 @@ from headrace.loading.options import EngineOptions
 from headrace.ops.value import Array
 from headrace.tasks.embed import pooled, token_vectors
 from headrace.tasks.entities import Entity, EntityKeywords, extract_entities
+
+
+LOG = logging.getLogger("headrace.llm")
 
 
 class _Model:
@@ -89,7 +93,11 @@ class _Model:
     ) -> list[list[Entity]]:
         self._check_open()
         several = [texts] if isinstance(texts, str) else list(texts)
-        return await extract_entities(self.runner, None, several, labels, new_call(), **options)
+        call = new_call()
+        found = await extract_entities(self.runner, None, several, labels, call, **options)
+        for warning in call.warnings:
+            LOG.warning("%s: %s", warning.param, warning.message)
+        return found
 
 
 def _close(model: LoadedModel, handler: LocalHandler, thread: LoopThread, threads: ModelThreads) -> None:

@@ -29,6 +29,7 @@ COMMANDS = (
     "list",
     "show",
     "quantize",
+    "entities",
     "rm",
     "pull",
     "bench",
