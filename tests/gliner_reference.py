@@ -60,7 +60,9 @@ def tokenizer_of(kind: str) -> Tokenizer:
 
 def projection(inputs: int, outputs: int) -> nn.Sequential:
     """Two layers, four times as wide in between."""
-    return nn.Sequential(nn.Linear(inputs, 4 * outputs), nn.ReLU(), nn.Dropout(0), nn.Linear(4 * outputs, outputs))
+    return nn.Sequential(
+        nn.Linear(inputs, 4 * outputs), nn.ReLU(), nn.Dropout(0), nn.Linear(4 * outputs, outputs)
+    )
 
 
 def named(**parts: nn.Module) -> nn.Module:
@@ -98,7 +100,9 @@ class Reference(nn.Module):
     @torch.no_grad()
     def spread_scores(self) -> None:
         """Scale the last layer, so that scores are neither all alike nor all 0 or 1."""
-        scores = torch.tensor(list(self.span_scores("John Miller lives in Berlin", ["person", "year"]).values()))
+        scores = torch.tensor(
+            list(self.span_scores("John Miller lives in Berlin", ["person", "year"]).values())
+        )
         last: Any = self.prompt_rep_layer[3] if hasattr(self, "prompt_rep_layer") else self.scorer.out_mlp[3]
         by = 3 / scores.double().logit().abs().max().float()
         for parameter in last.parameters():
@@ -118,7 +122,9 @@ class Reference(nn.Module):
         rows = torch.stack([self.pooled(states[place]) for place in places])[None]
         if hasattr(self, "rnn"):
             rows = self.rnn.lstm(rows)[0]
-        marks = torch.tensor([i for i, one in enumerate(encoding.ids) if one == self.tokenizer.token_to_id(MARKS[0])])
+        marks = torch.tensor(
+            [i for i, one in enumerate(encoding.ids) if one == self.tokenizer.token_to_id(MARKS[0])]
+        )
         return rows[0], states[marks if self.settings["embed_ent_token"] else marks + 1]
 
     def pooled(self, subtokens: torch.Tensor) -> torch.Tensor:
@@ -136,7 +142,11 @@ class Reference(nn.Module):
         if self.settings["span_mode"] != "markerV0":
             return self.token_scores(words, prompts)
         layer = self.span_rep_layer.span_rep_layer
-        starts, ends, prompts = layer.project_start(words), layer.project_end(words), self.prompt_rep_layer(prompts)
+        starts, ends, prompts = (
+            layer.project_start(words),
+            layer.project_end(words),
+            self.prompt_rep_layer(prompts),
+        )
         found: dict[tuple[int, int, int], float] = {}
         for first in range(len(words)):
             for last in range(first, min(len(words), first + self.settings["max_width"])):
@@ -195,7 +205,10 @@ def gliner_folder(folder: Path, kind: str = "bert", seed: int = 0, **changed: An
             {
                 "tokenizer_class": "PreTrainedTokenizerFast",
                 "model_max_length": 200,
-                **{"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"},
+                "cls_token": "[CLS]",
+                "sep_token": "[SEP]",
+                "pad_token": "[PAD]",
+                "unk_token": "[UNK]",
             }
         )
     )

@@ -10,11 +10,12 @@ from headrace.tasks.entity_finders.tagger import END, INSIDE, START
 
 LABEL_MARK, TEXT_MARK = "<|tool|>", "<|user|>"
 LONGEST_SPAN = 48  # tokens
+WINDOW = 96  # tokens of a piece of a long text: about the longest rows of training, without their labels
 
 
 class Labeled(Struct, frozen=True):
-    """Labels followed by a text: token ids, the position of each label's marker, where the text begins, and the
-    characters of each of its tokens.
+    """Labels followed by a text: token ids, the position of each label's marker, where the text begins, and
+    the characters of each of its tokens.
     """
 
     ids: list[int]

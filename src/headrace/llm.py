@@ -38,7 +38,6 @@ from headrace.ops.value import Array
 from headrace.tasks.embed import pooled, token_vectors
 from headrace.tasks.entities import Entity, EntityKeywords, extract_entities
 
-
 LOG = logging.getLogger("headrace.llm")
 
 
@@ -204,7 +203,10 @@ class LLM(_Model):
         return self._thread.run(self._vectors(_several(texts), None))
 
     def entities(
-        self, texts: str | Sequence[str], labels: Sequence[str] | None = None, **options: Unpack[EntityKeywords]
+        self,
+        texts: str | Sequence[str],
+        labels: Sequence[str] | None = None,
+        **options: Unpack[EntityKeywords],
     ) -> list[list[Entity]]:
         """Of each text the entities of these labels, in order, by a tagger such as the bundled `tagger`, a
         GLiNER checkpoint, or a model that classifies tokens (then `labels` are some of its own, None: all).
@@ -293,7 +295,10 @@ class AsyncLLM(_Model):
         return await self._vectors(_several(texts), None)
 
     async def entities(
-        self, texts: str | Sequence[str], labels: Sequence[str] | None = None, **options: Unpack[EntityKeywords]
+        self,
+        texts: str | Sequence[str],
+        labels: Sequence[str] | None = None,
+        **options: Unpack[EntityKeywords],
     ) -> list[list[Entity]]:
         """See `LLM.entities`."""
         return await self._entities(texts, labels, options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 from weakref import WeakKeyDictionary
 
@@ -91,8 +92,8 @@ async def extract_entities(
     may lie inside another; `multi_label`: one may have several labels. What is longer than the model reads
     at once is refused, or see `LongTexts`.
 
-    Raises InvalidRequest for arguments that mean nothing, ContextLengthExceeded for long texts, NumericalError
-    where the model's scores are not numbers, and what `ModelRunner.lease` and `rows` do.
+    Raises InvalidRequest for arguments that mean nothing, ContextLengthExceeded for long texts,
+    NumericalError where the model's scores are not numbers, and what `ModelRunner.lease` and `rows` do.
     """
     check_texts(texts)
     check_labels(labels)
@@ -110,17 +111,23 @@ async def extract_entities(
         )
         found: list[Candidates] = []
         for part in _in_portions(read, len(frame.before) + len(frame.after)):
-            request = EmbeddingRequest(
-                id=new_id(),
-                model=model.name,
-                inputs=tuple(tuple([*frame.before, *one.units.ids, *frame.after]) for one in part),
-                task="entities",
-                priority=priority,
-                deadline_s=deadline_s,
-            )
-            states = await runner.rows(request, call)
-            found += await runner.in_thread(model, lambda: _find(finder, frame, part, states, options))
+            request = _request(model, frame, part, priority, deadline_s)
+            find = partial(_find, finder, frame, part, options, await runner.rows(request, call))
+            found += await runner.in_thread(model, find)
         return await runner.in_thread(model, lambda: _entities(texts, labels, read, found, options))
+
+
+def _request(
+    model: LoadedModel, frame: Frame, part: Sequence[_Piece], priority: int, deadline_s: float | None
+) -> EmbeddingRequest:
+    return EmbeddingRequest(
+        id=new_id(),
+        model=model.name,
+        inputs=tuple((*frame.before, *one.units.ids, *frame.after) for one in part),
+        task="entities",
+        priority=priority,
+        deadline_s=deadline_s,
+    )
 
 
 def check_texts(texts: Sequence[str]) -> None:
@@ -135,7 +142,8 @@ def check_labels(labels: Sequence[str] | None) -> None:
         return
     if isinstance(labels, str) or not labels or not all(_means_something(label) for label in labels):
         raise InvalidRequest(
-            f"labels is {repr(labels)[:200]}: give a list of words, such as ['person', 'city']", param="labels"
+            f"labels is {repr(labels)[:200]}: give a list of words, such as ['person', 'city']",
+            param="labels",
         )
     if len(labels) > MAX_LABELS:
         raise InvalidRequest(
@@ -189,7 +197,7 @@ def _written(
 ) -> tuple[Frame, list[_Piece]]:
     frame = finder.frame(model.tokenizer, labels)
     around = len(frame.before) + len(frame.after)
-    limits = Limits(model.context_length - around, around, finder.most_units)
+    limits = Limits(model.context_length - around, around, finder.most_units, finder.window)
     if limits.tokens < 1:
         raise InvalidRequest(
             f"the {len(labels):,} labels have {around:,} tokens, the model reads {model.context_length:,} with"
@@ -220,7 +228,7 @@ def _in_portions(read: Sequence[_Piece], around: int) -> Iterator[list[_Piece]]:
 
 
 def _find(
-    finder: Finder, frame: Frame, part: Sequence[_Piece], states: Sequence[Array], options: _Options
+    finder: Finder, frame: Frame, part: Sequence[_Piece], options: _Options, states: Sequence[Array]
 ) -> list[Candidates]:
     units = [piece.units for piece in part]
     found = finder.find(states, frame, units, options.threshold, every_label=options.multi_label)

@@ -15,8 +15,8 @@ STRIDE = 32
 
 class LongTexts(Struct, frozen=True):
     """What becomes of long texts. `window` and `stride` are in tokens: the longest piece that is read at once
-    (None: what fits into the context), and how many of its last tokens the next piece begins with (None: no
-    windows, the text is refused, or with `truncate` cut). The names are those of `transformers`' pipelines.
+    (None: what the model reads best, or what fits), and how many of its last tokens the next piece begins
+    with. Both None: the text is refused, or with `truncate` cut. `stride` is that of `transformers`' pipelines.
     """
 
     truncate: bool = False
@@ -30,7 +30,7 @@ class LongTexts(Struct, frozen=True):
             raise InvalidRequest(f"stride is {self.stride}, it must not be negative", param="stride")
         if self.window is not None and (self.stride or 0) >= self.window:
             raise InvalidRequest(
-                f"stride is {self.stride}, window {self.window}: windows overlap by fewer tokens than they have",
+                f"stride is {self.stride}, window {self.window}: windows overlap by fewer tokens",
                 param="stride",
             )
         if self.in_windows and self.truncate:
@@ -47,11 +47,12 @@ class LongTexts(Struct, frozen=True):
 
 class Limits(Struct, frozen=True):
     """What a model reads at once of a text: `tokens`, beside the `labels_tokens` of labels and marks, and
-    `words` (None: any number)."""
+    `words` (None: any number); a piece of a long text has `window` tokens unless the request says."""
 
     tokens: int
     labels_tokens: int
     words: int | None
+    window: int | None = None
 
 
 def pieces(
@@ -63,7 +64,7 @@ def pieces(
     """
     if not len(units):
         return []
-    tokens = limits.tokens if long.window is None else min(limits.tokens, long.window)
+    tokens = _piece_tokens(limits, long)
     if long.window is not None and long.window > tokens:
         call.warn("window", f"{long.window:,} tokens of text {index} do not fit at once, {tokens:,} do")
     fits = _fitting(units, 0, tokens, limits.words)
@@ -71,18 +72,30 @@ def pieces(
         return [(0, fits)]
     if long.in_windows:
         stride = min(STRIDE, tokens // 4) if long.stride is None else long.stride
+        if stride >= tokens:
+            raise InvalidRequest(
+                f"stride is {stride:,}, a window has {tokens:,} tokens: windows overlap by fewer",
+                param="stride",
+            )
         if any(end - start > tokens for start, end in pairwise(units.starts)):
-            call.warn("window", f"a word of text {index} has more tokens than a window, {tokens:,}: it is not read")
-        return _windows(units, tokens, limits.words, min(stride, tokens - 1))
+            call.warn(
+                "window", f"a word of text {index} has more tokens than a window, {tokens:,}: it is not read"
+            )
+        return _windows(units, tokens, limits.words, stride)
     said = f"text {index} has {_size(units, len(units), limits)}, the model reads {_limit(limits)} of a text"
     if long.truncate and fits:
         call.warn("truncate", f"{said}: it was cut after {_size(units, fits, limits)}")
         return [(0, fits)]
     raise ContextLengthExceeded(
-        f"{said} beside {limits.labels_tokens:,} tokens of labels: give stride to read it in windows, truncate"
-        " to cut it, fewer labels or a shorter text",
+        f"{said} beside {limits.labels_tokens:,} tokens of labels: give stride to read it in windows,"
+        " truncate to cut it, fewer labels or a shorter text",
         param="input",
     )
+
+
+def _piece_tokens(limits: Limits, long: LongTexts) -> int:
+    window = long.window if long.window is not None else limits.window if long.in_windows else None
+    return limits.tokens if window is None else min(limits.tokens, window)
 
 
 def _size(units: Units, count: int, limits: Limits) -> str:

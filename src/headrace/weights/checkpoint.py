@@ -16,8 +16,8 @@ from headrace.errors import CorruptFile, ModelNotFound, UnsupportedModel
 from headrace.weights import strict_json
 from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.closeable import Closeable
-from headrace.weights.gliner import GLINER, encoder_config, encoder_tensors
 from headrace.weights.gguf.checkpoint import GgufCheckpoint
+from headrace.weights.gliner import GLINER, encoder_config, encoder_tensors
 from headrace.weights.quantized.checkpoint import QuantizedCheckpoint, quantization_of
 from headrace.weights.safetensors.plain_names import plain_tensors, text_model_config
 from headrace.weights.safetensors.reader import SafetensorsFile, element_bytes

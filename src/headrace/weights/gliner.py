@@ -114,6 +114,4 @@ def encoder_config(config: Config, beside: Config | None) -> Config:
 def encoder_tensors(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
     """The encoder's tensors by the names that its own checkpoint has. Those of the head are left out, which
     `gliner_head` reads, all of them."""
-    return {
-        name.removeprefix(ENCODER): info for name, info in tensors.items() if name.startswith(ENCODER)
-    }
+    return {name.removeprefix(ENCODER): info for name, info in tensors.items() if name.startswith(ENCODER)}

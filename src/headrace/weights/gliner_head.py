@@ -1,7 +1,7 @@
 """The head of a GLiNER checkpoint: its tensors, checked, in the form that `tasks` computes with.
 
-The package `gliner` scores spans by `out(relu([start_i; end_j])) . prompt`, where `out` is a layer, a relu and a
-second layer. The first layer is a sum of two products, one of each part, and the second one can be
+The package `gliner` scores spans by `out(relu([start_i; end_j])) . prompt`, where `out` is a layer, a relu
+and a second layer. The first layer is a sum of two products, one of each part, and the second one can be
 multiplied with the prompt instead of each span; so a span costs one sum, one relu and one product a label.
 """
 
@@ -134,8 +134,8 @@ class _Reader:
             more = f" and {len(unread) - _SHOWN:,} more" if len(unread) > _SHOWN else ""
             raise UnsupportedModel(
                 f"{TENSORS} of {self._name} holds tensors that this kind of GLiNER does not have:"
-                f" {', '.join(repr(name[:80]) for name in unread[:_SHOWN])}{more}: without them it would compute"
-                " something else"
+                f" {', '.join(repr(name[:80]) for name in unread[:_SHOWN])}{more}: without them it would"
+                " compute something else"
             )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.weights.gliner_head import is_gliner
+from headrace.weights.gliner_head import is_gliner, read_gliner_head
 from headrace.weights.head import Head
-from headrace.weights.tagger_head import is_tagger
+from headrace.weights.tagger_head import is_tagger, read_tagger_head
 
 
 def has_span_head(folder: Path) -> bool:
@@ -17,3 +17,12 @@ def has_span_head(folder: Path) -> bool:
 def span_head(folder: Path) -> Head | None:
     """The head of such a folder, None for any other. Its weights are not read."""
     return Head(kind="spans") if has_span_head(folder) else None
+
+
+def check_span_head(folder: Path, states: int) -> None:
+    """Raises UnsupportedModel or CorruptFile where the folder has such a head, on an encoder with `states`
+    numbers per token, that cannot be used: that shows when a model is loaded and not at its first request."""
+    if is_gliner(folder):
+        read_gliner_head(folder, states)
+    elif is_tagger(folder):
+        read_tagger_head(folder)

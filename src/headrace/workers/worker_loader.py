@@ -68,7 +68,7 @@ class WorkerLoader:
             created_s=int(time.time()),
             cache_failures=ready.cache_failures,
             cache_damages=ready.cache_damages,
-            head=span_head(path),
+            head=span_head(path) if pinned.pooling == "auto" else None,
         )
 
     def close(self) -> None:

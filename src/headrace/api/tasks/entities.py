@@ -32,7 +32,7 @@ _LABELS = {
     "items": {"type": "string", "minLength": 1},
     "minItems": 1,
     "maxItems": MAX_LABELS,
-    "description": "What to find, in words of your own; a model that was trained for certain labels needs none.",
+    "description": "What to find, in your own words; a model that was trained for certain labels needs none.",
 }
 _THRESHOLD = {
     "type": "number",
@@ -118,7 +118,9 @@ async def _found(body: EntitiesBody, call: HttpCall, service: Service) -> Entity
     )
     tokens = sum(usage.prompt_tokens for usage in call.usages)
     return EntityList(
-        data=[TextEntities(index, [_written(one) for one in entities]) for index, entities in enumerate(found)],
+        data=[
+            TextEntities(index, [_written(one) for one in entities]) for index, entities in enumerate(found)
+        ],
         model=call.model,
         usage=EmbeddingUsage(tokens, tokens),
         warnings=call.warnings or UNSET,

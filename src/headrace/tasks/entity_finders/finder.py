@@ -46,12 +46,14 @@ class Frame(Struct, frozen=True):
 
 
 class Finder(Protocol):
-    """One kind of model. `most_units` is the longest text in units that it was made for, None: any.
+    """One kind of model. `most_units` is the longest text in units that it was made for, None: any; `window`
+    how many tokens a piece of a long text has unless the request says, None: what fits.
 
     The same object serves all calls of a loaded model, from several threads.
     """
 
     most_units: int | None
+    window: int | None
 
     def frame(self, tokenizer: Tokenizer, labels: Sequence[str]) -> Frame:
         """How labels are written."""
@@ -80,7 +82,7 @@ def id_of(tokenizer: Tokenizer, mark: str) -> int:
     found = tokenizer.id_of(mark)
     if found is None:
         raise UnsupportedModel(
-            f"tokenizer.json has no token {mark!r}, which stands in front of each label or of the text: use the"
-            " tokenizer that was saved with this model"
+            f"tokenizer.json has no token {mark!r}, which stands in front of each label or of the text: use"
+            " the tokenizer that was saved with this model"
         )
     return found

@@ -1,7 +1,7 @@
 """GLiNER checkpoints: words scored as spans, or for start, end and inside, by labels in front of the text.
 
-After GLiNER (Zaratiana et al. 2023) and its token-level kind (Stepanov and Shtopko 2024). The words, the input
-and the scores are those of the package `gliner`.
+After GLiNER (Zaratiana et al. 2023) and its token-level kind (Stepanov and Shtopko 2024). The words, the
+input and the scores are those of the package `gliner`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class GlinerFinder:
     """The head of a GLiNER checkpoint on an encoder with `states` numbers per token. Raises
     UnsupportedModel, CorruptFile."""
 
+    window: int | None = None
+
     def __init__(self, folder: Path, states: int) -> None:
         self._head: GlinerHead = read_gliner_head(folder, states)
         self.most_units: int | None = self._head.settings.longest_text
@@ -44,9 +46,7 @@ class GlinerFinder:
         """See `Finder.frame`. InvalidRequest for a label without tokens, or with a mark in it."""
         settings = self._head.settings
         before, after = tokenizer.special_around()
-        label_mark, text_mark = (
-            id_of(tokenizer, mark) for mark in (settings.label_mark, settings.text_mark)
-        )
+        label_mark, text_mark = (id_of(tokenizer, mark) for mark in (settings.label_mark, settings.text_mark))
         marks: list[int] = []
         for label, ids in zip(labels, tokenizer.encode_words(labels), strict=True):
             _check_label(label, ids, (settings.label_mark, settings.text_mark))
@@ -85,9 +85,7 @@ class GlinerFinder:
         """Of each part the states [words, hidden] of its words."""
         begin, kind = len(frame.before), self._head.settings.subtokens
         pooled = [
-            word_states(
-                self._projected(one[begin : begin + len(part.ids)]), np.array(part.starts), kind
-            )
+            word_states(self._projected(one[begin : begin + len(part.ids)]), np.array(part.starts), kind)
             for one, part in zip(states, parts, strict=True)
         ]
         return contextual(self._head, pooled)
@@ -117,7 +115,7 @@ def _check_label(label: str, ids: Sequence[int], marks: Sequence[str]) -> None:
     for mark in marks:
         if mark in label:
             raise InvalidRequest(
-                f"the label {label[:80]!r} has {mark} in it, with which this model marks labels: leave it out",
+                f"the label {label[:80]!r} has {mark} in it, with which labels are marked: leave it out",
                 param="labels",
             )
 

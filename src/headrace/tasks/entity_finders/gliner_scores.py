@@ -67,14 +67,12 @@ def label_vectors(head: GlinerHead, states: Array) -> Array:
     return rows.reshape(texts, labels, -1)
 
 
-def span_scores(
-    scorer: SpanScorer, words: Sequence[Array], labels: Array, longest: int
-) -> Iterator[Array]:
+def span_scores(scorer: SpanScorer, words: Sequence[Array], labels: Array, longest: int) -> Iterator[Array]:
     """Of each text the probabilities [widths, words, labels] that the spans of 1 to `longest` words which
     begin at each word are entities; 0 for spans that end behind the text.
 
-    Exact, and without a vector of each span: the first layer of `out` is applied to starts and ends apart, the
-    second one to the labels.
+    Exact, and without a vector of each span: the first layer of `out` is applied to starts and ends apart,
+    the second one to the labels.
     """
     hidden = labels.shape[2]
     weight, last = scorer.out.first.weight, scorer.out.second

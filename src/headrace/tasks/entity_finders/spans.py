@@ -74,8 +74,7 @@ def _limited(parts: Sequence[Candidates], every_label: bool) -> Candidates:
     found = whole if every_label else best_labels(whole)
     if len(found) > MAX_CANDIDATES:
         raise InvalidRequest(
-            f"{len(found):,} spans of one text are above the threshold, at most {MAX_CANDIDATES:,} may be:"
-            " raise threshold",
+            f"more than {MAX_CANDIDATES:,} spans of one text are above the threshold: raise it",
             param="threshold",
         )
     return found

@@ -34,6 +34,7 @@ class TaggerFinder:
 
     def __init__(self, folder: Path) -> None:
         self._head: TaggerHead = read_tagger_head(folder)
+        self.window: int | None = self._head.window
 
     def frame(self, tokenizer: Tokenizer, labels: Sequence[str]) -> Frame:
         """See `Finder.frame`."""
