@@ -41,7 +41,6 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     ("modernbert", {"span_mode": "token_level", "model_type": "gliner_uni_encoder_token"}),
     ("bert", {"span_mode": "token_level", "model_type": "gliner_uni_encoder_token", "num_rnn_layers": 0}),
 ]
-EXACT = {"quantization": "keep"}
 
 
 def middle(reference: Reference) -> float:
@@ -91,7 +90,7 @@ def test_entities_are_those_of_the_published_computation(
 ) -> None:
     folder, reference = gliner_folder(tmp_path / "model", kind, **changed)
     threshold = middle(reference)
-    with LLM(folder, cache_dir=None, **EXACT) as llm:
+    with LLM(folder, cache_dir=None, quantization="keep") as llm:
         for flat, multi in ((True, False), (True, True), (False, False), (False, True)):
             found = llm.entities(TEXTS, LABELS, threshold=threshold, flat_ner=flat, multi_label=multi)
             for text, mine in zip(TEXTS, found, strict=True):
@@ -107,7 +106,7 @@ def test_the_package_gliner_finds_the_same(kind: str, changed: dict[str, Any], t
     # In `gliner` a word without tokens, such as a joiner of emoji, moves all later words by one.
     texts = [text.replace("\u200d", "") for text in TEXTS]
     witness = gliner.GLiNER.from_pretrained(str(folder), local_files_only=True, strict=True)
-    with LLM(folder, cache_dir=None, **EXACT) as llm:
+    with LLM(folder, cache_dir=None, quantization="keep") as llm:
         for flat, multi in ((True, False), (False, True)):
             mine = llm.entities(texts, LABELS, threshold=threshold, flat_ner=flat, multi_label=multi)
             theirs = witness.inference(texts, LABELS, threshold=threshold, flat_ner=flat, multi_label=multi)
