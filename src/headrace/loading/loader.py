@@ -57,6 +57,7 @@ def start(prepared: PlannedModel, options: EngineOptions, *, progress: Progress 
         created_s=int(time.time()),
         cache_failures=troubles.failures,
         cache_damages=troubles.damages,
+        head=prepared.model.head,
     )
 
 
@@ -71,7 +72,7 @@ def _engine(
     limits = EngineLimits(
         context_length=prepared.plan.context,
         max_num_seqs=options.max_num_seqs,
-        embedding_size=0 if pooling is None else config.hidden,
+        embedding_size=0 if pooling is None else int(prepared.program.output.shape[1]),
         model_context_length=config.context,
     )
     if pooling is not None:
