@@ -31,12 +31,14 @@ from headrace.inference.local_handler import LocalHandler
 from headrace.inference.loop_thread import BlockingStream, LoopThread
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.model_source import ModelThreads, OneModel
-from headrace.inference.requests import GenerationRequest
+from headrace.inference.requests import GenerationRequest, TextPair
 from headrace.loading.loader import Progress, load_model
 from headrace.loading.options import EngineOptions
 from headrace.ops.value import Array
+from headrace.tasks.classify import Classification, classify
 from headrace.tasks.embed import pooled, token_vectors
 from headrace.tasks.entities import Entity, EntityKeywords, extract_entities
+from headrace.tasks.sparse import SparseVector, sparse
 
 LOG = logging.getLogger("headrace.llm")
 
@@ -79,6 +81,18 @@ class _Model:
         self._check_open()
         limit = self.model.engine.limits.max_choices
         return await token_vectors(self.handler, texts, dimensions, at_a_time=limit)
+
+    async def _classify(
+        self, texts: str | Sequence[str | TextPair], truncate: bool, raw: bool
+    ) -> list[Classification]:
+        self._check_open()
+        inputs = [texts] if isinstance(texts, str) else list(texts)
+        return await classify(self.runner, None, inputs, new_call(), truncate=truncate, raw=raw)
+
+    async def _sparse(self, texts: str | Sequence[str], truncate: bool) -> list[SparseVector]:
+        self._check_open()
+        inputs = [texts] if isinstance(texts, str) else list(texts)
+        return await sparse(self.runner, None, inputs, new_call(), truncate=truncate)
 
     def _check_open(self) -> None:
         if not self._closer.alive:
@@ -220,6 +234,22 @@ class LLM(_Model):
         """
         return self._thread.run(self._entities(texts, labels, options))
 
+    def classify(
+        self, texts: str | Sequence[str | TextPair], *, truncate: bool = False, raw: bool = False
+    ) -> list[Classification]:
+        """Of each text, or `TextPair` of two texts, the scores of the labels, by a sequence classifier, a
+        cross-encoder or a reward model; one text gives a list of one.
+
+        Scores are probabilities as the checkpoint says (softmax, or sigmoid of each label); `raw` ones are
+        logits. InvalidRequest where the model classifies no texts, ContextLengthExceeded for a text that is
+        too long unless it may be cut (`truncate`).
+        """
+        return self._thread.run(self._classify(texts, truncate, raw))
+
+    def sparse(self, texts: str | Sequence[str], *, truncate: bool = False) -> list[SparseVector]:
+        """Of each text the weights of vocabulary entries, by a SPLADE model. Errors as `classify`."""
+        return self._thread.run(self._sparse(texts, truncate))
+
     def _stream(self, request: GenerationRequest) -> BlockingStream[CompletionChunk]:
         handler = self.handler
         return BlockingStream(
@@ -302,6 +332,16 @@ class AsyncLLM(_Model):
     ) -> list[list[Entity]]:
         """See `LLM.entities`."""
         return await self._entities(texts, labels, options)
+
+    async def classify(
+        self, texts: str | Sequence[str | TextPair], *, truncate: bool = False, raw: bool = False
+    ) -> list[Classification]:
+        """See `LLM.classify`."""
+        return await self._classify(texts, truncate, raw)
+
+    async def sparse(self, texts: str | Sequence[str], *, truncate: bool = False) -> list[SparseVector]:
+        """See `LLM.sparse`."""
+        return await self._sparse(texts, truncate)
 
     async def _stream(self, request: GenerationRequest) -> AsyncIterator[CompletionChunk]:
         self._check_open()

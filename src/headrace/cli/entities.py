@@ -22,7 +22,8 @@ from headrace.tasks.entity_windows import STRIDE
 HELP = """Find entities in a text, by labels of your own.
 
 The text is a FILE, or what is piped in (-). On a terminal it is printed with the entities in colors; in a
-pipe one line an entity: start, end, score, label, text. Texts longer than the model's context are read in windows.
+pipe one line an entity: start, end, score, label, text. Texts longer than the model's context are read in
+windows.
 
 \b
 Examples:

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 from headrace.errors import HeadraceError
 from headrace.inference.call_context import CallContext
 from headrace.telemetry.request_metrics import ModelMetrics
-from headrace.weights.head import TaskName
+from headrace.weights.head import TaskName, read_head
 from headrace.weights.hub.resolver import resolve
-from headrace.weights.span_head import span_head
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -99,7 +98,7 @@ def _tasks(entry: ModelEntry) -> Sequence[TaskName]:
     if entry.model is not None:
         return entry.model.tasks
     try:
-        head = span_head(resolve(entry.spec.model, offline=True))
+        head = read_head(resolve(entry.spec.model, offline=True))
     except HeadraceError:  # says so when it is loaded
         return ()
     return () if head is None else head.tasks

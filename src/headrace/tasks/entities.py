@@ -200,8 +200,8 @@ def _written(
     limits = Limits(model.context_length - around, around, finder.most_units, finder.window)
     if limits.tokens < 1:
         raise InvalidRequest(
-            f"the {len(labels):,} labels have {around:,} tokens, the model reads {model.context_length:,} with"
-            " the text: give fewer or shorter ones",
+            f"the {len(labels):,} labels have {around:,} tokens, the model reads {model.context_length:,}"
+            " with the text: give fewer or shorter ones",
             param="labels",
         )
     found: list[_Piece] = []

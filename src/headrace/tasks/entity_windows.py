@@ -16,7 +16,7 @@ STRIDE = 32
 class LongTexts(Struct, frozen=True):
     """What becomes of long texts. `window` and `stride` are in tokens: the longest piece that is read at once
     (None: what the model reads best, or what fits), and how many of its last tokens the next piece begins
-    with. Both None: the text is refused, or with `truncate` cut. `stride` is that of `transformers`' pipelines.
+    with. Both None: the text is refused, or with `truncate` cut. `stride` is as in `transformers`' pipelines.
     """
 
     truncate: bool = False

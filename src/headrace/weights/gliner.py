@@ -21,7 +21,7 @@ ENCODER = "token_rep_layer.bert_layer.model."
 """What the names of the encoder's tensors begin with."""
 
 SubtokenPooling = Literal["first", "last", "mean", "max"]
-_POOLINGS: tuple[SubtokenPooling, ...] = ("first", "last", "mean", "max")
+_POOLINGS: dict[str, SubtokenPooling] = {"first": "first", "last": "last", "mean": "mean", "max": "max"}
 _SPAN_LEVEL, _TOKEN_LEVEL = "markerV0", ("token_level", "token-level")
 # Fields that name parts which are not computed here, with what they stand for.
 _OTHER_PARTS = {
@@ -71,8 +71,7 @@ def gliner_settings(config: Config) -> GlinerSettings:
             f"{GLINER}: words_splitter_type is {splitter[:40]!r}: supported is 'whitespace'"
         )
     pooling = text(config, "subtoken_pooling", "first")
-    known = next((one for one in _POOLINGS if one == pooling), None)
-    if known is None:
+    if pooling not in _POOLINGS:
         raise UnsupportedModel(
             f"{GLINER}: subtoken_pooling is {pooling[:40]!r}: supported are {', '.join(_POOLINGS)}"
         )
@@ -84,7 +83,7 @@ def gliner_settings(config: Config) -> GlinerSettings:
         lstm_layers=integer(config, "num_rnn_layers", 1, minimum=0, maximum=16),
         label_mark=text(config, "ent_token", "<<ENT>>"),
         text_mark=text(config, "sep_token", "<<SEP>>"),
-        subtokens=known,
+        subtokens=_POOLINGS[pooling],
         marks_labels=boolean(config, "embed_ent_token", True),
     )
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights import strict_json
-from headrace.weights.checkpoint import confined
+from headrace.weights.confined import confined
 from headrace.weights.gliner import ENCODER, GLINER, GlinerSettings, gliner_settings
 from headrace.weights.safetensors.reader import SafetensorsFile
 

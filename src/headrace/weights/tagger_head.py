@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights import strict_json
-from headrace.weights.checkpoint import confined
+from headrace.weights.confined import confined
 from headrace.weights.config_json import integer, text
 from headrace.weights.safetensors.reader import SafetensorsFile
 

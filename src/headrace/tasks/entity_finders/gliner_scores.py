@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from headrace.ops.value import Array
 from headrace.weights.gliner_head import GlinerHead, LstmDirection, SpanScorer, TokenScorer
@@ -27,25 +28,31 @@ def contextual(head: GlinerHead, words: Sequence[Array]) -> list[Array]:
     parts = list(words)
     for forward, backward in head.lstm:
         ahead = _lstm(forward, parts)
-        back = [one[::-1] for one in _lstm(backward, [part[::-1] for part in parts])]
-        parts = [np.concatenate(both, axis=1) for both in zip(ahead, back, strict=True)]
+        reversed_parts: list[Array] = [part[::-1] for part in parts]
+        back: list[Array] = [one[::-1] for one in _lstm(backward, reversed_parts)]
+        parts = [_side_by_side(*both) for both in zip(ahead, back, strict=True)]
     return parts
+
+
+def _side_by_side(one: Array, other: Array) -> Array:
+    return np.concatenate([one, other], axis=1)
 
 
 def _lstm(direction: LstmDirection, texts: Sequence[Array]) -> list[Array]:
     """The hidden states of an LSTM over each text, all texts a step at a time."""
-    order = np.argsort([-len(text) for text in texts], kind="stable")
+    order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
     lengths = np.array([len(texts[index]) for index in order])
     size = len(direction.hidden)
     inputs = direction.inputs(np.concatenate([texts[index] for index in order]))
     starts = np.cumsum(lengths) - lengths
     found = np.empty((len(inputs), size), np.float32)
-    hidden, cell = np.zeros((2, len(order), size), np.float32)
+    hidden: Array = np.zeros((len(order), size), np.float32)
+    cell: Array = np.zeros((len(order), size), np.float32)
     for step in range(int(lengths.max(initial=0))):
         going = int(np.searchsorted(-lengths, -step))  # the texts that are longer than that
         rows = starts[:going] + step
         gates = inputs[rows] + hidden[:going] @ direction.hidden
-        taken, kept, new, given = np.split(gates, 4, axis=1)
+        taken, kept, new, given = (gates[:, part * size : (part + 1) * size] for part in range(4))
         cell[:going] = sigmoid(kept) * cell[:going] + sigmoid(taken) * np.tanh(new)
         hidden[:going] = sigmoid(given) * np.tanh(cell[:going])
         found[rows] = hidden[:going]
@@ -53,7 +60,7 @@ def _lstm(direction: LstmDirection, texts: Sequence[Array]) -> list[Array]:
     return [parts[place] for place in np.argsort(order)]
 
 
-def sigmoid(x: Array) -> Array:
+def sigmoid(x: NDArray[np.floating]) -> Array:
     """1 / (1 + exp(-x)), which never overflows."""
     return (0.5 * np.tanh(0.5 * x) + 0.5).astype(np.float32)
 
