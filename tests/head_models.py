@@ -38,7 +38,10 @@ def head_model(folder: Path, golden: str, **changes: object) -> Path:
     tokenizer.add_special_tokens(list(SPECIAL))
     tokenizer.save(str(target / "tokenizer.json"))
     names = zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL, strict=True)
-    settings = {f"{name}_token": token for name, token in names}
-    settings |= {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings: dict[str, object] = {f"{name}_token": token for name, token in names}
+    settings |= {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+    }
     (target / "tokenizer_config.json").write_text(json.dumps(settings))
     return target

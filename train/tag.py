@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headrace.tasks.entities import THRESHOLD
+from headrace.tasks.entity_finders.search import THRESHOLD
 from headrace.tasks.entity_finders.tagger import best_spans, label_frame, token_units
 from headrace.tokenization.tokenizer import Tokenizer as HeadraceTokenizer
 

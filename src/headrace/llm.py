@@ -37,7 +37,8 @@ from headrace.loading.options import EngineOptions
 from headrace.ops.value import Array
 from headrace.tasks.classify import Classification, classify
 from headrace.tasks.embed import pooled, token_vectors
-from headrace.tasks.entities import Entity, EntityKeywords, extract_entities
+from headrace.tasks.entities import Entity, extract_entities
+from headrace.tasks.entity_finders.search import EntityKeywords
 from headrace.tasks.sparse import SparseVector, sparse
 
 LOG = logging.getLogger("headrace.llm")
@@ -225,12 +226,11 @@ class LLM(_Model):
         """Of each text the entities of these labels, in order, by a tagger such as the bundled `tagger`, a
         GLiNER checkpoint, or a model that classifies tokens (then `labels` are some of its own, None: all).
 
-        Labels are words of your own ("phone number"). Keywords: `threshold` in (0, 1), which every score
-        exceeds (0.5); `flat_ner=False`: an entity may lie inside another; `multi_label=True`: one may have
-        several labels. A text that is longer than the model reads at once raises ContextLengthExceeded unless
-        `truncate=True` cuts it, or `stride` (tokens that two windows share) or `window` (tokens of one, at
-        most) have it read in windows. InvalidRequest for arguments that mean nothing or a model that finds no
-        entities.
+        Labels are words of your own ("phone number"). Keywords are the fields of `Search`: `threshold` (0.5),
+        `flat_ner`, `multi_label`, `truncate`, `window`, `stride`, `aggregation`. A text that is longer than
+        the model reads at once raises ContextLengthExceeded unless `truncate=True` cuts it, or `stride` (tokens
+        that two windows share) or `window` (tokens of one, at most) have it read in windows. InvalidRequest
+        for arguments that mean nothing or a model that finds no entities.
         """
         return self._thread.run(self._entities(texts, labels, options))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Unpack
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
@@ -18,16 +18,18 @@ from headrace.inference.requests import EmbeddingRequest
 from headrace.ops.value import Array
 from headrace.tasks.entity_finders.finder import Finder, Frame, Units
 from headrace.tasks.entity_finders.gliner import GlinerFinder
+from headrace.tasks.entity_finders.search import EntityKeywords, Search
 from headrace.tasks.entity_finders.spans import Candidates, Span, choose_spans, joined
-from headrace.tasks.entity_finders.tagger import TaggerFinder
+from headrace.tasks.entity_finders.tagger import TaggerFinder, without_blanks
+from headrace.tasks.entity_finders.token_classifier import classified_entities
 from headrace.tasks.entity_windows import Limits, LongTexts, pieces
+from headrace.tasks.token_labels import TokenEntity
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.gliner_head import is_gliner
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
 
-THRESHOLD = 0.5
 MAX_LABELS = 1000
 MAX_TEXTS = 2048
 _TOKENS_AT_A_TIME = 1 << 15
@@ -44,23 +46,6 @@ class Entity(Struct, frozen=True):
     score: float
 
 
-class EntityKeywords(TypedDict, total=False):
-    """Keywords of `extract_entities` that say what is an entity, and what becomes of long texts."""
-
-    threshold: float | None
-    flat_ner: bool
-    multi_label: bool
-    truncate: bool
-    window: int | None
-    stride: int | None
-
-
-class _Options(Struct, frozen=True):
-    threshold: float
-    flat_ner: bool
-    multi_label: bool
-
-
 class _Piece(Struct, frozen=True):
     """Part of the text `index`, from its unit `first` on."""
 
@@ -75,58 +60,68 @@ async def extract_entities(
     texts: Sequence[str],
     labels: Sequence[str] | None,
     call: CallContext,
-    *,
-    threshold: float | None = None,
-    flat_ner: bool = True,
-    multi_label: bool = False,
-    truncate: bool = False,
-    window: int | None = None,
-    stride: int | None = None,
-    priority: int = 0,
-    deadline_s: float | None = None,
+    **keywords: Unpack[EntityKeywords],
 ) -> list[list[Entity]]:
     """Of each text its entities in order, with a tagger, a GLiNER checkpoint or a token classifier.
 
     `labels` are words of your own; None: those of the model, for one that was trained for certain labels.
-    `threshold` in (0, 1) is exceeded by every score (None: 0.5). Entities do not overlap; not `flat_ner`: one
-    may lie inside another; `multi_label`: one may have several labels. What is longer than the model reads
-    at once is refused, or see `LongTexts`.
+    `name` None is the first model that finds entities. Keywords are the fields of `Search`.
 
     Raises InvalidRequest for arguments that mean nothing, ContextLengthExceeded for long texts,
     NumericalError where the model's scores are not numbers, and what `ModelRunner.lease` and `rows` do.
     """
+    search = Search(**keywords)
     check_texts(texts)
     check_labels(labels)
-    options = _Options(_threshold(threshold), flat_ner, multi_label)
-    long = LongTexts(truncate, window, stride)
-    async with runner.lease(name, call, "entities") as model:
+    async with runner.lease(name, call, "entities", "token_classify") as model:
+        if "token_classify" in model.tasks:
+            classified = await classified_entities(runner, model, texts, labels, search, call)
+            return [_of_tokens(text, found) for text, found in zip(texts, classified, strict=True)]
         if labels is None:
             raise InvalidRequest(
                 f"{model.name} finds entities of any label: give labels, such as ['person', 'city']",
                 param="labels",
             )
-        finder = await runner.in_thread(model, lambda: finder_of(model))
-        frame, read = await runner.in_thread(
-            model, lambda: _written(finder, model, texts, labels, long, call)
-        )
-        found: list[Candidates] = []
-        for part in _in_portions(read, len(frame.before) + len(frame.after)):
-            request = _request(model, frame, part, priority, deadline_s)
-            find = partial(_find, finder, frame, part, options, await runner.rows(request, call))
-            found += await runner.in_thread(model, find)
-        return await runner.in_thread(model, lambda: _entities(texts, labels, read, found, options))
+        if search.aggregation is not None:
+            call.warn("aggregation", f"{model.name} scores whole entities: there is nothing to aggregate")
+        return await _by_labels(runner, model, texts, labels, search, call)
 
 
-def _request(
-    model: LoadedModel, frame: Frame, part: Sequence[_Piece], priority: int, deadline_s: float | None
-) -> EmbeddingRequest:
+def _of_tokens(text: str, found: Sequence[TokenEntity]) -> list[Entity]:
+    places = [without_blanks(text, one.start, one.end) for one in found]
+    return [
+        Entity(start, end, one.label, text[start:end], one.score)
+        for one, (start, end) in zip(found, places, strict=True)
+        if start < end
+    ]
+
+
+async def _by_labels(
+    runner: ModelRunner,
+    model: LoadedModel,
+    texts: Sequence[str],
+    labels: Sequence[str],
+    search: Search,
+    call: CallContext,
+) -> list[list[Entity]]:
+    finder = await runner.in_thread(model, lambda: finder_of(model))
+    write = partial(_written, finder, model, texts, labels, search.long_texts, call)
+    frame, read = await runner.in_thread(model, write)
+    found: list[Candidates] = []
+    for part in _in_portions(read, len(frame.before) + len(frame.after)):
+        rows = await runner.rows(_request(model, frame, part, search), call)
+        found += await runner.in_thread(model, partial(_find, finder, frame, part, search, rows))
+    return await runner.in_thread(model, lambda: _entities(texts, labels, read, found, search))
+
+
+def _request(model: LoadedModel, frame: Frame, part: Sequence[_Piece], search: Search) -> EmbeddingRequest:
     return EmbeddingRequest(
         id=new_id(),
         model=model.name,
         inputs=tuple((*frame.before, *one.units.ids, *frame.after) for one in part),
         task="entities",
-        priority=priority,
-        deadline_s=deadline_s,
+        priority=search.priority,
+        deadline_s=search.deadline_s,
     )
 
 
@@ -157,14 +152,6 @@ def check_labels(labels: Sequence[str] | None) -> None:
 
 def _means_something(label: object) -> bool:
     return isinstance(label, str) and bool(label.strip())
-
-
-def _threshold(given: float | None) -> float:
-    if given is None:
-        return THRESHOLD
-    if not 0 < given < 1:
-        raise InvalidRequest(f"threshold is {given}, it must be between 0 and 1", param="threshold")
-    return given
 
 
 _FINDERS: WeakKeyDictionary[Tokenizer, Finder] = WeakKeyDictionary()
@@ -228,10 +215,10 @@ def _in_portions(read: Sequence[_Piece], around: int) -> Iterator[list[_Piece]]:
 
 
 def _find(
-    finder: Finder, frame: Frame, part: Sequence[_Piece], options: _Options, states: Sequence[Array]
+    finder: Finder, frame: Frame, part: Sequence[_Piece], search: Search, states: Sequence[Array]
 ) -> list[Candidates]:
     units = [piece.units for piece in part]
-    found = finder.find(states, frame, units, options.threshold, every_label=options.multi_label)
+    found = finder.find(states, frame, units, search.least, every_label=search.multi_label)
     return [one.moved(piece.first) for one, piece in zip(found, part, strict=True)]
 
 
@@ -240,7 +227,7 @@ def _entities(
     labels: Sequence[str],
     read: Sequence[_Piece],
     found: Sequence[Candidates],
-    options: _Options,
+    search: Search,
 ) -> list[list[Entity]]:
     """Of each text what remains of the candidates of all its pieces."""
     of_text: dict[int, list[Candidates]] = {}
@@ -251,11 +238,11 @@ def _entities(
         places.update(enumerate(piece.units.characters, piece.first))
     entities: list[list[Entity]] = [[] for _ in texts]
     for index, candidates in of_text.items():
-        spans = choose_spans(joined(candidates), flat=options.flat_ner, every_label=options.multi_label)
+        spans = choose_spans(joined(candidates), flat=search.flat_ner, every_label=search.multi_label)
         all_found = [_entity(texts[index], characters[index], span, labels) for span in spans]
         named = [one for one in all_found if one.text]  # not white space alone
-        if options.flat_ner:
-            named = _apart(named, multi_label=options.multi_label)
+        if search.flat_ner:
+            named = _apart(named, multi_label=search.multi_label)
         entities[index] = named
     return entities
 

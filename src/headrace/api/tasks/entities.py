@@ -20,6 +20,7 @@ from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.entities import MAX_LABELS, MAX_TEXTS, Entity, extract_entities
+from headrace.tasks.token_labels import Aggregation
 
 _TEXTS = {
     "anyOf": [
@@ -54,6 +55,7 @@ class EntitiesBody(RequestBody, kw_only=True):
     truncate: bool = False
     window: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     stride: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    aggregation: Aggregation | None = None
     priority: Priority = 0
     deadline_s: Deadline | None = None
 
@@ -113,6 +115,7 @@ async def _found(body: EntitiesBody, call: HttpCall, service: Service) -> Entity
         truncate=body.truncate,
         window=body.window,
         stride=body.stride,
+        aggregation=body.aggregation,
         priority=body.priority,
         deadline_s=body.deadline_s,
     )

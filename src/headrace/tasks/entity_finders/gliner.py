@@ -45,7 +45,8 @@ class GlinerFinder:
     def frame(self, tokenizer: Tokenizer, labels: Sequence[str]) -> Frame:
         """See `Finder.frame`. InvalidRequest for a label without tokens, or with a mark in it."""
         settings = self._head.settings
-        before, after = tokenizer.special_around()
+        around = tokenizer.encode_marked("a")
+        before, after = list(around.before), list(around.after)
         label_mark, text_mark = (id_of(tokenizer, mark) for mark in (settings.label_mark, settings.text_mark))
         marks: list[int] = []
         for label, ids in zip(labels, tokenizer.encode_words(labels), strict=True):

@@ -76,11 +76,12 @@ def label_frame(tokenizer: Tokenizer, labels: Sequence[str], label_mark: str, te
 def token_units(tokenizer: Tokenizer, text: str) -> Units:
     """Each token with its characters, without white space in front."""
     ids, places = tokenizer.encode_with_places(text)
-    characters = [_without_blanks(text, *place) for place in places]
+    characters = [without_blanks(text, *place) for place in places]
     return Units(ids, list(range(len(ids) + 1)), characters)
 
 
-def _without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
+def without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
+    """Characters [start, end) without white space in front."""
     while start < end and text[start].isspace():
         start += 1
     return start, end
