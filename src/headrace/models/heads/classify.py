@@ -38,7 +38,9 @@ def _modernbert(config: Config, labels: int) -> RowHead:
     pooling = text(config, "classifier_pooling", "cls")
     if pooling not in ("cls", "mean"):
         raise UnsupportedModel(f"config.json: classifier_pooling '{pooling:.40}' is not supported: cls, mean")
-    return RowHead("mean" if pooling == "mean" else "cls", (modernbert_dense(config), Layer("classifier", labels)))
+    return RowHead(
+        "mean" if pooling == "mean" else "cls", (modernbert_dense(config), Layer("classifier", labels))
+    )
 
 
 def modernbert_dense(config: Config) -> Layer:

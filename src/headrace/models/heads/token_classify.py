@@ -9,7 +9,17 @@ from headrace.weights.config_json import Config
 from headrace.weights.head import Head
 
 _OUTPUTS = dict.fromkeys(
-    ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "electra", "distilbert", "deberta-v2", "modernbert"),
+    (
+        "bert",
+        "roberta",
+        "xlm-roberta",
+        "camembert",
+        "mpnet",
+        "electra",
+        "distilbert",
+        "deberta-v2",
+        "modernbert",
+    ),
     "classifier",
 ) | dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma2"), "score")
 
