@@ -32,11 +32,17 @@ HEADS: dict[str, Settings] = {
         MODERNBERT, "ModernBertForSequenceClassification", classifier_pooling="mean", **LABELS
     ),
     "modernbert_cls": _with(
-        MODERNBERT, "ModernBertForSequenceClassification", classifier_pooling="cls", classifier_bias=True, **LABELS
+        MODERNBERT,
+        "ModernBertForSequenceClassification",
+        classifier_pooling="cls",
+        classifier_bias=True,
+        **LABELS,
     ),
     "modernbert_tokens": _with(MODERNBERT, "ModernBertForTokenClassification", **LABELS),
     "modernbert_masked_lm": _with(MODERNBERT, "ModernBertForMaskedLM", tie_word_embeddings=True),
-    "llama_classify": _with(LLAMA, "LlamaForSequenceClassification", rope_theta=1e4, pad_token_id=127, **LABELS),
+    "llama_classify": _with(
+        LLAMA, "LlamaForSequenceClassification", rope_theta=1e4, pad_token_id=127, **LABELS
+    ),
     "llama_tokens": _with(LLAMA, "LlamaForTokenClassification", rope_theta=1e4, **LABELS),
     "qwen3_reward": _with(
         QWEN3, "Qwen3ForSequenceClassification", pad_token_id=127, id2label={"0": "LABEL_0"}

@@ -15,6 +15,7 @@ from golden import FOLDER
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,!?'-éß"
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MARKS = ("[unused0]", "[unused1]")
 
 
 def head_model(folder: Path, golden: str, **changes: object) -> Path:
@@ -26,7 +27,7 @@ def head_model(folder: Path, golden: str, **changes: object) -> Path:
     config = json.loads((target / "config.json").read_text()) | changes
     config = {name: value for name, value in config.items() if value is not None}
     (target / "config.json").write_text(json.dumps(config))
-    pieces = [*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    pieces = [*SPECIAL, *MARKS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
     vocabulary = {piece: number for number, piece in enumerate(pieces[: config["vocab_size"]])}
     tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
     tokenizer.pre_tokenizer = Whitespace()
@@ -35,7 +36,7 @@ def head_model(folder: Path, golden: str, **changes: object) -> Path:
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
-    tokenizer.add_special_tokens(list(SPECIAL))
+    tokenizer.add_special_tokens([*SPECIAL, *MARKS])
     tokenizer.save(str(target / "tokenizer.json"))
     names = zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL, strict=True)
     settings: dict[str, object] = {f"{name}_token": token for name, token in names}

@@ -35,10 +35,12 @@ from headrace.inference.requests import GenerationRequest, TextPair
 from headrace.loading.loader import Progress, load_model
 from headrace.loading.options import EngineOptions
 from headrace.ops.value import Array
+from headrace.tasks import late_interaction
 from headrace.tasks.classify import Classification, classify
 from headrace.tasks.embed import pooled, token_vectors
 from headrace.tasks.entities import Entity, extract_entities
 from headrace.tasks.entity_finders.search import EntityKeywords
+from headrace.tasks.late_interaction import Role
 from headrace.tasks.sparse import SparseVector, sparse
 
 LOG = logging.getLogger("headrace.llm")
@@ -78,10 +80,12 @@ class _Model:
         """Stop the engine and free its memory."""
         self._closer()
 
-    async def _vectors(self, texts: Sequence[PromptLike], dimensions: int | None) -> list[Array]:
+    async def _vectors(
+        self, texts: Sequence[PromptLike], dimensions: int | None, prompt_name: str | None = None
+    ) -> list[Array]:
         self._check_open()
         limit = self.model.engine.limits.max_choices
-        return await token_vectors(self.handler, texts, dimensions, at_a_time=limit)
+        return await token_vectors(self.handler, texts, dimensions, at_a_time=limit, prompt_name=prompt_name)
 
     async def _classify(
         self, texts: str | Sequence[str | TextPair], truncate: bool, raw: bool
@@ -94,6 +98,13 @@ class _Model:
         self._check_open()
         inputs = [texts] if isinstance(texts, str) else list(texts)
         return await sparse(self.runner, None, inputs, new_call(), truncate=truncate)
+
+    async def _token_vectors(self, texts: str | Sequence[str], role: Role, truncate: bool) -> list[Array]:
+        self._check_open()
+        inputs = [texts] if isinstance(texts, str) else list(texts)
+        return await late_interaction.token_vectors(
+            self.runner, None, inputs, new_call(), role=role, truncate=truncate
+        )
 
     def _check_open(self) -> None:
         if not self._closer.alive:
@@ -202,14 +213,21 @@ class LLM(_Model):
         """Like chat, chunk by chunk."""
         return self._stream(chat_request(messages, sampling))
 
-    def embed(self, texts: str | Sequence[PromptLike], *, dimensions: int | None = None) -> Array:
+    def embed(
+        self,
+        texts: str | Sequence[PromptLike],
+        *,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+    ) -> Array:
         """Vectors [texts, dimensions] of texts (or token ids), float32, by an encoder such as BERT.
 
         They have length 1 unless the model says otherwise; of `dimensions` numbers the first are kept.
+        `prompt_name` is a prompt of the model ("query"), which goes in front of the texts; None: its default.
         InvalidRequest where the model generates text instead, ContextLengthExceeded where a text is too long
         for it: texts are never cut.
         """
-        vectors = self._thread.run(self._vectors(_several(texts), dimensions))
+        vectors = self._thread.run(self._vectors(_several(texts), dimensions, prompt_name))
         return pooled(vectors, self._size(dimensions))
 
     def embed_tokens(self, texts: str | Sequence[PromptLike]) -> list[Array]:
@@ -249,6 +267,14 @@ class LLM(_Model):
     def sparse(self, texts: str | Sequence[str], *, truncate: bool = False) -> list[SparseVector]:
         """Of each text the weights of vocabulary entries, by a SPLADE model. Errors as `classify`."""
         return self._thread.run(self._sparse(texts, truncate))
+
+    def token_vectors(
+        self, texts: str | Sequence[str], *, role: Role = "document", truncate: bool = False
+    ) -> list[Array]:
+        """Of each text the vectors [tokens, size] of its tokens, by a model for late interaction (ColBERT) or
+        one loaded with `pooling="none"`. `role` "query" or "document" says how the former reads them. Errors
+        as `classify`."""
+        return self._thread.run(self._token_vectors(texts, role, truncate))
 
     def _stream(self, request: GenerationRequest) -> BlockingStream[CompletionChunk]:
         handler = self.handler
@@ -316,9 +342,16 @@ class AsyncLLM(_Model):
         """See `LLM.stream_chat`."""
         return self._stream(chat_request(messages, sampling))
 
-    async def embed(self, texts: str | Sequence[PromptLike], *, dimensions: int | None = None) -> Array:
+    async def embed(
+        self,
+        texts: str | Sequence[PromptLike],
+        *,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+    ) -> Array:
         """See `LLM.embed`."""
-        return pooled(await self._vectors(_several(texts), dimensions), self._size(dimensions))
+        vectors = await self._vectors(_several(texts), dimensions, prompt_name)
+        return pooled(vectors, self._size(dimensions))
 
     async def embed_tokens(self, texts: str | Sequence[PromptLike]) -> list[Array]:
         """See `LLM.embed_tokens`."""
@@ -342,6 +375,12 @@ class AsyncLLM(_Model):
     async def sparse(self, texts: str | Sequence[str], *, truncate: bool = False) -> list[SparseVector]:
         """See `LLM.sparse`."""
         return await self._sparse(texts, truncate)
+
+    async def token_vectors(
+        self, texts: str | Sequence[str], *, role: Role = "document", truncate: bool = False
+    ) -> list[Array]:
+        """See `LLM.token_vectors`."""
+        return await self._token_vectors(texts, role, truncate)
 
     async def _stream(self, request: GenerationRequest) -> AsyncIterator[CompletionChunk]:
         self._check_open()

@@ -111,7 +111,12 @@ def test_pooling(pooling: PoolingKind, kind: str) -> None:
     starts, ends = step.query_starts[:-1], step.query_starts[1:]
     rows = starts if pooling == "cls" else ends - 1
     vectors = executor_of(kind, "modernbert", pooling).run(replace(step, rows=rows.astype(np.int32)))
-    of_text = {"mean": lambda x: x.mean(0), "max": lambda x: x.max(0), "cls": lambda x: x[0], "last": lambda x: x[-1]}[pooling]
+    of_text = {
+        "mean": lambda x: x.mean(0),
+        "max": lambda x: x.max(0),
+        "cls": lambda x: x[0],
+        "last": lambda x: x[-1],
+    }[pooling]
     expected = np.stack([of_text(states[a:b]) for a, b in zip(starts, ends, strict=True)])
     assert relative_error(vectors, expected) <= 1e-5
 

@@ -116,7 +116,12 @@ def folder_with(tmp_path: Path, name: str = "bert_classify", **changes: object) 
         ({"id2label": {"0": "score"}, "problem_type": "regression"}, "identity"),
         ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "identity"),
         (
-            {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5"}},
+            {
+                "sentence_transformers": {
+                    "activation_fn": "torch.nn.modules.activation.Sigmoid",
+                    "version": "5",
+                }
+            },
             "sigmoid",
         ),
         ({"function_to_apply": "none"}, "identity"),

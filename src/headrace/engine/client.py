@@ -14,6 +14,7 @@ from headrace.errors import Overloaded
 from headrace.sampling.params import SamplingParams
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.head import Head, TaskName
+from headrace.weights.input_rules import InputRules
 
 EngineState = Literal["running", "restarting", "failed"]
 
@@ -21,7 +22,8 @@ EngineState = Literal["running", "restarting", "failed"]
 class EngineLimits(Struct, frozen=True, kw_only=True):
     """`context_length` in tokens; `max_waiting` sequences may queue; one class of priority per `ageing_s`.
 
-    `embedding_size` is how many numbers the vector of a text has, 0 where the model generates text instead.
+    `embedding_size` is how many numbers a row of output has: the vector of a text or of a token, or the
+    scores of a head; 0 where the model generates text instead.
     `model_context_length` is the longest that the model could be loaded with, 0 if unknown.
     """
 
@@ -30,6 +32,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     max_waiting: int = 4096
     ageing_s: float = 5.0
     embedding_size: int = 0
+    vector_of_each_token: bool = False
     model_context_length: int = 0
 
     @property
@@ -142,7 +145,8 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
 class LoadedModel(Struct, frozen=True, kw_only=True):
     """A running model: tokenizer, template and engine. `defaults` come from generation_config.json.
 
-    `head` is what an encoder has on its states; None for embedders and generators.
+    `head` is what an encoder has on its states; None for embedders and generators. `input_rules` are its
+    prompts and marks.
     `cache_failures` counts packed weights that could not be kept on the disk for the next time,
     `cache_damages` those that were kept and have changed since, so that they were packed again.
     """
@@ -159,13 +163,17 @@ class LoadedModel(Struct, frozen=True, kw_only=True):
     cache_failures: int = 0
     cache_damages: int = 0
     head: Head | None = None
+    input_rules: InputRules = InputRules()
 
     @property
     def tasks(self) -> tuple[TaskName, ...]:
         """What the model can be asked for."""
         if self.head is not None:
             return self.head.tasks
-        return ("embed",) if self.engine.limits.embedding_size else ("generate",)
+        limits = self.engine.limits
+        if limits.vector_of_each_token:
+            return ("token_embed", "embed")
+        return ("embed",) if limits.embedding_size else ("generate",)
 
     def close(self) -> None:
         """Stop the engine; what has not ended fails."""

@@ -17,6 +17,7 @@ from headrace.engine.fair_queue import FairQueue
 from headrace.engine.request import (
     ChoiceFinished,
     Embedding,
+    EmbedParams,
     EngineEvent,
     EngineRequest,
     EventCallback,
@@ -185,8 +186,9 @@ class Encoder:
     def _step(self, executor: Executor, texts: Sequence[_InputState]) -> None:
         self._running, begun_s = len(texts), self._clock()
         prompts = [text.request.prompt for text in texts]
-        starts = [None if text.request.embed is None else text.request.embed.pair_start for text in texts]
-        step = encoder_step(prompts, self._pooling, self._capacity.page_tokens, starts)
+        params = [text.request.embed or EmbedParams() for text in texts]
+        starts, unseen = [one.pair_start for one in params], [one.unseen for one in params]
+        step = encoder_step(prompts, self._pooling, self._capacity.page_tokens, starts, unseen)
         output = executor.run(step)
         self.steps += 1
         self._running, self._last_step_s = 0, self._clock()
@@ -234,10 +236,12 @@ def encoder_step(
     pooling: Pooling,
     page_tokens: int,
     pair_starts: Sequence[int | None] = (),
+    unseen: Sequence[int] = (),
 ) -> Step:
     """The step that encodes texts from their first to their last token, each from the start of a page on.
 
-    `pair_starts` has for each text the index of the first token of the second text of a pair, or None.
+    `pair_starts` has for each text the index of the first token of the second text of a pair, or None;
+    `unseen` how many of its last tokens no token sees.
     """
     counts = [len(text) for text in texts]
     starts = np.cumsum([0, *counts])
@@ -252,7 +256,7 @@ def encoder_step(
         positions=_ints(positions),
         slots=_ints(np.repeat(first_pages[:-1] * page_tokens, counts) + positions),
         query_starts=_ints(starts),
-        lengths=_ints(counts),
+        lengths=_ints(counts) - _ints(unseen or [0] * len(counts)),
         block_tables=tables,
         rows=_ints(_output_rows(pooling.kind, starts)),
         state_slots=np.zeros(len(texts), np.int32),

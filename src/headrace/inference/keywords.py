@@ -90,10 +90,12 @@ def chat_request(messages: Messages, given: Mapping[str, Any]) -> ChatRequest:
     )
 
 
-def embedding_request(inputs: Sequence[PromptLike], dimensions: int | None) -> EmbeddingRequest:
+def embedding_request(
+    inputs: Sequence[PromptLike], dimensions: int | None, prompt_name: str | None = None
+) -> EmbeddingRequest:
     """Texts or token ids whose vectors are wanted."""
     texts = tuple(as_prompt(one) for one in inputs)
-    return EmbeddingRequest(id=new_id(), inputs=texts, dimensions=dimensions)
+    return EmbeddingRequest(id=new_id(), inputs=texts, dimensions=dimensions, prompt_name=prompt_name)
 
 
 def at_a_time(requests: Sequence[GenerationRequest], model: LoadedModel) -> int:

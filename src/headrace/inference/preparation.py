@@ -28,6 +28,7 @@ from headrace.inference.requests import (
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
+    ExpandedTokens,
     GenerationRequest,
     InferenceRequest,
     Prompt,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 TOKEN_CHARACTERS = 512
 """No vocabulary has a token that stands for more."""
+_PROMPTED = ("embed", "token_embed", "sparse_embed")
 _NEVER = -100.0  # a logit bias of practically no probability, as OpenAI defines it
 
 
@@ -194,29 +196,59 @@ def _completion(request: CompletionRequest, model: LoadedModel, call: CallContex
 
 
 def _embedding(request: EmbeddingRequest, model: LoadedModel, call: CallContext) -> PreparedRequest:
-    read = [_encoder_input(one, model) for one in request.inputs]
+    read = [_encoder_input(one, _prompt_of(request, one, model), model) for one in request.inputs]
     if request.truncate:
-        read = [(_truncated(ids, index, model, call), start) for index, (ids, start) in enumerate(read)]
+        read = [
+            replace(one, ids=_truncated(one.ids, index, model, call)) if not one.unseen else one
+            for index, one in enumerate(read)
+        ]
     requests = tuple(
         EngineRequest(
-            prompt=tokens,
-            embed=EmbedParams(request.dimensions, start),
+            prompt=one.ids,
+            embed=EmbedParams(request.dimensions, one.pair_start, one.unseen),
             **_common(request, f"{request.id}-{index}", call),
         )
-        for index, (tokens, start) in enumerate(read)
+        for index, one in enumerate(read)
     )
     reader = OutputReader(model.tokenizer, [one.prompt for one in requests], 1, lambda: None)
     return PreparedRequest(requests, reader, 1, None)
 
 
-def _encoder_input(given: Prompt | TextPair, model: LoadedModel) -> tuple[tuple[int, ...], int | None]:
-    """Its ids, and where the second text of a pair begins."""
+class _EncoderInput(Struct, frozen=True):
+    """Ids, where the second text of a pair begins, and how many tokens at the end no token sees."""
+
+    ids: tuple[int, ...]
+    pair_start: int | None = None
+    unseen: int = 0
+
+
+def _prompt_of(
+    request: EmbeddingRequest, given: Prompt | TextPair | ExpandedTokens, model: LoadedModel
+) -> str:
+    """The text in front of an input of an embedder. InvalidRequest where a prompt is named for what takes
+    none."""
+    if isinstance(given, str) and request.task in _PROMPTED:
+        return model.input_rules.prompt(request.prompt_name)
+    if request.prompt_name is not None:
+        raise InvalidRequest(
+            "prompt_name goes with texts that are embedded, not with token ids, pairs or other tasks: leave"
+            " it out",
+            param="prompt_name",
+        )
+    return ""
+
+
+def _encoder_input(
+    given: Prompt | TextPair | ExpandedTokens, before: str, model: LoadedModel
+) -> _EncoderInput:
+    if isinstance(given, ExpandedTokens):
+        return _EncoderInput(given.ids, unseen=given.unseen)
     if not isinstance(given, TextPair):
-        return _prompt_ids(given, model, "input"), None
+        return _EncoderInput(_prompt_ids(before + given if isinstance(given, str) else given, model, "input"))
     check_characters(given.first, model.context_length, "input")
     check_characters(given.second, model.context_length, "input")
     ids, start = model.tokenizer.encode_pair(given.first, given.second)
-    return tuple(ids), start
+    return _EncoderInput(tuple(ids), start)
 
 
 def _truncated(ids: tuple[int, ...], index: int, model: LoadedModel, call: CallContext) -> tuple[int, ...]:

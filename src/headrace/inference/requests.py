@@ -119,15 +119,24 @@ class TextPair(Struct, frozen=True):
     second: str
 
 
+class ExpandedTokens(Struct, frozen=True):
+    """Token ids, of which the last `unseen` see the others and are seen by none: the expansion of a query."""
+
+    ids: tuple[int, ...]
+    unseen: int = 0
+
+
 class EmbeddingRequest(InferenceRequest, frozen=True, kw_only=True):
     """What an encoder makes of inputs: vectors, or the rows of its head; of each row the first `dimensions`
     numbers, None for all.
 
     The model must be able to do `task`. Inputs longer than the context are refused, or with `truncate` cut
-    with a warning, of a pair its second text.
+    with a warning, of a pair its second text. `prompt_name` is one of the model's prompts, which is put in
+    front of texts; None: its default.
     """
 
-    inputs: tuple[Prompt | TextPair, ...]
+    inputs: tuple[Prompt | TextPair | ExpandedTokens, ...]
+    prompt_name: str | None = None
     task: TaskName = "embed"
     dimensions: int | None = None
     truncate: bool = False

@@ -23,6 +23,7 @@ from headrace.loading.planned_model import PlannedModel, prepare
 from headrace.sampling.params import SamplingParams
 from headrace.sampling.sampler import Sampler
 from headrace.weights.config_json import Config, find
+from headrace.weights.input_rules import read_input_rules
 from headrace.weights.packing.packed_cache import CacheTroubles
 from headrace.weights.pooling import Pooling
 from headrace.weights.span_head import check_span_head
@@ -60,6 +61,7 @@ def start(prepared: PlannedModel, options: EngineOptions, *, progress: Progress 
         cache_failures=troubles.failures,
         cache_damages=troubles.damages,
         head=prepared.model.head,
+        input_rules=read_input_rules(prepared.folder),
     )
 
 
@@ -76,6 +78,7 @@ def _engine(
         max_num_seqs=options.max_num_seqs,
         embedding_size=0 if pooling is None else int(prepared.program.output.shape[1]),
         model_context_length=config.context,
+        vector_of_each_token=pooling == "none",
     )
     if pooling is not None:
         return Encoder(executor, limits, Pooling(pooling, prepared.normalize), vocabulary=config.vocabulary)

@@ -14,7 +14,12 @@ from headrace.ops.value import Array
 
 
 async def token_vectors(
-    handler: Handler, texts: Sequence[PromptLike], dimensions: int | None, *, at_a_time: int
+    handler: Handler,
+    texts: Sequence[PromptLike],
+    dimensions: int | None,
+    *,
+    at_a_time: int,
+    prompt_name: str | None = None,
 ) -> list[Array]:
     """Of each text its vectors [1, dimensions], or with pooling `none` one for each token.
 
@@ -23,7 +28,7 @@ async def token_vectors(
     """
     found: list[Array] = []
     for start in range(0, len(texts), at_a_time):
-        request = embedding_request(texts[start : start + at_a_time], dimensions)
+        request = embedding_request(texts[start : start + at_a_time], dimensions, prompt_name)
         result = await collect(await open_stream(handler, request, new_call()))
         for one in result.prompts:
             if one.embedding is None:

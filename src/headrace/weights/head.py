@@ -11,8 +11,9 @@ from msgspec import Struct
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights import strict_json
 from headrace.weights.checkpoint import MAX_CONFIG_BYTES
-from headrace.weights.confined import confined
 from headrace.weights.config_json import Config, find, integer, refused, text, texts
+from headrace.weights.confined import confined
+from headrace.weights.input_rules import colbert_size
 from headrace.weights.modules import read_modules
 from headrace.weights.span_head import has_span_head
 
@@ -56,6 +57,8 @@ class Head(Struct, frozen=True, kw_only=True):
     kind: HeadKind
     labels: tuple[str, ...] = ()
     activation: Activation = "identity"
+    size: int = 0
+    """Numbers of a token's vector, of late interaction without Dense modules."""
 
     @property
     def tasks(self) -> tuple[TaskName, ...]:
@@ -83,7 +86,7 @@ def read_head(folder: Path, config: Config | None = None) -> Head | None:
         return _of_modules([module.kind for module in modules])
     for name in texts(config, "architectures") or ():
         if name in _COLBERT:
-            return Head(kind="late_interaction")
+            return Head(kind="late_interaction", size=colbert_size(folder))
         if found := _HEAD.match(name):
             return _classifier(config, found[1])
     return None

@@ -9,6 +9,7 @@ from typing import Literal, cast
 from msgspec import Struct
 
 from headrace.errors import UnsupportedModel
+from headrace.weights.config_json import boolean
 from headrace.weights.modules import MODULES, module_config, read_modules
 from headrace.weights.span_head import has_span_head
 
@@ -53,7 +54,13 @@ def read_pooling(folder: Path) -> Pooling | None:
         )
     if kinds[1] != "Pooling":
         return None
-    return Pooling(_kind(module_config(folder, modules[1])), "Normalize" in kinds)
+    config = module_config(folder, modules[1])
+    if not boolean(config, "include_prompt", True):
+        raise UnsupportedModel(
+            f"{modules[1].path[:200]}/config.json has include_prompt false, which is not supported: prompts"
+            " are part of the mean"
+        )
+    return Pooling(_kind(config), "Normalize" in kinds)
 
 
 def _kind(config: dict[str, object]) -> PoolingKind:

@@ -18,6 +18,7 @@ from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.head import read_head
 from headrace.weights.hub.resolver import resolve
+from headrace.weights.input_rules import read_input_rules
 from headrace.workers.engine_client import RemoteEngineClient
 from headrace.workers.model_spec import ModelSpec
 from headrace.workers.process import WorkerProcess
@@ -69,6 +70,7 @@ class WorkerLoader:
             cache_failures=ready.cache_failures,
             cache_damages=ready.cache_damages,
             head=read_head(path) if self._spec.options.pooling == "auto" else None,
+            input_rules=read_input_rules(path),
         )
 
     def close(self) -> None:

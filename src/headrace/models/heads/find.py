@@ -25,7 +25,7 @@ def find_head(
     if head.kind == "masked_lm":
         return masked_lm.read(config, model_type)
     if head.kind == "late_interaction":
-        return late_interaction.read(config, dense)
+        return late_interaction.read(config, head.size, dense)
     if head.kind == "spans":
         return RowHead("none", ())
     raise UnsupportedModel(f"a head that does '{head.kind}' is not supported")

@@ -7,13 +7,11 @@ from headrace.models.heads.layers import Layer, RowHead
 from headrace.weights.config_json import Config, integer
 from headrace.weights.modules import Dense
 
-_DIMENSIONS = 128  # of `HF_ColBERT` without a `dim`
 
-
-def read(config: Config, dense: tuple[Dense, ...]) -> RowHead:
-    """The projection: `linear` of the checkpoint, or the Dense modules of its folder."""
+def read(config: Config, size: int, dense: tuple[Dense, ...]) -> RowHead:
+    """The projection: `linear` of the checkpoint with `size` outputs, or the Dense modules of its folder."""
     if not dense:
-        return RowHead("none", (Layer("linear", integer(config, "dim", _DIMENSIONS), bias=False),))
+        return RowHead("none", (Layer("linear", size, bias=False),))
     return RowHead("none", dense_layers(dense, integer(config, "hidden_size")))
 
 

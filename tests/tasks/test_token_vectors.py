@@ -1,0 +1,187 @@
+"""Late interaction, sparse vectors, Dense modules and prompts, against plain `transformers` and NumPy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from head_models import head_model
+from headrace import LLM
+from headrace.errors import CorruptFile, InvalidRequest, UnsupportedModel
+from headrace.tasks.late_interaction import max_sim
+
+RANDOM = np.random.default_rng(0)
+QUERY_LENGTH = 12
+
+
+def add_module(folder: Path, kinds: list[str], **configs: dict[str, object]) -> None:
+    entries = [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"x.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(entries))
+    for i, kind in enumerate(kinds[1:], 1):
+        (folder / f"{i}_{kind}").mkdir(exist_ok=True)
+        (folder / f"{i}_{kind}/config.json").write_text(json.dumps(configs.get(kind, {})))
+
+
+def states_of(folder: Path, ids: list[int], seen: int | None = None) -> Any:
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    mask = torch.tensor([[int(seen is None or i < seen) for i in range(len(ids))]])
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([ids]), attention_mask=mask).last_hidden_state[0].numpy()
+
+
+@pytest.fixture(scope="module")
+def colbert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = head_model(tmp_path_factory.mktemp("late"), "encoders/bert", architectures=["HF_ColBERT"])
+    weights = load_file(folder / "model.safetensors")
+    hidden = json.loads((folder / "config.json").read_text())["hidden_size"]
+    weights["linear.weight"] = RANDOM.standard_normal((8, hidden), np.float32)
+    save_file(weights, folder / "model.safetensors")
+    settings = {"query_maxlen": QUERY_LENGTH, "dim": 8, "attend_to_mask_tokens": False}
+    (folder / "artifact.metadata").write_text(json.dumps(settings))
+    return folder
+
+
+def test_colbert_reads_queries_and_documents(colbert: Path) -> None:
+    weight = load_file(colbert / "model.safetensors")["linear.weight"]
+    with LLM(colbert, cache_dir=None) as llm:
+        id_of = llm.model.tokenizer.id_of
+        ids = llm.model.tokenizer.encode("a bc.")
+        marked = {
+            role: [ids[0], id_of(mark), *ids[1:]]
+            for role, mark in (("query", "[unused0]"), ("document", "[unused1]"))
+        }
+        seen = len(marked["query"])
+        query_ids = marked["query"] + [id_of("[MASK]")] * (QUERY_LENGTH - seen)
+        expected = states_of(colbert, query_ids, seen) @ weight.T
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+        [query], [document] = llm.token_vectors("a bc.", role="query"), llm.token_vectors("a bc.")
+        assert query.shape == (QUERY_LENGTH, 8)
+        assert np.abs(query - expected).max() <= 1e-4
+        expected = states_of(colbert, marked["document"]) @ weight.T
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+        kept = [i for i, token in enumerate(marked["document"]) if token not in (id_of("."), id_of("##."))]
+        kept = [i for i, token in enumerate(marked["document"]) if token != id_of(".")]
+        assert len(kept) == len(expected) - 1
+        assert np.abs(document - expected[kept]).max() <= 1e-4
+        assert max_sim(document, document) == pytest.approx(len(document), abs=1e-3)
+        several = llm.token_vectors(["a bc.", "x"], role="query")
+        assert np.array_equal(several[0], query)
+        with pytest.raises(InvalidRequest, match="role is 'answer'"):
+            llm.token_vectors("a", role="answer")  # pyright: ignore[reportArgumentType]
+        with pytest.raises(InvalidRequest, match="it can make a vector of each token"):
+            llm.embed("a")
+
+
+def test_pylate_folders(colbert: Path, tmp_path: Path) -> None:
+    folder = head_model(tmp_path, "encoders/bert")
+    hidden = json.loads((folder / "config.json").read_text())["hidden_size"]
+    identity = "torch.nn.modules.linear.Identity"
+    dense = {"in_features": hidden, "out_features": 8, "bias": False, "activation_function": identity}
+    add_module(folder, ["Transformer", "Dense"], Dense=dense)
+    weight = load_file(colbert / "model.safetensors")["linear.weight"]
+    save_file({"linear.weight": weight}, folder / "1_Dense/model.safetensors")
+    settings = {
+        "query_prefix": "[unused0] ",
+        "document_prefix": "[unused1] ",
+        "query_length": QUERY_LENGTH,
+        "skiplist_words": ["."],
+    }
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    with LLM(folder, cache_dir=None) as late, LLM(colbert, cache_dir=None) as other:
+        for role in ("query", "document"):
+            found, expected = (llm.token_vectors("a bc.", role=role)[0] for llm in (late, other))
+            assert np.abs(found - expected).max() <= 1e-6
+
+
+def test_vectors_of_tokens_without_a_head(tmp_path: Path) -> None:
+    folder = head_model(tmp_path, "encoders/bert")
+    with LLM(folder, cache_dir=None, pooling="none") as llm:
+        assert np.array_equal(llm.token_vectors("abc")[0], llm.embed_tokens("abc")[0])
+
+
+@pytest.mark.parametrize("golden", ["bert_masked_lm", "modernbert_masked_lm"])
+def test_sparse_vectors(tmp_path: Path, golden: str) -> None:
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    folder = head_model(tmp_path, f"heads/{golden}")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    add_module(folder, ["MLMTransformer", "SpladePooling"])
+    with LLM(folder, cache_dir=None) as llm:
+        ids = llm.model.tokenizer.encode("a bc")
+        [found] = llm.sparse("a bc")
+        with pytest.raises(InvalidRequest, match="it can make sparse vectors"):
+            llm.embed("a")
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0]
+    expected = torch.log1p(torch.relu(logits)).amax(0).numpy()
+    assert found.ids.tolist() == np.flatnonzero(expected > 0).tolist()
+    assert np.abs(found.values - expected[found.ids]).max() <= 1e-4
+
+
+def embedder(folder: Path, prompts: dict[str, object] | None = None, **dense: object) -> Path:
+    path = head_model(folder, "encoders/bert")
+    hidden = json.loads((path / "config.json").read_text())["hidden_size"]
+    config = {"in_features": hidden, "out_features": 6, "bias": True} | dense
+    config = {"activation_function": "torch.nn.modules.activation.Tanh"} | config
+    pooling = {"pooling_mode_max_tokens": True}
+    add_module(path, ["Transformer", "Pooling", "Dense", "Normalize"], Pooling=pooling, Dense=config)
+    random = np.random.default_rng(1)
+    weights = {"linear.weight": random.standard_normal((6, hidden), np.float32) * np.float32(0.1)}
+    save_file(weights | {"linear.bias": np.ones(6, np.float32)}, path / "2_Dense/model.safetensors")
+    if prompts is not None:
+        (path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    return path
+
+
+def test_dense_follows_the_pooling(tmp_path: Path) -> None:
+    folder = embedder(tmp_path)
+    weights = load_file(folder / "2_Dense/model.safetensors")
+    with LLM(folder, cache_dir=None) as llm:
+        states = states_of(folder, llm.model.tokenizer.encode("a bc"))
+        expected = np.tanh(states.max(0) @ weights["linear.weight"].T + weights["linear.bias"])
+        found = llm.embed("a bc")
+        assert found.shape == (1, 6)
+        assert np.abs(found[0] - expected / np.linalg.norm(expected)).max() <= 1e-4
+        shorter = llm.embed("a bc", dimensions=3)[0]
+        assert np.abs(shorter - expected[:3] / np.linalg.norm(expected[:3])).max() <= 1e-4
+
+
+def test_prompts_go_in_front_of_texts(tmp_path: Path) -> None:
+    prompts: dict[str, object] = {"prompts": {"query": "q ", "document": ""}, "default_prompt_name": None}
+    folder = embedder(tmp_path, prompts)
+    with LLM(folder, cache_dir=None) as llm:
+        assert np.array_equal(llm.embed("ab", prompt_name="query"), llm.embed("q ab"))
+        assert np.array_equal(llm.embed("ab", prompt_name="document"), llm.embed("ab"))
+        with pytest.raises(InvalidRequest, match="prompt_name is 'poem', .* are: document, query"):
+            llm.embed("ab", prompt_name="poem")
+        with pytest.raises(InvalidRequest, match="not with token ids"):
+            llm.embed([[5, 6]], prompt_name="query")
+    folder = embedder(tmp_path / "default", prompts | {"default_prompt_name": "query"})
+    with LLM(folder, cache_dir=None) as llm:
+        assert np.array_equal(llm.embed("ab"), llm.embed("ab", prompt_name="query"))
+
+
+@pytest.mark.parametrize(
+    ("prompts", "dense", "error", "said"),
+    [
+        ({"prompts": []}, {"in_features": 3}, UnsupportedModel, "in_features is 3"),
+        ({"prompts": [1]}, {}, CorruptFile, "prompts"),
+        ({"prompts": {"a": 1}}, {}, CorruptFile, "no text"),
+        ({"prompts": {"a": "b"}, "default_prompt_name": "c"}, {}, CorruptFile, "default_prompt_name 'c'"),
+        ({}, {"activation_function": "os.system"}, UnsupportedModel, "os.system"),
+        ({}, {"out_features": 7}, CorruptFile, "shape"),
+    ],
+)
+def test_broken_files_are_refused(
+    tmp_path: Path, prompts: dict[str, object], dense: dict[str, object], error: Any, said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        LLM(embedder(tmp_path, prompts, **dense), cache_dir=None)
