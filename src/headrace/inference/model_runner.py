@@ -31,6 +31,7 @@ TASK_WORDS: Mapping[TaskName, str] = {
     "classify": "classify texts",
     "token_classify": "classify tokens",
     "entities": "find entities by labels",
+    "rerank": "rank documents for a query",
 }
 """What a model can do, after the word "can"."""
 
@@ -46,6 +47,10 @@ class ModelRunner:
     def __init__(self, handler: Handler, models: ModelSource, threads: ModelThreads) -> None:
         self.handler = handler
         self._models, self._threads = models, threads
+
+    def able(self, *tasks: TaskName) -> str | None:
+        """The first model that can do one of `tasks`, None where no model is known to."""
+        return self._models.able(*tasks)
 
     @asynccontextmanager
     async def lease(

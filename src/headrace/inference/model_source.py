@@ -19,6 +19,7 @@ from headrace.inference.call_context import CallContext
 from headrace.telemetry.request_metrics import ModelMetrics
 from headrace.weights.head import TaskName, read_head
 from headrace.weights.hub.resolver import resolve
+from headrace.weights.pooling import read_pooling
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -98,10 +99,14 @@ def _tasks(entry: ModelEntry) -> Sequence[TaskName]:
     if entry.model is not None:
         return entry.model.tasks
     try:
-        head = read_head(resolve(entry.spec.model, offline=True))
+        folder = resolve(entry.spec.model, offline=True)
+        head = read_head(folder)
+        embeds = head is None and folder.is_dir() and read_pooling(folder) is not None
     except HeadraceError:  # says so when it is loaded
         return ()
-    return () if head is None else head.tasks
+    if head is not None:
+        return head.tasks
+    return ("embed",) if embeds else ("generate",)
 
 
 class OneModel:

@@ -23,7 +23,7 @@ HeadKind = Literal["classify", "token_classify", "masked_lm", "late_interaction"
 (GLiNER, the tagger)."""
 Activation = Literal["softmax", "sigmoid", "identity"]
 TaskName = Literal[
-    "generate", "embed", "token_embed", "sparse_embed", "classify", "token_classify", "entities"
+    "generate", "embed", "token_embed", "sparse_embed", "classify", "token_classify", "entities", "rerank"
 ]
 """What a model can be asked for."""
 
@@ -31,7 +31,7 @@ _TASKS: dict[HeadKind, tuple[TaskName, ...]] = {
     "classify": ("classify",),
     "token_classify": ("token_classify",),
     "masked_lm": ("sparse_embed",),
-    "late_interaction": ("token_embed",),
+    "late_interaction": ("token_embed", "rerank"),
     "spans": ("entities",),
 }
 _CLASSIFIES = {"ForSequenceClassification": "classify", "ForTokenClassification": "token_classify"}
@@ -62,8 +62,10 @@ class Head(Struct, frozen=True, kw_only=True):
 
     @property
     def tasks(self) -> tuple[TaskName, ...]:
-        """What a model with this head can be asked for."""
-        return _TASKS[self.kind]
+        """What a model with this head can be asked for. A classifier of one label scores pairs: a
+        cross-encoder."""
+        more: tuple[TaskName, ...] = ("rerank",) if self.kind == "classify" and len(self.labels) == 1 else ()
+        return _TASKS[self.kind] + more
 
 
 def read_head(folder: Path, config: Config | None = None) -> Head | None:
