@@ -117,8 +117,9 @@ def find_model(
         check_architecture(config, encodes=encodes)
     if not encodes:
         return Model(model_type, module.read_config(config), module)
-    rows = find_head(config, model_type, head, pooling or "mean", dense)
-    return Model(model_type, module.read_config(config), module, rows.pooling, head, rows)
+    read: ModelConfig = module.read_config(config)
+    rows = find_head(config, model_type, read.hidden, head, pooling or "mean", dense)
+    return Model(model_type, read, module, rows.pooling, head, rows)
 
 
 def _files() -> list[str]:
