@@ -12,12 +12,15 @@ import transformers
 from safetensors.torch import save_file
 from transformers import AutoConfig
 
-from golden_configs import ENCODERS
+from golden_configs import CONFIGS, ENCODERS
 from golden_families import LLAMA, QWEN3, Settings
 from make_goldens import PROMPT_TOKENS, fill
 
 LABELS = {"id2label": {"0": "low", "1": "mid", "2": "high"}}
 BERT, MODERNBERT = ENCODERS["bert"], ENCODERS["modernbert"]
+
+
+_SEQUENCE = "ForSequenceClassification"
 
 
 def _with(settings: Settings, name: str, **more: object) -> Settings:
@@ -44,6 +47,12 @@ HEADS: dict[str, Settings] = {
         LLAMA, "LlamaForSequenceClassification", rope_theta=1e4, pad_token_id=127, **LABELS
     ),
     "llama_tokens": _with(LLAMA, "LlamaForTokenClassification", rope_theta=1e4, **LABELS),
+    **{
+        f"{name}_classify": _with(
+            CONFIGS[name], CONFIGS[name]["architectures"][0].replace("ForCausalLM", _SEQUENCE), **LABELS
+        )
+        for name in ("qwen2", "mistral", "gemma2", "gemma3")
+    },
     "qwen3_reward": _with(
         QWEN3, "Qwen3ForSequenceClassification", pad_token_id=127, id2label={"0": "LABEL_0"}
     ),

@@ -23,7 +23,23 @@ Embedded embedded_by(Op op, const Step& step) {
   return {nullptr, nullptr};
 }
 
+// How far beyond the keys of its sequence a token may be: the last tokens of an encoder's text may see the others
+// and be seen by none. Every token must see a key, which a window bounds.
+int64_t positions_beyond_keys(const Program& program) {
+  int64_t beyond = program.max_tokens;
+  bool attends = false;
+  for (const Instruction& it : program.instructions) {
+    if (it.op != Op::attend) continue;
+    attends = true;
+    const int64_t window = it.ints[2];
+    if (it.ints[4] == 0) return 0;
+    if (window > 0 && window - 1 < beyond) beyond = window - 1;
+  }
+  return attends ? beyond : 0;
+}
+
 void check_sequences(const Program& program, const Step& step) {
+  const int64_t beyond = positions_beyond_keys(program);
   check_range("first query start", step.query_starts[0], 0, 0);
   check_range("last query start", step.query_starts[step.B], step.T, step.T);
   for (int b = 0; b < step.B; ++b) {
@@ -35,7 +51,7 @@ void check_sequences(const Program& program, const Step& step) {
       check_range("page id", step.block_tables[static_cast<int64_t>(b) * step.max_pages + page], 0, program.pages - 1);
     }
     for (int t = step.query_starts[b]; t < step.query_starts[b + 1]; ++t) {
-      check_range("position", step.positions[t], 0, step.lengths[b] - 1);
+      check_range("position", step.positions[t], 0, step.lengths[b] - 1 + beyond);
     }
   }
 }

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from golden import CAPACITY, FOLDER, Chunk, make_step, relative_error, scattered_pages
+from head_models import head_model
 from headrace import LLM
 from headrace.errors import UnsupportedModel
 from headrace.executors.reference import ReferenceExecutor
@@ -250,3 +251,15 @@ def test_defaults_of_absent_fields_are_written(name: str) -> None:
         assert (one is None) == (other is None)
         if one is not None and other is not None:
             np.testing.assert_allclose(one.inv_freq, other.inv_freq, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bert_classify", "modernbert_tokens"])
+def test_heads_are_written_to_folders_and_not_to_gguf(tmp_path: Path, name: str) -> None:
+    source = head_model(tmp_path, f"heads/{name}")
+    with open_checkpoint(source) as checkpoint:
+        export = Export(checkpoint=checkpoint, path=source, name=name, type="bf16", threads=1)
+        with pytest.raises(UnsupportedModel, match=r"has a head \((token_)?classify\), which a GGUF"):
+            export.to_gguf(tmp_path / "x.gguf", lambda done, total: None)
+        export.to_folder(tmp_path / "out", lambda done, total: None)
+    with LLM(tmp_path / "out", cache_dir=None) as llm:
+        assert llm.model.head is not None and llm.model.head.labels == ("low", "mid", "high")

@@ -20,8 +20,8 @@ from headrace.executors.reference import ReferenceExecutor
 from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import model_of
 from headrace.loading.program_weights import ProgramWeights
-from headrace.models.registry import Model
-from headrace.ops.value import Array
+from headrace.models.registry import Model, find_model
+from headrace.ops.value import Ints
 from headrace.program.program import Program
 from headrace.program.record import record
 from headrace.program.verify import verify
@@ -43,8 +43,6 @@ def loaded(name: str) -> tuple[Model, Program, ProgramWeights]:
 
 
 def with_masked_lm(config: dict[str, object]) -> Model:
-    from headrace.models.registry import find_model
-
     return find_model(config, head=Head(kind="masked_lm"))
 
 
@@ -66,7 +64,7 @@ def executor_of(kind: str, program: Program, parts: ProgramWeights, *, threads: 
     return NativeExecutor(program, matrices, vectors, CAPACITY, pool=pool, kv_type="f32", poison=True)
 
 
-def rows_of(pooling: object, ends: Array) -> Array:
+def rows_of(pooling: object, ends: Ints) -> Ints:
     """The rows that are asked for, of texts between these ends."""
     if pooling == "none":
         return np.arange(ends[-1], dtype=np.int32)
@@ -98,7 +96,8 @@ def test_a_text_has_the_same_bits_alone_and_in_a_batch(name: str) -> None:
     assert np.array_equal(rows[-len(expected) :], expected)
 
 
-def folder_with(tmp_path: Path, name: str = "bert_classify", **changes: object) -> Path:
+def folder_with(tmp_path: Path, **changes: object) -> Path:
+    name = "bert_classify"
     target = tmp_path / name
     shutil.copytree(HEADS / name, target)
     config = json.loads((target / "config.json").read_text()) | changes

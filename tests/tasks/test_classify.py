@@ -13,6 +13,9 @@ from head_models import head_model
 from headrace import LLM
 from headrace.errors import ContextLengthExceeded, CorruptFile, InvalidRequest
 from headrace.inference.requests import TextPair
+from headrace.loading.options import EngineOptions
+from headrace.workers.model_spec import ModelSpec
+from headrace.workers.worker_loader import WorkerLoader
 
 TEXTS = ["a bad day", "What a good day!", "é", ""]
 
@@ -94,3 +97,18 @@ def test_quantized_heads_are_near(folder: Path, classifier: LLM, quantization: A
         found = llm.classify("a good day", raw=True)[0].scores
     largest = {"bf16": 0.05, "int8": 0.1, "int4": 0.8}[quantization]
     assert np.abs(np.subtract(found, exact)).max() <= largest * np.abs(exact).max()
+
+
+def test_a_worker_has_the_head_too(folder: Path, classifier: LLM) -> None:
+    launch = WorkerLoader(ModelSpec(name="tiny", model=str(folder), options=EngineOptions(threads=1)))
+    launch.plan(None)
+    remote = launch.load(lambda done, total: None)
+    here = classifier.model
+    try:
+        assert remote.head == here.head and remote.tasks == ("classify",)
+        classifier.model = remote
+        found = classifier.classify(TEXTS)
+    finally:
+        classifier.model = here
+        remote.close()
+    assert found == classifier.classify(TEXTS)

@@ -13,7 +13,9 @@ from safetensors.numpy import load_file, save_file
 from head_models import head_model
 from headrace import LLM
 from headrace.errors import CorruptFile, InvalidRequest, UnsupportedModel
+from headrace.loading.export import Export
 from headrace.tasks.late_interaction import max_sim
+from headrace.weights.checkpoint import open_checkpoint
 
 RANDOM = np.random.default_rng(0)
 QUERY_LENGTH = 12
@@ -131,7 +133,7 @@ def embedder(folder: Path, prompts: dict[str, object] | None = None, **dense: ob
     hidden = json.loads((path / "config.json").read_text())["hidden_size"]
     config = {"in_features": hidden, "out_features": 6, "bias": True} | dense
     config = {"activation_function": "torch.nn.modules.activation.Tanh"} | config
-    pooling = {"pooling_mode_max_tokens": True}
+    pooling: dict[str, object] = {"pooling_mode_max_tokens": True}
     add_module(path, ["Transformer", "Pooling", "Dense", "Normalize"], Pooling=pooling, Dense=config)
     random = np.random.default_rng(1)
     weights = {"linear.weight": random.standard_normal((6, hidden), np.float32) * np.float32(0.1)}
@@ -185,3 +187,15 @@ def test_broken_files_are_refused(
 ) -> None:
     with pytest.raises(error, match=said):
         LLM(embedder(tmp_path, prompts, **dense), cache_dir=None)
+
+
+def test_dense_modules_are_written_to_folders(tmp_path: Path) -> None:
+    source = embedder(tmp_path, {"prompts": {"query": "q "}})
+    with open_checkpoint(source) as checkpoint:
+        export = Export(checkpoint=checkpoint, path=source, name="e", type="f32", threads=1)
+        with pytest.raises(UnsupportedModel, match="has Dense modules, which a GGUF"):
+            export.to_gguf(tmp_path / "x.gguf", lambda done, total: None)
+        export.to_folder(tmp_path / "out", lambda done, total: None)
+    with LLM(source, cache_dir=None) as old, LLM(tmp_path / "out", cache_dir=None) as new:
+        found = [llm.embed("ab", prompt_name="query") for llm in (old, new)]
+    assert np.array_equal(*found)

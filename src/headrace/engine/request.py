@@ -21,8 +21,8 @@ FinishReason = Literal["stop", "length", "cancelled"]
 class EmbedParams(Struct, frozen=True):
     """Encode the prompt instead of generating: the first `dimensions` numbers of the vector, None for all.
 
-    Tokens from index `pair_start` on are the second text of a pair; None: there is one text. The last `unseen`
-    tokens see the others, and no token sees them.
+    Tokens from index `pair_start` on are the second text of a pair; None: there is one text. The last
+    `unseen` tokens see the others, and no token sees them.
     """
 
     dimensions: int | None = None

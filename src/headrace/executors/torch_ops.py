@@ -104,7 +104,7 @@ def _attend(
 
 def _seen(torch: Torch, count: int, length: int, window: int, ahead: int, device: Any) -> Tensor:
     """Mask [count, length]: which of `length` keys each of the last `count` positions attends to."""
-    position = torch.arange(length - count, length, device=device)[:, None]
+    position = torch.arange(count, device=device)[:, None] + max(length - count, 0)
     key = torch.arange(length, device=device)
     seen = key <= position + ahead
     return seen & (key > position - window) if window else seen

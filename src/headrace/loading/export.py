@@ -30,6 +30,9 @@ from headrace.weights.gguf.rope_keys import ATTENTION_FACTOR, ROPE_FACTORS, long
 from headrace.weights.gguf.tokenizer_export import tokenizer_keys
 from headrace.weights.gguf.writer import write_gguf
 from headrace.weights.gliner_head import is_gliner
+from headrace.weights.head import read_head
+from headrace.weights.input_rules import COLBERT
+from headrace.weights.modules import read_dense, read_modules
 from headrace.weights.pooling import Pooling, read_pooling
 from headrace.weights.safetensors.export import SafetensorsExport
 from headrace.weights.safetensors.writer import write_safetensors
@@ -55,8 +58,8 @@ class Export(Struct, frozen=True, kw_only=True):
 
     def to_gguf(self, out: Path, progress: Progress) -> list[ClassReport]:
         """Writes a temporary GGUF file next to `out`, then renames it; nothing is left where that fails."""
-        converter, model = Converter(self.threads), find_model(self.checkpoint.config)
         self._check_pooling()
+        converter, model = Converter(self.threads), self._model()
         export = GgufExport(
             source=self.checkpoint,
             architecture=by_model_type(model.model_type),
@@ -82,7 +85,7 @@ class Export(Struct, frozen=True, kw_only=True):
 
     def to_folder(self, out: Path, progress: Progress) -> list[ClassReport]:
         """Writes a temporary folder next to `out`, then renames it; nothing is left where that fails."""
-        converter, model = Converter(self.threads), find_model(self.checkpoint.config)
+        converter, model = Converter(self.threads), self._model()
         if is_gliner(self.path):
             raise UnsupportedModel(
                 f"{self.path.name} is a GLiNER checkpoint with its head among the weights, which is not"
@@ -94,7 +97,9 @@ class Export(Struct, frozen=True, kw_only=True):
                 " parts): start from its folder, or write GGUF"
             )
         export = SafetensorsExport(source=self.checkpoint, type=self.type, converter=converter)
-        outputs = export.outputs()
+        modules = tuple(f"{module.path}." for module in read_dense(self.path)) if self.path.is_dir() else ()
+        # Dense modules have folders of their own, which are copied.
+        outputs = [output for output in export.outputs() if not output.name.startswith(modules)]
         total = sum(output.nbytes for output in outputs)
         temporary = out.with_name(f".{out.name}.{os.getpid()}.partial")
         temporary.mkdir(parents=True)
@@ -114,8 +119,21 @@ class Export(Struct, frozen=True, kw_only=True):
             shutil.rmtree(temporary, ignore_errors=True)
         return report(self.checkpoint, outputs, converter.losses, self.type)
 
+    def _model(self) -> Model:
+        """The model with its head, as the files say."""
+        config, is_folder = self.checkpoint.config, self.path.is_dir()
+        dense = read_dense(self.path) if is_folder else ()
+        return find_model(config, head=read_head(self.path, config), dense=dense)
+
     def _check_pooling(self) -> None:
         """A GGUF file says that an encoder takes the mean, and nothing else of what follows it."""
+        head = read_head(self.path, self.checkpoint.config)
+        if head is not None or (self.path.is_dir() and read_dense(self.path)):
+            what = "Dense modules" if head is None else f"a head ({head.kind})"
+            raise UnsupportedModel(
+                f"{self.path.name} has {what}, which a GGUF file cannot hold: write a folder with safetensors"
+                " instead"
+            )
         pooling = read_pooling(self.path) if self.path.is_dir() else None
         if pooling is None or pooling == Pooling("mean"):
             return
@@ -181,8 +199,15 @@ class Export(Struct, frozen=True, kw_only=True):
         (folder / "generation_config.json").write_text(json.dumps(generation, indent=2))
 
     def _copy_head(self, folder: Path) -> None:
-        """What follows an encoder: the config of its pooling, the head of a tagger."""
-        for file in (*self.path.glob("*_Pooling/config.json"), self.path / TENSORS):
+        """What follows an encoder: the modules of sentence-transformers, marks of ColBERT, the head of a
+        tagger."""
+        modules = [
+            self.path / module.path / name
+            for module in read_modules(self.path)
+            for name in ("config.json", "model.safetensors")
+            if module.path
+        ]
+        for file in (*modules, self.path / COLBERT, self.path / TENSORS):
             if file.is_file():
                 target = folder / file.relative_to(self.path)
                 target.parent.mkdir(exist_ok=True)

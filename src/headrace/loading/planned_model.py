@@ -17,7 +17,7 @@ from headrace.engine.speculative.draft_compatibility import check_pair
 from headrace.errors import UsageError
 from headrace.loading.check_labels import check_labels
 from headrace.loading.free_memory import free_memory_bytes
-from headrace.loading.memory_plan import plan_memory
+from headrace.loading.memory_plan import plan_memory, step_options
 from headrace.loading.options import EngineOptions
 from headrace.loading.program_weights import ProgramWeights
 from headrace.loading.text_assets import load_text_assets, served_name
@@ -129,7 +129,12 @@ def prepare_checkpoint(
         wanted = weight_specs(program, ProgramWeights(checkpoint, program), options, folder)
         drafts = 0 if draft is None else draft.draft_bytes(checkpoint)
         memory = plan_memory(
-            program, wanted, options, context=model.config.context, encodes=encodes, draft_bytes=drafts
+            program,
+            wanted,
+            step_options(options, model.head),
+            context=model.config.context,
+            encodes=encodes,
+            draft_bytes=drafts,
         )
         return PlannedModel(
             name=name,

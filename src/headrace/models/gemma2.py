@@ -45,6 +45,16 @@ def norm(m: Builder, c: DecoderConfig, x: Value, name: str, size: int = 0) -> Va
 
 
 def define(m: Builder, c: DecoderConfig, attention: Branch = llama.attention) -> Value:
+    x = gather(_layers(m, c, attention), m.rows)
+    return blocks.logits(m, c, norm(m, c, x, "model.norm"))
+
+
+def encode(m: Builder, c: DecoderConfig, attention: Branch = llama.attention) -> Value:
+    """Hidden states [T, hidden] of all tokens."""
+    return norm(m, c, _layers(m, c, attention), "model.norm")
+
+
+def _layers(m: Builder, c: DecoderConfig, attention: Branch) -> Value:
     x = blocks.embed_tokens(m, c)
     for layer in range(c.layers):
         at = f"model.layers.{layer}"
@@ -52,4 +62,4 @@ def define(m: Builder, c: DecoderConfig, attention: Branch = llama.attention) ->
         x = add(x, norm(m, c, y, f"{at}.post_attention_layernorm"))
         y = llama.mlp(m, c, layer, norm(m, c, x, f"{at}.pre_feedforward_layernorm"))
         x = add(x, norm(m, c, y, f"{at}.post_feedforward_layernorm"))
-    return blocks.logits(m, c, norm(m, c, gather(x, m.rows), "model.norm"))
+    return x

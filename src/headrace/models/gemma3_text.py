@@ -45,3 +45,7 @@ def attention(m: Builder, c: DecoderConfig, layer: int, x: Value) -> Value:
 
 def define(m: Builder, c: DecoderConfig) -> Value:
     return gemma2.define(m, c, attention)
+
+
+def encode(m: Builder, c: DecoderConfig) -> Value:
+    return gemma2.encode(m, c, attention)

@@ -87,8 +87,8 @@ def find_model(
     """The model for a config.json, loaded with `context` tokens (None: the config's own), with a `head` or
     with Dense modules after the pooling.
 
-    It is an encoder if it has a head, if `pooling` is given, if the config says that the model is not causal, or if the
-    architecture has no decoder; the default pooling is then the mean, as in sentence-transformers.
+    It is an encoder if it has a head, if `pooling` is given, if the config says that the model is not causal,
+    or if the architecture has no decoder; the default pooling is then the mean, as in sentence-transformers.
 
     Raises UnsupportedModel, naming the model_type, the nearest match and all supported ones.
     """
@@ -117,8 +117,9 @@ def find_model(
         check_architecture(config, encodes=encodes)
     if not encodes:
         return Model(model_type, module.read_config(config), module)
-    rows = find_head(config, model_type, head, pooling or "mean", dense)
-    return Model(model_type, module.read_config(config), module, rows.pooling, head, rows)
+    read: ModelConfig = module.read_config(config)
+    rows = find_head(config, model_type, read.hidden, head, pooling or "mean", dense)
+    return Model(model_type, read, module, rows.pooling, head, rows)
 
 
 def _files() -> list[str]:

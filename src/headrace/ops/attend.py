@@ -27,7 +27,7 @@ def attend(
     ahead: int = 0,
 ) -> Array:
     """softmax(q k^T * scale) v. Row i of n new rows, in a sequence of `length` keys, is at position length
-    - n + i.
+    - n + i. Of an encoder's texts the last rows may have no key (`length` < n): row i is at position i then.
 
     `window` 0: all earlier keys; otherwise the last `window` keys including the token's own. `ahead`: also
     the next `ahead` keys, which this step must have written. `softcap` 0: none; otherwise scores become
@@ -63,7 +63,7 @@ def _one_sequence(
     scores = np.einsum("qhd,khd->hqk", queries, k) * np.float32(scale)
     if softcap:
         scores = np.tanh(scores / np.float32(softcap)) * np.float32(softcap)
-    position = np.arange(length - count, length)[:, None]
+    position = np.arange(count)[:, None] + max(length - count, 0)
     key = np.arange(length)[None, :]
     seen = (key <= position + ahead) & (key > position - window if window else True)
     scores = np.where(seen, scores, -np.inf)

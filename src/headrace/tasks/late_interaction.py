@@ -1,4 +1,4 @@
-"""Texts to a vector of each token, for late interaction (ColBERT: Khattab and Zaharia 2020) and other uses."""
+"""Texts to a vector of each token, such as for late interaction (ColBERT: Khattab and Zaharia 2020)."""
 
 from __future__ import annotations
 

@@ -116,8 +116,8 @@ def _windows(
         return [window(first, min(room, count - first)) for first in starts]
     if not truncate:
         raise ContextLengthExceeded(
-            f"text {index} has {total:,} tokens, the model's limit is {limit:,}: shorten it, cut it (truncate)"
-            " or read it in windows (stride)",
+            f"text {index} has {total:,} tokens, the model's limit is {limit:,}: shorten it, cut it"
+            " (truncate) or read it in windows (stride)",
             param="input",
         )
     call.warn("truncate", f"text {index} has {total:,} tokens and was cut to the model's {limit:,}")

@@ -49,8 +49,9 @@ def read_pooling(folder: Path) -> Pooling | None:
     kinds = [module.kind for module in modules]
     if not _KNOWN.fullmatch(" ".join(kinds)):
         raise UnsupportedModel(
-            f"{MODULES} lists {', '.join(kinds)[:200]}: supported are Transformer, Pooling, Dense and Normalize"
-            " in this order, Transformer and Dense (late interaction), MLMTransformer and SpladePooling"
+            f"{MODULES} lists {', '.join(kinds)[:200]}: supported are Transformer, Pooling, Dense and"
+            " Normalize in this order, Transformer and Dense (late interaction), MLMTransformer and"
+            " SpladePooling"
         )
     if kinds[1] != "Pooling":
         return None

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from headrace.errors import UnsupportedModel
 from headrace.models.heads.layers import Layer, RowHead
-from headrace.weights.config_json import Config, integer
 from headrace.weights.modules import Dense
 
 
-def read(config: Config, size: int, dense: tuple[Dense, ...]) -> RowHead:
+def read(hidden: int, size: int, dense: tuple[Dense, ...]) -> RowHead:
     """The projection: `linear` of the checkpoint with `size` outputs, or the Dense modules of its folder."""
     if not dense:
         return RowHead("none", (Layer("linear", size, bias=False),))
-    return RowHead("none", dense_layers(dense, integer(config, "hidden_size")))
+    return RowHead("none", dense_layers(dense, hidden))
 
 
 def dense_layers(dense: tuple[Dense, ...], inputs: int) -> tuple[Layer, ...]:

@@ -28,7 +28,7 @@ class HeadDefinition(Protocol):
 
 
 class Layer(Struct, frozen=True):
-    """Linear layer `name` (`size` 0: as wide as its input), activation (ops/act.py, or "none"), layer norm."""
+    """Linear layer `name` (`size` 0: as its input), activation (of ops/act.py, or "none"), layer norm."""
 
     name: str
     size: int = 0

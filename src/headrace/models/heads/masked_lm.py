@@ -65,7 +65,8 @@ def read(config: Config, model_type: str) -> MaskedLm:
     known = model_type.replace("_", "-")
     if known not in _NAMES:
         raise UnsupportedModel(
-            f"a model_type '{model_type:.60}' with sparse vectors is not supported; known: {', '.join(_NAMES)}"
+            f"a model_type '{model_type:.60}' with sparse vectors is not supported; known:"
+            f" {', '.join(_NAMES)}"
         )
     if not boolean(config, "tie_word_embeddings", True):
         raise UnsupportedModel("config.json: a masked-LM head whose output is not tied is not supported")
