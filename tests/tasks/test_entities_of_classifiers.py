@@ -14,13 +14,13 @@ from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.inference.keywords import new_call
 from headrace.tasks.entities import extract_entities
 
-LABELS = {"0": "B-PER", "1": "I-PLACE", "2": "O"}
+LABELS = {"0": "O", "1": "B-PER", "2": "I-PLACE"}
 TEXTS = ["Ann Lee saw Rome, in the rain", "", "don't xyz abc defghi jk lmno"]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
-    folder = head_model(tmp_path_factory.mktemp("tokens"), "heads/bert_tokens", id2label=LABELS)
+    folder = head_model(tmp_path_factory.mktemp("tokens"), "heads/modernbert_tokens", id2label=LABELS)
     with LLM(folder, cache_dir=None) as llm:
         yield llm
 
