@@ -18,7 +18,7 @@ from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.closeable import Closeable
 from headrace.weights.confined import confined
 from headrace.weights.gguf.checkpoint import GgufCheckpoint
-from headrace.weights.gliner import GLINER, encoder_config, encoder_tensors
+from headrace.weights.gliner import GLINER, encoder_config, encoder_tensors, refuse_gliner2
 from headrace.weights.modules import read_modules
 from headrace.weights.quantized.checkpoint import QuantizedCheckpoint, quantization_of
 from headrace.weights.safetensors.plain_names import plain_tensors, text_model_config
@@ -26,6 +26,8 @@ from headrace.weights.safetensors.reader import SafetensorsFile, element_bytes
 from headrace.weights.tensor_file import TensorInfo
 
 SINGLE = "model.safetensors"
+CONFIGS = ("config.json", GLINER)
+"""Files of which a model's folder has at least one."""
 INDEX = "model.safetensors.index.json"
 MAX_CONFIG_BYTES = 1 << 20
 MAX_INDEX_BYTES = 32 << 20  # 140,000 tensors of the largest public model need 13 MB
@@ -52,6 +54,7 @@ class Checkpoint(Closeable):
         self._files: dict[Path, SafetensorsFile] = {}
         try:
             tensors = self._open_single() if (folder / SINGLE).exists() else self._open_shards()
+            refuse_gliner2(tensors)
             if gliner is not None:
                 tensors = encoder_tensors(tensors)
             plain = plain_tensors(tensors, self.config.get("model_type"))
@@ -179,7 +182,7 @@ def open_checkpoint(path: Path) -> CheckpointReader:
 
 def is_complete(folder: Path) -> bool:
     """Whether all files that open_checkpoint needs are there (their content is not looked at)."""
-    if not any((folder / name).exists() for name in ("config.json", GLINER)):
+    if not any((folder / name).exists() for name in CONFIGS):
         return False
     if (folder / SINGLE).exists():
         return True

@@ -7,7 +7,7 @@ defaults are those of the package `gliner`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, cast
 
 from msgspec import Struct
@@ -35,6 +35,9 @@ _OTHER_PARTS = {
     "represent_spans": "spans scored after tokens",
     "precomputed_prompts_mode": "labels that were computed beforehand",
 }
+
+
+_GLINER2 = frozenset({"span_rep", "count_pred", "count_embed", "boundary_head"})
 
 
 class GlinerSettings(Struct, frozen=True, kw_only=True):
@@ -108,6 +111,16 @@ def encoder_config(config: Config, beside: Config | None) -> Config:
     resized = {"vocab_size": size} if isinstance(size, int) and size > 0 else {}
     kept = {field: value for field, value in found.items() if field not in ("architectures", "vocab_size")}
     return {"model_type": "deberta-v2", "vocab_size": found.get("vocab_size"), **kept, **resized}
+
+
+def refuse_gliner2(tensors: Iterable[str]) -> None:
+    """Raises UnsupportedModel for a checkpoint of GLiNER 2, whose heads are of other kinds."""
+    parts = {name.partition(".")[0] for name in tensors}
+    if "encoder" in parts and parts & _GLINER2:
+        raise UnsupportedModel(
+            "this is a checkpoint of GLiNER 2 (entities, classes, structures and relations by a schema), which"
+            " is not supported: use one of GLiNER, with gliner_config.json"
+        )
 
 
 def encoder_tensors(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from headrace.config.names import suggestion
 from headrace.errors import ModelNotFound, UsageError
-from headrace.weights.checkpoint import is_complete, refuse_adapter
+from headrace.weights.checkpoint import CONFIGS, is_complete, refuse_adapter
 from headrace.weights.hub.bundled import list_bundled
 from headrace.weights.hub.download_progress import bar_class
 
@@ -162,9 +162,10 @@ def _check_hub_name(name: str, revision: str | None) -> None:
 def _cached(name: str, revision: str | None) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
-    config = try_to_load_from_cache(name, "config.json", revision=revision)
-    if isinstance(config, str) and is_complete(Path(config).parent):
-        return Path(config).parent
+    for file in CONFIGS:
+        config = try_to_load_from_cache(name, file, revision=revision)
+        if isinstance(config, str) and is_complete(Path(config).parent):
+            return Path(config).parent
     return None
 
 
