@@ -26,6 +26,8 @@ constexpr uint32_t kOwner = 0xffff;
 constexpr uint32_t kWaiters = 1u << 16;
 constexpr uint32_t kReserved = 1u << 17;  // for the owner, which does not compute now
 constexpr double kPatienceS[Turns::kTiers] = {0.0, 1.0, 2.0};
+constexpr double kPauseS = 0.5;   // between two turns: who asked for none so long has no claim to what it missed
+constexpr double kCreditS = 0.5;   // of virtual time: most that one who always has work may be behind the others
 constexpr int kRest = 8;  // turns without a reservation after one that was not used
 
 double now() {
@@ -61,8 +63,9 @@ struct alignas(64) Turns::Slot {
   std::atomic<uint32_t> waits;
   std::atomic<int32_t> pid;
   TurnAsk ask;
-  double share, asked_s, began_s, reserved_until_s;
+  double share, asked_s, began_s, ended_s, reserved_until_s;
   int rest;
+  bool paused;
   std::atomic<double> used_s, vtime, began_vtime;  // written by the member while it has the turn
   std::atomic<uint64_t> turns;
 };
@@ -170,7 +173,9 @@ void Turns::leave(int index) {
 void Turns::began(int index) {
   Slot& one = slot(index);
   one.began_s = now();
-  const double vtime = std::max(one.vtime.load(std::memory_order_relaxed), arena_->floor.load(std::memory_order_relaxed));
+  const bool paused = one.paused || one.began_s - one.ended_s > kPauseS;
+  const double least = arena_->floor.load(std::memory_order_relaxed) - (paused ? 0.0 : kCreditS);
+  const double vtime = std::max(one.vtime.load(std::memory_order_relaxed), least);
   one.vtime.store(vtime, std::memory_order_relaxed);
   one.began_vtime.store(vtime, std::memory_order_relaxed);
   arena_->granted_s[one.ask.tier].store(one.began_s, std::memory_order_relaxed);
@@ -243,6 +248,8 @@ void Turns::end(int index, bool again) {
   Slot& own = slot(index);
   const double now_s = now();
   const double used_s = now_s - own.began_s;
+  own.ended_s = now_s;
+  own.paused = !again;
   own.used_s.store(own.used_s.load(std::memory_order_relaxed) + used_s, std::memory_order_relaxed);
   own.vtime.store(own.began_vtime.load(std::memory_order_relaxed) + used_s / own.share, std::memory_order_relaxed);
   own.turns.store(own.turns.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -272,11 +279,10 @@ bool Turns::promoted(const Slot& one, double now_s) const {
 
 // With the mutex held: which of those that wait goes next; -1 where none does.
 int Turns::best(double now_s) const {
-  const double floor = arena_->floor.load(std::memory_order_relaxed);
   int level = kTiers;
   double least = 0;
   const auto level_of = [&](const Slot& one) { return promoted(one, now_s) ? -1 : one.ask.tier; };
-  const auto time_of = [&](const Slot& one) { return std::max(one.vtime.load(std::memory_order_relaxed), floor - kBurstS); };
+  const auto time_of = [](const Slot& one) { return one.vtime.load(std::memory_order_relaxed); };
   for (int index = 0; index < kSlots; ++index) {
     const Slot& one = slot(index);
     if (!one.waits.load(std::memory_order_relaxed) || !lives(index)) continue;

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from headrace.chat.templates.chat_template import ChatTemplate
+from headrace.engine.pacing import PaceOptions
 from headrace.engine.request import EngineRequest, EventCallback, RequestHandle
 from headrace.errors import Overloaded
 from headrace.sampling.params import SamplingParams
@@ -22,7 +23,8 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     """`context_length` in tokens; `max_waiting` sequences may queue; one class of priority per `ageing_s`.
 
     `embedding_size` is how many numbers the vector of a text has, 0 where the model generates text instead.
-    `model_context_length` is the longest that the model could be loaded with, 0 if unknown.
+    `model_context_length` is the longest that the model could be loaded with, 0 if unknown. `pace` bounds
+    steps.
     """
 
     context_length: int
@@ -31,6 +33,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     ageing_s: float = 5.0
     embedding_size: int = 0
     model_context_length: int = 0
+    pace: PaceOptions = PaceOptions()
 
     @property
     def max_choices(self) -> int:
@@ -51,6 +54,7 @@ class EngineStatus(Struct, frozen=True):
 
     `preemptions`, tokens that were `drafted` and those of them `accepted`, and the `masks` of grammars with
     the seconds they took, are counted since the loop's start.
+    While it `waits_for_turn` another model computes.
     For `stalled_s` it had something to compute and made no step, of which the longest took `longest_step_s`.
     An engine in a process of its own may be `restarting`, as it did `restarts` times, or have `failed` for
     good, with the cause in `failure`; until then it is alive.
@@ -74,6 +78,7 @@ class EngineStatus(Struct, frozen=True):
     accepted: int = 0
     stalled_s: float = 0.0
     longest_step_s: float = 0.0
+    waits_for_turn: bool = False
 
 
 class EngineClient(Protocol):
