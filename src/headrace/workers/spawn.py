@@ -35,7 +35,7 @@ def turns_file() -> int | None:
     if not hasattr(os, "memfd_create"):
         return None
     number = os.memfd_create("headrace-turns")
-    os.ftruncate(number, TURNS_FILE_BYTES)
+    os.write(number, bytes(TURNS_FILE_BYTES))  # its memory exists before anybody maps it
     return number
 
 
