@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from msgspec.structs import replace
 from headrace import _native
 from headrace.engine.client import LoadedModel
 from headrace.engine.engine import Engine
-from headrace.engine.request import EmbedParams, EngineEvent, EngineRequest, RequestFinished
+from headrace.engine.request import EmbedParams, EngineEvent, EngineRequest, RequestFailed, RequestFinished
 from headrace.engine.turns import BATCH_PRIORITY, SharedTurns, Tier, TurnAsk
+from headrace.errors import TargetUnreachable
 from headrace.loading.loader import start
 from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import prepare
@@ -130,3 +132,33 @@ def test_a_loop_that_waits_for_its_turn_says_so(folders: tuple[Path, Path]) -> N
         assert model.engine.status() == replace(model.engine.status(), waits_for_turn=True)
         turns.waiting = False
         model.close()
+
+
+def outcome(engine: Engine, tokens: int) -> EngineEvent:
+    """The last event of a prompt of so many tokens."""
+    events: queue.SimpleQueue[list[EngineEvent]] = queue.SimpleQueue()
+    prompt = tuple(3 + index % 100 for index in range(tokens))
+    engine.submit(EngineRequest(prompt=prompt, params=SamplingParams(max_tokens=1), cache=False), events.put)
+    while not isinstance(last := events.get(timeout=60)[-1], RequestFinished | RequestFailed):
+        pass
+    return last
+
+
+@pytest.mark.parametrize("policy", ["serve", "refuse"])
+def test_a_request_that_cannot_make_its_target(folders: tuple[Path, Path], policy: str) -> None:
+    slo = {"ttft_ms": 1.0}
+    options = EngineOptions(threads=1, slo=slo, slo_policy=policy, max_batch_tokens=32)  # type: ignore[arg-type]
+    with closing(start(prepare(str(folders[0]), options), options)) as model:
+        assert isinstance(model.engine, Engine)
+        for _ in range(2):  # nothing is known before
+            assert isinstance(outcome(model.engine, 30), RequestFinished)
+        target_s = 1e-6  # no machine makes that
+        pacing = model.engine._pacing  # pyright: ignore[reportPrivateUsage]
+        pacing.options = replace(pacing.options, ttft_s=target_s)
+        last = outcome(model.engine, 60)
+        if policy == "serve":
+            assert isinstance(last, RequestFinished) and last.timing.late_s > target_s
+        else:
+            assert isinstance(last, RequestFailed) and isinstance(last.error, TargetUnreachable)
+            assert last.error.status == 429 and last.error.retry_after_s >= 0.1
+        assert model.engine.status().waiting == 0

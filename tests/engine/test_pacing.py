@@ -156,3 +156,24 @@ def test_a_loop_alone_computes_at_once() -> None:
     turns.end(again=True)
     turns.leave()
     assert (turns.contended, turns.waiting) == (False, False)
+
+
+def test_a_first_token_after_the_target_is_predicted() -> None:
+    paced = pacing(ttft_s=0.5)
+    newcomer = prompt(9, 600)
+    assert paced.late_s(newcomer, [], [], MOST) == 0.0
+    behind = [prompt(1, 2000, priority=5)]
+    assert paced.late_s(newcomer, [], behind, MOST) == 0.0
+    late_s = paced.late_s(newcomer, [stream(), prompt(2, 1000)], [prompt(1, 2000)], MOST)
+    assert 3600 * B < late_s < 12 * 3600 * B
+    batch = prompt(9, 6000, priority=BATCH_PRIORITY)
+    assert paced.late_s(batch, [], [], MOST) == pacing().late_s(prompt(9, 6000), [], [], MOST) == 0.0
+
+
+def test_only_a_target_of_the_first_token_refuses() -> None:
+    options = [
+        PaceOptions(slo_policy="refuse"),
+        PaceOptions(slo_policy="refuse", ttft_s=0.1),
+        PaceOptions(ttft_s=0.1),
+    ]
+    assert [one.refuses for one in options] == [False, True, False]

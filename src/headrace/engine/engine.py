@@ -68,7 +68,9 @@ class Engine:
         self._builder = RequestBuilder(tokenizer, sampler.vocabulary, self._constraints, self._max_length)
         self._queue: RequestQueue[RequestState] = RequestQueue(limits, self._multi_step.interrupt)
         self._active = ActiveRequests(self._queue, self._scheduler, self._batches, speculation)
-        self._admission = Admission(self._queue, self._active, self._scheduler, clock)
+        self._admission = Admission(
+            self._queue, self._active, self._scheduler, clock, self._pacing, self._capacity.max_tokens
+        )
         self._timer, self._single_steps = StepClock(clock), 0
         # The thread alone holds the executor, so that its memory is free when the loop has ended.
         self._thread = threading.Thread(

@@ -32,6 +32,11 @@ class PaceOptions(Struct, frozen=True, kw_only=True):
     slo_policy: SloPolicy = "serve"
 
     @property
+    def refuses(self) -> bool:
+        """Whether a request may be refused because it cannot make its target."""
+        return self.ttft_s is not None and self.slo_policy == "refuse"
+
+    @property
     def standard(self) -> Tier:
         """The class of its requests that name none: a model with targets is interactive."""
         return Tier.STANDARD if self.ttft_s is None and self.tpot_s is None else Tier.INTERACTIVE
@@ -86,6 +91,30 @@ class Pacing:
         starts = [sequence.computed for sequence in running if sequence.pending > 1]
         fitting = self.times.prefill_tokens(limit_s, work, starts[0] if starts else 0, most)
         return min(max(fitting, MIN_PREFILL_TOKENS), most)
+
+    def late_s(
+        self,
+        sequence: TokenSequence,
+        running: Sequence[TokenSequence],
+        waiting: Iterable[TokenSequence],
+        most: int,
+    ) -> float:
+        """Predicted seconds to the first token of a newcomer where that is after its target; else 0.
+
+        Prompts before it are read in steps of `prefill_tokens`. A place among the running sequences is
+        assumed to be free by then.
+        """
+        target_s = self.options.ttft_s
+        if target_s is None or not self.times.known or self.tier(sequence) is Tier.BATCH:
+            return 0.0
+        tokens = sequence.pending + sum(other.pending for other in running if other.pending > 1)
+        tokens += sum(other.pending for other in waiting if other.priority <= sequence.priority)
+        step_tokens = self.prefill_tokens(running, waited_s=0.0, contended=False, most=most)
+        streams = [other for other in running if other.pending == 1]
+        pairs = sum(other.computed + 1 for other in streams) + attended(sequence.pending // 2, step_tokens)
+        step_s = self.times.seconds(StepWork(step_tokens, len(streams), pairs))
+        predicted_s = math.ceil(tokens / step_tokens) * step_s
+        return predicted_s if predicted_s > target_s else 0.0
 
     def learn(self, chunks: Iterable[ScheduledChunk], seconds: float) -> None:
         """A step of these chunks took so long."""
