@@ -28,7 +28,7 @@ constexpr uint32_t kReserved = 1u << 17;  // for the owner, which does not compu
 constexpr double kPatienceS[Turns::kTiers] = {0.0, 1.0, 2.0};
 constexpr double kPauseS = 0.5;   // between two turns: who asked for none so long has no claim to what it missed
 constexpr double kCreditS = 0.5;   // of virtual time: most that one who always has work may be behind the others
-constexpr int kRest = 8;  // turns without a reservation after one that was not used
+constexpr int kRest = 8;  // turns without a reservation beside equals, after one that was not used
 
 double now() {
   timespec time;
@@ -307,12 +307,12 @@ int Turns::best(double now_s) const {
 bool Turns::keeps(const Slot& own, int other, double now_s) const {
   const Slot& one = slot(other);
   Slot& self = const_cast<Slot&>(own);
+  if (promoted(one, now_s) || own.ask.tier > one.ask.tier) return false;
+  if (own.ask.tier < one.ask.tier) return true;
   if (self.rest > 0) {
     --self.rest;
     return false;
   }
-  if (promoted(one, now_s) || own.ask.tier > one.ask.tier) return false;
-  if (own.ask.tier < one.ask.tier) return true;
   return own.vtime.load(std::memory_order_relaxed) + kBurstS < one.vtime.load(std::memory_order_relaxed);
 }
 

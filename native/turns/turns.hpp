@@ -41,7 +41,7 @@ class Turns {
   static constexpr int kSlots = 64;
   static constexpr int kTiers = 3;
   static constexpr double kBurstS = 0.02;
-  static constexpr double kReserveS = 1.5e-3;
+  static constexpr double kReserveS = 2e-3;
   static constexpr double kLookS = 2e-3;
 
   // Maps the arena in the file `fd` (of `bytes()` zeros when it is new), or one of this process alone with -1.
