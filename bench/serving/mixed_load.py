@@ -122,8 +122,8 @@ async def phase(port: int, seconds: float, clients: list[tuple[Client, int]]) ->
 
 async def measure(port: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """All phases, by name."""
-    alone = [(streams, options.streams)]
-    others = [(flood, FLOOD_CLIENTS), (batch, BATCH_CLIENTS)]
+    alone: list[tuple[Client, int]] = [(streams, options.streams)]
+    others: list[tuple[Client, int]] = [(flood, FLOOD_CLIENTS), (batch, BATCH_CLIENTS)]
     phases: dict[str, list[tuple[Client, int]]] = {
         "warm up": [(streams, 1), (batch, 1), (flood, 1)],
         "streams alone": alone,

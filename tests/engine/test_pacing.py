@@ -33,13 +33,13 @@ def fitted(noise: float = 0.0) -> StepTimes:
 
 
 def stream(id: int = 0, **fields: object) -> Sequence:
-    found = sequence(id, 100, **fields)
+    found = sequence(id, 100, **fields)  # pyright: ignore[reportArgumentType]
     found.computed = 99
     return found
 
 
 def prompt(id: int = 1, tokens: int = 1500, **fields: object) -> Sequence:
-    return sequence(id, tokens, **fields)
+    return sequence(id, tokens, **fields)  # pyright: ignore[reportArgumentType]
 
 
 def pacing(**options: object) -> Pacing:
