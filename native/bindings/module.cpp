@@ -15,6 +15,7 @@ void bind_executor(nb::module_& m);
 void bind_formats(nb::module_& m);
 void bind_ops(nb::module_& m);
 void bind_sample(nb::module_& m);
+void bind_turns(nb::module_& m);
 
 NB_MODULE(_native, m) {
   m.doc() = "Native executor, weight formats and sampler.";
@@ -33,4 +34,5 @@ NB_MODULE(_native, m) {
   bind_formats(m);
   bind_ops(m);
   bind_sample(m);
+  bind_turns(m);
 }

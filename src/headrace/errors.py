@@ -136,6 +136,17 @@ class Overloaded(HeadraceError):
         self.reason = reason
 
 
+class TargetUnreachable(Overloaded):
+    """The first token is predicted after the model's target (`slo`), and its `slo_policy` is to refuse."""
+
+    remedy = (
+        "Wait for the seconds in `Retry-After`, or send it with `service_tier: flex`, which has no target."
+    )
+    status = 429
+    code = "target_unreachable"
+    kind = "rate_limit_error"
+
+
 class ModelLoading(Overloaded):
     """The model is being loaded."""
 

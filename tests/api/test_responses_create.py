@@ -218,7 +218,7 @@ def test_what_has_no_effect_is_a_warning(server: Running) -> None:
         user="u",
         safety_identifier="s",
         max_tool_calls=3,
-        service_tier="flex",
+        service_tier="scale",
         text={"verbosity": "low"},
         include=["reasoning.encrypted_content"],
         extra_body={"prompt_cache_retention": "24h"},

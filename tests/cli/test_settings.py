@@ -10,10 +10,11 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from headrace.cli.main import build
+from headrace.config.profiles import PROFILES
 from headrace.config.settings import SETTINGS, Settings, settings_table
 from headrace.config.sources import load_settings
 from headrace.errors import UsageError
-from headrace.loading.options import EngineOptions
+from headrace.loading.options import EngineOptions, engine_options, pace_of
 
 
 def write(folder: Path, text: str) -> Path:
@@ -122,3 +123,32 @@ def test_the_flags_of_other_servers() -> None:
     shown = CliRunner().invoke(build(["show"]), ["show", *words])
     assert shown.exit_code == 0
     assert json.loads(shown.stdout)["plan"]["context"] == 64
+
+
+def test_a_profile_sets_what_is_not_given() -> None:
+    chat = load_settings({"profile": "chat", "max_turn_ms": "20"}, environ={}, folders=[])
+    assert (chat.slo, chat.max_turn_ms) == ({"ttft_ms": 500.0, "tpot_ms": 50.0}, 20.0)
+    batch = load_settings({}, environ={"HEADRACE_PROFILE": "batch"}, folders=[])
+    assert (batch.slo, batch.max_turn_ms, batch.max_num_seqs) == (None, 200.0, 64)
+    for profile in PROFILES:
+        engine_options(load_settings({"profile": profile}, environ={}, folders=[]))
+
+
+@pytest.mark.parametrize("text", ["ttft_ms=200,tpot_ms=50", '{"ttft_ms": 200, "tpot_ms": 50}'])
+def test_targets_are_read(text: str) -> None:
+    settings = load_settings({"slo": text}, environ={}, folders=[])
+    assert settings.slo == {"ttft_ms": 200.0, "tpot_ms": 50.0}
+    pace = pace_of(engine_options(settings))
+    assert (pace.ttft_s, pace.tpot_s, pace.standard.name) == (0.2, 0.05, "INTERACTIVE")
+
+
+@pytest.mark.parametrize("text", ["", "fast", "ttft_ms", "ttft_ms=0", "ttft=5", "ttft_ms=nan", "{}", "{"])
+def test_targets_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="slo"):
+        load_settings({"slo": text}, environ={}, folders=[])
+
+
+@pytest.mark.parametrize(("name", "value"), [("share", "0"), ("max_turn_ms", "nan"), ("share", "many")])
+def test_numbers_have_bounds(name: str, value: str) -> None:
+    with pytest.raises(UsageError, match="number from"):
+        load_settings({name: value}, environ={}, folders=[])

@@ -173,3 +173,16 @@ def test_misuse_is_refused():
     engine.advance(engine.schedule())
     with pytest.raises(ProgramError, match="nothing to compute"):
         engine.schedule()
+
+
+def test_a_step_takes_as_much_prefill_as_it_is_given():
+    engine = scheduler(budget=32)
+    engine.add(sequence(0, 5))
+    step(engine)
+    engine.add(sequence(1, 40))
+    engine.running[0].draft = [7, 7]
+    chunks = engine.schedule(6)
+    assert [(c.sequence.id, c.count, c.drafted) for c in chunks] == [(0, 1, 2), (1, 6, 0)]
+    engine.advance(chunks)
+    engine.running[0].tokens.append(7)
+    assert [(c.sequence.id, c.count) for c in engine.schedule(500)] == [(0, 1), (1, 31)]

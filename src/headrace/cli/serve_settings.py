@@ -42,7 +42,7 @@ def run(
 
     def launch(spec: ModelSpec) -> WorkerLoader:
         if not lookahead_tokens:
-            return WorkerLoader(spec)
+            return WorkerLoader(spec, turns=first.turns)
         fetch(spec.model, settings)
         return WorkerLoader(spec, lookahead_tokens.pop())
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Struct
 
 from headrace.config.setting import Scope, Setting
-from headrace.config.values import SIZE, SWITCH, integer, one_of, path, text
+from headrace.config.values import SIZE, SLO, SWITCH, integer, number, one_of, path, text
 
 Quantization = Literal["auto", "keep", "bf16", "int8", "int4"]
 KvCacheDtype = Literal["auto", "f32", "bf16"]
 Backend = Literal["native", "numpy", "torch"]
 Speculative = Literal["auto", "off"]
+SloPolicy = Literal["serve", "refuse"]
 MAX_THREADS = 1024  # as the native pool
 
 _MODEL: tuple[Scope, ...] = ("server", "model")
@@ -112,6 +114,40 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
             scopes=_MODEL,
         ),
     ] = None
+    share: Annotated[
+        float,
+        Setting(
+            help="the model's part of the cores, relative to other models, while all are busy",
+            values=number(0.01, 1000.0, "parts"),
+            scopes=_MODEL,
+        ),
+    ] = 1.0
+    max_turn_ms: Annotated[
+        float,
+        Setting(
+            help="most milliseconds that a step takes while another model waits",
+            values=number(1, 10_000, "milliseconds"),
+            scopes=_MODEL,
+        ),
+    ] = 40.0
+    slo: Annotated[
+        Mapping[str, float] | None,
+        Setting(
+            help="targets of the time to the first token and per token after it; "
+            "a model with targets goes before models without",
+            values=SLO,
+            shown_default="none",
+            scopes=_MODEL,
+        ),
+    ] = None
+    slo_policy: Annotated[
+        SloPolicy,
+        Setting(
+            help="a request that is predicted to miss its ttft_ms: serve it late, or refuse it with 429",
+            values=one_of(SloPolicy),
+            scopes=_MODEL,
+        ),
+    ] = "serve"
     cache_dir: Annotated[
         Path | None,
         Setting(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from headrace.config.model_settings import ModelSettings
+from headrace.config.profiles import Profile
 from headrace.config.setting import Setting, markdown, table_of
 from headrace.config.values import (
     IDLE_SECONDS,
@@ -17,6 +18,7 @@ from headrace.config.values import (
     SIZE,
     SWITCH,
     integer,
+    one_of,
     path,
     text,
     texts,
@@ -100,6 +102,15 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="false",
         ),
     ] = False
+    profile: Annotated[
+        Profile | None,
+        Setting(
+            help="what the server is for, which sets slo, max_turn_ms and sizes of steps where they are not "
+            "given: short steps for voice and chat, large ones for batch",
+            values=one_of(Profile),
+            shown_default="none",
+        ),
+    ] = None
     host: Annotated[str, Setting(help="address the server listens on", values=text("address"))] = "127.0.0.1"
     port: Annotated[
         int,

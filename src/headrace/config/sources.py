@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config.names import known_name
+from headrace.config.profiles import PROFILES
 from headrace.config.setting import PREFIX
 from headrace.config.settings import SETTINGS, Settings
 from headrace.errors import UsageError
@@ -30,8 +31,8 @@ def load_settings(
 ) -> Settings:
     """Settings from `flags` (None: not given), `environ`, headrace.toml in `folders`, defaults: first wins.
 
-    The first folder's file wins over the second's. Raises UsageError that names an unknown key or
-    variable and the nearest valid one, or a value that cannot be read and where it stands.
+    The first folder's file wins over the second's. A profile's values come before defaults. Raises UsageError
+    that names an unknown key or variable and the nearest valid one, or a value that cannot be read and where it stands.
     """
     values: dict[str, object] = {}
     for folder in reversed(default_folders() if folders is None else folders):
@@ -41,6 +42,7 @@ def load_settings(
         setting = SETTINGS[known_name(name, list(SETTINGS), f"unknown setting {name!r}")]
         if value is not None:
             values[name] = setting.parse(value, setting.flag)
+    values = {**PROFILES.get(str(values.get("profile")), {}), **values}
     return Settings(**values)  # pyright: ignore[reportArgumentType]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -157,6 +158,37 @@ def texts(shown: str) -> Values:
     return Values(shown, _texts, (tuple,))
 
 
+def number(low: float, high: float, unit: str = "number") -> Values:
+    """Numbers from `low` to `high`."""
+
+    def parse(value: object) -> float:
+        try:
+            found = float(value) if isinstance(value, str | int | float) else math.nan
+        except ValueError:
+            found = math.nan
+        if isinstance(value, bool) or not low <= found <= high:
+            raise ValueError(f"a number from {low:g} to {high:g}")
+        return found
+
+    return Values(unit, parse, (int, float))
+
+
+_SLO_MS = {"ttft_ms": 3_600_000.0, "tpot_ms": 60_000.0}
+
+
+def _slo(value: object) -> Mapping[str, float]:
+    """Targets in milliseconds: `{ttft_ms = 200, tpot_ms = 50}`, or as text ttft_ms=200,tpot_ms=50."""
+    given: Any = value
+    if isinstance(value, str):
+        parts = [part.partition("=") for part in value.split(",")] if value.strip()[:1] != "{" else None
+        given = _object(value) if parts is None else {name.strip(): text.strip() for name, _, text in parts}
+    wanted = "targets such as ttft_ms=200,tpot_ms=50"
+    if not isinstance(given, dict) or not given or not set(given) <= set(_SLO_MS):  # pyright: ignore[reportUnknownArgumentType]
+        raise ValueError(wanted)
+    targets = cast("dict[str, object]", given)
+    return {name: cast(float, number(1, _SLO_MS[name]).parse(target)) for name, target in targets.items()}
+
+
 SECONDS = Values("seconds", _seconds, (int, float))
 """A number of seconds, at most a day."""
 IDLE_SECONDS = Values("seconds", _idle_seconds, (int, float))
@@ -168,3 +200,5 @@ SIZE = Values("size", _size, (int,))
 ORIGINS = Values("origin[,origin]", _origins, (tuple,))
 """Web origins, or `*`."""
 OBJECT = Values("json", _object, (dict,))
+SLO = Values("ttft_ms=N,tpot_ms=N", _slo, (dict,))
+"""Targets of a model's requests, in milliseconds."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.engine.active_requests import ActiveRequests
+from headrace.engine.pacing import Pacing
 from headrace.engine.request import ChoiceFinished, EngineEvent, RequestFailed
-from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue
+from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue, send
 from headrace.engine.request_state import RequestState
 from headrace.engine.scheduler.scheduler import Scheduler
+from headrace.errors import TargetUnreachable
 
 
 class Admission:
@@ -20,7 +22,10 @@ class Admission:
         active: ActiveRequests,
         scheduler: Scheduler,
         clock: Callable[[], float],
+        pacing: Pacing,
+        max_batch_tokens: int,
     ) -> None:
+        self._pacing, self._max_batch_tokens = pacing, max_batch_tokens
         self._queue, self._active, self._scheduler, self._clock = queue, active, scheduler, clock
 
     def receive(self, *, idle: bool) -> bool:
@@ -34,7 +39,7 @@ class Admission:
             elif isinstance(item, PauseRequest):
                 self._pause(item)
             else:
-                self._active.add(item)
+                self._admit(item)
         self._check_deadlines()
         return True
 
@@ -47,6 +52,20 @@ class Admission:
         if state.beams is not None:
             events += [ChoiceFinished(index, "cancelled") for index in range(state.request.params.n)]
         self._active.end(state, [*events, state.finished(self._clock())])
+
+    def _admit(self, state: RequestState) -> None:
+        """Queue a request, or refuse it where it would miss its target and that is the policy."""
+        options, sequence = self._pacing.options, state.choices[0].sequence if state.choices else None
+        if options.ttft_s is not None and sequence is not None:
+            scheduler = self._scheduler
+            running, waiting = scheduler.running, scheduler.waiting
+            late_s = self._pacing.late_s(sequence, running, waiting, self._max_batch_tokens)
+            if late_s and options.refuses:
+                self._queue.end(state)
+                send(state, [RequestFailed(_unreachable(late_s, options.ttft_s))])
+                return
+            state.late_s = late_s
+        self._active.add(state)
 
     def _pause(self, item: PauseRequest) -> None:
         state = self._active.find(item.request_id)
@@ -63,3 +82,12 @@ class Admission:
             if not isinstance(events[-1], RequestFailed):
                 events.append(state.finished(now_s))
             self._active.end(state, events)
+
+
+def _unreachable(late_s: float, target_s: float) -> TargetUnreachable:
+    return TargetUnreachable(
+        f"the first token is predicted in {late_s:.2f} s, the model's target is {target_s:g} s: "
+        "try again later, or ask for service_tier flex",
+        retry_after_s=max(late_s - target_s, 0.1),
+        reason="slo",
+    )

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from headrace.chat.templates.chat_template import ChatTemplate
+from headrace.engine.pacing import PaceOptions
 from headrace.engine.request import EngineRequest, EventCallback, RequestHandle
 from headrace.errors import Overloaded
 from headrace.sampling.params import SamplingParams
@@ -24,7 +25,8 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
 
     `embedding_size` is how many numbers a row of output has: the vector of a text or of a token, or the
     scores of a head; 0 where the model generates text instead.
-    `model_context_length` is the longest that the model could be loaded with, 0 if unknown.
+    `model_context_length` is the longest that the model could be loaded with, 0 if unknown. `pace` bounds
+    steps.
     """
 
     context_length: int
@@ -34,6 +36,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     embedding_size: int = 0
     vector_of_each_token: bool = False
     model_context_length: int = 0
+    pace: PaceOptions = PaceOptions()
 
     @property
     def max_choices(self) -> int:
@@ -54,6 +57,7 @@ class EngineStatus(Struct, frozen=True):
 
     `preemptions`, tokens that were `drafted` and those of them `accepted`, and the `masks` of grammars with
     the seconds they took, are counted since the loop's start.
+    While it `waits_for_turn` another model computes.
     For `stalled_s` it had something to compute and made no step, of which the longest took `longest_step_s`.
     An engine in a process of its own may be `restarting`, as it did `restarts` times, or have `failed` for
     good, with the cause in `failure`; until then it is alive.
@@ -77,6 +81,7 @@ class EngineStatus(Struct, frozen=True):
     accepted: int = 0
     stalled_s: float = 0.0
     longest_step_s: float = 0.0
+    waits_for_turn: bool = False
 
 
 class EngineClient(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.engine.client import EngineLimits, EngineStatus
 from headrace.engine.fair_queue import FairQueue
+from headrace.engine.pacing import DEFAULT_TTFT_S
 from headrace.engine.request import (
     ChoiceFinished,
     Embedding,
@@ -28,7 +30,9 @@ from headrace.engine.request import (
     Usage,
 )
 from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue, send
+from headrace.engine.step_times import StepTimes, StepWork, attended
 from headrace.engine.submissions import submitted
+from headrace.engine.turns import NoTurns, Tier, TurnAsk, Turns, joined, tier_of
 from headrace.engine.validation import validate_request
 from headrace.errors import HeadraceError
 from headrace.executors.executor import Executor
@@ -83,9 +87,11 @@ class Encoder:
         *,
         vocabulary: int,
         clock: Callable[[], float] = time.monotonic,
+        turns: Turns | None = None,
     ) -> None:
         self.limits = limits
         self._pooling, self._vocabulary, self._clock = pooling, vocabulary, clock
+        self._turns, self._times = turns or NoTurns(), StepTimes()
         self._capacity = executor.capacity
         self._queue: RequestQueue[_InputState] = RequestQueue(limits)
         self._waiting: FairQueue[_InputState] = FairQueue()  # for the loop alone
@@ -129,6 +135,7 @@ class Encoder:
             last_step_s=self._last_step_s,
             alive=self._thread.is_alive(),
             longest_step_s=self._longest_step_s,
+            waits_for_turn=self._turns.waiting,
         )
 
     def close(self) -> None:
@@ -146,10 +153,12 @@ class Encoder:
     # -- on the engine's thread -----------------------------------------------------------------------
 
     def _run(self, executor: Executor) -> None:
-        with self._queue.serving():
+        with self._queue.serving(), joined(self._turns):
             while self._receive():
-                if texts := self._schedule():
-                    self._step(executor, texts)
+                first = self._waiting.next()
+                if first is not None:
+                    self._turns.begin(self._ask(first))
+                    self._step(executor, self._schedule())
 
     def _receive(self) -> bool:
         """Apply what has arrived, waiting while there is nothing to compute; False to stop."""
@@ -170,13 +179,23 @@ class Encoder:
             self._end(text, [RequestFailed(error)])
         return True
 
+    def _ask(self, first: _InputState) -> TurnAsk:
+        """For a step that begins with this text."""
+        pace = self.limits.pace
+        tier = tier_of(first.priority, standard=pace.standard)
+        due_s = first.submitted_s + (pace.ttft_s or DEFAULT_TTFT_S)
+        return TurnAsk(tier, math.inf if tier is Tier.BATCH else due_s)
+
     def _schedule(self) -> list[_InputState]:
         """Remove from the queue, in its order, what fits into one step."""
         texts: list[_InputState] = []
         left = self._capacity.max_tokens
+        tokens, pairs = 0, 0.0
+        limit_s = self.limits.pace.max_turn_s if self._turns.contended else math.inf
         while len(texts) < self.limits.max_num_seqs and (text := self._waiting.next()) is not None:
             left -= text.cost_tokens
-            if left < 0:
+            tokens, pairs = tokens + text.cost_tokens, pairs + attended(0, text.cost_tokens)
+            if left < 0 or (texts and self._times.seconds(StepWork(tokens, 0, pairs)) > limit_s):
                 break
             self._waiting.take(text)
             text.waits = False
@@ -189,7 +208,7 @@ class Encoder:
         params = [text.request.embed or EmbedParams() for text in texts]
         starts, unseen = [one.pair_start for one in params], [one.unseen for one in params]
         step = encoder_step(prompts, self._pooling, self._capacity.page_tokens, starts, unseen)
-        output = executor.run(step)
+        output = self._in_turn(executor, step, prompts)
         self.steps += 1
         self._running, self._last_step_s = 0, self._clock()
         self._longest_step_s = max(self._longest_step_s, self._last_step_s - begun_s)
@@ -201,6 +220,15 @@ class Encoder:
             if isinstance(event, Embedding):
                 ending += [ChoiceFinished(0, "stop"), self._done(text, begun_s)]
             self._end(text, ending)
+
+    def _in_turn(self, executor: Executor, step: Step, prompts: Sequence[Sequence[int]]) -> Array:
+        """Run the step, and hand on the turn that `_run` has begun."""
+        begun_s = self._clock()
+        output = executor.run(step)
+        pairs = sum(attended(0, len(prompt)) for prompt in prompts)
+        self._times.note(StepWork(len(step.tokens), 0, pairs), self._clock() - begun_s)
+        self._turns.end(again=len(self._waiting) > 0)
+        return output
 
     def _embedded(self, request: EngineRequest, rows: Array) -> Embedding | RequestFailed:
         assert request.embed is not None

@@ -13,6 +13,7 @@ from headrace.engine.admission import Admission
 from headrace.engine.client import EngineLimits, EngineStatus
 from headrace.engine.event_delivery import deliver
 from headrace.engine.multi_step import MAX_LOOKAHEAD_TOKENS, MultiStep
+from headrace.engine.pacing import Pacing
 from headrace.engine.request import EngineRequest, EventCallback, RequestHandle
 from headrace.engine.request_builder import RequestBuilder
 from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue
@@ -29,6 +30,7 @@ from headrace.engine.speculative.step_cost_model import StepTiming
 from headrace.engine.step_clock import StepClock
 from headrace.engine.step_plan import StepPlan, StepResult
 from headrace.engine.submissions import submitted, submitted_after
+from headrace.engine.turns import NoTurns, Turns, joined
 from headrace.engine.validation import validate_request
 from headrace.executors.executor import NO_DRAFTS, DraftPlan, Executor, ExecutorLimits
 from headrace.grammar.matcher import SharedGrammar
@@ -51,8 +53,10 @@ class Engine:
         *,
         speculation: SpeculationController | None = None,
         clock: Callable[[], float] = time.monotonic,
+        turns: Turns | None = None,
     ) -> None:
         self.limits = limits
+        self._turns, self._pacing = turns or NoTurns(), Pacing(limits.pace)
         self._capacity, self._sampler, self._clock = executor.capacity, sampler, clock
         self._max_length = min(limits.context_length, self._capacity.page_count * self._capacity.page_tokens)
         self._scheduler, self._speculation = _scheduler(self._capacity, limits), speculation
@@ -64,7 +68,9 @@ class Engine:
         self._builder = RequestBuilder(tokenizer, sampler.vocabulary, self._constraints, self._max_length)
         self._queue: RequestQueue[RequestState] = RequestQueue(limits, self._multi_step.interrupt)
         self._active = ActiveRequests(self._queue, self._scheduler, self._batches, speculation)
-        self._admission = Admission(self._queue, self._active, self._scheduler, clock)
+        self._admission = Admission(
+            self._queue, self._active, self._scheduler, clock, self._pacing, self._capacity.max_tokens
+        )
         self._timer, self._single_steps = StepClock(clock), 0
         # The thread alone holds the executor, so that its memory is free when the loop has ended.
         self._thread = threading.Thread(
@@ -108,6 +114,7 @@ class Engine:
             mask_s=self._constraints.mask_s,
             stalled_s=self._timer.stalled_s,
             longest_step_s=self._timer.longest_s,
+            waits_for_turn=self._turns.waiting,
         )
 
     @property
@@ -150,6 +157,7 @@ class Engine:
         with ExitStack() as stack:
             stack.enter_context(self._queue.serving())
             stack.enter_context(closing(self._constraints))
+            stack.enter_context(joined(self._turns))
             if self._speculation is not None:
                 stack.enter_context(closing(self._speculation))
             while self._receive():
@@ -163,11 +171,17 @@ class Engine:
         return self._admission.receive(idle=idle)
 
     def _step(self, executor: Executor) -> None:
-        self._timer.begin()
-        speculation = self._propose_drafts()
-        plan = self._schedule(speculation)
-        if plan is not None:
-            result = self._execute(executor, plan)
+        running = self._scheduler.running
+        self._timer.begin(self._turns.begin(self._pacing.ask(running, self._timer.ended_s)))
+        plan = result = None
+        try:
+            speculation = self._propose_drafts()
+            plan = self._schedule(speculation)
+            if plan is not None:
+                result = self._execute(executor, plan)
+        finally:  # the others may compute while this loop sends its events
+            self._turns.end(again=plan is not None)
+        if plan is not None and result is not None:
             self._commit(plan, result, speculation)
 
     def _propose_drafts(self) -> SpeculationController | None:
@@ -182,7 +196,7 @@ class Engine:
 
     def _schedule(self, speculation: SpeculationController | None) -> StepPlan | None:
         """Plan the next step; None where there is nothing to compute."""
-        chunks = self._scheduler.schedule()
+        chunks = self._scheduler.schedule(self._prefill_tokens())
         if not chunks:
             return None
         slots = sample_slots(chunks, self._active.choices)
@@ -193,6 +207,14 @@ class Engine:
             if state.scheduled_s is None:
                 state.scheduled_s = self._timer.began_s
         return StepPlan(chunks, slots, step, max_steps, lookahead_tokens, drafts)
+
+    def _prefill_tokens(self) -> int:
+        """Most tokens of prompts in the next step."""
+        running, most = self._scheduler.running, self._capacity.max_tokens
+        waited_s = self._timer.began_s - self._timer.ended_s
+        return self._pacing.prefill_tokens(
+            running, waited_s=waited_s, contended=self._turns.contended, most=most
+        )
 
     def _call_length(
         self, chunks: list[ScheduledChunk], slots: list[SampleSlot], speculation: SpeculationController | None
@@ -214,6 +236,9 @@ class Engine:
         """Run the plan's step and sample its slots."""
         if plan.max_steps:
             result = StepResult(self._timer.run(self._multi_step.run, executor, plan), {})
+            ran = result.multi_step
+            if ran is not None and ran.plain_steps == ran.steps:
+                self._pacing.learn(plan.chunks, self._timer.run_s / ran.steps)
             plan.drafts = NO_DRAFTS  # a text is released when its choice ends, where the time is measured
             return result
         masks = self._constraints.start([slot.choice for slot in plan.slots])
@@ -224,6 +249,7 @@ class Engine:
         self._sampling.sample(logits, plan.slots, masks)
         self._single_steps += 1
         self._multi_step.learn(plan.slots, len(plan.chunks), self._timer.run_s)
+        self._pacing.learn(plan.chunks, self._clock() - self._timer.began_s)
         return StepResult(None, beams)
 
     def _commit(self, plan: StepPlan, result: StepResult, speculation: SpeculationController | None) -> None:

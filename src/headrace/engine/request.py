@@ -140,11 +140,13 @@ class Selection(Struct, frozen=True):
 
 
 class Timing(Struct, frozen=True):
-    """Seconds on the monotonic clock: from submission to first scheduling, first token and the end."""
+    """Seconds on the monotonic clock: from submission to first scheduling, first token and the end.
+    `late_s` was predicted for the first token where that is later than the model's target, else it is 0."""
 
     queue_s: float
     first_token_s: float
     total_s: float
+    late_s: float = 0.0
 
 
 class RequestFinished(Struct, frozen=True):

@@ -181,6 +181,7 @@ class RequestState(Struct, eq=False):
     seed: int
     submitted_s: float
     choices: list[ChoiceState] = field(default_factory=list[ChoiceState])
+    late_s: float = 0.0  # predicted for its first token, where that is too late
     scheduled_s: float | None = None
     first_token_s: float | None = None
     beams: BeamGroup | None = None  # instead of choices
@@ -198,6 +199,7 @@ class RequestState(Struct, eq=False):
             queue_s=(self.scheduled_s or now_s) - self.submitted_s,
             first_token_s=(self.first_token_s or now_s) - self.submitted_s,
             total_s=now_s - self.submitted_s,
+            late_s=self.late_s,
         )
         return RequestFinished(self._usage() if self.beams is None else self.beams.usage(), timing, self.seed)
 

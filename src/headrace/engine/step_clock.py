@@ -31,10 +31,10 @@ class StepClock:
         """The loop reads its queue; where it is `idle` it may wait there."""
         self._waited = idle
 
-    def begin(self) -> None:
-        """A step begins."""
+    def begin(self, turn_s: float = 0.0) -> None:
+        """A step begins, after its loop has waited for its turn, which is no time of the loop."""
         self.began_s = self._clock()
-        self._loop_from_s = self.began_s if self._waited else self.ended_s
+        self._loop_from_s = self.began_s if self._waited else self.ended_s + turn_s
         self._waited = False
         self.propose_s = self.run_s = 0.0
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headrace.engine.pacing import PaceOptions
 from headrace.engine.request import (
     Delta,
     EngineEvent,
@@ -17,6 +18,7 @@ from headrace.engine.request import (
     RequestFailed,
     RequestFinished,
     RequestHandle,
+    Timing,
 )
 from headrace.errors import HeadraceError, Overloaded
 from headrace.inference.call_context import CallContext
@@ -168,9 +170,18 @@ class EngineRun:
             self.fail(last.error)
         if isinstance(last, RequestFinished):
             self._call.usages.append(last.usage)
+            if last.timing.late_s:
+                self._warn_late(last.timing, self._engine.limits.pace)
         if isinstance(last, RequestFinished | RequestFailed):
             self._ended(1)
         self._notify()
+
+    def _warn_late(self, timing: Timing, pace: PaceOptions) -> None:
+        self._call.warn(
+            "slo",
+            f"the first token was predicted after {timing.late_s:.2f} s and came after "
+            f"{timing.first_token_s:.2f} s, the model's target is {pace.ttft_s:g} s: it was served late",
+        )
 
     def _bound(self, more_bytes: int) -> None:
         """Keep what waits for a consumer that is busy within bounds."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from headrace.config.model_settings import Backend, KvCacheDtype, Quantization, Speculative
+from headrace.config.model_settings import Backend, KvCacheDtype, Quantization, SloPolicy, Speculative
 from headrace.grammar.constraint import Constraint
 from headrace.loading.options import PoolingName
 
@@ -29,6 +29,10 @@ class ModelKeywords(TypedDict, total=False):
     speculative: Speculative
     speculative_model: str | None
     speculative_layers: int | None
+    share: float
+    max_turn_ms: float
+    slo: Mapping[str, float] | None
+    slo_policy: SloPolicy
     cache_dir: Path | str | None
     offline: bool
     memory_bytes: int | None

@@ -103,8 +103,11 @@ class LocalHandler:
         self.queued_tokens += waiting
         try:
             await self._submit(run, prepared, model, quick=tokens <= QUICK_TOKENS)
+            # Where it may be refused because of its target, no reply begins before that is decided.
+            first = await run.next() if model.engine.limits.pace.refuses else []
             yield [Started()]
-            while indexed := await run.next():
+            while indexed := first or await run.next():
+                first = []
                 self.queued_tokens -= waiting
                 waiting = 0
                 read = prepared.reader.read

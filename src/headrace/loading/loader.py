@@ -10,6 +10,7 @@ from headrace.engine.client import EngineClient, EngineLimits, LoadedModel
 from headrace.engine.encoder import Encoder
 from headrace.engine.engine import Engine
 from headrace.engine.speculative.controller import SpeculationController
+from headrace.engine.turns import Turns
 from headrace.executors.executor import Executor
 from headrace.loading.engine_parts import (
     PackedWeights,
@@ -18,7 +19,7 @@ from headrace.loading.engine_parts import (
     make_executor,
     make_speculation,
 )
-from headrace.loading.options import EngineOptions
+from headrace.loading.options import EngineOptions, pace_of
 from headrace.loading.planned_model import PlannedModel, prepare
 from headrace.sampling.params import SamplingParams
 from headrace.sampling.sampler import Sampler
@@ -34,8 +35,15 @@ def load_model(name: str | None, options: EngineOptions, *, progress: Progress |
     return start(prepare(name, options), options, progress=progress)
 
 
-def start(prepared: PlannedModel, options: EngineOptions, *, progress: Progress | None = None) -> LoadedModel:
-    """Pack the weights, or read them from the cache, and start the engine; closes the checkpoint."""
+def start(
+    prepared: PlannedModel,
+    options: EngineOptions,
+    *,
+    progress: Progress | None = None,
+    turns: Turns | None = None,
+) -> LoadedModel:
+    """Pack the weights, or read them from the cache, and start the engine, which takes `turns` with others;
+    closes the checkpoint."""
     with prepared:
         check_span_head(prepared.folder, prepared.model.config.hidden)
         pool = _native.Pool(options.threads or usable_cores())
@@ -54,7 +62,7 @@ def start(prepared: PlannedModel, options: EngineOptions, *, progress: Progress 
         context_length=prepared.plan.context,
         tokenizer=prepared.tokenizer,
         template=prepared.template,
-        engine=_engine(prepared, options, executor, pool, speculation),
+        engine=_engine(prepared, options, executor, pool, speculation, turns),
         defaults=defaults,
         plan=prepared.plan,
         created_s=int(time.time()),
@@ -71,6 +79,7 @@ def _engine(
     executor: Executor,
     pool: _native.Pool,
     speculation: SpeculationController | None,
+    turns: Turns | None,
 ) -> EngineClient:
     config, pooling = prepared.model.config, prepared.model.pooling
     limits = EngineLimits(
@@ -79,11 +88,14 @@ def _engine(
         embedding_size=0 if pooling is None else int(prepared.program.output.shape[1]),
         model_context_length=config.context,
         vector_of_each_token=pooling == "none",
+        pace=pace_of(options),
     )
     if pooling is not None:
-        return Encoder(executor, limits, Pooling(pooling, prepared.normalize), vocabulary=config.vocabulary)
+        return Encoder(
+            executor, limits, Pooling(pooling, prepared.normalize), vocabulary=config.vocabulary, turns=turns
+        )
     sampler = Sampler(config.vocabulary, pool)
-    return Engine(executor, sampler, prepared.tokenizer, limits, speculation=speculation)
+    return Engine(executor, sampler, prepared.tokenizer, limits, speculation=speculation, turns=turns)
 
 
 def usable_cores() -> int:

@@ -8,6 +8,7 @@ from headrace.config.model_settings import ModelSettings
 from headrace.config.setting import Setting, table_of
 from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.config.values import SIZE, one_of
+from headrace.engine.pacing import PaceOptions
 from headrace.errors import UsageError
 
 PoolingName = Literal["auto", "mean", "max", "cls", "last", "none"]
@@ -77,6 +78,18 @@ class EngineOptions(ModelSettings, frozen=True, kw_only=True):
 
 OPTIONS = table_of(EngineOptions)
 """Every keyword of `LLM`, which are the settings of a model and those that only Python has."""
+
+
+def pace_of(options: EngineOptions) -> PaceOptions:
+    """What the steps of a model are measured against."""
+    slo = options.slo or {}
+    return PaceOptions(
+        share=options.share,
+        max_turn_s=options.max_turn_ms / 1e3,
+        ttft_s=None if "ttft_ms" not in slo else slo["ttft_ms"] / 1e3,
+        tpot_s=None if "tpot_ms" not in slo else slo["tpot_ms"] / 1e3,
+        slo_policy=options.slo_policy,
+    )
 
 
 def engine_options(settings: Settings) -> EngineOptions:

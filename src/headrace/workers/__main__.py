@@ -1,4 +1,7 @@
-"""Entry point of a worker process: `python -m headrace.workers FD`, where FD is its end of the socket."""
+"""Entry point of a worker process: `python -m headrace.workers FD [TURNS]`.
+
+The numbers are of its end of the socket and of the file of turns.
+"""
 
 from __future__ import annotations
 
@@ -11,4 +14,5 @@ gc.disable()  # imported objects live forever, so collecting them is useless
 worker = importlib.import_module("headrace.workers.engine_server")
 gc.freeze()
 gc.enable()
-worker.EngineServer(socket.socket(fileno=int(sys.argv[1]))).run()
+numbers = [int(argument) for argument in sys.argv[1:]]
+worker.EngineServer(socket.socket(fileno=numbers[0]), *numbers[1:]).run()

@@ -377,6 +377,7 @@ class RemoteEngineClient:
             with self._lock:
                 worker = self._worker
                 works = worker is not None and self._work() > 0 and not self._passing_on
+                works = works and not self._status.waits_for_turn
                 watch.look((self._restarts, self._status.steps), works=works)
                 if worker is None or not watch.overdue(self._longest_step_s):
                     continue

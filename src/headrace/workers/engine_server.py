@@ -20,10 +20,12 @@ from typing import NoReturn, cast
 
 from msgspec.structs import replace
 
+from headrace import _native
 from headrace.engine.client import EngineStatus
 from headrace.engine.encoder import Encoder
 from headrace.engine.engine import Engine
 from headrace.engine.request import EngineEvent, RequestFailed, RequestHandle
+from headrace.engine.turns import SharedTurns, Turns
 from headrace.errors import HeadraceError
 from headrace.loading.loader import start
 from headrace.loading.options import EngineOptions
@@ -69,7 +71,8 @@ Outgoing = Batch | FromWorker | None
 class EngineServer:
     """One per process; `run` does not return."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, turns: int | None = None) -> None:
+        self._turns = turns
         self._engine: Engine | Encoder | None = None
         self._orders: queue.SimpleQueue[PlanModel | LoadModel] = queue.SimpleQueue()
         # Submissions that take a while, by number, and whether the server waits to hear of each.
@@ -138,7 +141,7 @@ class EngineServer:
 
         plan = prepared.plan
         try:
-            model = start(prepared, options, progress=progress)
+            model = start(prepared, options, progress=progress, turns=self._join(options))
         except Exception as error:
             self._pipe.put(ModelRejected(_typed(error)))
             raise SystemExit from None
@@ -155,6 +158,12 @@ class EngineServer:
                 model.engine.status(),
             )
         )
+
+    def _join(self, options: EngineOptions) -> Turns | None:
+        """Turns with the server's other workers."""
+        if self._turns is None:
+            return None
+        return SharedTurns(_native.Turns(self._turns), share=options.share)
 
     def _beat(self) -> None:
         """Send the engine's status periodically while there are no events, until the engine has stopped."""

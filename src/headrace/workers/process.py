@@ -32,9 +32,10 @@ class WorkerProcess:
     then put requests and read `messages`.
     """
 
-    def __init__(self, spawned: Spawned | None = None) -> None:
-        spawned = spawned or spawn()
-        self._process = spawned.process
+    def __init__(self, spawned: Spawned | None = None, *, turns: int | None = None) -> None:
+        """A new process takes `turns` with those that have the same file."""
+        spawned = spawned or spawn(turns)
+        self._process, self.turns = spawned.process, spawned.turns
         self._pipe: Pipe[bytes] = Pipe(spawned.end, b"".join, "headrace-orders")
 
     @property

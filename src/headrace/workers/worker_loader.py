@@ -26,11 +26,16 @@ from headrace.workers.protocol import LoadModel, ModelReady, PlanModel
 
 
 class WorkerLoader:
-    """Starts the process immediately; `plan`, then `load`, block. `close` abandons it before that."""
+    """Starts the process immediately; `plan`, then `load`, block. `close` abandons it before that.
 
-    def __init__(self, spec: ModelSpec, process: WorkerProcess | None = None) -> None:
+    Of models with the same file of `turns` one computes at a time; so does a `process` that has one.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, process: WorkerProcess | None = None, *, turns: int | None = None
+    ) -> None:
         self._spec = spec
-        self._process = process or WorkerProcess()
+        self._process = process or WorkerProcess(turns=turns)
         self._path: Path | None = None
         self._text: tuple[Tokenizer, ChatTemplate | None] | None = None
         self._plan: MemoryPlan | None = None
@@ -56,6 +61,7 @@ class WorkerLoader:
         ready = self._process.ready(progress)
         # A restarted worker gets the same KV cache size, whatever memory is free then.
         pinned = replace(self._spec.options, kv_cache_memory=plan.kv_bytes or None)
+        restart = partial(_restart, str(path), pinned, self._process.turns)
         tokenizer, template = self._text
         return LoadedModel(
             name=self._spec.name,
@@ -63,7 +69,7 @@ class WorkerLoader:
             context_length=plan.context,
             tokenizer=tokenizer,
             template=template,
-            engine=RemoteEngineClient(self._process, ready, partial(_restart, str(path), pinned)),
+            engine=RemoteEngineClient(self._process, ready, restart),
             defaults=with_defaults(ready.defaults, self._spec.sampling),
             plan=plan,
             created_s=int(time.time()),
@@ -79,9 +85,9 @@ class WorkerLoader:
 
 
 def _restart(
-    path: str, options: EngineOptions, adopt: Callable[[WorkerProcess], None]
+    path: str, options: EngineOptions, turns: int | None, adopt: Callable[[WorkerProcess], None]
 ) -> tuple[WorkerProcess, ModelReady]:
-    process = WorkerProcess()
+    process = WorkerProcess(turns=turns)
     adopt(process)
     try:
         process.put(PlanModel(path, options))

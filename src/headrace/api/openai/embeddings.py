@@ -15,7 +15,7 @@ from headrace.api.http.body import RequestBody, Values, checked_body, read_check
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.generation import answer, respond_whole
-from headrace.api.openai.generation_body import Deadline, Priority
+from headrace.api.openai.generation_body import Deadline, Priority, ServiceTier, urgency
 from headrace.api.openai.prompts import PROMPTS, read_prompts
 from headrace.api.openai.schema import EmbeddingList, EmbeddingObject, EmbeddingUsage
 from headrace.api.service import Service, new_id
@@ -35,7 +35,8 @@ class EmbeddingBody(RequestBody, kw_only=True):
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    priority: Priority = 0
+    priority: Priority | None = None
+    service_tier: ServiceTier | None = None
     deadline_s: Deadline | None = None
 
     def request(self, reply_id: str) -> EmbeddingRequest:
@@ -43,7 +44,7 @@ class EmbeddingBody(RequestBody, kw_only=True):
         return EmbeddingRequest(
             id=reply_id,
             model=self.model,
-            priority=self.priority,
+            priority=urgency(self.priority, self.service_tier),
             deadline_s=self.deadline_s,
             inputs=read_prompts(self.input, "input"),
             dimensions=self.dimensions,

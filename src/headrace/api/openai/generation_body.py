@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct, defstruct
 
@@ -17,6 +17,7 @@ from headrace.api.openai.response_format import (
     STRUCTURED_OUTPUTS,
     constraint_of,
 )
+from headrace.engine.turns import BATCH_PRIORITY
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint
 from headrace.inference.events import ParameterWarning
@@ -26,7 +27,6 @@ NO_EFFECT: Mapping[str, Values] = {
     "user": (),
     "metadata": ({},),
     "store": (False,),
-    "service_tier": ("auto", "default"),
     "safety_identifier": (),
     "prompt_cache_retention": (),
     "prompt_cache_options": (),
@@ -82,6 +82,9 @@ TOOLS = {
 # `logprobs` means something else to each endpoint.
 SAMPLING = {name: name for name in PARAMETERS if name != "logprobs"}
 
+ServiceTier = Literal["auto", "default", "flex", "priority"]
+TIER_PRIORITY = {"priority": -1, "flex": BATCH_PRIORITY}
+"""Of OpenAI's tiers that are another class than the default one."""
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 Deadline = Annotated[float, Meta(gt=0)]
 
@@ -121,6 +124,19 @@ else:
     )
 
 
+def urgency(priority: int | None, service_tier: str | None) -> int:
+    """The priority of a request that may name a service tier instead. InvalidRequest where both say
+    something."""
+    of_tier = TIER_PRIORITY.get(service_tier or "")
+    if priority is not None and of_tier is not None:
+        raise InvalidRequest(
+            f"priority {priority} and service_tier '{service_tier}' both say how urgent the request is: "
+            "send one",
+            param="service_tier",
+        )
+    return priority or of_tier or 0
+
+
 class GenerationBody(SamplingBody):
     """The fields that OpenAI's generating endpoints take."""
 
@@ -129,7 +145,8 @@ class GenerationBody(SamplingBody):
     model: str | None = None
     stream: bool | None = None
     stream_options: Annotated[dict[str, Any], Meta(extra_json_schema=STREAM_OPTIONS)] | None = None
-    priority: Priority = 0
+    priority: Priority | None = None
+    service_tier: ServiceTier | None = None
     deadline_s: Deadline | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=1024)] | None = None
     response_format: Annotated[Any, loose(RESPONSE_FORMAT)] = None
@@ -142,6 +159,11 @@ class GenerationBody(SamplingBody):
     disable_additional_properties: Annotated[bool, Meta(description=CLOSED_OBJECTS)] | None = None
     grammar: str | None = None
     json_schema: Annotated[Any, loose(SCHEMA_OR_TEXT)] = None
+
+    @property
+    def urgency(self) -> int:
+        """The engine's priority: the one that was given, or that of the service tier."""
+        return urgency(self.priority, self.service_tier)
 
     def sampling(self, **more: Any) -> dict[str, Any]:
         """The sampling parameters that were given, by the names of SamplingParams; `more` come over them."""

@@ -173,8 +173,9 @@ class Scheduler:
     cancel = finish
     """Ended from outside; fine a second time, and between `schedule` and `advance` (which then skips it)."""
 
-    def schedule(self) -> list[ScheduledChunk]:
-        """The next step: first every sequence with one token to compute, then prefill in rank order."""
+    def schedule(self, prefill_tokens: int | None = None) -> list[ScheduledChunk]:
+        """The next step: first every sequence with one token to compute, then prefill in rank order, of so
+        many tokens at most (one or more; None: all that the step has room for)."""
         planned: dict[int, ScheduledChunk] = {}
         self._extra_rows = 0
         budget = self._max_batch_tokens
@@ -195,7 +196,8 @@ class Scheduler:
                 planned[sequence.id] = ScheduledChunk(sequence, start, 1, True)
                 budget -= 1
         if prefills or len(self._waiting):
-            budget = self._prefill(prefills, budget, planned)
+            allowed = budget if prefill_tokens is None else min(budget, prefill_tokens)
+            budget += self._prefill(prefills, allowed, planned) - allowed
         if budget > 0:
             self._lengthen(planned, budget)
         return list(planned.values())

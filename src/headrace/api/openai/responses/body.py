@@ -69,6 +69,9 @@ ELSEWHERE: Mapping[str, str] = {
 }
 
 
+NO_TIERS = ("scale", "fast", "ultrafast")
+
+
 class EffortOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """`reasoning` of a request."""
 
@@ -116,7 +119,9 @@ class ResponseBody(GenerationBody, kw_only=True):
     max_tool_calls: Annotated[int, Meta(ge=0)] | None = None
     metadata: Metadata | None = None
     safety_identifier: _Text | None = None
-    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
+    service_tier: (  # pyright: ignore[reportIncompatibleVariableOverride]
+        Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None
+    ) = None
     store: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     thinking_token_budget: Annotated[int, Meta(ge=0)] | None = None
@@ -161,7 +166,7 @@ class ResponseBody(GenerationBody, kw_only=True):
             "safety_identifier": None if self.safety_identifier is None else "",
             "user": None if self.user is None else "",
             "max_tool_calls": None if self.max_tool_calls is None else no_tools,
-            "service_tier": None if self.service_tier in (None, "auto", "default") else "there is one tier",
+            "service_tier": "there is no such tier" if self.service_tier in NO_TIERS else None,
         }
         found |= {
             f"include.{name}": "there is no such thing here"
@@ -226,7 +231,7 @@ class ResponseBody(GenerationBody, kw_only=True):
             items,
             reasoning=reasoning,
             cache_key=self.prompt_cache_key,
-            priority=self.priority,
+            priority=self.urgency,
             deadline_s=self.deadline_s,
             sampling=self.sampling(**more),
             constraint=self.constraint(),

@@ -1,0 +1,194 @@
+"""Models beside each other: what streams, single embeddings and a batch job lose to one another.
+
+    python bench/serving/mixed_load.py [--seconds 10] [--streams 4] [--decodes 16] [--no-turns] [--json]
+
+One server with three models in processes of their own: `mini` generates streams of the tier priority, `embed`
+gets a flood of texts, `batch` (mini again) a batch job of the tier flex. First each kind of load runs alone,
+then all together; then single embeddings of about 32 tokens come beside saturated decodes. `--no-turns` is
+the same server whose models do not take turns over the cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+from load_client import fetch, percentile, post
+
+TOML = """[models.mini]
+path = "mini"
+[models.embed]
+path = "embed"
+[models.batch]
+path = "mini"
+"""
+WITHOUT_TURNS = (
+    "import sys, headrace.workers.spawn as spawn; spawn.turns_file = lambda: None; "
+    "from headrace.cli.main import main; sys.argv[0] = 'headrace'; sys.exit(main())"
+)
+TEXT = "The sea was calm that evening, and the boats came home one after the other before it was dark. "
+PROMPT = "Tell me of the sea. "
+TOKENS = 128  # of a stream
+FLOOD_CLIENTS, FLOOD_TEXTS, BATCH_CLIENTS = 2, 64, 4
+
+
+class Load:
+    """What one phase measured: gaps between tokens, tokens, embeddings and their seconds."""
+
+    def __init__(self) -> None:
+        self.gaps_s: list[float] = []
+        self.counts = {"stream": 0, "batch": 0, "embed": 0}
+        self.single_s: list[float] = []
+
+
+async def streams(port: int, load: Load, until_s: float, index: int) -> None:
+    """One client whose streams follow each other."""
+    while time.perf_counter() < until_s:
+        body = completion("mini", "priority", index) | {"stream": True}
+        exchange = await fetch(port, post("/v1/completions", body))
+        check(exchange.status, exchange.body)
+        times = [at for at, count in exchange.reads for _ in range(count)][1:]
+        load.gaps_s += [after - before for before, after in itertools.pairwise(times) if after > before]
+        load.counts["stream"] += TOKENS
+
+
+async def batch(port: int, load: Load, until_s: float, index: int) -> None:
+    """One client of the batch job."""
+    while time.perf_counter() < until_s:
+        exchange = await fetch(port, post("/v1/completions", completion("batch", "flex", index)))
+        check(exchange.status, exchange.body)
+        load.counts["batch"] += TOKENS
+
+
+async def flood(port: int, load: Load, until_s: float, index: int) -> None:
+    """One client that embeds many texts at once."""
+    body = {"model": "embed", "input": [TEXT * 3 + str(index)] * FLOOD_TEXTS}
+    while time.perf_counter() < until_s:
+        exchange = await fetch(port, post("/v1/embeddings", body))
+        check(exchange.status, exchange.body)
+        load.counts["embed"] += FLOOD_TEXTS
+
+
+async def singles(port: int, load: Load, until_s: float, index: int) -> None:
+    """One short text after the other, with pauses."""
+    while time.perf_counter() < until_s:
+        began_s = time.perf_counter()
+        body = {"model": "embed", "input": TEXT + str(len(load.single_s))}
+        exchange = await fetch(port, post("/v1/embeddings", body))
+        check(exchange.status, exchange.body)
+        load.single_s.append(time.perf_counter() - began_s)
+        await asyncio.sleep(0.03)
+
+
+def completion(model: str, tier: str, index: int) -> dict[str, object]:
+    """A body that generates TOKENS tokens."""
+    return {
+        "model": model,
+        "prompt": f"{PROMPT} {index}",
+        "max_tokens": TOKENS,
+        "ignore_eos": True,
+        "seed": index,
+        "service_tier": tier,
+    }
+
+
+def check(status: int, body: bytearray) -> None:
+    """The bench ends with the first error."""
+    if status != 200:
+        raise SystemExit(f"{status}: {bytes(body[:500])!r}")
+
+
+Client = Callable[[int, Load, float, int], Awaitable[None]]
+
+
+async def phase(port: int, seconds: float, clients: list[tuple[Client, int]]) -> tuple[Load, float, float]:
+    """All clients for so long: what they measured, the seconds it took, and the part of all cores used."""
+    load, began_s = Load(), time.perf_counter()
+    psutil.cpu_percent()
+    until_s = began_s + seconds
+    await asyncio.gather(*(one(port, load, until_s, i) for one, count in clients for i in range(count)))
+    return load, time.perf_counter() - began_s, psutil.cpu_percent() / 100
+
+
+async def measure(port: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """All phases, by name."""
+    alone: list[tuple[Client, int]] = [(streams, options.streams)]
+    others: list[tuple[Client, int]] = [(flood, FLOOD_CLIENTS), (batch, BATCH_CLIENTS)]
+    phases: dict[str, list[tuple[Client, int]]] = {
+        "warm up": [(streams, 1), (batch, 1), (flood, 1)],
+        "streams alone": alone,
+        "flood alone": [others[0]],
+        "batch alone": [others[1]],
+        "all together": [*alone, *others],
+        "single embeddings alone": [(singles, 1)],
+        "decodes alone": [(batch_of_standard, options.decodes)],
+        "single embeddings beside decodes": [(singles, 1), (batch_of_standard, options.decodes)],
+    }
+    found: dict[str, dict[str, float]] = {}
+    for name, clients in phases.items():
+        load, took_s, busy = await phase(port, 1.0 if name == "warm up" else options.seconds, clients)
+        found[name] = {
+            "gap_p50_ms": 1e3 * percentile(load.gaps_s, 0.5) if load.gaps_s else 0.0,
+            "gap_p99_ms": 1e3 * percentile(load.gaps_s, 0.99) if load.gaps_s else 0.0,
+            "single_p50_ms": 1e3 * percentile(load.single_s, 0.5) if load.single_s else 0.0,
+            "single_p99_ms": 1e3 * percentile(load.single_s, 0.99) if load.single_s else 0.0,
+            "cores_busy": busy,
+        } | {f"{kind}_per_s": count / took_s for kind, count in load.counts.items()}
+    return found
+
+
+async def batch_of_standard(port: int, load: Load, until_s: float, index: int) -> None:
+    """One client that generates without a stream, of the default tier."""
+    while time.perf_counter() < until_s:
+        exchange = await fetch(port, post("/v1/completions", completion("mini", "default", index)))
+        check(exchange.status, exchange.body)
+        load.counts["stream"] += TOKENS
+
+
+def main() -> None:
+    """Start the server, measure, print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each phase")
+    parser.add_argument("--streams", type=int, default=4, help="interactive streams")
+    parser.add_argument("--decodes", type=int, default=16, help="beside single embeddings")
+    parser.add_argument("--no-turns", action="store_true", help="models do not take turns")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    program = ["-c", WITHOUT_TURNS] if options.no_turns else ["-m", "headrace"]
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "headrace.toml").write_text(TOML)
+        command = [sys.executable, *program, "serve", "--port", "0", "--store", f"{folder}/store.sqlite3"]
+        server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+        try:
+            assert server.stdout is not None
+            line = server.stdout.readline()
+            address = re.search(r"on http://[^:]+:(\d+)", line)
+            assert address is not None, line
+            found = asyncio.run(measure(int(address.group(1)), options))
+        finally:
+            server.terminate()
+            server.wait()
+    if options.json:
+        print(json.dumps(found, indent=1))
+        return
+    columns = list(next(iter(found.values())))
+    print("| load | " + " | ".join(columns) + " |")
+    print("|---" * (len(columns) + 1) + "|")
+    for name, row in found.items():
+        print(f"| {name} | " + " | ".join(f"{row[column]:.2f}" for column in columns) + " |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+// Python: turns over the machine's cores, used by headrace/engine/turns.py.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+#include "../turns/turns.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+void bind_turns(nb::module_& m) {
+  using headrace::Turns;
+  m.attr("TURNS_BYTES") = Turns::bytes();
+  nb::class_<Turns>(m, "Turns", "Of several loops, in one process or several, one computes at a time.")
+      .def(nb::init<int>(), "fd"_a = -1)
+      .def("join", &Turns::join, "share"_a = 1.0)
+      .def("leave", &Turns::leave, "slot"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "begin",
+          [](Turns& turns, int slot, int tier, double deadline_s, double predicted_s) {
+            const headrace::TurnAsk ask{std::clamp(tier, 0, Turns::kTiers - 1), deadline_s, predicted_s};
+            if (turns.try_begin(slot, ask)) return 0.0;
+            const nb::gil_scoped_release others;
+            return turns.begin(slot, ask);
+          },
+          "slot"_a, "tier"_a, "deadline_s"_a, "predicted_s"_a, "The seconds that it waited.")
+      .def("end", &Turns::end, "slot"_a, "again"_a)
+      .def("contended", &Turns::contended, "within_s"_a = 0.0)
+      .def(
+          "members",
+          [](const Turns& turns) {
+            std::vector<std::tuple<int, double, uint64_t>> found;
+            for (const auto& one : turns.members()) found.emplace_back(one.pid, one.used_s, one.turns);
+            return found;
+          },
+          "Of those that live: process id, seconds and number of turns.");
+}

@@ -1,0 +1,128 @@
+"""How much a step computes: until when its streams and the other models can wait."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from headrace.config.model_settings import SloPolicy
+from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
+from headrace.engine.scheduler.sequence import Sequence as TokenSequence
+from headrace.engine.step_times import StepTimes, StepWork, attended
+from headrace.engine.turns import Tier, TurnAsk, tier_of
+
+DEFAULT_TTFT_S, DEFAULT_TPOT_S = 0.5, 0.05
+MIN_PREFILL_TOKENS = 16
+"""A prompt progresses by so many tokens in a step at least, however late the streams are."""
+DECODE_SHARE = 2.0
+"""A step with prefill may take so many times one without: a prompt beside streams gets half of the time."""
+
+
+class PaceOptions(Struct, frozen=True, kw_only=True):
+    """What a model's steps are measured against. `ttft_s` and `tpot_s` are its targets, None where there is
+    none; its `share` of the machine counts beside other models, and a turn then takes `max_turn_s` at most.
+    `slo_policy` is what becomes of a request that is predicted to miss `ttft_s`."""
+
+    share: float = 1.0
+    max_turn_s: float = 0.04
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    slo_policy: SloPolicy = "serve"
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a request may be refused because it cannot make its target."""
+        return self.ttft_s is not None and self.slo_policy == "refuse"
+
+    @property
+    def standard(self) -> Tier:
+        """The class of its requests that name none: a model with targets is interactive."""
+        return Tier.STANDARD if self.ttft_s is None and self.tpot_s is None else Tier.INTERACTIVE
+
+
+class Pacing:
+    """Says what a step may cost, and learns what steps cost. For the loop alone.
+
+    A step with prefill ends before the deadline of the first stream (its last token plus the target of the
+    time per token), or takes DECODE_SHARE times one without where that is longer; while another model waits
+    it takes at most `max_turn_s`. Without streams and other models nothing is cut.
+    """
+
+    def __init__(self, options: PaceOptions) -> None:
+        self.options, self.times = options, StepTimes()
+
+    def tier(self, sequence: TokenSequence) -> Tier:
+        """The class of a sequence."""
+        return tier_of(sequence.priority, standard=self.options.standard)
+
+    def ask(self, sequences: Sequence[TokenSequence], last_token_s: float) -> TurnAsk:
+        """For the next step of these sequences."""
+        tier, deadline_s = Tier.BATCH, math.inf
+        for sequence in sequences:
+            own = self.tier(sequence)
+            if own is not Tier.BATCH:
+                tier = min(tier, own)
+                deadline_s = min(deadline_s, self._due_s(sequence, last_token_s))
+        return TurnAsk(tier, deadline_s)
+
+    def _due_s(self, sequence: TokenSequence, last_token_s: float) -> float:
+        if sequence.pending == 1:
+            return last_token_s + (self.options.tpot_s or DEFAULT_TPOT_S)
+        return sequence.arrival_s + (self.options.ttft_s or DEFAULT_TTFT_S)
+
+    def prefill_tokens(
+        self, running: Sequence[TokenSequence], *, waited_s: float, contended: bool, most: int
+    ) -> int:
+        """Most tokens of prompts in the next step, up to `most`; the streams wait since `waited_s`."""
+        streams = [sequence for sequence in running if sequence.pending == 1]
+        if not self.times.known or not (streams or contended):
+            return most
+        work = StepWork(0, len(streams), sum(sequence.computed + 1 for sequence in streams))
+        limit_s = math.inf
+        if any(self.tier(sequence) is not Tier.BATCH for sequence in streams):
+            slack_s = (self.options.tpot_s or DEFAULT_TPOT_S) - waited_s
+            limit_s = max(slack_s, DECODE_SHARE * self.times.seconds(work))
+        if contended:
+            limit_s = min(limit_s, self.options.max_turn_s)
+        if limit_s == math.inf:
+            return most
+        starts = [sequence.computed for sequence in running if sequence.pending > 1]
+        fitting = self.times.prefill_tokens(limit_s, work, starts[0] if starts else 0, most)
+        return min(max(fitting, MIN_PREFILL_TOKENS), most)
+
+    def late_s(
+        self,
+        sequence: TokenSequence,
+        running: Sequence[TokenSequence],
+        waiting: Iterable[TokenSequence],
+        most: int,
+    ) -> float:
+        """Predicted seconds to the first token of a newcomer where that is after its target; else 0.
+
+        Prompts before it are read in steps of `prefill_tokens`. A place among the running sequences is
+        assumed to be free by then.
+        """
+        target_s = self.options.ttft_s
+        if target_s is None or not self.times.known or self.tier(sequence) is Tier.BATCH:
+            return 0.0
+        tokens = sequence.pending + sum(other.pending for other in running if other.pending > 1)
+        tokens += sum(other.pending for other in waiting if other.priority <= sequence.priority)
+        step_tokens = self.prefill_tokens(running, waited_s=0.0, contended=False, most=most)
+        streams = [other for other in running if other.pending == 1]
+        pairs = sum(other.computed + 1 for other in streams) + attended(sequence.pending // 2, step_tokens)
+        step_s = self.times.seconds(StepWork(step_tokens, len(streams), pairs))
+        predicted_s = math.ceil(tokens / step_tokens) * step_s
+        return predicted_s if predicted_s > target_s else 0.0
+
+    def learn(self, chunks: Iterable[ScheduledChunk], seconds: float) -> None:
+        """A step of these chunks took so long."""
+        prefill, rows, pairs = 0, 0, 0.0
+        for chunk in chunks:
+            if chunk.length == 1:
+                rows += 1
+            else:
+                prefill += chunk.length
+            pairs += attended(chunk.start, chunk.length)
+        self.times.note(StepWork(prefill, rows, pairs), seconds)

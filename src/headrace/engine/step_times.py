@@ -1,0 +1,94 @@
+"""How long a step takes by what it computes, fitted to the last steps."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+from msgspec import Struct
+
+WINDOW = 32  # steps of each kind that are remembered
+REFIT_EVERY = 8  # steps
+ENOUGH = 2  # steps with prefill
+# What makes the columns of the fit about equally large.
+_SCALES = np.array([1.0, 512.0, 32.0, 2.0**18])
+
+
+class StepWork(Struct, frozen=True):
+    """What a step computes: `prefill` tokens of prompts, `rows` that generate, and `pairs` of a token and one
+    that it attends to (the tokens of KV that are read, for rows that generate)."""
+
+    prefill: int
+    rows: int
+    pairs: float
+
+
+class StepTimes:
+    """Seconds of a step = a + b * prefill + c * rows + d * pairs, none of them negative.
+
+    Least squares of relative errors over the last WINDOW steps with prefill and as many without: a step that
+    was disturbed counts for little, and what was not seen for a while is not forgotten. The costs of single
+    tokens beside each other, which are no line, are StepCosts' (speculative/step_cost_model.py).
+    """
+
+    __slots__ = ("_fit", "_kinds", "_unfitted")
+
+    def __init__(self) -> None:
+        self._kinds: tuple[deque[tuple[StepWork, float]], ...] = deque(maxlen=WINDOW), deque(maxlen=WINDOW)
+        self._fit = (0.0, 0.0, 0.0, 0.0)
+        self._unfitted = 0  # steps that the fit has not seen
+
+    @property
+    def known(self) -> bool:
+        """Whether enough prefill was measured."""
+        return len(self._kinds[1]) >= ENOUGH
+
+    def note(self, work: StepWork, seconds: float) -> None:
+        """A step took so long."""
+        if seconds > 0:
+            self._kinds[work.prefill > 0].append((work, seconds))
+            self._unfitted += 1
+
+    def seconds(self, work: StepWork) -> float:
+        """Of a step; 0 where nothing is known."""
+        a, b, c, d = self._coefficients()
+        return a + b * work.prefill + c * work.rows + d * work.pairs
+
+    def prefill_tokens(self, limit_s: float, rest: StepWork, start: int, most: int) -> int:
+        """How many tokens of a prompt, from its token `start` on and at most `most`, a step has time for that
+        computes the `rest` too."""
+        _, b, _, d = self._coefficients()
+        left_s = limit_s - self.seconds(rest)
+        # Attention of n tokens reads n * start + n * n / 2 pairs: a root without cancellation.
+        linear, square = b + d * start, d / 2
+        if left_s <= 0:
+            return 0
+        discriminant = linear * linear + 4 * square * left_s
+        denominator = linear + float(np.sqrt(discriminant))
+        return most if denominator * most <= 2 * left_s else int(2 * left_s / denominator)
+
+    def _coefficients(self) -> tuple[float, float, float, float]:
+        if self._unfitted and (self._unfitted >= REFIT_EVERY or not any(self._fit)):
+            self._fit, self._unfitted = self._fitted(), 0
+        return self._fit
+
+    def _fitted(self) -> tuple[float, float, float, float]:
+        samples = [sample for kind in self._kinds for sample in kind]
+        seconds = np.array([second for _, second in samples])
+        columns = np.array([(1.0, work.prefill, work.rows, work.pairs) for work, _ in samples]) / _SCALES
+        relative = columns / seconds[:, None]
+        used = list(range(4))
+        while True:
+            found = np.linalg.lstsq(relative[:, used], np.ones(len(samples)), rcond=None)[0]
+            if len(used) == 1 or found.min() >= 0:
+                break
+            del used[int(found.argmin())]
+        fit = np.zeros(4)
+        fit[used] = found
+        a, b, c, d = (fit / _SCALES).tolist()
+        return a, b, c, d
+
+
+def attended(start: int, count: int) -> float:
+    """Pairs of `count` tokens from token `start` on, each with those before it and itself."""
+    return count * (start + (count + 1) / 2)

@@ -1,0 +1,179 @@
+"""What a step may cost: the fit of its seconds, the deadlines of streams, turns between models."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from scheduling import sequence
+
+from headrace.engine.pacing import DECODE_SHARE, MIN_PREFILL_TOKENS, PaceOptions, Pacing
+from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
+from headrace.engine.scheduler.sequence import Sequence
+from headrace.engine.step_times import StepTimes, StepWork, attended
+from headrace.engine.turns import BATCH_PRIORITY, NoTurns, Tier, tier_of
+
+A, B, C, D = 2e-3, 4e-4, 5e-4, 1e-8  # a model that takes 0.2 s for 512 tokens of a prompt
+MOST = 512
+
+
+def seconds_of(work: StepWork) -> float:
+    return A + B * work.prefill + C * work.rows + D * work.pairs
+
+
+def fitted(noise: float = 0.0) -> StepTimes:
+    times, draw = StepTimes(), random.Random(3)
+    for index in range(64):
+        work = StepWork(
+            draw.choice([100, 300, 512]) if index % 2 else 0, draw.randint(1, 16), draw.random() * 3e5
+        )
+        times.note(work, seconds_of(work) * (1 + noise * draw.random()))
+    return times
+
+
+def stream(id: int = 0, **fields: object) -> Sequence:
+    found = sequence(id, 100, **fields)  # pyright: ignore[reportArgumentType]
+    found.computed = 99
+    return found
+
+
+def prompt(id: int = 1, tokens: int = 1500, **fields: object) -> Sequence:
+    return sequence(id, tokens, **fields)  # pyright: ignore[reportArgumentType]
+
+
+def pacing(**options: object) -> Pacing:
+    made = Pacing(PaceOptions(**options))  # type: ignore[arg-type]
+    made.times = fitted()
+    return made
+
+
+@pytest.mark.parametrize("work", [StepWork(512, 0, 2e5), StepWork(0, 4, 4000), StepWork(64, 16, 1e5)])
+def test_seconds_are_fitted(work: StepWork) -> None:
+    assert fitted().seconds(work) == pytest.approx(seconds_of(work), rel=0.01)
+    assert fitted(noise=0.2).seconds(work) == pytest.approx(seconds_of(work), rel=0.3)
+
+
+def test_a_disturbed_step_counts_for_little() -> None:
+    times = fitted()
+    times.note(StepWork(512, 1, 1e5), 60.0)
+    for _ in range(8):
+        times.note(StepWork(0, 1, 1e3), seconds_of(StepWork(0, 1, 1e3)))
+    work = StepWork(512, 4, 1e5)
+    assert times.seconds(work) < 1.5 * seconds_of(work)
+
+
+def test_nothing_is_negative_and_nothing_known_is_nothing() -> None:
+    times = StepTimes()
+    times.note(StepWork(0, 1, 10), 0.0)  # of a clock that stands still
+    assert not times.known
+    for prefill, rows, seconds in ((512, 1, 0.1), (256, 16, 0.05), (128, 32, 0.02)):
+        times.note(StepWork(prefill, rows, attended(0, prefill)), seconds)
+    assert times.known
+    for work in (StepWork(0, 0, 0), StepWork(0, 100, 0), StepWork(1, 0, 1e6)):
+        assert times.seconds(work) >= 0
+
+
+@pytest.mark.parametrize("start", [0, 4000])
+def test_tokens_that_fit_take_the_time_that_there_is(start: int) -> None:
+    times, rest = fitted(), StepWork(0, 4, 4000)
+    count = times.prefill_tokens(0.05, rest, start, MOST)
+    assert 16 < count < MOST
+    with_them = StepWork(count, rest.rows, rest.pairs + attended(start, count))
+    assert times.seconds(with_them) == pytest.approx(0.05, rel=0.02)
+    assert times.prefill_tokens(10.0, rest, start, MOST) == MOST
+    assert times.prefill_tokens(1e-4, rest, start, MOST) == 0
+
+
+def test_without_streams_and_other_models_nothing_is_cut() -> None:
+    assert pacing().prefill_tokens([prompt()], waited_s=0, contended=False, most=MOST) == MOST
+    assert Pacing(PaceOptions()).prefill_tokens([stream()], waited_s=0, contended=True, most=MOST) == MOST
+
+
+def test_a_step_ends_before_the_deadline_of_its_streams() -> None:
+    paced, running = pacing(tpot_s=0.05), [stream(), prompt()]
+    tokens = paced.prefill_tokens(running, waited_s=0.0, contended=False, most=MOST)
+    assert seconds_of(StepWork(tokens, 1, 100 + attended(0, tokens))) == pytest.approx(0.05, rel=0.02)
+    later = paced.prefill_tokens(running, waited_s=0.02, contended=False, most=MOST)
+    assert MIN_PREFILL_TOKENS < later < tokens
+    late = paced.prefill_tokens(running, waited_s=1.0, contended=False, most=MOST)
+    assert late == MIN_PREFILL_TOKENS  # the prompt progresses all the same
+
+
+def test_slow_steps_get_as_much_prefill_again() -> None:
+    paced = pacing(tpot_s=0.001)
+    running = [*(stream(id) for id in range(32)), prompt(99)]
+    tokens = paced.prefill_tokens(running, waited_s=0.0, contended=False, most=MOST)
+    alone = seconds_of(StepWork(0, 32, 3200))
+    assert seconds_of(StepWork(tokens, 32, 3200)) == pytest.approx(DECODE_SHARE * alone, rel=0.1)
+
+
+def test_streams_of_a_batch_wait() -> None:
+    running = [stream(priority=BATCH_PRIORITY), prompt()]
+    assert pacing().prefill_tokens(running, waited_s=0, contended=False, most=MOST) == MOST
+
+
+def test_beside_another_model_a_step_is_a_turn_at_most() -> None:
+    tokens = pacing(max_turn_s=0.02).prefill_tokens([prompt()], waited_s=0, contended=True, most=MOST)
+    assert seconds_of(StepWork(tokens, 0, attended(0, tokens))) == pytest.approx(0.02, rel=0.05)
+    only_streams = pacing(max_turn_s=0.02).prefill_tokens([stream()], waited_s=0, contended=True, most=MOST)
+    assert MIN_PREFILL_TOKENS <= only_streams < MOST
+
+
+def test_classes_of_priorities() -> None:
+    assert [tier_of(priority) for priority in (-1, 0, 99, BATCH_PRIORITY)] == [
+        Tier.INTERACTIVE,
+        Tier.STANDARD,
+        Tier.STANDARD,
+        Tier.BATCH,
+    ]
+    assert tier_of(0, standard=Tier.INTERACTIVE) is Tier.INTERACTIVE
+
+
+def test_what_a_loop_asks_for() -> None:
+    paced = pacing(tpot_s=0.03, ttft_s=0.2)
+    ask = paced.ask([stream(), prompt(arrival_s=7.0)], 7.1)
+    assert (ask.tier, ask.deadline_s) == (Tier.INTERACTIVE, pytest.approx(7.13))
+    assert paced.ask([prompt(arrival_s=7.0)], 9.0).deadline_s == pytest.approx(7.2)
+    batch = pacing().ask([stream(priority=BATCH_PRIORITY)], 7.0)
+    assert (batch.tier, batch.deadline_s) == (Tier.BATCH, math.inf)
+    assert pacing().ask([stream()], 7.0).tier is Tier.STANDARD
+
+
+def test_steps_are_learned_from() -> None:
+    paced = Pacing(PaceOptions())
+    one, other = prompt(0, 600), stream(1)
+    for _ in range(2):
+        paced.learn([ScheduledChunk(one, 0, 512, False), ScheduledChunk(other, 99, 1, True)], 0.2)
+    assert paced.times.known
+    assert paced.times.seconds(StepWork(512, 1, attended(0, 512) + 100)) == pytest.approx(0.2, rel=0.01)
+
+
+def test_a_loop_alone_computes_at_once() -> None:
+    turns = NoTurns()
+    turns.join()
+    assert turns.begin(pacing().ask([], 0.0)) == 0.0
+    turns.end(again=True)
+    turns.leave()
+    assert (turns.contended, turns.waiting) == (False, False)
+
+
+def test_a_first_token_after_the_target_is_predicted() -> None:
+    paced = pacing(ttft_s=0.5)
+    newcomer = prompt(9, 600)
+    assert paced.late_s(newcomer, [], [], MOST) == 0.0
+    behind = [prompt(1, 2000, priority=5)]
+    assert paced.late_s(newcomer, [], behind, MOST) == 0.0
+    late_s = paced.late_s(newcomer, [stream(), prompt(2, 1000)], [prompt(1, 2000)], MOST)
+    assert 3600 * B < late_s < 12 * 3600 * B
+    batch = prompt(9, 6000, priority=BATCH_PRIORITY)
+    assert paced.late_s(batch, [], [], MOST) == pacing().late_s(prompt(9, 6000), [], [], MOST) == 0.0
+
+
+def test_only_a_target_of_the_first_token_refuses() -> None:
+    options = [
+        PaceOptions(slo_policy="refuse"),
+        PaceOptions(slo_policy="refuse", ttft_s=0.1),
+        PaceOptions(ttft_s=0.1),
+    ]
+    assert [one.refuses for one in options] == [False, True, False]
