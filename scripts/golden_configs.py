@@ -3,6 +3,7 @@
 from golden_families import (
     BERT,
     DEEPSEEK_V3,
+    DISTILBERT,
     GEMMA2,
     GEMMA3,
     GPT_NEOX,
@@ -17,6 +18,7 @@ from golden_families import (
     QWEN2,
     QWEN3,
     QWEN3_MOE,
+    ROBERTA,
     STARCODER2,
     YARN_ROPE,
     Settings,
@@ -245,6 +247,12 @@ CONFIGS: dict[str, Settings] = {
 # Models that return a vector per token instead of logits.
 ENCODERS: dict[str, Settings] = {
     "bert": BERT,
+    "roberta": ROBERTA,
+    "xlm_roberta": ROBERTA | {"architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta"},
+    "camembert": ROBERTA | {"architectures": ["CamembertModel"], "model_type": "camembert"},
+    "electra": BERT | {"architectures": ["ElectraModel"], "model_type": "electra", "embedding_size": 16},
+    "electra_wide": BERT | {"architectures": ["ElectraModel"], "model_type": "electra", "embedding_size": 32},
+    "distilbert": DISTILBERT,
     "modernbert": MODERNBERT,
     "modernbert_biases": MODERNBERT
     | {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "num_hidden_layers": 4},

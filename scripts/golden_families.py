@@ -204,6 +204,27 @@ BERT: Settings = {
     "pad_token_id": 0,
     "dtype": "float32",
 }
+ROBERTA = BERT | {
+    "architectures": ["RobertaModel"],
+    "model_type": "roberta",
+    "max_position_embeddings": 66,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+    "pad_token_id": 1,
+}
+DISTILBERT: Settings = {
+    "architectures": ["DistilBertModel"],
+    "model_type": "distilbert",
+    "vocab_size": 128,
+    "dim": 32,
+    "hidden_dim": 48,
+    "n_layers": 2,
+    "n_heads": 4,
+    "max_position_embeddings": 64,
+    "activation": "gelu",
+    "pad_token_id": 0,
+    "dtype": "float32",
+}
 MODERNBERT: Settings = {
     "architectures": ["ModernBertModel"],
     "model_type": "modernbert",
