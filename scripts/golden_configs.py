@@ -2,6 +2,7 @@
 
 from golden_families import (
     BERT,
+    DEBERTA_V3,
     DEEPSEEK_V3,
     DISTILBERT,
     GEMMA2,
@@ -14,6 +15,7 @@ from golden_families import (
     MISTRAL,
     MIXTRAL,
     MODERNBERT,
+    MPNET,
     PHI3_LONGROPE,
     QWEN2,
     QWEN3,
@@ -253,6 +255,18 @@ ENCODERS: dict[str, Settings] = {
     "electra": BERT | {"architectures": ["ElectraModel"], "model_type": "electra", "embedding_size": 16},
     "electra_wide": BERT | {"architectures": ["ElectraModel"], "model_type": "electra", "embedding_size": 32},
     "distilbert": DISTILBERT,
+    "mpnet": MPNET,
+    "deberta_v3": DEBERTA_V3,
+    "deberta_v2": DEBERTA_V3
+    | {
+        "share_att_key": False,
+        "position_buckets": -1,
+        "max_relative_positions": 10,
+        "norm_rel_ebd": "none",
+        "position_biased_input": True,
+        "type_vocab_size": 2,
+        "embedding_size": 16,
+    },
     "modernbert": MODERNBERT,
     "modernbert_biases": MODERNBERT
     | {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "num_hidden_layers": 4},
