@@ -29,7 +29,7 @@ HEADRACE_OP(head_linear,       none,   head_linear,    "x", "y", "w", "", "heads
 HEADRACE_OP(rope,              every,  rope,           "x", "y", "", "inv_freq", "head_dim rotary", "scale")
 HEADRACE_OP(rope_kv_write,     first,  rope_kv_write,  "q k v", "y", "", "inv_freq? q_norm? k_norm?", "layer heads rotary", "eps scale")
 HEADRACE_OP(kv_write,          none,   kv_write,       "k v?", "", "", "", "layer", "")
-HEADRACE_OP(attend,            every,  attend,         "q", "y", "", "sinks?", "layer heads window value_dim ahead", "scale softcap")
+HEADRACE_OP(attend,            first,  attend,         "q bias_q? bias_k?", "y", "", "sinks? bias?", "layer heads window value_dim ahead buckets bucket_of*", "scale softcap")
 HEADRACE_OP(join,              none,   join,           "a b", "y", "", "", "heads", "")
 HEADRACE_OP(route,             none,   route,          "logits", "gates", "", "bias?", "kind:route top_k groups top_groups normalize", "scale")
 HEADRACE_OP(moe,               none,   moe,            "x gates", "y", "gate up down", "gate_bias? up_bias? down_bias?", "kind:act top_k", "")

@@ -2,7 +2,9 @@
 
 from golden_families import (
     BERT,
+    DEBERTA_V3,
     DEEPSEEK_V3,
+    DISTILBERT,
     GEMMA2,
     GEMMA3,
     GPT_NEOX,
@@ -13,10 +15,12 @@ from golden_families import (
     MISTRAL,
     MIXTRAL,
     MODERNBERT,
+    MPNET,
     PHI3_LONGROPE,
     QWEN2,
     QWEN3,
     QWEN3_MOE,
+    ROBERTA,
     STARCODER2,
     YARN_ROPE,
     Settings,
@@ -245,6 +249,24 @@ CONFIGS: dict[str, Settings] = {
 # Models that return a vector per token instead of logits.
 ENCODERS: dict[str, Settings] = {
     "bert": BERT,
+    "roberta": ROBERTA,
+    "xlm_roberta": ROBERTA | {"architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta"},
+    "camembert": ROBERTA | {"architectures": ["CamembertModel"], "model_type": "camembert"},
+    "electra": BERT | {"architectures": ["ElectraModel"], "model_type": "electra", "embedding_size": 16},
+    "electra_wide": BERT | {"architectures": ["ElectraModel"], "model_type": "electra", "embedding_size": 32},
+    "distilbert": DISTILBERT,
+    "mpnet": MPNET,
+    "deberta_v3": DEBERTA_V3,
+    "deberta_v2": DEBERTA_V3
+    | {
+        "share_att_key": False,
+        "position_buckets": -1,
+        "max_relative_positions": 10,
+        "norm_rel_ebd": "none",
+        "position_biased_input": True,
+        "type_vocab_size": 2,
+        "embedding_size": 16,
+    },
     "modernbert": MODERNBERT,
     "modernbert_biases": MODERNBERT
     | {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "num_hidden_layers": 4},

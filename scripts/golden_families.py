@@ -204,6 +204,48 @@ BERT: Settings = {
     "pad_token_id": 0,
     "dtype": "float32",
 }
+ROBERTA = BERT | {
+    "architectures": ["RobertaModel"],
+    "model_type": "roberta",
+    "max_position_embeddings": 66,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+    "pad_token_id": 1,
+}
+DISTILBERT: Settings = {
+    "architectures": ["DistilBertModel"],
+    "model_type": "distilbert",
+    "vocab_size": 128,
+    "dim": 32,
+    "hidden_dim": 48,
+    "n_layers": 2,
+    "n_heads": 4,
+    "max_position_embeddings": 64,
+    "activation": "gelu",
+    "pad_token_id": 0,
+    "dtype": "float32",
+}
+MPNET = BERT | {
+    "architectures": ["MPNetModel"],
+    "model_type": "mpnet",
+    "max_position_embeddings": 66,
+    "relative_attention_num_buckets": 32,
+    "layer_norm_eps": 1e-5,
+    "pad_token_id": 1,
+}
+DEBERTA_V3 = BERT | {
+    "architectures": ["DebertaV2Model"],
+    "model_type": "deberta-v2",
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-7,
+    "relative_attention": True,
+    "max_relative_positions": -1,
+    "position_buckets": 8,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+}
 MODERNBERT: Settings = {
     "architectures": ["ModernBertModel"],
     "model_type": "modernbert",

@@ -60,11 +60,12 @@ def kinds_of(hint: Any) -> set[str]:
 
 
 def field_of(hint: Any, default: object) -> list[object] | None:
-    """[kind, may be null, default], or None for a field that no config.json can hold."""
+    """[kind, may be null, default], or None for a field that no config.json can hold, or in several kinds."""
     kinds = kinds_of(hint)
-    (kind,) = kinds - {"null"} or {None}
-    if kind is None:
+    named = kinds - {"null"}
+    if len(named) != 1:  # none, or one of several (pos_att_type): the model's file reads it
         return None
+    (kind,) = named
     if isinstance(default, list | tuple) and not all(math.isfinite(entry) for entry in default):
         default = None
     return [kind, "null" in kinds, default]

@@ -34,6 +34,8 @@ EXPERTS = {
     "deepseek_v2": ("mlp.", "mlp.", ("gate_proj", "up_proj", "down_proj")),
     "deepseek_v3": ("mlp.", "mlp.", ("gate_proj", "up_proj", "down_proj")),
 }
+# Models that count positions without padding tokens, which their prompts must not hold.
+SKIPS_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 TABLES = ("word_embeddings", "wte", "embed_in")
 
 
@@ -152,8 +154,10 @@ def make_encoder(folder: Path, settings: Settings) -> str:
     generator = torch.Generator().manual_seed(0)
     fill(model, generator)
     prompt = torch.randint(0, config.vocab_size, (PROMPT_TOKENS,), generator=generator)
+    if settings["model_type"] in SKIPS_PADDING:
+        prompt[prompt == config.pad_token_id] += 1
     types = (torch.arange(PROMPT_TOKENS) >= PROMPT_TOKENS // 2).long()
-    more = {"token_type_ids": types[None]} if settings["model_type"] == "bert" else {}
+    more = {"token_type_ids": types[None]} if getattr(config, "type_vocab_size", 0) > 1 else {}
     states = model(prompt[None], attention_mask=torch.ones(1, PROMPT_TOKENS), **more).last_hidden_state[0]
     weights = {name: p.detach().contiguous() for name, p in model.named_parameters() if "pooler" not in name}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

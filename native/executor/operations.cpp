@@ -154,6 +154,14 @@ void Executor::attend(const Call& call) {
   args.window = it.ints[2];
   args.ahead = it.ints[4];
   args.softcap = it.floats[1];
+  if (it.inputs[1] >= 0) args.bias_q = value(it.inputs[1]);
+  if (it.inputs[2] >= 0) args.bias_k = value(it.inputs[2]);
+  args.bias = constant(it.constants[1]);
+  args.buckets = it.ints[5];
+  if (it.ints.size() > 6) {
+    args.bucket_of = it.ints.data() + 6;
+    args.reach = static_cast<int32_t>(it.ints.size() - 7) / 2;
+  }
   args.kv = program_.kv[static_cast<size_t>(it.ints[0])];
   args.step = &call.step;
   args.scratch = attention_scratch_.data();

@@ -90,6 +90,13 @@ struct AttendArgs {
   int32_t window = 0;   // 0: none; otherwise a query at position p sees no key before p-window+1
   int32_t ahead = 0;    // it sees keys up to p+ahead, as far as the sequence has them
   float softcap = 0;    // 0: none
+  // Relative attention: what each query, each key and each head add to a score, by the bucket of query position -
+  // key position. Null where there is none; bias_k needs all keys of a sequence in the step.
+  const float* bias_q = nullptr;       // [T, heads * buckets]
+  const float* bias_k = nullptr;       // [T, heads * buckets]
+  const float* bias = nullptr;         // [buckets, heads]
+  const int32_t* bucket_of = nullptr;  // [2 * reach + 1] or null: of -reach .. reach; what is farther is as far
+  int32_t buckets = 0, reach = 0;
   KvLayer kv;
   const Step* step = nullptr;
   uint8_t* scratch = nullptr;

@@ -19,6 +19,40 @@ static inline void mask_row(float* scores, int vectors, int low, int high, float
   }
 }
 
+// Adds what the table has for the buckets of the distances first, first - 1, ... to `count` scores; `step` numbers of
+// the table lie from one key to the next.
+static inline void add_by_distance(float* scores, int count, const float* table, int64_t step, int64_t bucket_step,
+                                   const AttendArgs& args, int first, float unit) {
+  const int32_t* bucket_of = args.bucket_of + args.reach;
+  const int reach = args.reach;
+  for (int i = 0; i < count; ++i) {
+    const int distance = first - i;
+    const int near = distance > reach ? reach : distance < -reach ? -reach : distance;
+    scores[i] += unit * table[i * step + bucket_of[near] * bucket_step];
+  }
+}
+
+// Adds the relative bias to the scores of rows [first, last) with the keys from `begin` on. Three sums, in this order,
+// for every score alone.
+template <typename T>
+static void add_bias(const Tile& tile, float* scores, int first, int last, int vectors, int begin) {
+  constexpr float kUnit = Arithmetic<T>::kUnit;
+  const AttendArgs& args = *tile.args;
+  const int64_t row_size = int64_t{args.heads} * args.buckets;
+  const int from = larger(begin, tile.first_key), end = smaller(begin + vectors * kWidth, tile.last_key + 1);
+  for (int row = first; row < last; ++row, scores += kBlock) {
+    const int token = row / tile.heads, head = tile.first_head + row % tile.heads, position = tile.positions[token];
+    const int64_t place = tile.positions + token - args.step->positions, of_head = int64_t{head} * args.buckets;
+    float* to = scores + from - begin;
+    const auto add = [&](const float* table, int64_t step, int64_t bucket_step) {
+      add_by_distance(to, end - from, table, step, bucket_step, args, position - from, kUnit);
+    };
+    if (args.bias_q != nullptr) add(args.bias_q + place * row_size + of_head, 0, 1);
+    if (args.bias_k != nullptr) add(args.bias_k + (place - position + from) * row_size + of_head, row_size, 1);
+    if (args.bias != nullptr) add(args.bias + head, 0, args.heads);
+  }
+}
+
 // Caps and masks the scores of rows [first, last) of a block with some keys that not all rows see.
 template <typename T>
 static inline void mask_rows(const Tile& tile, float* scores, int first, int last, int vectors, int begin) {
@@ -68,6 +102,7 @@ static inline F weigh_rows(float* scores, int rows, int vectors, const float* sh
 template <typename T, typename Between>
 static inline void soften(const Tile& tile, const Scratch& s, float* scores, int first, int last, int vectors, int begin,
                           const Between& between) {
+  if (tile.args->bucket_of != nullptr) add_bias<T>(tile, scores, first, last, vectors, begin);
   if (tile.args->softcap > 0 || begin < tile.first_shared || begin + vectors * kWidth > tile.last_shared + 1) {
     mask_rows<T>(tile, scores, first, last, vectors, begin);
   }

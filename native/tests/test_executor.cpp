@@ -41,7 +41,7 @@ struct World {
     add("fused_linear", {0, -1}, {1, 2, 3}, {1, 2, 3}, {0, -1, -1, -1}, {0}, {1e-5f});
     add("rope_kv_write", {1, 2, 3}, {4}, {}, {1, -1, -1}, {0, kHeads, kHeadDim}, {1e-6f, 1.0f});
     program.values[4].offset = program.values[1].offset;  // in place
-    add("attend", {4}, {5}, {}, {-1}, {0, kHeads, 0, kHeadDim, 0}, {0.25f, 0.0f});
+    add("attend", {4, -1, -1}, {5}, {}, {-1, -1}, {0, kHeads, 0, kHeadDim, 0, 0}, {0.25f, 0.0f});
     add("fused_linear", {5, 0}, {7}, {4}, {-1, -1}, {0}, {0.0f});
     add("fused_linear", {7, -1}, {6}, {5, 6}, {0, -1, -1}, {1}, {1e-5f});
     program.values.push_back(program.values[7]);  // value 10: the sum, over what it is added to

@@ -186,6 +186,24 @@ class Checker {
     expect_columns(in(0), query_columns());
     expect_columns(out(0), static_cast<int64_t>(it_.ints[1]) * value_dim);
     expect_tokens();
+    check_bias();
+  }
+  // Of relative attention: the table of buckets is there exactly where a bias is, and names only buckets there are.
+  void check_bias() const {
+    const size_t fixed = 6;
+    expect(it_.ints.size() >= fixed, "needs the number of buckets");
+    const int64_t buckets = it_.ints[5], numbers = it_.ints[1] * buckets;
+    const bool biased = it_.inputs[1] >= 0 || it_.inputs[2] >= 0 || it_.constants[1] >= 0;
+    expect(biased == (it_.ints.size() > fixed) && biased == (buckets > 0), "a bias needs buckets, and they need a bias");
+    if (!biased) return;
+    expect(it_.ints.size() % 2 == 1, "the buckets of distances to both sides and of 0 are an odd number");
+    for (size_t i = fixed; i < it_.ints.size(); ++i) {
+      expect(it_.ints[i] >= 0 && it_.ints[i] < buckets, "there is no bucket " + text(it_.ints[i]));
+    }
+    for (size_t i = 1; i < 3; ++i) {
+      if (it_.inputs[i] >= 0) expect_columns(in(i), numbers);
+    }
+    expect_constant(it_.constants[1], numbers);
   }
 
   void check_layer_norm() const {

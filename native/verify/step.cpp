@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "../executor/program.hpp"
 #include "fault.hpp"
 #include "recurrence.hpp"
@@ -56,6 +58,20 @@ void check_sequences(const Program& program, const Step& step) {
   }
 }
 
+// Whether keys have a bias of their own (relative attention), which only rows of this step have.
+bool has_key_bias(const Program& program) {
+  return std::any_of(program.instructions.begin(), program.instructions.end(),
+                     [](const Instruction& it) { return it.op == Op::attend && it.inputs[2] >= 0; });
+}
+
+void check_whole_sequences(const Step& step) {
+  for (int b = 0; b < step.B; ++b) {
+    const int start = step.query_starts[b], rows = step.query_starts[b + 1] - start;
+    check_range("length of a sequence that must be whole", step.lengths[b], rows, rows);
+    for (int i = 0; i < rows; ++i) check_range("position in a sequence that must be whole", step.positions[start + i], i, i);
+  }
+}
+
 }  // namespace
 
 void check_step(const Program& program, const Step& step) {
@@ -71,6 +87,7 @@ void check_step(const Program& program, const Step& step) {
   for (int r = 0; r < step.R; ++r) check_range("output row", step.rows[r], 0, step.T - 1);
   if (program.kv.empty() && program.states.empty()) return;
   check_sequences(program, step);
+  if (has_key_bias(program)) check_whole_sequences(step);
   if (!program.states.empty()) {
     const std::string fault = fault_of_state_slots(program, step);
     if (!fault.empty()) refuse("step: " + fault);

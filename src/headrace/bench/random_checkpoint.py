@@ -100,6 +100,8 @@ def stored_shapes(program: Program) -> dict[str, tuple[int, ...]]:
         elif name in program.parts:
             tensor, part = program.parts[name]
             shapes[tensor] = part.stored_shapes(shape)[-1]
+        elif name in program.derived:
+            shapes |= dict(program.derived[name].tensors)
         else:
             shapes[name] = shape
     return shapes

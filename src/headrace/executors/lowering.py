@@ -42,7 +42,7 @@ class Lowering:
                 # A convolution's weight [channels, 1, taps] is read tap by tap.
                 self._add_constant(value, data.T if data.ndim == 3 else data)
         for value, data in program.constants.items():
-            if data.dtype == np.float32:  # column orders are stored in their instruction
+            if data.dtype == np.float32:  # tables of integers are stored in their instruction
                 self._add_constant(value, data.astype(np.float32, copy=False))
         for instruction in program.instructions:
             self._lower(instruction)
@@ -198,13 +198,16 @@ class Lowering:
         )
 
     def _attend(self, attend: Instruction) -> None:
-        q, cache, *_, sinks = attend.inputs
+        q, cache, _, _, _, sinks, bias_q, bias_k, bias, bucket_of = attend.inputs
         assert q is not None and cache is not None
         heads = int(q.shape[1]) // attend.attr("head_dim")
         ints = [self._caches[cache], heads, attend.attr("window"), attend.attr("value_dim")]
-        ints.append(attend.attrs.get("ahead", 0))
+        ints += [attend.attrs.get("ahead", 0), attend.attrs.get("buckets", 0)]
+        if bucket_of is not None:
+            ints += self._program.constants[bucket_of].tolist()
         floats = [attend.attr("scale"), attend.attr("softcap")]
-        self._emit("attend", [q], attend.outputs, constants=[sinks], ints=ints, floats=floats)
+        inputs, constants = [q, bias_q, bias_k], [sinks, bias]
+        self._emit("attend", inputs, attend.outputs, constants=constants, ints=ints, floats=floats)
 
     def _causal_conv(self, conv: Instruction) -> None:
         x, state, w, bias, *_ = conv.inputs

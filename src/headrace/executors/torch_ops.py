@@ -76,6 +76,10 @@ def _attend(
     lengths: Ints,
     block_tables: Tensor,
     sinks: Tensor | None,
+    bias_q: Tensor | None = None,
+    bias_k: Tensor | None = None,
+    bias: Tensor | None = None,
+    bucket_of: Tensor | None = None,
     *,
     head_dim: int,
     value_dim: int,
@@ -84,6 +88,7 @@ def _attend(
     window: int,
     softcap: float,
     ahead: int = 0,
+    buckets: int = 0,
 ) -> Tensor:
     y = q.new_empty(len(q), q.shape[1] // head_dim * value_dim)
     offsets = torch.arange(page_tokens, device=q.device)
@@ -97,9 +102,35 @@ def _attend(
             part.unflatten(1, (-1, head_dim)).transpose(0, 1) for part in (q[rows], cache.k[slots], v[slots])
         )
         seen = _seen(torch, queries.shape[1], length, window, ahead, q.device)
-        mixed = _mix(torch, queries, keys, values[..., :value_dim], seen, sinks, scale, softcap)
+        shift = None
+        if bucket_of is not None:
+            parts = [None if x is None else x[rows].unflatten(1, (-1, buckets)) for x in (bias_q, bias_k)]
+            shift = _relative_bias(torch, queries, length, *parts, bias, bucket_of.long())
+        mixed = _mix(torch, queries, keys, values[..., :value_dim], seen, sinks, scale, softcap, shift)
         y[rows] = mixed.transpose(0, 1).flatten(1)
     return y
+
+
+def _relative_bias(
+    torch: Torch,
+    q: Tensor,
+    length: int,
+    of_q: Tensor | None,
+    of_k: Tensor | None,
+    of_head: Tensor | None,
+    bucket_of: Tensor,
+) -> Tensor:
+    """What is added to scores [heads, rows, length]; see ops/attend.py."""
+    count, reach = q.shape[1], len(bucket_of) // 2
+    key = torch.arange(length, device=q.device)
+    distance = torch.arange(length - count, length, device=q.device)[:, None] - key
+    bucket = bucket_of[distance.clamp(-reach, reach) + reach]
+    shift = torch.zeros(1, count, length, device=q.device)
+    if of_q is not None:
+        shift = shift + of_q[torch.arange(count, device=q.device)[:, None], :, bucket].permute(2, 0, 1)
+    if of_k is not None:
+        shift = shift + of_k[key, :, bucket].permute(2, 0, 1)
+    return shift if of_head is None else shift + of_head.view(-1, len(q))[bucket].permute(2, 0, 1)
 
 
 def _seen(torch: Torch, count: int, length: int, window: int, ahead: int, device: Any) -> Tensor:
@@ -119,12 +150,14 @@ def _mix(
     sinks: Tensor | None,
     scale: float,
     softcap: float,
+    shift: Tensor | None = None,
 ) -> Tensor:
     group = len(q) // len(k)
     k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
-    if not softcap and sinks is None:
+    if not softcap and sinks is None and shift is None:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale)
     scores = (q @ k.mT).float() * scale
+    scores = scores if shift is None else scores + shift
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
     scores = scores.masked_fill(~seen, -np.inf)

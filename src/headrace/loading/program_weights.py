@@ -1,4 +1,6 @@
-"""A checkpoint as a program reads it: parts and stacks of stored tensors are tensors of their own."""
+"""A checkpoint as a program reads it: parts and stacks of stored tensors, and what is computed
+from some, are tensors of their own.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +29,7 @@ class ProgramWeights:
     def __init__(self, checkpoint: TensorReader, program: Program) -> None:
         self._checkpoint = checkpoint
         self._program = program
+        self._computed: tuple[str, Array] | None = None  # the last one: its rows are read block by block
 
     @property
     def fingerprint(self) -> str:
@@ -36,6 +39,8 @@ class ProgramWeights:
     def info(self, name: str) -> TensorInfo:
         """As if the part or stack were stored alone; CorruptFile where what is stored has another shape,
         UnsupportedModel where the tensors of a stack differ in type."""
+        if name in self._program.derived:
+            return self._derived_info(name)
         if name in self._program.stacks:
             return self._stack_info(name)
         if name not in self._program.parts:
@@ -53,6 +58,26 @@ class ProgramWeights:
             return replace(info, name=name, dtype="F32", shape=shape, nbytes=4 * math.prod(shape))
         nbytes = info.nbytes * math.prod(shape) // math.prod(info.shape)
         return replace(info, name=name, shape=shape, nbytes=nbytes)
+
+    def _derived_info(self, name: str) -> TensorInfo:
+        infos: list[TensorInfo] = []
+        for tensor, shape in self._program.derived[name].tensors:
+            infos.append(self._checkpoint.info(tensor))
+            if infos[-1].shape != shape:
+                raise CorruptFile(
+                    f"tensor {tensor} has shape {infos[-1].shape}, config.json implies {shape}: "
+                    "the weights do not belong to this config"
+                )
+        shape = tuple(int(size) for size in self._program.weights[name].shape)
+        return replace(infos[0], name=name, dtype="F32", shape=shape, nbytes=4 * math.prod(shape))
+
+    def _derive(self, name: str) -> Array:
+        if self._computed is None or self._computed[0] != name:
+            self.info(name)  # checks the shapes
+            derived = self._program.derived[name]
+            value = derived.compute(*(self._checkpoint.float32(tensor) for tensor, _ in derived.tensors))
+            self._computed = name, np.ascontiguousarray(value, np.float32)
+        return self._computed[1]
 
     def _is_dequantized(self, name: str) -> bool:
         """Blocks of inputs cannot be turned: columns of quantized matrices are read as floats."""
@@ -80,12 +105,16 @@ class ProgramWeights:
     def input_order(self, name: str) -> Ints | None:
         """Which input each column multiplies, None for their own order; of a stack that of its first tensor
         which has one."""
+        if name in self._program.derived:
+            return None
         tensor, _ = self._program.parts.get(name, (name, None))
         orders = map(self._checkpoint.input_order, self._program.stacks.get(name, (tensor,)))
         return next((order for order in orders if order is not None), None)
 
     def float32(self, name: str) -> Array:
-        """A copy of the tensor, the part or the stack."""
+        """A copy of the tensor, the part or the stack, or what is computed."""
+        if name in self._program.derived:
+            return self._derive(name).copy()
         if name in self._program.stacks:
             return np.concatenate([self._checkpoint.float32(tensor) for tensor in self._program.stacks[name]])
         if name not in self._program.parts:
@@ -99,7 +128,9 @@ class ProgramWeights:
         return rows[(part.rows(0, shape[0]), *(slice(size) for size in shape[1:]))] + np.float32(part.plus)
 
     def row_dtype(self, name: str) -> str:
-        """Type of what `read_rows` gives; F32 for columns of quantized matrices."""
+        """Type of what `read_rows` gives; F32 for columns of quantized matrices and for what is computed."""
+        if name in self._program.derived:
+            return "F32"
         stack = self._program.stacks.get(name)
         tensor, part = self._program.parts.get(name, (stack[0] if stack else name, None))
         if part is not None and self._is_dequantized(name):
@@ -108,6 +139,10 @@ class ProgramWeights:
 
     def read_rows(self, name: str, start_row: int, row_count: int, out: memoryview) -> None:
         """Rows as row_dtype, into the start of `out`, a flat view of bytes."""
+        if name in self._program.derived:
+            values = self._derive(name)[start_row : start_row + row_count]
+            np.frombuffer(out, np.float32, values.size)[:] = values.reshape(-1)
+            return
         if name in self._program.stacks:
             self._read_stack(name, start_row, row_count, out)
             return

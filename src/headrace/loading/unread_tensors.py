@@ -81,8 +81,9 @@ def _is_zero(checkpoint: CheckpointReader, name: str) -> bool:
 def _unread(checkpoint: CheckpointReader, program: Program) -> list[str]:
     read: set[str] = set()
     for name in program.weights:
-        part = program.parts.get(name)
-        for tensor in program.stacks.get(name, (name if part is None else part[0],)):
+        part, derived = program.parts.get(name), program.derived.get(name)
+        tensors = program.stacks.get(name, (name if part is None else part[0],))
+        for tensor in tensors if derived is None else (source for source, _ in derived.tensors):
             # As Checkpoint.info: a name may be stored without its first part.
             read.add(tensor if tensor in checkpoint.tensors else tensor.partition(".")[2])
     return [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from headrace.errors import UnsupportedModel
@@ -11,6 +13,7 @@ from headrace.models.decoder_config import DecoderConfig, read_decoder
 from headrace.ops.add import add
 from headrace.ops.builder import Builder
 from headrace.ops.embed import embed
+from headrace.ops.tensor_part import DerivedTensor, TensorSlice
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, integer, number, text
 
@@ -20,7 +23,7 @@ def read_config(config: Config) -> DecoderConfig:
     if positions != "absolute" or boolean(config, "is_decoder", False):
         raise UnsupportedModel(
             f"config.json: position_embedding_type '{positions:.40}' or is_decoder is not supported:"
-            " BERT is read as an encoder with absolute positions"
+            " BERT and its relatives are read as encoders with absolute positions"
         )
     c = read_decoder(config)
     return replace(
@@ -28,9 +31,13 @@ def read_config(config: Config) -> DecoderConfig:
         eps=number(config, "layer_norm_eps", minimum=0.0),
         ropes=(None,) * c.layers,
         bidirectional=True,
-        token_types=integer(config, "type_vocab_size"),
+        token_types=integer(config, "type_vocab_size", minimum=0),
         mlp_bias=True,
     )
+
+
+Attention = Callable[[Builder, DecoderConfig, int, Value, str], Value]
+"""Computes attention with its output projection, from builder, config, layer, rows and prefix of names."""
 
 
 def attention(m: Builder, c: DecoderConfig, layer: int, x: Value, at: str) -> Value:
@@ -38,15 +45,39 @@ def attention(m: Builder, c: DecoderConfig, layer: int, x: Value, at: str) -> Va
     return project(m, blocks.attention(m, c, layer, q, k, v), f"{at}.output.dense", c.hidden, bias=True)
 
 
-def encode(m: Builder, c: DecoderConfig) -> Value:
-    """Hidden states [T, hidden] of all tokens."""
-    at = "bert.embeddings"
-    x = blocks.embed_tokens(m, c, f"{at}.word_embeddings")
-    x = add(x, embed(m.positions, m.weight(f"{at}.position_embeddings.weight", c.context, c.hidden)))
-    x = add(x, embed(m.token_types, m.weight(f"{at}.token_type_embeddings.weight", c.token_types, c.hidden)))
-    x = layer_norm(m, c, x, f"{at}.LayerNorm")
+def encode(m: Builder, c: DecoderConfig, prefix: str = "bert") -> Value:
+    """Hidden states [T, hidden] of all tokens; names of tensors begin with `prefix`, or lack it."""
+    x = layer_norm(m, c, embeddings(m, c, f"{prefix}.embeddings", c.hidden), f"{prefix}.embeddings.LayerNorm")
+    return layers(m, c, x, prefix)
+
+
+def embeddings(m: Builder, c: DecoderConfig, at: str, width: int) -> Value:
+    """Sum [T, width] of the embeddings of tokens, positions and token types."""
+    x = embed(m.tokens, m.weight(f"{at}.word_embeddings.weight", c.vocabulary, width))
+    x = add(x, embed(m.positions, _positions(m, c, at, width)))
+    if c.token_types < 2:
+        return x
+    return add(x, embed(m.token_types, m.weight(f"{at}.token_type_embeddings.weight", c.token_types, width)))
+
+
+def _positions(m: Builder, c: DecoderConfig, at: str, width: int) -> Value:
+    """The position table [context, width]. A single token type is added to it: all tokens have it, and those
+    of a pair's second text, which a step gives type 1, too.
+    """
+    first, name = c.first_position, f"{at}.position_embeddings.weight"
+    whole = c.context + first
+    if c.token_types == 1:
+        types = f"{at}.token_type_embeddings.weight"
+        of = DerivedTensor(((name, (whole, width)), (types, (1, width))), lambda p, t: p[first:] + t)
+        return m.derived(f"{name}[from {first}]+{types}", c.context, width, of=of)
+    part = TensorSlice(of=whole, first=first) if first else None
+    return m.weight(name, c.context, width, part=part)
+
+
+def layers(m: Builder, c: DecoderConfig, x: Value, prefix: str, attention: Attention = attention) -> Value:
+    """Hidden states after all layers, from normed embeddings."""
     for layer in range(c.layers):
-        at = f"bert.encoder.layer.{layer}"
+        at = f"{prefix}.encoder.layer.{layer}"
         y = attention(m, c, layer, x, f"{at}.attention")
         x = layer_norm(m, c, add(y, x), f"{at}.attention.output.LayerNorm")
         y = blocks.mlp(m, c, x, f"{at}.intermediate.dense", f"{at}.output.dense")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.models.decoder_config import DecoderConfig
 from headrace.ops import layer_norm as layer_norms
@@ -60,8 +62,26 @@ def layer_norm(m: Builder, c: DecoderConfig, x: Value, name: str) -> Value:
     return layer_norms.layer_norm(x, w, bias, eps=c.eps)
 
 
+class RelativeBias(NamedTuple):
+    """What attention adds to scores by `buckets` of distances; see ops/attend.py."""
+
+    buckets: int
+    of_query: Value | None
+    of_key: Value | None
+    of_head: Value | None
+    bucket_of: Value
+
+
 def attention(
-    m: Builder, c: DecoderConfig, layer: int, q: Value, k: Value, v: Value, *, sinks: Value | None = None
+    m: Builder,
+    c: DecoderConfig,
+    layer: int,
+    q: Value,
+    k: Value,
+    v: Value,
+    *,
+    sinks: Value | None = None,
+    relative: RelativeBias | None = None,
 ) -> Value:
     """Rotate q and k if the layer uses RoPE, write the KV cache, attend: [T, heads * head_dim].
 
@@ -81,6 +101,8 @@ def attention(
         m.lengths,
         m.block_tables,
         sinks,
+        *(() if relative is None else relative[1:]),
+        **({} if relative is None else {"buckets": relative.buckets}),
         head_dim=c.head_dim,
         value_dim=c.head_dim,
         page_tokens=PAGE_TOKENS,

@@ -57,7 +57,9 @@ class DecoderConfig(Struct, frozen=True, kw_only=True, eq=False):
     `windows[i]` the sliding window in tokens (0: full attention). A softcap of 0 means none.
     `parallel`: attention and MLP read the same normed rows. `transposed`: matrices are stored as [inputs,
     outputs]. `bidirectional`: an encoder, whose tokens attend to later tokens as far as to earlier ones; it
-    may have `token_types` for text pairs.
+    may have `token_types` for text pairs, a position table whose rows before `first_position` are unused, and
+    token embeddings of `embedding` entries that a linear layer maps to `hidden`, and `position_buckets` of a
+    relative bias.
     """
 
     hidden: int
@@ -89,6 +91,9 @@ class DecoderConfig(Struct, frozen=True, kw_only=True, eq=False):
     norm_bias: bool = True
     bidirectional: bool = False
     token_types: int = 0
+    first_position: int = 0
+    embedding: int = 0
+    position_buckets: int = 0
 
     def ahead(self, layer: int) -> int:
         """Number of later keys that a token attends to in a layer."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from headrace.ops.tensor_part import TensorSlice
-from headrace.ops.value import Array, Value
+from headrace.ops.tensor_part import DerivedTensor, TensorSlice
+from headrace.ops.value import Array, Ints, Value
 
 
 class Builder(Protocol):
@@ -31,8 +31,13 @@ class Builder(Protocol):
         """
         ...
 
-    def constant(self, name: str, data: Array) -> Value:
-        """A small float32 array computed from the config."""
+    def derived(self, name: str, *shape: int, of: DerivedTensor) -> Value:
+        """A weight computed from checkpoint tensors at loading. `name` must say what it is, with all that
+        decides its numbers, since packed weights are kept under it."""
+        ...
+
+    def constant(self, name: str, data: Array | Ints) -> Value:
+        """A small float32 array computed from the config, or an int32 table."""
         ...
 
     def cache(self, layer: int, width: int, value_width: int | None = None) -> Value:

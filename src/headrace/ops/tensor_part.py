@@ -1,11 +1,21 @@
-"""Slices of checkpoint tensors, for checkpoints that store several weights in one tensor."""
+"""Weights that are not whole checkpoint tensors: slices of one, and arrays computed from several."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from msgspec import Struct
 
-from headrace.ops.value import Ints
+from headrace.ops.value import Array, Ints
+
+
+class DerivedTensor(Struct, frozen=True, eq=False):
+    """A weight that is computed once, at loading: `compute` of the named float32 tensors, which must have
+    these shapes."""
+
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]
+    compute: Callable[..., Array]
 
 
 class TensorSlice(Struct, frozen=True, kw_only=True):

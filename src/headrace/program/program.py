@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from headrace.errors import ProgramError
 from headrace.ops.op import Op
-from headrace.ops.tensor_part import TensorSlice
+from headrace.ops.tensor_part import DerivedTensor, TensorSlice
 from headrace.ops.value import Array, Attr, Ints, Value
 
 
@@ -46,7 +46,8 @@ class Program(Struct, frozen=True, eq=False):
     computed from the config, or are column orders (int32); `caches` are the KV caches in layer order,
     `states` the recurrent states; `output` is the logits, [R, V].
     `parts` gives, for weights that are slices of a checkpoint tensor, the tensor and the slice. `stacks`
-    names the tensors of weights that concatenate several tensors along their rows.
+    names the tensors of weights that concatenate several tensors along their rows,
+    `derived` says of what others are computed.
     """
 
     instructions: tuple[Instruction, ...]
@@ -57,6 +58,7 @@ class Program(Struct, frozen=True, eq=False):
     output: Value
     parts: dict[str, tuple[str, TensorSlice]]
     stacks: dict[str, tuple[str, ...]]
+    derived: dict[str, DerivedTensor]
 
     @property
     def state_width(self) -> int:

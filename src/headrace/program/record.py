@@ -8,7 +8,7 @@ from typing import Any
 from headrace.errors import ProgramError
 from headrace.ops.builder import Builder
 from headrace.ops.op import Op
-from headrace.ops.tensor_part import TensorSlice
+from headrace.ops.tensor_part import DerivedTensor, TensorSlice
 from headrace.ops.value import Array, Attr, Ints, Value
 from headrace.program.program import Instruction, Program
 from headrace.program.step import INPUT_SHAPES
@@ -22,6 +22,7 @@ class Recorder:
         self.weights: dict[str, Value] = {}
         self.parts: dict[str, tuple[str, TensorSlice]] = {}
         self.stacks: dict[str, tuple[str, ...]] = {}
+        self.derivations: dict[str, DerivedTensor] = {}
         self.constants: dict[Value, Array | Ints] = {}
         self.caches: dict[int, Value] = {}
         self.states: dict[tuple[int, str], Value] = {}
@@ -49,7 +50,11 @@ class Recorder:
             raise ProgramError(f"weight {name} is used as {value.shape} and as {shape}")
         return value
 
-    def constant(self, name: str, data: Array) -> Value:
+    def derived(self, name: str, *shape: int, of: DerivedTensor) -> Value:
+        self.derivations.setdefault(name, of)
+        return self.weight(name, *shape)
+
+    def constant(self, name: str, data: Array | Ints) -> Value:
         for value, known in self.constants.items():
             if value.name == name and known is data:
                 return value
@@ -87,4 +92,5 @@ def record(definition: Callable[[Builder], Value]) -> Program:
         output,
         recorder.parts,
         recorder.stacks,
+        recorder.derivations,
     )
