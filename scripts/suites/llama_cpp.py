@@ -43,7 +43,7 @@ def llama_cpp_suite(workplace: Workplace, data: Path) -> Outcome:
     for path in sorted((tests / "unit").glob("test_*.py")):
         print(f"  {path.name}", flush=True)
         report = workplace.pytest(
-            tests, str(path.relative_to(tests)), "-m", "not slow",
+            f"llama.cpp-{path.stem}", tests, str(path.relative_to(tests)), "-m", "not slow",
             environment={
                 **os.environ,
                 "LLAMA_SERVER_BIN_PATH": str(program),
@@ -59,11 +59,10 @@ def llama_cpp_suite(workplace: Workplace, data: Path) -> Outcome:
 
 def _program(workplace: Workplace, data: Path) -> Path:
     """What the cases start in the place of llama-server."""
-    models = workplace.folder / "stories260K"
+    models = workplace.folder / "models"
     models.mkdir(exist_ok=True)
     shim = Path(__file__).with_name("llama_server.py")
     program = workplace.folder / "llama-server"
-    checkpoint = data / "stories260K" / "hf"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{shim}" "{models}" "{checkpoint}" "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{shim}" "{models}" "{data}" "$@"\n')
     program.chmod(0o755)
     return program

@@ -54,7 +54,7 @@ def _run(workplace: Workplace, package: str, files: Sequence[str], variables: Ma
     with serving(workplace.folder / f"{package}-server", {"mini": chat, "embed": embedding}) as address:
         environment = {name: value.format(address=address) for name, value in variables.items()}
         report = workplace.pytest(
-            source,
+            package, source,
             "-o", "addopts=", "-W", "ignore", *(str(path.relative_to(source)) for path in there),
             environment={**os.environ, **environment},
             timeout_s=1200,
