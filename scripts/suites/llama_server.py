@@ -24,15 +24,31 @@ RENAMED = {
     "--batch-size": "--max-batch-tokens",
     "--threads": "--threads",
 }
-SWITCHES = {"--slots", "--no-slots", "--metrics"}
+SWITCHES = {"--no-slots": "--disable-slots"}
 SAMPLING = {"--temp": ("temperature", float), "--seed": ("seed", int), "--n-predict": ("max_tokens", int)}
-READ_HERE = {"--chat-template", "--chat-template-file", "--ctx-size", "--parallel", "--pooling", "--reasoning"}
+READ_HERE = {
+    "--chat-template",
+    "--chat-template-file",
+    "--ctx-size",
+    "--parallel",
+    "--pooling",
+    "--reasoning",
+}
 IGNORED_WITH_VALUE = {
     *("--ubatch-size", "--n-gpu-layers", "-fa", "--hf-repo", "--hf-file", "--model", "--model-url"),
     *("--tags", "-ctk", "-ctv", "--reasoning-format", "--cache-ram"),
 }
 IGNORED = {
-    *("--offline", "--jinja", "--no-jinja", "--cont-batching", "--kv-unified", "--swa-full"),
+    *(
+        "--offline",
+        "--slots",
+        "--metrics",
+        "--jinja",
+        "--no-jinja",
+        "--cont-batching",
+        "--kv-unified",
+        "--swa-full",
+    ),
     *("--no-ui", "--verbose", "--embedding", "--no-cache-idle-slots"),
     "--context-shift",
 }
@@ -67,7 +83,7 @@ def main(folder: Path, data: Path, arguments: list[str]) -> None:
             name, kind = SAMPLING[flag]
             sampling[name] = kind(next(rest))
         elif flag in SWITCHES:
-            command.append(flag)
+            command.append(SWITCHES[flag])
         elif flag in IGNORED_WITH_VALUE or flag in READ_HERE:
             next(rest)
         elif flag not in IGNORED:
@@ -75,7 +91,7 @@ def main(folder: Path, data: Path, arguments: list[str]) -> None:
     if sampling.get("max_tokens") == -1:
         del sampling["max_tokens"]
     if "--metrics" not in given:
-        command.append("--no-metrics")
+        command.append("--disable-metrics")
     slots = int(given.get("--parallel", 4))
     context = int(given.get("--ctx-size", 2048))
     length = context if "--kv-unified" in given else context // slots

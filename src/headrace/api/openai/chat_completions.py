@@ -54,6 +54,9 @@ MIN_THINKING = (
     'default "Wait", stands in place of the end. It counts, too. Cannot be combined with logprobs.'
 )
 
+VERBOSE = (
+    "The reply, or the first chunk, has the prompt as the model reads it in `__verbose`, as with llama.cpp."
+)
 
 MESSAGE = {
     "properties": {"role": {"enum": list(ROLES)}},
@@ -99,6 +102,7 @@ class ChatBody(ScalingBody, kw_only=True):
     thinking_continuation: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
     reasoning: ReasoningOptions | None = None
     prediction: Prediction | None = None
+    verbose: Annotated[bool, Meta(description=VERBOSE)] | None = None
 
     @property
     def effort(self) -> str | None:
@@ -158,6 +162,11 @@ class ChatBody(ScalingBody, kw_only=True):
                 code="unsupported_parameter",
             )
         is_continuation = bool(self.continue_final_message)
+        if is_continuation and self.add_generation_prompt:
+            raise InvalidRequest(
+                "continue_final_message and add_generation_prompt exclude each other: set one to false",
+                param="continue_final_message",
+            )
         begins = not is_continuation if self.add_generation_prompt is None else self.add_generation_prompt
         return ChatRequest(
             id=reply_id,
@@ -176,6 +185,7 @@ class ChatBody(ScalingBody, kw_only=True):
             constraint=self.constraint(),
             disable_additional_properties=self.disable_additional_properties is not False,
             scaling=self.scaling(),
+            show_prompt=bool(self.verbose),
         )
 
     def _sampling_of_chat(self) -> dict[str, Any]:
@@ -193,7 +203,9 @@ class ChatBody(ScalingBody, kw_only=True):
 
     def reply(self, reply_id: str) -> OpenAIReply:
         """The format of the reply."""
-        options = ReplyOptions(reply_id, self.keep, self.scaling(), self.streaming)
+        options = ReplyOptions(
+            reply_id, self.keep, self.scaling(), self.streaming, shows_prompt=bool(self.verbose)
+        )
         return OpenAIReply(options, lambda _: ChatFormatter(self))
 
 
