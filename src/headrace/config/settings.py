@@ -193,7 +193,7 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
         tuple[str, ...],
         Setting(
             help="origins whose pages may call the server from a browser, "
-            "such as https://app.example; * is all",
+            "such as https://app.example; localhost is all of its ports, * is all",
             values=ORIGINS,
             shown_default="none",
         ),

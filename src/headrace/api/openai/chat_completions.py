@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.body import checked_body, loose, read_checked
+from headrace.api.http.body import Values, checked_body, loose, read_checked
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.event_stream import chunks
 from headrace.api.http.generation import answer, respond
 from headrace.api.http.sampling_fields import bounds
 from headrace.api.openai.best_of import ScalingBody
-from headrace.api.openai.generation_body import TOOLS
+from headrace.api.openai.generation_body import NO_EFFECT, TOOLS
 from headrace.api.openai.logprobs import chat_logprobs, prompt_logprobs
 from headrace.api.openai.output_formatter import chat_delta, chat_message
 from headrace.api.openai.prediction import Prediction
@@ -83,6 +83,9 @@ class ReasoningOptions(Struct, frozen=True, forbid_unknown_fields=True):
 class ChatBody(ScalingBody, kw_only=True):
     """The body of a chat completion."""
 
+    no_effect: ClassVar[Mapping[str, Values]] = {
+        name: values for name, values in NO_EFFECT.items() if name != "verbose"
+    }
     messages: Messages
     max_completion_tokens: Annotated[int, bounds("max_tokens")] | None = None
     logprobs: bool | None = None

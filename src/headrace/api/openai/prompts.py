@@ -44,7 +44,7 @@ INPUTS: Final = {
         *_INPUT["anyOf"],
         {"type": "array", "items": _INPUT, "minItems": 1, "maxItems": MAX_PROMPTS},
     ],
-    "description": "Texts or token ids; also objects with a text in `prompt_string` or in parts of `content`.",
+    "description": "Texts or token ids; also objects with a text in `prompt_string` or `content`.",
 }
 
 
