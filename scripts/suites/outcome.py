@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from misses import FAILED, NOT_PORTABLE, Miss, reason_of
 
 
 @dataclass(frozen=True)
@@ -14,7 +17,7 @@ class Case:
     """One case. `reason` is empty where it passed."""
 
     name: str
-    outcome: str  # passed, failed, or not portable
+    outcome: str  # passed, or one of misses.py
     reason: str = ""
 
 
@@ -40,13 +43,12 @@ class Outcome:
         }
 
 
-def read_junit(path: Path, not_portable: dict[str, str]) -> list[Case]:
-    """The cases of pytest's JUnit XML. A failure whose text matches a pattern of `not_portable` needs what
-    cannot be had here; the pattern's value says what."""
-    return [_case(element, not_portable) for element in ElementTree.parse(path).iter("testcase")]
+def read_junit(path: Path, known: Sequence[Miss]) -> list[Case]:
+    """The cases of pytest's JUnit XML, with the reasons of `known` misses."""
+    return [_case(element, known) for element in ElementTree.parse(path).iter("testcase")]
 
 
-def _case(element: ElementTree.Element, not_portable: dict[str, str]) -> Case:
+def _case(element: ElementTree.Element, known: Sequence[Miss]) -> Case:
     name = f"{element.get('classname', '').rpartition('.')[2]}::{element.get('name')}"
     trouble = next((child for child in element if child.tag in ("failure", "error", "skipped")), None)
     if trouble is None:
@@ -54,11 +56,11 @@ def _case(element: ElementTree.Element, not_portable: dict[str, str]) -> Case:
     text = f"{trouble.get('message', '')}\n{trouble.text or ''}"
     text += "".join(child.text or "" for child in element if child.tag in ("system-out", "system-err"))
     if trouble.tag == "skipped":
-        return Case(name, "not portable", f"skipped by the suite: {_short(trouble.get('message', ''))}")
-    why = next((why for pattern, why in not_portable.items() if re.search(pattern, text)), None)
-    if why is not None:
-        return Case(name, "not portable", why)
-    return Case(name, "failed", _short(trouble.get("message", "") or "no message"))
+        return Case(name, NOT_PORTABLE, f"skipped by the suite: {_short(trouble.get('message', ''))}")
+    miss = reason_of(known, name, text)
+    if miss is not None:
+        return Case(name, miss.outcome, miss.reason)
+    return Case(name, FAILED, _short(trouble.get("message", "") or "no message"))
 
 
 def _short(message: str) -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 from json_schema import json_schema_suite
 from llama_cpp import llama_cpp_suite
+from misses import FAILED, NOT_OFFERED, NOT_PORTABLE
 from outcome import Outcome
 from sdk import anthropic_suite, openai_suite
 from sources import Workplace
@@ -22,6 +24,7 @@ from sources import Workplace
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results" / "suites.md"
 MAX_NAMES = 12
+OUTCOMES = ("passed", FAILED, NOT_OFFERED, NOT_PORTABLE)
 
 
 def main() -> None:
@@ -36,44 +39,63 @@ def main() -> None:
         "llama.cpp": lambda: llama_cpp_suite(workplace, data),
         "openai": lambda: openai_suite(workplace),
         "anthropic": lambda: anthropic_suite(workplace),
-        "json-schema": lambda: json_schema_suite(data),
+        "json-schema": lambda: json_schema_suite(workplace, data),
     }
     chosen = options.only.split(",") if options.only else list(suites)
     for name in chosen:
         print(name, flush=True)
         found = suites[name]()
         print(f"  {found.count('passed')} passed, {found.count('failed')} failed", flush=True)
-        (workplace.folder / f"{name}.md").write_text(section(found))
-    parts = [path.read_text() for name in suites if (path := workplace.folder / f"{name}.md").exists()]
-    RESULTS.write_text(HEAD + "\n".join(parts))
+        kept = {"row": row(found), "section": section(found)}
+        (workplace.folder / f"{name}.json").write_text(json.dumps(kept))
+    parts = [
+        json.loads(path.read_text())
+        for name in suites
+        if (path := workplace.folder / f"{name}.json").exists()
+    ]
+    page = (
+        HEAD
+        + "\n".join(part["row"] for part in parts)
+        + "\n\n"
+        + "\n".join(part["section"] for part in parts)
+    )
+    RESULTS.write_text(page)
     print(f"written: {RESULTS.relative_to(ROOT)}")
 
 
 HEAD = """# Public test suites
 
-Made by `make suites`. *Not portable* are cases that need a model, file or feature that cannot be had here;
-each reason is named. Cases are counted as the suite's own runner counts them.
+Made by `make suites`. *Failed* are cases that ask for something that Headrace does differently,
+*not offered* those of a feature that it does not have, *not portable* those that no server could pass here:
+they need a file that cannot be had, or a mock. Each has its reason.
+Cases are counted as the suite's own runner counts them.
 
+| suite | version | date | passed | failed | not offered | not portable |
+|---|---|---|---|---|---|---|
 """
+
+
+def row(found: Outcome) -> str:
+    """The line of the table about one suite."""
+    counts = " | ".join(str(found.count(outcome)) for outcome in OUTCOMES)
+    return f"| {found.suite} | {found.version} | {datetime.date.today():%Y-%m-%d} | {counts} |"
 
 
 def section(found: Outcome) -> str:
     """The part of the page about one suite."""
-    passed, failed, other = (found.count(outcome) for outcome in ("passed", "failed", "not portable"))
     lines = [
-        f"## {found.suite}, {found.version}",
+        f"## {found.suite}",
         "",
-        f"{datetime.date.today():%Y-%m-%d}; {found.about}.",
-        "",
-        f"**{passed} of {passed + failed} portable cases pass**; {other} are not portable.",
+        f"{found.about}.",
         "",
         "| outcome | cases | reason | names |",
         "|---|---|---|---|",
     ]
     for (outcome, reason), names in found.misses().items():
+        count, names = len(names), list(dict.fromkeys(names))
         shown = ", ".join(f"`{name}`" for name in names[:MAX_NAMES])
         more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-        lines.append(f"| {outcome} | {len(names)} | {_cell(reason)} | {_cell(shown)}{more} |")
+        lines.append(f"| {outcome} | {count} | {_cell(reason)} | {_cell(shown)}{more} |")
     return "\n".join(lines) + "\n"
 
 

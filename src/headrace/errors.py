@@ -154,6 +154,15 @@ class ModelLoading(Overloaded):
     code = "model_loading"
 
 
+class NotEnabled(HeadraceError):
+    """The endpoint is switched off by a setting."""
+
+    remedy = "Start the server without the setting that the message names."
+    status = 501
+    kind = "not_supported_error"
+    code = "not_enabled"
+
+
 class DeadlineExceeded(HeadraceError):
     """The request's deadline passed before it finished."""
 

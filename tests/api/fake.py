@@ -242,6 +242,7 @@ class FakeModel:
     template: FakeTemplate | None = field(default_factory=FakeTemplate)
     engine: FakeEngine = field(default_factory=FakeEngine)
     defaults: SamplingParams = SamplingParams()
+    template_variables: dict[str, Any] = field(default_factory=dict[str, Any])
     created_s: int = 1_700_000_000
     folder: Path = Path("fake")
     cache_failures: int = 0

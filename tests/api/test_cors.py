@@ -121,3 +121,11 @@ def test_the_host_is_checked_all_the_same(serve: Serve) -> None:
 def test_what_is_no_origin_is_refused(value: str) -> None:
     with pytest.raises(UsageError, match="origins such as"):
         load_settings({"cors_origins": value}, environ={}, folders=[])
+
+
+def test_localhost_is_pages_of_this_machine_at_any_port(serve: Serve) -> None:
+    server = serve(cors_origins="localhost")
+    for origin in ("http://localhost", "http://localhost:3000", "http://127.0.0.1:3000", "http://[::1]:3000"):
+        assert preflight(server, origin).headers["access-control-allow-origin"] == origin
+    for origin in ("http://localhost.evil.example", "http://notlocalhost", PAGE):
+        assert "access-control-allow-origin" not in preflight(server, origin).headers

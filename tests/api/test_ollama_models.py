@@ -167,6 +167,27 @@ def test_aliases_outlive_the_server(tmp_path: Path) -> None:
         assert server.ollama().generate(model="other", prompt="x", options=options).response == "a"
 
 
+def test_openais_and_anthropics_clients_know_aliases(tmp_path: Path) -> None:
+    store = str(tmp_path / "store.sqlite3")
+    with running_server(FakeModel(), store=store) as server:
+        server.ollama().copy(MODEL, "other")
+        server.ollama().create("spoken", from_=MODEL, system="S")
+    with running_server(FakeModel(), store=store) as server:
+        http = server.http()
+        listed = [card["id"] for card in http.get("/v1/models").json()["data"]]
+        assert listed == [MODEL, "other", "spoken"]
+        assert http.get("/v1/models/other").json()["id"] == "other"
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+        chat = http.post("/v1/chat/completions", json=body | {"model": "other"})
+        assert chat.status_code == 200 and "warnings" not in chat.json()
+        assert http.post("/v1/messages", json=body | {"model": "other"}).status_code == 200
+        assert http.post("/tokenize", json={"model": "other", "content": "a"}).status_code == 200
+        spoken = http.post("/v1/chat/completions", json=body | {"model": "spoken"}).json()
+        assert [warning["param"] for warning in spoken["warnings"]] == ["model"]
+        server.ollama().delete("other")
+        assert http.post("/v1/chat/completions", json=body | {"model": "other"}).status_code == 404
+
+
 def test_what_an_alias_is_shows(own: Running) -> None:
     client = own.ollama()
     client.create("mine", from_="novelette", system="S", parameters={"temperature": 0.5}, license=["L", "M"])

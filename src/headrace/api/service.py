@@ -6,17 +6,18 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 
 from headrace.api.http.api_keys import KeyRing
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.request_log import RequestLog
 from headrace.config.settings import Settings
-from headrace.errors import Overloaded
+from headrace.errors import Overloaded, StoreError
 from headrace.inference.admission import AdmissionGate
 from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Handler, OpenStream, open_stream
@@ -25,12 +26,14 @@ from headrace.inference.local_handler import LocalHandler
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.model_source import ManagedModels, ModelThreads
 from headrace.inference.requests import InferenceRequest
+from headrace.storage.aliases import Alias, Aliases
 from headrace.storage.database import Database
 from headrace.telemetry.request_metrics import ModelMetrics
 from headrace.workers.model_manager import ModelManager
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
+    from headrace.workers.model_entry import ModelEntry
 
 CLIENT_GONE = 499  # never sent, only counted and logged
 
@@ -66,6 +69,26 @@ class Service:
         self.runner = ModelRunner(self.handler, self._sources, self._model_threads)
         self._log = RequestLog(self.database, self.metrics) if settings.log_requests else None
         self.bodies = BodyMemory()
+        self.aliases: Mapping[str, Alias] = {}
+        """Names that clients gave to models; requests of every API may use them."""
+        self.read_aliases()
+
+    def read_aliases(self) -> None:
+        """Take over the store's aliases. Reads the store: not for the event loop."""
+        try:
+            self.aliases = {alias.name: alias for alias in Aliases(self.database).all()}
+        except StoreError:  # the server starts without them
+            self.aliases = {}
+
+    def find(self, name: str | None, call: CallContext | None = None) -> ModelEntry:
+        """The served model of that name, or of an alias; None is the default. ModelNotFound. What an alias
+        says besides is for Ollama's API alone: a warning of `call` says so."""
+        alias = None if name is None or self.models.serves(name) else self.aliases.get(name)
+        if alias is None:
+            return self.models.find(name)
+        if call is not None and (alias.system is not None or alias.parameters):
+            call.warn("model", "the system prompt and options of this alias hold for Ollama's API only")
+        return self.models.find(alias.target)
 
     def configure(self, settings: Settings) -> None:
         """Take over settings that were read again."""
@@ -82,6 +105,8 @@ class Service:
 
     async def open(self, request: InferenceRequest, call: CallContext) -> OpenStream:
         """Start a request; raises what refuses it."""
+        if request.model is not None and request.model in self.aliases:
+            request = replace(request, model=self.find(request.model, call).name)
         return await open_stream(self.handler, request, call)
 
     def ended(self, call: HttpCall) -> None:
@@ -115,7 +140,7 @@ class Service:
 
         For endpoints that need more of a model than answers. `keep_alive_s` as in InferenceRequest.
         """
-        entry = self.models.find(name)
+        entry = self.find(name, call)
         call.model = entry.name
         model, release = await self.models.acquire(entry, keep_alive_s, user=call)
         call.releases.append(release)

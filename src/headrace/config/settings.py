@@ -94,6 +94,16 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             scopes=("server", "model"),
         ),
     ] = None
+    default_chat_template_kwargs: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help="variables of the chat template for requests that do not give them, "
+            'such as {"enable_thinking": false}',
+            values=OBJECT,
+            shown_default="none",
+            scopes=("server", "model"),
+        ),
+    ] = None
     any_model_name: Annotated[
         bool,
         Setting(
@@ -194,11 +204,22 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
         tuple[str, ...],
         Setting(
             help="origins whose pages may call the server from a browser, "
-            "such as https://app.example; * is all",
+            "such as https://app.example; localhost is all of its ports, * is all",
             values=ORIGINS,
             shown_default="none",
         ),
     ] = ()
+    disable_metrics: Annotated[
+        bool, Setting(help="answer /metrics with 501", values=SWITCH, shown_default="false")
+    ] = False
+    disable_slots: Annotated[
+        bool,
+        Setting(
+            help="answer /slots, which shows how many sequences run, with 501",
+            values=SWITCH,
+            shown_default="false",
+        ),
+    ] = False
     tool_format: Annotated[
         str | None,
         Setting(

@@ -145,11 +145,17 @@ def _texts(value: object) -> tuple[str, ...]:
     return found
 
 
+LOCALHOST = "localhost"
+"""As an origin: every page of this machine's loopback addresses, at any port."""
+
+
 def _origins(value: object) -> tuple[str, ...]:
     found = _texts(value)
     for origin in found:
-        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", origin, re.IGNORECASE):
-            raise ValueError("origins such as https://app.example:8443, without a path; or *")
+        if origin not in ("*", LOCALHOST) and not re.fullmatch(
+            r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", origin, re.IGNORECASE
+        ):
+            raise ValueError("origins such as https://app.example:8443, without a path; localhost; or *")
     return found
 
 
@@ -198,7 +204,7 @@ SWITCH = Values("true|false", _switch, (bool,))
 SIZE = Values("size", _size, (int,))
 """Bytes, also as 4GiB or 512M."""
 ORIGINS = Values("origin[,origin]", _origins, (tuple,))
-"""Web origins, or `*`."""
+"""Web origins, `localhost` for pages of this machine, or `*`."""
 OBJECT = Values("json", _object, (dict,))
 SLO = Values("ttft_ms=N,tpot_ms=N", _slo, (dict,))
 """Targets of a model's requests, in milliseconds."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -148,7 +149,8 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
 
 
 class LoadedModel(Struct, frozen=True, kw_only=True):
-    """A running model: tokenizer, template and engine. `defaults` come from generation_config.json.
+    """A running model: tokenizer, template and engine. `defaults` come from generation_config.json;
+    `template_variables` go into every conversation that does not say otherwise.
 
     `head` is what an encoder has on its states; None for embedders and generators. `input_rules` are its
     prompts and marks.
@@ -165,6 +167,7 @@ class LoadedModel(Struct, frozen=True, kw_only=True):
     defaults: SamplingParams
     plan: MemoryPlan
     created_s: int
+    template_variables: Mapping[str, Any] = {}
     cache_failures: int = 0
     cache_damages: int = 0
     head: Head | None = None

@@ -33,7 +33,8 @@ class TokenText(Struct, frozen=True):
 
 
 class PreparedPrompt(Struct, frozen=True):
-    """A prompt as the model reads it: its token ids, and of a completion its text."""
+    """A prompt as the model reads it: its token ids, and of a completion its text; that of a
+    chat where it was asked for."""
 
     tokens: tuple[int, ...]
     text: str

@@ -89,7 +89,7 @@ def chat_prompt(
             family=request.tool_format or tool_format,
             add_generation_prompt=request.add_generation_prompt and not request.continue_final_message,
             continue_final_message=request.continue_final_message,
-            variables=template_variables(request, template),
+            variables=template_variables(request, template, model.template_variables),
         )
     except TemplateError:
         _check_tokens(texts, context, model)  # the template's limits are not the cause then
@@ -346,7 +346,10 @@ def _infill(model: LoadedModel, prompt: Prompt, suffix: str) -> Any:
 def prompt_texts(
     request: InferenceRequest, requests: Sequence[EngineRequest], model: LoadedModel
 ) -> list[str]:
-    """The text of each prompt of a completion, as it was given or decoded; empty for other requests."""
+    """The text of each prompt of a completion, as it was given or decoded; empty for other requests. Where it
+    is to be shown, all that the model reads is decoded."""
+    if isinstance(request, GenerationRequest) and request.show_prompt:
+        return [model.tokenizer.decode(list(one.prompt), skip_special=False) for one in requests]
     if not isinstance(request, CompletionRequest):
         return [""] * len(requests)
     return [

@@ -20,8 +20,11 @@ EFFORT = "reasoning_effort"
 UNREAD = "has no effect: this model's chat template does not read it"
 
 
-def template_variables(request: ChatRequest, template: ChatTemplate) -> dict[str, Any]:
-    """Variables for the template: those given by name go before the reasoning settings."""
+def template_variables(
+    request: ChatRequest, template: ChatTemplate, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Variables for the template: those given by name go before the reasoning settings, and these before
+    `defaults`. Only what the template reads is taken of `defaults`."""
     variables, settings = dict(request.template_variables or {}), request.reasoning
     switches = [name for name in SWITCHES if name in template.reads]
     effort, enabled = settings.effort, settings.enabled
@@ -32,7 +35,7 @@ def template_variables(request: ChatRequest, template: ChatTemplate) -> dict[str
     if enabled is not None:
         for name in switches:
             variables.setdefault(name, enabled)
-    return variables
+    return {name: value for name, value in defaults.items() if name in template.reads} | variables
 
 
 def warn_unread(request: ChatRequest, template: ChatTemplate, call: CallContext) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -18,6 +17,8 @@ from prometheus_client.registry import Collector
 
 from headrace.engine.client import EngineStatus
 from headrace.telemetry.histogram import Histogram
+from headrace.telemetry.llama_cpp_metrics import llama_cpp_metrics
+from headrace.telemetry.model_report import ModelReport
 from headrace.telemetry.request_metrics import ModelMetrics
 
 # Our finish reasons -> vLLM's.
@@ -27,22 +28,6 @@ VLLM_REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "error
 STATES = ("unloaded", "loading", "loaded", "failed")
 NO_ENGINE = EngineStatus(0, 0, 0, 0, 0, 0, 0.0, False)
 """The status of a model that is not loaded."""
-
-
-class ModelReport(Struct, frozen=True, kw_only=True):
-    """Inputs for the metrics of one model. `kv_bytes` is the memory of all its pages; `restarts` counts
-    restarts of its worker, `cache_failures` packed weights that could not be saved to disk,
-    `cache_damages` those that were damaged there.
-    """
-
-    name: str
-    meter: ModelMetrics
-    status: EngineStatus
-    kv_bytes: int
-    state: str = "loaded"
-    restarts: int = 0
-    cache_failures: int = 0
-    cache_damages: int = 0
 
 
 def expose(server: ModelMetrics, models: Sequence[ModelReport], *, accept: str = "") -> tuple[bytes, str]:
@@ -58,7 +43,9 @@ def expose(server: ModelMetrics, models: Sequence[ModelReport], *, accept: str =
                 families[metric.name].samples.extend(metric.samples)
             else:
                 families[metric.name] = metric
-    registry.register(_Snapshot([*_calls(server, models[0].name), *families.values()]))
+    registry.register(
+        _Snapshot([*_calls(server, models[0].name), *families.values(), *llama_cpp_metrics(models)])
+    )
     encode, content_type = choose_encoder(accept)
     # pyright: ignore[reportArgumentType]  # the annotation asks for a registry
     return encode(registry), content_type

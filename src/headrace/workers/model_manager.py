@@ -69,6 +69,10 @@ class ModelManager:
         models = [entry.model for entry in [*self._entries.values(), *self._retired]]
         return [model for model in models if model is not None]
 
+    def serves(self, name: str) -> bool:
+        """Whether a configured or loaded model has that name or alias."""
+        return name in self._entries or any(name in entry.spec.aliases for entry in self._entries.values())
+
     def find(self, name: str | None) -> ModelEntry:
         """The model with that name or alias; None is the default, as is any other name where the policy has
         `any_name`. ModelNotFound lists the served models."""

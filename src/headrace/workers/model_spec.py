@@ -27,7 +27,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     `weights.hub.resolve`.
 
     `keep_alive_s` is how long the model stays in memory unused; negative: until the memory is needed.
-    `sampling` are parameters over the model's own defaults.
+    `sampling` are parameters over the model's own defaults, `template_variables` those of its chat template.
     """
 
     name: str
@@ -36,10 +36,13 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     keep_alive_s: float = -1.0
     sampling: Mapping[str, Any] = {}
+    template_variables: Mapping[str, Any] = {}
 
     def loads_like(self, other: ModelSpec) -> bool:
         """True if a model loaded for one spec can serve the other."""
-        return (self.model, self.options, self.sampling) == (other.model, other.options, other.sampling)
+        return replace(self, name="", aliases=(), keep_alive_s=0.0) == replace(
+            other, name="", aliases=(), keep_alive_s=0.0
+        )
 
 
 def spec_of(model: str, settings: Settings) -> ModelSpec:
@@ -51,6 +54,7 @@ def spec_of(model: str, settings: Settings) -> ModelSpec:
         options=engine_options(settings),
         keep_alive_s=settings.keep_alive,
         sampling=_sampling(settings.override_generation_config or {}),
+        template_variables=settings.default_chat_template_kwargs or {},
     )
 
 

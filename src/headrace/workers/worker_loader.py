@@ -73,6 +73,7 @@ class WorkerLoader:
             defaults=with_defaults(ready.defaults, self._spec.sampling),
             plan=plan,
             created_s=int(time.time()),
+            template_variables=self._spec.template_variables,
             cache_failures=ready.cache_failures,
             cache_damages=ready.cache_damages,
             head=read_head(path) if self._spec.options.pooling == "auto" else None,

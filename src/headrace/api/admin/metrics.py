@@ -10,16 +10,25 @@ from starlette.responses import Response
 
 from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.service import Service, get_service
+from headrace.errors import NotEnabled
 from headrace.telemetry.prometheus import NO_ENGINE, ModelReport, expose
 
 TEXTS = ("text/plain", "application/openmetrics-text")
+STARTED_S = time.time()
 LOOP_SHARE = 0.05  # of the event loop's time that rendering may take; until then a reply is sent again
 
 
-@Endpoint("GET", "/metrics", content=tuple(Content(kind, {"type": "string"}) for kind in TEXTS))
+@Endpoint(
+    "GET",
+    "/metrics",
+    content=tuple(Content(kind, {"type": "string"}) for kind in TEXTS),
+    errors={501: "Switched off."},
+)
 async def metrics(http: HttpRequest) -> Response:
     """Counts, latencies and memory since the server started, as text or OpenMetrics."""
     service = get_service(http)
+    if service.settings.disable_metrics:
+        raise NotEnabled("/metrics is switched off by the setting disable_metrics")
     service.gate.check_started()
     rendered = _rendered(http)
     accept, start_s = http.headers.get("accept", ""), time.monotonic()
@@ -31,7 +40,10 @@ async def metrics(http: HttpRequest) -> Response:
         end_s = time.monotonic()
         rendered.fresh_until_s = end_s + (end_s - start_s) / LOOP_SHARE
     body, content_type = reply
-    return Response(body, headers={"content-type": content_type})
+    response = Response(body, headers={"content-type": content_type})
+    # Spelled as llama.cpp does; Starlette would write it in small letters.
+    response.raw_headers.append((b"Process-Start-Time-Unix", str(int(STARTED_S)).encode()))
+    return response
 
 
 @dataclass

@@ -88,6 +88,7 @@ class GenerationBody(SamplingFields, kw_only=True):
             sampling=self._sampling(model),
             constraint=self._constraint(),
             fit_context=True,
+            show_prompt=True,
         )
 
     def _sampling(self, model: LoadedModel) -> dict[str, Any]:

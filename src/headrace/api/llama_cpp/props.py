@@ -28,7 +28,7 @@ async def props(http: HttpRequest) -> Response:
     """Context, sampling defaults, chat template and special tokens of a model."""
     service = get_service(http)
     service.gate.check_started()
-    entry = service.models.find(read_query(ModelQuery, http).model)
+    entry = service.find(read_query(ModelQuery, http).model)
     model = await service.use(call_of(http), entry.name)
     tokenizer, eos_ids = model.tokenizer, sorted(model.tokenizer.eos_ids)
 

@@ -12,7 +12,7 @@ from headrace.api.http.errors import json_response
 from headrace.api.http.query import Query, read_query
 from headrace.api.llama_cpp.schema import Slot, listed
 from headrace.api.service import get_service
-from headrace.errors import Overloaded
+from headrace.errors import NotEnabled, Overloaded
 
 
 class SlotsQuery(Query, kw_only=True, frozen=True):
@@ -28,11 +28,13 @@ class SlotsQuery(Query, kw_only=True, frozen=True):
     reply=Slot,
     content=(listed(Slot),),
     query=SlotsQuery,
-    errors={404: "No such model", 503: "All are taken."},
+    errors={404: "No such model", 501: "Switched off.", 503: "All are taken."},
 )
 async def slots(http: HttpRequest) -> Response:
     """The places of running sequences, in a list. No sequence has a place of its own: their number counts."""
     service = get_service(http)
+    if service.settings.disable_slots:
+        raise NotEnabled("/slots is switched off by the setting disable_slots")
     service.gate.check_started()
     query = read_query(SlotsQuery, http)
     model = await service.use(call_of(http), query.model)

@@ -127,6 +127,7 @@ async def delete(http: HttpRequest) -> Response:
         if entry.alias is not None:
             _check_owner(entry.alias, account)
             Aliases(service.database).remove(entry.name)
+            service.read_aliases()
             return
         account.require("admin")
         if entry.name in {entry.name for entry in service.models.entries}:
@@ -162,6 +163,7 @@ def _put(service: Service, name: str, alias: Alias, account: Account) -> None:
         if before is not None:
             _check_owner(before, account)
         aliases.put(replace(alias, name=name, created_s=int(time.time()), owner=account.owner()))
+    service.read_aliases()
 
 
 def _check_owner(alias: Alias, account: Account) -> None:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.body import checked_body, loose, read_checked
+from headrace.api.http.body import Values, checked_body, loose, read_checked
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.event_stream import chunks
 from headrace.api.http.generation import answer, respond
 from headrace.api.http.sampling_fields import bounds
 from headrace.api.openai.best_of import ScalingBody
-from headrace.api.openai.generation_body import TOOLS
+from headrace.api.openai.generation_body import NO_EFFECT, TOOLS
 from headrace.api.openai.logprobs import chat_logprobs, prompt_logprobs
 from headrace.api.openai.output_formatter import chat_delta, chat_message
 from headrace.api.openai.prediction import Prediction
@@ -54,6 +54,9 @@ MIN_THINKING = (
     'default "Wait", stands in place of the end. It counts, too. Cannot be combined with logprobs.'
 )
 
+VERBOSE = (
+    "The reply, or the first chunk, has the prompt as the model reads it in `__verbose`, as with llama.cpp."
+)
 
 MESSAGE = {
     "properties": {"role": {"enum": list(ROLES)}},
@@ -80,6 +83,9 @@ class ReasoningOptions(Struct, frozen=True, forbid_unknown_fields=True):
 class ChatBody(ScalingBody, kw_only=True):
     """The body of a chat completion."""
 
+    no_effect: ClassVar[Mapping[str, Values]] = {
+        name: values for name, values in NO_EFFECT.items() if name != "verbose"
+    }
     messages: Messages
     max_completion_tokens: Annotated[int, bounds("max_tokens")] | None = None
     logprobs: bool | None = None
@@ -99,6 +105,7 @@ class ChatBody(ScalingBody, kw_only=True):
     thinking_continuation: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
     reasoning: ReasoningOptions | None = None
     prediction: Prediction | None = None
+    verbose: Annotated[bool, Meta(description=VERBOSE)] | None = None
 
     @property
     def effort(self) -> str | None:
@@ -158,6 +165,11 @@ class ChatBody(ScalingBody, kw_only=True):
                 code="unsupported_parameter",
             )
         is_continuation = bool(self.continue_final_message)
+        if is_continuation and self.add_generation_prompt:
+            raise InvalidRequest(
+                "continue_final_message and add_generation_prompt exclude each other: set one to false",
+                param="continue_final_message",
+            )
         begins = not is_continuation if self.add_generation_prompt is None else self.add_generation_prompt
         return ChatRequest(
             id=reply_id,
@@ -176,6 +188,7 @@ class ChatBody(ScalingBody, kw_only=True):
             constraint=self.constraint(),
             disable_additional_properties=self.disable_additional_properties is not False,
             scaling=self.scaling(),
+            show_prompt=bool(self.verbose),
         )
 
     def _sampling_of_chat(self) -> dict[str, Any]:
@@ -193,7 +206,9 @@ class ChatBody(ScalingBody, kw_only=True):
 
     def reply(self, reply_id: str) -> OpenAIReply:
         """The format of the reply."""
-        options = ReplyOptions(reply_id, self.keep, self.scaling(), self.streaming)
+        options = ReplyOptions(
+            reply_id, self.keep, self.scaling(), self.streaming, shows_prompt=bool(self.verbose)
+        )
         return OpenAIReply(options, lambda _: ChatFormatter(self))
 
 

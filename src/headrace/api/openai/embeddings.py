@@ -16,7 +16,7 @@ from headrace.api.http.call_context import HttpCall
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.generation import answer, respond_whole
 from headrace.api.openai.generation_body import Deadline, Priority, ServiceTier, urgency
-from headrace.api.openai.prompts import PROMPTS, read_prompts
+from headrace.api.openai.prompts import INPUTS, read_inputs
 from headrace.api.openai.schema import EmbeddingList, EmbeddingObject, EmbeddingUsage
 from headrace.api.service import Service, new_id
 from headrace.engine.request import Embedding
@@ -31,7 +31,7 @@ class EmbeddingBody(RequestBody, kw_only=True):
 
     no_effect: ClassVar[Mapping[str, Values]] = {"user": ()}
 
-    input: Annotated[Any, Meta(extra_json_schema=PROMPTS)]
+    input: Annotated[Any, Meta(extra_json_schema=INPUTS)]
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
@@ -46,7 +46,7 @@ class EmbeddingBody(RequestBody, kw_only=True):
             model=self.model,
             priority=urgency(self.priority, self.service_tier),
             deadline_s=self.deadline_s,
-            inputs=read_prompts(self.input, "input"),
+            inputs=read_inputs(self.input),
             dimensions=self.dimensions,
         )
 

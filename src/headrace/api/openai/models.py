@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -36,8 +37,14 @@ def _card(entry: ModelEntry) -> ModelCard:
 
 
 def model_cards(service: Service) -> ModelList:
-    """The served models, the default one first."""
-    return ModelList([_card(entry) for entry in service.models.entries])
+    """The served models, the default one first, then the aliases of them that clients made."""
+    cards = {entry.name: _card(entry) for entry in service.models.entries}
+    aliased = [
+        replace(cards[alias.target], id=name, created=alias.created_s, aliases=())
+        for name, alias in service.aliases.items()
+        if alias.target in cards and not service.models.serves(name)
+    ]
+    return ModelList([*cards.values(), *aliased])
 
 
 def _for_anthropic(http: HttpRequest) -> bool:
@@ -60,7 +67,8 @@ async def get_model(http: HttpRequest, name: str) -> Response:
     """One model, or 404; with the header `anthropic-version` in Anthropic's shape, also of errors."""
     service = get_service(http)
     service.gate.check_started()
-    card = _card(service.models.find(name))
+    found = next((card for card in model_cards(service).data if card.id == name), None)
+    card = found or _card(service.find(name))
     return json_response(anthropic_model(card) if _for_anthropic(http) else card)
 
 
@@ -68,7 +76,7 @@ async def get_model(http: HttpRequest, name: str) -> Response:
 async def load_model(http: HttpRequest, name: str) -> Response:
     """Load a model now, also one that has failed; the reply comes when it is there."""
     service = get_service(http)
-    entry = service.models.find(name)
+    entry = service.find(name)
     await service.models.forget_failure(entry)
     await service.use(call_of(http), name)
     return json_response(_card(entry))
@@ -78,6 +86,6 @@ async def load_model(http: HttpRequest, name: str) -> Response:
 async def unload_model(http: HttpRequest, name: str) -> Response:
     """Unload a model: at once, or when the last request that uses it has ended."""
     service = get_service(http)
-    entry = service.models.find(name)
+    entry = service.find(name)
     await service.models.unload_when_idle(entry)
     return json_response(_card(entry))

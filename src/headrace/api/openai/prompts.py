@@ -20,10 +20,70 @@ PROMPTS: Final = {
         _IDS,
         *(
             {"type": "array", "items": kind, "minItems": 1, "maxItems": MAX_PROMPTS}
-            for kind in ({"type": "string"}, _IDS)
+            for kind in ({"anyOf": [{"type": "string"}, _IDS]},)
         ),
     ]
 }
+
+_PART: Final = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+_OBJECTS: Final = (
+    {"type": "object", "properties": {"prompt_string": {"type": "string"}}, "required": ["prompt_string"]},
+    {
+        "type": "object",
+        "properties": {"content": {"type": "array", "items": _PART, "minItems": 1}},
+        "required": ["content"],
+    },
+)
+_INPUT: Final = {"anyOf": [{"type": "string"}, _IDS, *_OBJECTS]}
+INPUTS: Final = {
+    "anyOf": [
+        *_INPUT["anyOf"],
+        {"type": "array", "items": _INPUT, "minItems": 1, "maxItems": MAX_PROMPTS},
+    ],
+    "description": "Texts or token ids; also objects with a text in `prompt_string` or `content`.",
+}
+
+
+def read_inputs(value: object) -> tuple[Prompt, ...]:
+    """`input` of embeddings: as `read_prompts`, and llama.cpp's objects with a text."""
+    if isinstance(value, list):
+        entries = cast("list[object]", value)
+        return read_prompts([_text(entry) for entry in entries], "input")
+    return read_prompts(_text(value), "input")
+
+
+def _text(value: object) -> object:
+    """The text of an object; anything else as it is."""
+    if not isinstance(value, dict):
+        return value
+    given = cast("dict[str, object]", value)
+    if given.keys() == {"prompt_string"} and isinstance(given["prompt_string"], str):
+        return given["prompt_string"]
+    parts = given.get("content")
+    if given.keys() == {"content"} and isinstance(parts, list) and parts:
+        found = [_part(part) for part in cast("list[object]", parts)]
+        return "".join(found)
+    raise InvalidRequest(
+        "input has an object: it may have prompt_string, a text, or content, a list of parts of type text",
+        param="input",
+        code="invalid_value",
+    )
+
+
+def _part(value: object) -> str:
+    part = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    text = part.get("text")
+    if part.keys() != {"type", "text"} or part["type"] != "text" or not isinstance(text, str):
+        raise InvalidRequest(
+            "input has a content part that is no text: encoders of this server read text only",
+            param="input",
+            code="invalid_value",
+        )
+    return text
 
 
 def read_prompts(value: object, name: str) -> tuple[Prompt, ...]:
@@ -39,9 +99,7 @@ def read_prompts(value: object, name: str) -> tuple[Prompt, ...]:
             param=name,
             code="invalid_value",
         )
-    if all(isinstance(entry, str) for entry in entries):
-        return tuple(cast("list[str]", entries))
-    return tuple(_ids(_entries(entry, name), name) for entry in entries)
+    return tuple(entry if isinstance(entry, str) else _ids(_entries(entry, name), name) for entry in entries)
 
 
 def _entries(value: object, name: str) -> list[object]:

@@ -20,6 +20,7 @@ from headrace.api.openai.schema import (
     PromptLogprobList,
     Reply,
     ScalingNote,
+    ShownPrompt,
     TextChoice,
     Timings,
     UsageBody,
@@ -82,6 +83,11 @@ class ReplyOptions(Struct, frozen=True):
     scaling: ScalingSettings | None = None
     stream: StreamOptions = StreamOptions()
     created: int = field(default_factory=now_s)
+    shows_prompt: bool = False
+
+    def shown(self, prepared: Prepared) -> ShownPrompt | UnsetType:
+        """The prompt of a chat, where it is to be shown."""
+        return ShownPrompt(prepared.prompts[0].text) if self.shows_prompt else UNSET
 
 
 class OpenAIReply:
@@ -116,6 +122,7 @@ class OpenAIReply:
             prompt_logprobs=formatter.prompt_logprobs,
             timings=timings_of([prompt.ended for prompt in result.prompts]),
             system_fingerprint=prepared.fingerprint,
+            shown_prompt=options.shown(prepared),
         )
 
     def stream(self, prepared: Prepared, call: CallContext) -> ChunkWriter:
@@ -139,6 +146,7 @@ class ChunkWriter:
         self._finished: list[PromptFinished] = []
         self._reasoning_tokens = 0
         self._warnings = call.warnings
+        self._shown = options.shown(prepared)
 
     def opening(self) -> bytes:
         """Nothing: the first chunk comes with the first token."""
@@ -170,6 +178,7 @@ class ChunkWriter:
 
     def _chunk(self, choice: ChatChunkChoice | TextChoice, index: int) -> CompletionChunkBody:
         warnings, self._warnings = self._warnings, []
+        shown, self._shown = self._shown, UNSET
         return CompletionChunkBody(
             id=self._options.id,
             object=self._formatter.chunk_object,
@@ -179,6 +188,7 @@ class ChunkWriter:
             usage=self._usage(index),
             warnings=warnings or UNSET,
             system_fingerprint=self._prepared.fingerprint,
+            shown_prompt=shown,
         )
 
     def _usage(self, index: int) -> UsageBody | UnsetType | None:

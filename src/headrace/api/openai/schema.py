@@ -163,6 +163,12 @@ class Timings(msgspec.Struct, frozen=True):
     predicted_per_second: float
 
 
+class ShownPrompt(msgspec.Struct, frozen=True):
+    """The prompt as the model reads it, with special tokens."""
+
+    prompt: str
+
+
 class CompletionChunkBody(msgspec.Struct, frozen=True):
     """One streamed chunk of either endpoint."""
 
@@ -176,6 +182,7 @@ class CompletionChunkBody(msgspec.Struct, frozen=True):
     warnings: list[ParameterWarning] | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
     system_fingerprint: str | None = None
+    shown_prompt: ShownPrompt | UnsetType = msgspec.field(default=UNSET, name="__verbose")
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -214,6 +221,7 @@ class Reply(msgspec.Struct, frozen=True):
     prompt_logprobs: PromptLogprobList | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
     system_fingerprint: str | None = None
+    shown_prompt: ShownPrompt | UnsetType = msgspec.field(default=UNSET, name="__verbose")
 
 
 class ChatReply(Reply, frozen=True):

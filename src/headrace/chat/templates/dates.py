@@ -14,6 +14,8 @@ DATE = "date_string"
 """The variable of the date; a request fixes the date by it."""
 CLOCK = "strftime_now"
 """The function that formats the current time."""
+DATETIME = "datetime"
+"""The date in the templates of Firefunction."""
 _USUAL = "%d %b %Y"  # how templates with the variable write their own default
 _FORMATS = (_USUAL, "%d %B %Y", "%B %d, %Y", "%b %d, %Y", "%d.%m.%Y")
 
@@ -27,6 +29,8 @@ def date_inputs(variables: Mapping[str, Any], reads: frozenset[str], now: dateti
     inputs: dict[str, Any] = {CLOCK: _clock(now, given)}
     if DATE in reads and given is None:
         inputs[DATE] = now.strftime(_USUAL)
+    if DATETIME in reads and DATETIME not in variables:
+        inputs[DATETIME] = (now if given is None else _parsed(given)).strftime("%b %d %Y")
     return inputs
 
 
