@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from headrace.config.settings import default_cache_dir
 from headrace.engine.client import LoadedModel
@@ -40,6 +40,9 @@ from headrace.tasks.embed import pooled, token_vectors
 from headrace.tasks.entities import THRESHOLD, Entity, EntityExtractor
 from headrace.tasks.late_interaction import Role
 from headrace.tasks.sparse import SparseVector, sparse
+from headrace.tasks.task_methods import AsyncTasks, BlockingTasks
+
+T = TypeVar("T")
 
 
 class _Model:
@@ -132,7 +135,7 @@ def _engine_options(where: str, options: Mapping[str, Any]) -> EngineOptions:
     return EngineOptions(**values)
 
 
-class LLM(_Model):
+class LLM(_Model, BlockingTasks):
     """A loaded model.
 
     `model` is a folder, a file, a hub name or the name of a bundled model; None loads the default. Options
@@ -265,6 +268,9 @@ class LLM(_Model):
         as `classify`."""
         return self._thread.run(self._token_vectors(texts, role, truncate))
 
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._thread.run(work)
+
     def _stream(self, request: GenerationRequest) -> BlockingStream[CompletionChunk]:
         handler = self.handler
         return BlockingStream(
@@ -283,7 +289,7 @@ class LLM(_Model):
         self.close()
 
 
-class AsyncLLM(_Model):
+class AsyncLLM(_Model, AsyncTasks):
     """`LLM` for asyncio: the same methods as coroutines, and streams as asynchronous iterators.
 
     Loading blocks. Use one object from one event loop at a time.

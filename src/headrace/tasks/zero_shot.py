@@ -1,0 +1,135 @@
+"""Labels that no model was trained for: by a model of entailment (Yin et al. 2019), by the vectors of an
+embedder, or by a decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from headrace.errors import InvalidRequest
+from headrace.inference.call_context import CallContext
+from headrace.inference.keywords import new_id
+from headrace.inference.model_runner import ModelRunner
+from headrace.inference.requests import EmbeddingRequest, TextPair
+from headrace.ops.value import Array
+from headrace.tasks.choose import choose
+from headrace.tasks.classify import Classification, activated, classify
+from headrace.tasks.rerank import unit_rows
+from headrace.tasks.task_limits import check_labels, check_texts
+
+TEMPLATE = "This example is {}."
+SHARPNESS = 20.0  # of the softmax over cosines, which lie close together
+MAX_PAIRS = 100_000
+_QUESTION = "{text}\n\nWhich of these fits best: {labels}?\nAnswer:"
+
+
+async def zero_shot(
+    runner: ModelRunner,
+    name: str | None,
+    texts: Sequence[str],
+    labels: Sequence[str],
+    call: CallContext,
+    *,
+    hypothesis_template: str = TEMPLATE,
+    multi_label: bool = False,
+    truncate: bool = False,
+) -> list[Classification]:
+    """The probability of each label for each text: of all labels together, or with `multi_label` of each.
+
+    A label becomes the hypothesis that `hypothesis_template` makes of it. As ZeroShotClassificationPipeline
+    of transformers for models of entailment. Raises InvalidRequest for arguments that mean nothing and for
+    models that can do none of this.
+    """
+    check_texts(texts, "input")
+    check_labels(labels)
+    if hypothesis_template.count("{}") != 1:
+        raise InvalidRequest(
+            f"hypothesis_template is {hypothesis_template!r:.200}: write {{}} once, where the label goes",
+            param="hypothesis_template",
+        )
+    if len(texts) * len(labels) > MAX_PAIRS:
+        raise InvalidRequest(
+            f"{len(texts):,} texts times {len(labels):,} labels are more than {MAX_PAIRS:,} pairs: split it",
+            param="labels",
+        )
+    written = [hypothesis_template.replace("{}", label) for label in labels]
+    async with runner.lease(name, call, "classify", "embed", "generate") as model:
+        if "classify" in model.tasks:
+            return await _entailed(
+                runner, name, texts, tuple(labels), written, call, multi_label=multi_label, truncate=truncate
+            )
+        if "embed" in model.tasks:
+            call.warn(
+                "model", f"{model.name} is an embedder: labels are compared with texts by their vectors"
+            )
+            return await _by_vectors(
+                runner, name, texts, tuple(labels), written, call, multi_label=multi_label, truncate=truncate
+            )
+    if multi_label:
+        raise InvalidRequest(
+            "multi_label needs a model of entailment or an embedder, a decoder chooses one label",
+            param="multi_label",
+        )
+    asked = ", ".join(labels)
+    prompts = [_QUESTION.replace("{labels}", asked).replace("{text}", text) for text in texts]
+    return [await choose(runner, name, prompt, labels, call) for prompt in prompts]
+
+
+def entailment_index(labels: Sequence[str], name: str) -> int:
+    """Which output says that the second text follows from the first."""
+    for index, label in enumerate(labels):
+        if label.lower().startswith("entail"):
+            return index
+    raise InvalidRequest(
+        f"{name} has the labels {', '.join(labels[:10])[:200]} and none is entailment: leave labels out, or"
+        " name a model of natural language inference",
+        param="labels",
+    )
+
+
+async def _entailed(
+    runner: ModelRunner,
+    name: str | None,
+    texts: Sequence[str],
+    labels: tuple[str, ...],
+    written: Sequence[str],
+    call: CallContext,
+    *,
+    multi_label: bool,
+    truncate: bool,
+) -> list[Classification]:
+    pairs = [TextPair(text, hypothesis) for text in texts for hypothesis in written]
+    async with runner.lease(name, call, "classify") as model:
+        known = model.head.labels if model.head is not None else ()
+        entails = entailment_index(known, model.name)
+    found = await classify(runner, name, pairs, call, truncate=truncate, raw=True)
+    logits = np.array([one.scores for one in found], np.float32).reshape(len(texts), len(labels), -1)
+    if multi_label or len(labels) == 1:
+        against = 0 if entails else -1  # as the pipeline: contradiction is the other end
+        scores = activated(logits[:, :, [against, entails]], "softmax")[:, :, 1]
+    else:
+        scores = activated(logits[:, :, entails], "softmax")
+    return [_best(row, labels) for row in scores]
+
+
+async def _by_vectors(
+    runner: ModelRunner,
+    name: str | None,
+    texts: Sequence[str],
+    labels: tuple[str, ...],
+    written: Sequence[str],
+    call: CallContext,
+    *,
+    multi_label: bool,
+    truncate: bool,
+) -> list[Classification]:
+    request = EmbeddingRequest(id=new_id(), model=name, inputs=(*texts, *written), truncate=truncate)
+    vectors = unit_rows(np.concatenate(await runner.rows(request, call)))
+    cosines = vectors[: len(texts)] @ vectors[len(texts) :].T
+    scores = (1 + cosines) / 2 if multi_label else activated(cosines * np.float32(SHARPNESS), "softmax")
+    return [_best(row, labels) for row in scores]
+
+
+def _best(scores: Array, labels: tuple[str, ...]) -> Classification:
+    return Classification(labels[int(np.argmax(scores))], tuple(map(float, scores)), labels)
