@@ -6,15 +6,15 @@ import asyncio
 import logging
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack, cast
+from typing import Any, Self, TypeVar, Unpack
 
 from headrace.config.settings import default_cache_dir
 from headrace.engine.client import LoadedModel
-from headrace.errors import EngineStopped, InvalidRequest
+from headrace.errors import EngineStopped
 from headrace.inference.completion import ChunkReader, Completion, CompletionChunk, last_async, last_of
 from headrace.inference.handler import Handler, OpenStream, open_stream
 from headrace.inference.keyword_types import ChatKeywords, GenerateKeywords, ModelKeywords
@@ -41,11 +41,11 @@ from headrace.tasks.embed import pooled, token_vectors
 from headrace.tasks.entities import Entity, extract_entities
 from headrace.tasks.entity_finders.search import EntityKeywords
 from headrace.tasks.late_interaction import Role
-from headrace.tasks.rerank import Cut, RankedDocument, rerank
 from headrace.tasks.sparse import SparseVector, sparse
-from headrace.tasks.zero_shot import TEMPLATE, zero_shot
+from headrace.tasks.task_methods import AsyncTasks, BlockingTasks
 
 LOG = logging.getLogger("headrace.llm")
+T = TypeVar("T")
 
 
 class _Model:
@@ -96,26 +96,6 @@ class _Model:
         inputs = [texts] if isinstance(texts, str) else list(texts)
         return await classify(self.runner, None, inputs, new_call(), truncate=truncate, raw=raw)
 
-    async def _zero_shot(
-        self, texts: str | Sequence[str | TextPair], labels: Sequence[str], template: str, multi: bool
-    ) -> list[Classification]:
-        self._check_open()
-        several = [texts] if isinstance(texts, str) else list(texts)
-        if not all(isinstance(text, str) for text in several):
-            raise InvalidRequest("labels go with texts, not with pairs", param="labels")
-        texts = cast("list[str]", several)
-        return await zero_shot(
-            self.runner, None, texts, list(labels), new_call(), template=template, multi_label=multi
-        )
-
-    async def _rerank(
-        self, query: str, documents: Sequence[str], top_n: int | None, truncate: bool, raw: bool
-    ) -> list[RankedDocument]:
-        self._check_open()
-        cut = Cut(truncate=truncate)
-        call = new_call()
-        return await rerank(self.runner, None, query, list(documents), call, top_n=top_n, cut=cut, raw=raw)
-
     async def _sparse(self, texts: str | Sequence[str], truncate: bool) -> list[SparseVector]:
         self._check_open()
         inputs = [texts] if isinstance(texts, str) else list(texts)
@@ -163,7 +143,7 @@ def _engine_options(where: str, options: Mapping[str, Any]) -> EngineOptions:
     return EngineOptions(**values)
 
 
-class LLM(_Model):
+class LLM(_Model, BlockingTasks):
     """A loaded model.
 
     `model` is a folder, a file, a hub name or the name of a bundled model; None loads the default. Options
@@ -275,14 +255,7 @@ class LLM(_Model):
         return self._thread.run(self._entities(texts, labels, options))
 
     def classify(
-        self,
-        texts: str | Sequence[str | TextPair],
-        *,
-        labels: Sequence[str] | None = None,
-        hypothesis_template: str = TEMPLATE,
-        multi_label: bool = False,
-        truncate: bool = False,
-        raw: bool = False,
+        self, texts: str | Sequence[str | TextPair], *, truncate: bool = False, raw: bool = False
     ) -> list[Classification]:
         """Of each text, or `TextPair` of two texts, the scores of the labels, by a sequence classifier, a
         cross-encoder or a reward model; one text gives a list of one.
@@ -290,31 +263,8 @@ class LLM(_Model):
         Scores are probabilities as the checkpoint says (softmax, or sigmoid of each label); `raw` ones are
         logits. InvalidRequest where the model classifies no texts, ContextLengthExceeded for a text that is
         too long unless it may be cut (`truncate`).
-
-        With `labels` of your own the texts are compared with these (zero-shot): by a model of natural language
-        inference, for which `hypothesis_template` has `{}` where the label goes, or by an embedder. Of several
-        labels one is right, with `multi_label` any number.
         """
-        if labels is not None:
-            return self._thread.run(self._zero_shot(texts, labels, hypothesis_template, multi_label))
         return self._thread.run(self._classify(texts, truncate, raw))
-
-    def rerank(
-        self,
-        query: str,
-        documents: Sequence[str],
-        *,
-        top_n: int | None = None,
-        truncate: bool = False,
-        raw: bool = False,
-    ) -> list[RankedDocument]:
-        """The `top_n` best documents for a query (None: all), the best first: by a cross-encoder, a model for
-        late interaction, or an embedder. `index` is a document's place in the list.
-
-        Scores of a cross-encoder are in (0, 1), with `raw` logits; the others are cosines. A document that is
-        too long raises ContextLengthExceeded unless it may be cut (`truncate`).
-        """
-        return self._thread.run(self._rerank(query, documents, top_n, truncate, raw))
 
     def sparse(self, texts: str | Sequence[str], *, truncate: bool = False) -> list[SparseVector]:
         """Of each text the weights of vocabulary entries, by a SPLADE model. Errors as `classify`."""
@@ -327,6 +277,9 @@ class LLM(_Model):
         one loaded with `pooling="none"`. `role` "query" or "document" says how the former reads them. Errors
         as `classify`."""
         return self._thread.run(self._token_vectors(texts, role, truncate))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._thread.run(work)
 
     def _stream(self, request: GenerationRequest) -> BlockingStream[CompletionChunk]:
         handler = self.handler
@@ -346,7 +299,7 @@ class LLM(_Model):
         self.close()
 
 
-class AsyncLLM(_Model):
+class AsyncLLM(_Model, AsyncTasks):
     """`LLM` for asyncio: the same methods as coroutines, and streams as asynchronous iterators.
 
     Loading blocks. Use one object from one event loop at a time.
@@ -419,31 +372,10 @@ class AsyncLLM(_Model):
         return await self._entities(texts, labels, options)
 
     async def classify(
-        self,
-        texts: str | Sequence[str | TextPair],
-        *,
-        labels: Sequence[str] | None = None,
-        hypothesis_template: str = TEMPLATE,
-        multi_label: bool = False,
-        truncate: bool = False,
-        raw: bool = False,
+        self, texts: str | Sequence[str | TextPair], *, truncate: bool = False, raw: bool = False
     ) -> list[Classification]:
         """See `LLM.classify`."""
-        if labels is not None:
-            return await self._zero_shot(texts, labels, hypothesis_template, multi_label)
         return await self._classify(texts, truncate, raw)
-
-    async def rerank(
-        self,
-        query: str,
-        documents: Sequence[str],
-        *,
-        top_n: int | None = None,
-        truncate: bool = False,
-        raw: bool = False,
-    ) -> list[RankedDocument]:
-        """See `LLM.rerank`."""
-        return await self._rerank(query, documents, top_n, truncate, raw)
 
     async def sparse(self, texts: str | Sequence[str], *, truncate: bool = False) -> list[SparseVector]:
         """See `LLM.sparse`."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.loading.options import EngineOptions
 from headrace.loading.memory_plan import step_options
+from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import prepare
 from headrace.weights.head import Head
 from headrace.weights.packing.packed_weights import predicted_bytes

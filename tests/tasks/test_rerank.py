@@ -1,7 +1,8 @@
-"""Documents for a query, by each kind of model that can; labels that come with the request."""
+"""Rerankers of every kind, constrained choice, labels without training, classifiers from examples."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,86 +11,182 @@ import numpy as np
 import pytest
 
 from head_models import head_model
-from headrace import LLM
-from headrace.errors import InvalidRequest
-from headrace.inference.requests import TextPair
+from headrace import LLM, AsyncLLM
+from headrace.errors import ContextLengthExceeded, CorruptFile, InvalidRequest, UnsupportedModel
+from headrace.tasks.few_shot import WEIGHTS_FILE, fit
+from tiny import tiny_model
 
-QUERY, DOCUMENTS = "a good day", ["a bad day", "What a good day!", "é", ""]
-NLI = {"id2label": {"0": "contradiction", "1": "neutral", "2": "entailment"}}
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("rerank")
+DOCUMENTS = ["a cat", "dogs run", "the sea, the sea", "a cat"]
 
 
 @pytest.fixture(scope="module")
-def cross_encoder(folders: Path) -> Iterator[LLM]:
-    with LLM(head_model(folders, "heads/qwen3_reward"), cache_dir=None) as llm:
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    with LLM(tiny_model(tmp_path_factory.mktemp("decoder")), cache_dir=None) as llm:
         yield llm
 
 
-def test_a_cross_encoder_ranks_by_its_scores(cross_encoder: LLM) -> None:
-    found = cross_encoder.rerank(QUERY, DOCUMENTS)
-    scores = [
-        one.scores[0] for one in cross_encoder.classify([TextPair(QUERY, text) for text in DOCUMENTS])
-    ]
-    assert [one.index for one in found] == sorted(range(4), key=lambda at: -scores[at])
-    assert [one.score for one in found] == sorted(scores, reverse=True)
-    assert cross_encoder.rerank(QUERY, DOCUMENTS, top_n=2) == found[:2]
-
-
-def test_an_embedder_ranks_by_cosines() -> None:
-    with LLM("embed", cache_dir=None) as llm:
-        documents = ["tar -xf a.tar", "ls -l", "sleep 5"]
-        found = llm.rerank("list files", documents)
-        cosines = llm.embed(documents) @ llm.embed("list files")[0]
-    assert [one.index for one in found] == list(np.argsort(-cosines))
-    assert [one.score for one in found] == pytest.approx(sorted(cosines, reverse=True), abs=1e-6)
-
-
-def test_zero_shot_is_that_of_transformers(folders: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    pytest.importorskip("torch")
-    folder = head_model(folders, "heads/bert_classify", num_labels=None, label2id=None, **NLI)
-    texts, labels = ["a bad day", "What a good day!"], ["good", "bad", "day"]
-    pipeline: Any = transformers.pipeline("zero-shot-classification", model=str(folder), device="cpu")
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    folder = tiny_model(tmp_path_factory.mktemp("embedder"), "encoders/bert")
     with LLM(folder, cache_dir=None) as llm:
-        for multi_label in (False, True):
-            expected = pipeline(texts, labels, multi_label=multi_label)
-            found = llm.classify(texts, labels=labels, multi_label=multi_label)
-            for one, wanted in zip(found, expected, strict=True):
-                by_label = dict(zip(wanted["labels"], wanted["scores"], strict=True))
-                assert one.scores == pytest.approx([by_label[label] for label in labels], abs=1e-4)
+        yield llm
 
 
-def test_zero_shot_by_vectors() -> None:
-    with LLM("embed", cache_dir=None) as llm:
-        [one] = llm.classify("show all files in a folder", labels=["ls -l", "reboot"])
-        assert one.label == "ls -l"
-        assert sum(one.scores) == pytest.approx(1)
+@pytest.fixture(scope="module")
+def cross_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return head_model(tmp_path_factory.mktemp("cross"), "heads/qwen3_reward")
+
+
+def test_a_cross_encoder_scores_each_pair(cross_folder: Path) -> None:
+    with LLM(cross_folder, cache_dir=None) as llm:
+        found = llm.rerank("cat", DOCUMENTS)
+        assert sorted(one.index for one in found) == [0, 1, 2, 3]
+        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+        assert all(0 < one.score < 1 for one in found)
+        scores = llm.score([("cat", document) for document in DOCUMENTS])
+        assert {one.index: one.score for one in found} == dict(enumerate(scores))
+        raw = np.array(llm.score([("cat", document) for document in DOCUMENTS], raw=True))
+        assert scores == pytest.approx(1 / (1 + np.exp(-raw)))
+        assert llm.rerank("cat", DOCUMENTS, top_n=2) == found[:2]
+        assert [one.index for one in found if one.index in (0, 3)] == [0, 3]  # equal ones in their order
+
+
+def test_an_embedder_reranks_by_cosine(embedder: LLM) -> None:
+    vectors = embedder.embed(["cat", *DOCUMENTS])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    expected = (vectors[1:] @ vectors[0]).tolist()
+    assert embedder.score([("cat", one) for one in DOCUMENTS]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_what_is_too_long_is_cut_only_when_asked(embedder: LLM) -> None:
+    long = "a" * 10_000
+    with pytest.raises(ContextLengthExceeded):
+        embedder.rerank("cat", [long])
+    assert len(embedder.rerank("cat", [long], max_tokens_per_doc=4)) == 1
+    assert embedder.score([("cat", "aaaa")]) == pytest.approx(
+        [embedder.rerank("cat", [long], max_tokens_per_doc=4)[0].score], abs=1e-6
+    )
 
 
 @pytest.mark.parametrize(
-    ("arguments", "param"),
+    ("documents", "more", "param"),
     [
-        ({"query": " ", "documents": ["a"]}, "query"),
-        ({"query": "a", "documents": []}, "documents"),
-        ({"query": "a", "documents": ["a"] * 2049}, "documents"),
-        ({"query": "a", "documents": ["a"], "top_n": 0}, "top_n"),
+        ([], {}, "documents"),
+        (["a"] * 2049, {}, "documents"),
+        (["a"], {"top_n": 0}, "top_n"),
+        (["a"], {"max_tokens_per_doc": 0}, "max_tokens_per_doc"),
     ],
 )
-def test_what_means_nothing(cross_encoder: LLM, arguments: dict[str, Any], param: str) -> None:
+def test_bad_arguments_are_named(
+    embedder: LLM, documents: list[str], more: dict[str, Any], param: str
+) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        cross_encoder.rerank(**arguments)
+        embedder.rerank("cat", documents, **more)
     assert caught.value.param == param
 
 
-def test_a_generator_ranks_nothing() -> None:
-    with LLM("nano", cache_dir=None) as llm, pytest.raises(InvalidRequest, match="can generate text"):
-        llm.rerank("a", ["b"])
+def test_a_generator_reranks_only_when_told_to(decoder: LLM) -> None:
+    with pytest.raises(InvalidRequest, match="generates text: name a reranker, or send an instruction"):
+        decoder.rerank("cat", DOCUMENTS)
+    with pytest.raises(UnsupportedModel, match="writes 'yes' with 3 tokens"):
+        decoder.rerank("cat", DOCUMENTS, instruction="find cats")
 
 
-def test_labels_of_a_classifier_with_its_own(cross_encoder: LLM) -> None:
-    with pytest.raises(InvalidRequest, match="labels of its own"):
-        cross_encoder.classify("a", labels=["b"])
+def test_choices_are_scored_exactly(decoder: LLM) -> None:
+    labels = ["red", "rose", "blue"]
+    prompt = "The sky is "
+    found = decoder.choose(prompt, labels, raw=True)
+    for label, score in zip(labels, found.scores, strict=True):
+        scored = decoder.generate(prompt + label, max_tokens=1, prompt_logprobs=0)
+        logprobs = scored.prompt_logprobs
+        assert logprobs is not None
+        expected = sum(one.logprob for one in logprobs[-len(label) :])
+        assert score == pytest.approx(expected, abs=2e-4)
+    shares = decoder.choose(prompt, labels)
+    assert sum(shares.scores) == pytest.approx(1)
+    assert shares.label == found.label == labels[int(np.argmax(found.scores))]
+
+
+def test_choices_answer_messages(decoder: LLM) -> None:
+    found = decoder.choose([{"role": "user", "content": "Is it?"}], ["yes", "no"])
+    assert found.labels == ("yes", "no") and sum(found.scores) == pytest.approx(1)
+    assert decoder.choose([{"role": "user", "content": "Is it?"}], ["yes", "no"]) == found
+
+
+@pytest.mark.parametrize("labels", [[], [""], ["a", "a"], ["a"] * 1001])
+def test_labels_that_mean_nothing_are_refused(decoder: LLM, labels: list[str]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decoder.choose("x", labels)
+    assert caught.value.param == "labels"
+
+
+def test_an_encoder_chooses_nothing(embedder: LLM) -> None:
+    with pytest.raises(InvalidRequest, match="cannot generate text, it can embed texts"):
+        embedder.choose("x", ["a", "b"])
+
+
+def test_asyncio_gives_the_same(cross_folder: Path) -> None:
+    async def ask() -> list[Any]:
+        async with AsyncLLM(cross_folder, cache_dir=None) as llm:
+            return [await llm.rerank("cat", DOCUMENTS), await llm.score([("cat", "a cat")])]
+
+    found, scores = asyncio.run(ask())
+    with LLM(cross_folder, cache_dir=None) as llm:
+        assert llm.rerank("cat", DOCUMENTS) == found
+        assert llm.score([("cat", "a cat")]) == scores
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_entailment_as_the_pipeline(tmp_path: Path, multi_label: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    names = {"0": "contradiction", "1": "neutral", "2": "entailment"}
+    folder = head_model(
+        tmp_path,
+        "heads/bert_classify",
+        id2label=names,
+        label2id={name: int(key) for key, name in names.items()},
+    )
+    pipeline = transformers.pipeline("zero-shot-classification", model=str(folder), device="cpu")
+    labels = ["politics", "sea", "cats"]
+    expected = pipeline("the cat", labels, multi_label=multi_label, hypothesis_template="It is {}.")
+    by_label = dict(zip(expected["labels"], expected["scores"], strict=True))
+    with LLM(folder, cache_dir=None) as llm:
+        [found] = llm.zero_shot("the cat", labels, multi_label=multi_label, hypothesis_template="It is {}.")
+    assert found.scores == pytest.approx([by_label[label] for label in labels], abs=1e-4)
+
+
+def test_labels_by_vectors_and_their_template(embedder: LLM) -> None:
+    [found] = embedder.zero_shot("a cat", ["cat", "sea"], hypothesis_template="a {}")
+    assert found.label == "cat" and sum(found.scores) == pytest.approx(1)
+    with pytest.raises(InvalidRequest) as caught:
+        embedder.zero_shot("a cat", ["cat", "sea"], hypothesis_template="none")
+    assert caught.value.param == "hypothesis_template"
+
+
+def test_a_classifier_from_examples_is_the_same_each_time(embedder: LLM, tmp_path: Path) -> None:
+    examples = {"cats": ["a cat", "two cats", "my cat"], "sea": ["the sea", "a wave", "deep water"]}
+    made = embedder.fit_classifier(examples, strength=1e-4)
+    assert [one.label for one in made.classify(["a cat", "the sea"])] == ["cats", "sea"]
+    again = embedder.fit_classifier(
+        [(text, label) for label in examples for text in examples[label]], strength=1e-4
+    )
+    assert np.array_equal(made.regression.weights, again.regression.weights)
+    made.save(tmp_path)
+    assert embedder.load_classifier(tmp_path).classify("a cat") == made.classify("a cat")
+    data = (tmp_path / WEIGHTS_FILE).read_bytes()
+    (tmp_path / WEIGHTS_FILE).write_bytes(data[:-9])
+    with pytest.raises(CorruptFile):
+        embedder.load_classifier(tmp_path)
+    with pytest.raises(InvalidRequest):
+        embedder.fit_classifier({"one": ["a"]})
+
+
+def test_the_regression_is_at_its_minimum() -> None:
+    numbers = np.random.default_rng(1)
+    vectors = numbers.normal(size=(60, 8)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    labels = ["a" if row[0] > 0 else "b" for row in vectors]
+    found = fit(vectors, labels)
+    right = [one.label == label for one, label in zip(found.classify(vectors), labels, strict=True)]
+    assert np.mean(right) > 0.9

@@ -119,6 +119,7 @@ def test_sparse_vectors(tmp_path: Path, golden: str) -> None:
     with LLM(folder, cache_dir=None) as llm:
         ids = llm.model.tokenizer.encode("a bc")
         [found] = llm.sparse("a bc")
+        assert llm.sparse([]) == []
         with pytest.raises(InvalidRequest, match="it can make sparse vectors"):
             llm.embed("a")
     with torch.no_grad():
@@ -199,3 +200,11 @@ def test_dense_modules_are_written_to_folders(tmp_path: Path) -> None:
     with LLM(source, cache_dir=None) as old, LLM(tmp_path / "out", cache_dir=None) as new:
         found = [llm.embed("ab", prompt_name="query") for llm in (old, new)]
     assert np.array_equal(*found)
+
+
+def test_sparse_vectors_by_an_option(tmp_path: Path) -> None:
+    folder = head_model(tmp_path, "heads/bert_masked_lm")
+    with LLM(folder, cache_dir=None, pooling="splade") as llm, LLM(folder, cache_dir=None) as embedder:
+        assert llm.sparse("a bc")[0].ids.size and embedder.embed("a bc").shape == (1, 32)
+    with pytest.raises(CorruptFile, match="no tensor 'cls"):
+        LLM(head_model(tmp_path, "encoders/bert"), cache_dir=None, pooling="splade")

@@ -35,7 +35,7 @@ from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.config_json import Config
-from headrace.weights.head import read_head
+from headrace.weights.head import chosen_head
 from headrace.weights.hub.bundled import BUNDLED_DEFAULT
 from headrace.weights.hub.resolver import resolve
 from headrace.weights.modules import read_dense
@@ -212,10 +212,10 @@ def model_of(config: Config, folder: Path, options: EngineOptions) -> tuple[Mode
     are brought to length 1."""
     is_folder = folder.is_dir()
     dense = read_dense(folder) if is_folder else ()
-    if options.pooling != "auto":
+    if options.pooling not in ("auto", "splade"):
         model = find_model(config, context=options.max_model_len, pooling=options.pooling, dense=dense)
         return model, options.pooling != "none"
-    head = read_head(folder, config)
+    head = chosen_head(options.pooling, folder, config)
     pooling = read_pooling(folder) if is_folder else None
     kind = None if pooling is None else pooling.kind
     model = find_model(config, context=options.max_model_len, pooling=kind, head=head, dense=dense)

@@ -23,6 +23,7 @@ from headrace.tasks.entity_finders.spans import Candidates, Span, choose_spans, 
 from headrace.tasks.entity_finders.tagger import TaggerFinder, without_blanks
 from headrace.tasks.entity_finders.token_classifier import classified_entities
 from headrace.tasks.entity_windows import Limits, LongTexts, pieces
+from headrace.tasks.task_limits import MAX_LABELS, MAX_TEXTS
 from headrace.tasks.token_labels import TokenEntity
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.gliner_head import is_gliner
@@ -30,8 +31,6 @@ from headrace.weights.gliner_head import is_gliner
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
 
-MAX_LABELS = 1000
-MAX_TEXTS = 2048
 _TOKENS_AT_A_TIME = 1 << 15
 """Tokens whose states are in memory together: 128 MB of a model with 1,024 numbers each."""
 

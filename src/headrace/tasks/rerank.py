@@ -1,10 +1,15 @@
-"""Documents in the order in which they answer a query, and scores of pairs of texts."""
+"""Documents in the order in which they answer a query; scores of pairs of texts.
+
+By a cross-encoder, by late interaction (the sum of each query token's largest product), by a decoder that
+says yes or no (Qwen3-Reranker), or by the cosine of an embedder's vectors.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from msgspec import Struct
 
 from headrace.errors import InvalidRequest
@@ -13,29 +18,37 @@ from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import EmbeddingRequest, TextPair
 from headrace.tasks.classify import classify
+from headrace.tasks.judge import judge, judges
 from headrace.tasks.late_interaction import max_sim, token_vectors
-from headrace.weights.head import TaskName
+from headrace.tasks.task_limits import check_count, check_texts
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
 
-MAX_DOCUMENTS = 2048
-_ABLE: tuple[TaskName, ...] = ("rerank", "embed")
+RERANKS = ("classify", "token_embed", "embed", "generate")
 
 
-class RankedDocument(Struct, frozen=True):
-    """The place of a document in the list that was given, and its score: the higher the better."""
+class Ranked(Struct, frozen=True):
+    """A document by its index among those given, and how well it answers the query."""
 
     index: int
     score: float
 
 
-class Cut(Struct, frozen=True):
-    """How long documents are shortened: to `max_tokens` of their own each (None: as they are), and to what
-    the model has room for where `truncate` says so."""
+class PairOptions(Struct, frozen=True, kw_only=True):
+    """How pairs are read and scored.
 
-    max_tokens: int | None = None
+    `truncate` cuts what is too long, with a warning; `max_tokens_per_doc` cuts second texts to so many
+    tokens. `raw` scores are logits. `instruction` tells a decoder what the query is for.
+    """
+
     truncate: bool = False
+    max_tokens_per_doc: int | None = None
+    raw: bool = False
+    instruction: str | None = None
+
+
+DEFAULT_OPTIONS = PairOptions()
 
 
 async def rerank(
@@ -46,20 +59,14 @@ async def rerank(
     call: CallContext,
     *,
     top_n: int | None = None,
-    cut: Cut | None = None,
-    raw: bool = False,
-) -> list[RankedDocument]:
-    """The `top_n` best documents (None: all), the best first; equal scores keep their order.
-
-    A cross-encoder's scores are in (0, 1), or with `raw` its logits; those of late interaction the mean over
-    the query's tokens of the nearest token's cosine (MaxSim, Khattab and Zaharia 2020), those of an embedder
-    the cosine. Without `name`, the first served model that ranks documents, or else that embeds.
-    """
-    _check(query, documents, top_n)
-    pairs = [TextPair(query, document) for document in documents]
-    scores = await score_pairs(runner, name, pairs, call, cut=cut, raw=raw)
-    order = sorted(range(len(scores)), key=lambda index: -scores[index])
-    return [RankedDocument(index, scores[index]) for index in order[:top_n]]
+    options: PairOptions = DEFAULT_OPTIONS,
+) -> list[Ranked]:
+    """The documents, best first (equal ones in their order); the `top_n` best where it is given."""
+    check_texts(documents, "documents")
+    check_count(top_n, "top_n")
+    scores = await score_pairs(runner, name, [TextPair(query, one) for one in documents], call, options)
+    order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
+    return [Ranked(index, scores[index]) for index in order[:top_n]]
 
 
 async def score_pairs(
@@ -67,85 +74,108 @@ async def score_pairs(
     name: str | None,
     pairs: Sequence[TextPair],
     call: CallContext,
-    *,
-    cut: Cut | None = None,
-    raw: bool = False,
+    options: PairOptions = DEFAULT_OPTIONS,
 ) -> list[float]:
-    """How well the second text of each pair answers the first, as `rerank`."""
-    cut = cut or Cut()
+    """How well the second text of each pair answers the first.
+
+    Raises InvalidRequest where the model can score no pairs, ContextLengthExceeded for a pair that is too
+    long unless it may be cut.
+    """
+    check_count(options.max_tokens_per_doc, "max_tokens_per_doc")
     name = name or runner.able("rerank") or runner.able("embed")
-    async with runner.lease(name, call, *_ABLE) as model:
-        if cut.max_tokens is not None:
-            limit = cut.max_tokens
-            pairs = await runner.in_thread(model, lambda: _shortened(pairs, limit, model, call))
-        if model.head is not None and model.head.kind == "classify":
-            found = await classify(runner, model.name, pairs, call, truncate=cut.truncate, raw=raw)
-            return [one.scores[0] for one in found]
-        score = _late_interaction if "token_embed" in model.tasks else _cosines
-        return await score(runner, model, pairs, call, cut.truncate)
+    async with runner.lease(name, call, *RERANKS) as model:
+        name = model.name  # the one that was found, where none was named
+        if options.max_tokens_per_doc is not None:
+            most = options.max_tokens_per_doc
+            pairs = await runner.in_thread(model, lambda: _shortened(model, pairs, most, call))
+        tasks = model.tasks
+        if options.instruction is not None and "generate" not in tasks:
+            call.warn("instruction", "instruction has no effect: only rerankers that are decoders read one")
+        if "classify" in tasks:
+            return await _cross_encoded(runner, name, model, pairs, call, options)
+        if "token_embed" in tasks:
+            return await _late_interaction(runner, name, pairs, call, options)
+        if "embed" in tasks:
+            call.warn("model", f"{model.name} is an embedder: the scores are cosines of its vectors")
+            return await _cosines(runner, name, pairs, call, options)
+        if options.instruction is None and not judges(model):
+            raise InvalidRequest(
+                f"{model.name} generates text: name a reranker, or send an instruction, with which the"
+                " probability that it says yes rather than no is the score",
+                param="model",
+            )
+        return await judge(runner, name, model, pairs, call, options.instruction, raw=options.raw)
+
+
+def _shortened(model: LoadedModel, pairs: Sequence[TextPair], most: int, call: CallContext) -> list[TextPair]:
+    """The pairs with at most `most` tokens in each second text."""
+    found, cut = list[TextPair](), 0
+    for pair in pairs:
+        _, places = model.tokenizer.encode_with_places(pair.second)
+        if len(places) > most:
+            cut += 1
+            pair = TextPair(pair.first, pair.second[: places[most - 1][1]])
+        found.append(pair)
+    if cut:
+        call.warn("max_tokens_per_doc", f"{cut:,} documents had more than {most:,} tokens and were cut")
+    return found
+
+
+async def _cross_encoded(
+    runner: ModelRunner,
+    name: str | None,
+    model: LoadedModel,
+    pairs: Sequence[TextPair],
+    call: CallContext,
+    options: PairOptions,
+) -> list[float]:
+    labels = model.head.labels if model.head is not None else ()
+    if len(labels) != 1:
+        raise InvalidRequest(
+            f"{model.name} tells {len(labels):,} labels apart, a reranker has one score: name a reranker, or"
+            " use classify",
+            param="model",
+        )
+    found = await classify(runner, name, pairs, call, truncate=options.truncate, raw=True)
+    logits = np.array([one.scores[0] for one in found], np.float64)
+    if options.raw:
+        return logits.tolist()
+    with np.errstate(over="ignore"):  # 1 / inf = 0 is the correct limit
+        return (1 / (1 + np.exp(-logits))).tolist()
+
+
+def _places(texts: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Every text once, and the place of each: a query is computed once."""
+    once = list(dict.fromkeys(texts))
+    known = {text: place for place, text in enumerate(once)}
+    return once, [known[text] for text in texts]
 
 
 async def _late_interaction(
-    runner: ModelRunner, model: LoadedModel, pairs: Sequence[TextPair], call: CallContext, truncate: bool
+    runner: ModelRunner, name: str | None, pairs: Sequence[TextPair], call: CallContext, options: PairOptions
 ) -> list[float]:
-    queries, documents = _distinct(pairs)
-    asked = await token_vectors(runner, model.name, queries, call, role="query", truncate=truncate)
-    found = await token_vectors(runner, model.name, documents, call, role="document", truncate=truncate)
-    by_query, by_document = dict(zip(queries, asked, strict=True)), dict(zip(documents, found, strict=True))
-    return [
-        max_sim(by_query[pair.first], by_document[pair.second]) / max(len(by_query[pair.first]), 1)
-        if len(by_document[pair.second])
-        else 0.0
-        for pair in pairs
-    ]
+    queries, places = _places([pair.first for pair in pairs])
+    asked = await token_vectors(runner, name, queries, call, role="query", truncate=options.truncate)
+    documents = [pair.second for pair in pairs]
+    found = await token_vectors(runner, name, documents, call, role="document", truncate=options.truncate)
+    return [max_sim(asked[place], one) for place, one in zip(places, found, strict=True)]
 
 
 async def _cosines(
-    runner: ModelRunner, model: LoadedModel, pairs: Sequence[TextPair], call: CallContext, truncate: bool
+    runner: ModelRunner, name: str | None, pairs: Sequence[TextPair], call: CallContext, options: PairOptions
 ) -> list[float]:
-    call.warn(
-        "model",
-        f"{model.name} makes vectors and is no reranker: the scores are cosines of its vectors, which a"
-        " reranker such as a cross-encoder would improve",
-    )
-    queries, documents = _distinct(pairs)
-    request = EmbeddingRequest(
-        id=new_id(), model=model.name, inputs=(*queries, *documents), task="embed", truncate=truncate
-    )
-    rows = await runner.rows(request, call)
-    by_text = dict(zip((*queries, *documents), rows, strict=True))
-    return [float(by_text[pair.first][0] @ by_text[pair.second][0]) for pair in pairs]
+    texts, places = _places([text for pair in pairs for text in (pair.first, pair.second)])
+    request = EmbeddingRequest(id=new_id(), model=name, inputs=tuple(texts), truncate=options.truncate)
+    vectors = unit_rows(np.concatenate(await runner.rows(request, call)))
+    return [
+        float(vectors[first] @ vectors[second])
+        for first, second in zip(places[::2], places[1::2], strict=True)
+    ]
 
 
-def _distinct(pairs: Sequence[TextPair]) -> tuple[list[str], list[str]]:
-    """Each text once."""
-    return list(dict.fromkeys(pair.first for pair in pairs)), list(dict.fromkeys(p.second for p in pairs))
-
-
-def _shortened(
-    pairs: Sequence[TextPair], limit: int, model: LoadedModel, call: CallContext
-) -> list[TextPair]:
-    """Pairs whose second texts have at most `limit` tokens; what was cut is a warning."""
-    kept: list[TextPair] = []
-    cut = 0
-    for pair in pairs:
-        ids, places = model.tokenizer.encode_with_places(pair.second)
-        if len(ids) > limit:
-            cut += 1
-            pair = TextPair(pair.first, pair.second[: places[limit - 1][1]])
-        kept.append(pair)
-    if cut:
-        call.warn("max_tokens_per_doc", f"{cut:,} documents were cut to {limit:,} tokens")
-    return kept
-
-
-def _check(query: str, documents: Sequence[str], top_n: int | None) -> None:
-    if not query.strip():
-        raise InvalidRequest("query is empty: say what is looked for", param="query")
-    if not 0 < len(documents) <= MAX_DOCUMENTS:
-        raise InvalidRequest(
-            f"documents has {len(documents):,} texts, it must have 1 to {MAX_DOCUMENTS:,}: split it",
-            param="documents",
-        )
-    if top_n is not None and top_n < 1:
-        raise InvalidRequest(f"top_n is {top_n}, it must be at least 1", param="top_n")
+def unit_rows(
+    vectors: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """The rows [texts, size] brought to length 1; rows of zeros stay so."""
+    lengths = np.sqrt(np.square(vectors).sum(-1, keepdims=True))
+    return vectors / np.maximum(lengths, np.float32(1e-12))

@@ -1,9 +1,9 @@
-"""Texts to labels that come with the request: by natural language inference, or by vectors of the labels."""
+"""Labels that no model was trained for: by a model of entailment (Yin et al. 2019), by the vectors of an
+embedder, or by a decoder."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,18 +13,15 @@ from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import EmbeddingRequest, TextPair
 from headrace.ops.value import Array
+from headrace.tasks.choose import choose
 from headrace.tasks.classify import Classification, activated, classify
-from headrace.weights.head import TaskName
+from headrace.tasks.rerank import unit_rows
+from headrace.tasks.task_limits import check_labels, check_texts
 
-if TYPE_CHECKING:
-    from headrace.engine.client import LoadedModel
-
-TEMPLATE = "This example is {}."  # as the pipeline of transformers has it
-MAX_LABELS = 1000
-MAX_PAIRS = 8192  # texts times labels
-COSINE_TEMPERATURE = 0.05
-"""By which cosines are divided before their softmax, as in the training of most embedders."""
-_ABLE: tuple[TaskName, ...] = ("classify", "embed")
+TEMPLATE = "This example is {}."
+SHARPNESS = 20.0  # of the softmax over cosines, which lie close together
+MAX_PAIRS = 100_000
+_QUESTION = "{text}\n\nWhich of these fits best: {labels}?\nAnswer:"
 
 
 async def zero_shot(
@@ -34,92 +31,107 @@ async def zero_shot(
     labels: Sequence[str],
     call: CallContext,
     *,
-    template: str = TEMPLATE,
+    hypothesis_template: str = TEMPLATE,
     multi_label: bool = False,
     truncate: bool = False,
 ) -> list[Classification]:
-    """How likely each label is for each text; `template` has `{}` where the label goes.
+    """The probability of each label for each text: of all labels together, or with `multi_label` of each.
 
-    A model of natural language inference reads every text with every label (Yin et al. 2019): the
-    probabilities of entailment among the labels, or with `multi_label` of each label against contradiction.
-    An embedder compares vectors: a softmax of cosines divided by COSINE_TEMPERATURE, or with `multi_label`
-    the cosines themselves.
+    A label becomes the hypothesis that `hypothesis_template` makes of it. As ZeroShotClassificationPipeline
+    of transformers for models of entailment. Raises InvalidRequest for arguments that mean nothing and for
+    models that can do none of this.
     """
-    _check(texts, labels, template)
-    async with runner.lease(name, call, *_ABLE) as model:
-        if model.head is None:
-            rows = await _by_vectors(runner, model, texts, labels, call, multi_label, truncate)
-        else:
-            written = [template.replace("{}", label) for label in labels]
-            rows = await _by_inference(runner, model, texts, written, call, multi_label, truncate)
-    names = tuple(labels)
-    return [Classification(names[int(np.argmax(row))], tuple(map(float, row)), names) for row in rows]
+    check_texts(texts, "input")
+    check_labels(labels)
+    if hypothesis_template.count("{}") != 1:
+        raise InvalidRequest(
+            f"hypothesis_template is {hypothesis_template!r:.200}: write {{}} once, where the label goes",
+            param="hypothesis_template",
+        )
+    if len(texts) * len(labels) > MAX_PAIRS:
+        raise InvalidRequest(
+            f"{len(texts):,} texts times {len(labels):,} labels are more than {MAX_PAIRS:,} pairs: split it",
+            param="labels",
+        )
+    written = [hypothesis_template.replace("{}", label) for label in labels]
+    name = name or runner.able("classify") or runner.able("embed")
+    async with runner.lease(name, call, "classify", "embed", "generate") as model:
+        name = model.name  # the one that was found, where none was named
+        if "classify" in model.tasks:
+            return await _entailed(
+                runner, name, texts, tuple(labels), written, call, multi_label=multi_label, truncate=truncate
+            )
+        if "embed" in model.tasks:
+            call.warn(
+                "model", f"{model.name} is an embedder: labels are compared with texts by their vectors"
+            )
+            return await _by_vectors(
+                runner, name, texts, tuple(labels), written, call, multi_label=multi_label, truncate=truncate
+            )
+    if multi_label:
+        raise InvalidRequest(
+            "multi_label needs a model of entailment or an embedder, a decoder chooses one label",
+            param="multi_label",
+        )
+    asked = ", ".join(labels)
+    prompts = [_QUESTION.replace("{labels}", asked).replace("{text}", text) for text in texts]
+    return [await choose(runner, name, prompt, labels, call) for prompt in prompts]
 
 
-async def _by_inference(
+def entailment_index(labels: Sequence[str], name: str) -> int:
+    """Which output says that the second text follows from the first."""
+    for index, label in enumerate(labels):
+        if label.lower().startswith("entail"):
+            return index
+    raise InvalidRequest(
+        f"{name} has the labels {', '.join(labels[:10])[:200]} and none is entailment: leave labels out, or"
+        " name a model of natural language inference",
+        param="labels",
+    )
+
+
+async def _entailed(
     runner: ModelRunner,
-    model: LoadedModel,
+    name: str | None,
     texts: Sequence[str],
-    hypotheses: Sequence[str],
+    labels: tuple[str, ...],
+    written: Sequence[str],
     call: CallContext,
+    *,
     multi_label: bool,
     truncate: bool,
-) -> Array:
-    entailment, contradiction = inference_labels(model)
-    pairs = [TextPair(text, hypothesis) for text in texts for hypothesis in hypotheses]
-    found = await classify(runner, model.name, pairs, call, truncate=truncate, raw=True)
-    logits = np.array([one.scores for one in found], np.float32).reshape(len(texts), len(hypotheses), -1)
-    if multi_label or len(hypotheses) == 1:
-        return activated(logits[..., [contradiction, entailment]], "softmax")[..., 1]
-    return activated(logits[..., entailment], "softmax")
+) -> list[Classification]:
+    pairs = [TextPair(text, hypothesis) for text in texts for hypothesis in written]
+    async with runner.lease(name, call, "classify") as model:
+        known = model.head.labels if model.head is not None else ()
+        entails = entailment_index(known, model.name)
+    found = await classify(runner, name, pairs, call, truncate=truncate, raw=True)
+    logits = np.array([one.scores for one in found], np.float32).reshape(len(texts), len(labels), -1)
+    if multi_label or len(labels) == 1:
+        against = 0 if entails else -1  # as the pipeline: contradiction is the other end
+        scores = activated(logits[:, :, [against, entails]], "softmax")[:, :, 1]
+    else:
+        scores = activated(logits[:, :, entails], "softmax")
+    return [_best(row, labels) for row in scores]
 
 
 async def _by_vectors(
     runner: ModelRunner,
-    model: LoadedModel,
+    name: str | None,
     texts: Sequence[str],
-    labels: Sequence[str],
+    labels: tuple[str, ...],
+    written: Sequence[str],
     call: CallContext,
+    *,
     multi_label: bool,
     truncate: bool,
-) -> Array:
-    inputs = (*texts, *labels)
-    request = EmbeddingRequest(id=new_id(), model=model.name, inputs=inputs, truncate=truncate)
-    vectors = np.concatenate(await runner.rows(request, call))
+) -> list[Classification]:
+    request = EmbeddingRequest(id=new_id(), model=name, inputs=(*texts, *written), truncate=truncate)
+    vectors = unit_rows(np.concatenate(await runner.rows(request, call)))
     cosines = vectors[: len(texts)] @ vectors[len(texts) :].T
-    return cosines if multi_label else activated(cosines / np.float32(COSINE_TEMPERATURE), "softmax")
+    scores = (1 + cosines) / 2 if multi_label else activated(cosines * np.float32(SHARPNESS), "softmax")
+    return [_best(row, labels) for row in scores]
 
 
-def inference_labels(model: LoadedModel) -> tuple[int, int]:
-    """The places of entailment and contradiction among a model's labels. InvalidRequest where it has none
-    that says entailment."""
-    assert model.head is not None
-    labels = [label.lower() for label in model.head.labels]
-    entailment = next((at for at, label in enumerate(labels) if label.startswith("entail")), None)
-    if entailment is None or len(labels) < 2:
-        raise InvalidRequest(
-            f"{model.name} has labels of its own ({', '.join(model.head.labels[:5])}): leave labels out, or"
-            " name a model of natural language inference or an embedder",
-            param="labels",
-        )
-    denied = next((at for at, label in enumerate(labels) if label.startswith("contra")), None)
-    return entailment, (0 if entailment else len(labels) - 1) if denied is None else denied
-
-
-def _check(texts: Sequence[str], labels: Sequence[str], template: str) -> None:
-    if not 0 < len(labels) <= MAX_LABELS:
-        raise InvalidRequest(
-            f"labels has {len(labels):,} entries, it must have 1 to {MAX_LABELS:,}", param="labels"
-        )
-    if not all(label.strip() for label in labels) or len(set(labels)) < len(labels):
-        raise InvalidRequest("labels has an empty label, or one twice", param="labels")
-    if len(texts) * len(labels) > MAX_PAIRS:
-        raise InvalidRequest(
-            f"{len(texts):,} texts with {len(labels):,} labels are {len(texts) * len(labels):,} pairs, at"
-            f" most {MAX_PAIRS:,} are read at a time: split the texts",
-            param="input",
-        )
-    if "{}" not in template:
-        raise InvalidRequest(
-            "hypothesis_template has no {}, which the label takes the place of", param="hypothesis_template"
-        )
+def _best(scores: Array, labels: tuple[str, ...]) -> Classification:
+    return Classification(labels[int(np.argmax(scores))], tuple(map(float, scores)), labels)

@@ -94,6 +94,14 @@ def read_head(folder: Path, config: Config | None = None) -> Head | None:
     return None
 
 
+def chosen_head(pooling: str, folder: Path, config: Config | None = None) -> Head | None:
+    """The head of a model that is loaded with an option `pooling`: "auto" is what the files say, "splade" a
+    masked-LM head; another one makes vectors without a head."""
+    if pooling == "splade":
+        return Head(kind="masked_lm")
+    return read_head(folder, config) if pooling == "auto" else None
+
+
 def _of_modules(kinds: list[str]) -> Head | None:
     if "SpladePooling" in kinds:
         return Head(kind="masked_lm")

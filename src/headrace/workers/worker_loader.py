@@ -16,7 +16,7 @@ from headrace.loading.text_assets import load_text_assets
 from headrace.sampling.params import with_defaults
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.head import read_head
+from headrace.weights.head import chosen_head
 from headrace.weights.hub.resolver import resolve
 from headrace.weights.input_rules import read_input_rules
 from headrace.workers.engine_client import RemoteEngineClient
@@ -76,7 +76,7 @@ class WorkerLoader:
             template_variables=self._spec.template_variables,
             cache_failures=ready.cache_failures,
             cache_damages=ready.cache_damages,
-            head=read_head(path) if self._spec.options.pooling == "auto" else None,
+            head=chosen_head(self._spec.options.pooling, path),
             input_rules=read_input_rules(path),
         )
 

@@ -17,14 +17,15 @@ from headrace.api.tasks.texts import TEXTS, read_texts, reply_to, usage_of
 from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.classify import Classification, classify
-from headrace.tasks.zero_shot import MAX_LABELS, TEMPLATE, zero_shot
+from headrace.tasks.task_limits import MAX_LABELS
+from headrace.tasks.zero_shot import TEMPLATE, zero_shot
 
 _LABELS = {
     "type": "array",
     "items": {"type": "string", "minLength": 1},
     "minItems": 1,
     "maxItems": MAX_LABELS,
-    "description": "Labels of your own, for a model of natural language inference or an embedder.",
+    "description": "Labels of your own, for a model of natural language inference, an embedder or a decoder.",
 }
 
 
@@ -73,7 +74,7 @@ async def _answer(body: ClassifyBody, call: HttpCall, service: Service) -> Class
             texts,
             labels,
             call,
-            template=body.hypothesis_template,
+            hypothesis_template=body.hypothesis_template,
             multi_label=body.multi_label,
             truncate=body.truncate,
         )

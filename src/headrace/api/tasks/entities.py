@@ -17,17 +17,13 @@ from headrace.api.http.generation import unless_gone
 from headrace.api.openai.generation_body import Deadline, Priority
 from headrace.api.openai.schema import EmbeddingUsage
 from headrace.api.service import Service, get_service
+from headrace.api.tasks.texts import TEXTS
 from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
-from headrace.tasks.entities import MAX_LABELS, MAX_TEXTS, Entity, extract_entities
+from headrace.tasks.entities import Entity, extract_entities
+from headrace.tasks.task_limits import MAX_LABELS
 from headrace.tasks.token_labels import Aggregation
 
-_TEXTS = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_TEXTS},
-    ]
-}
 _LABELS = {
     "type": "array",
     "items": {"type": "string", "minLength": 1},
@@ -46,7 +42,7 @@ _THRESHOLD = {
 class EntitiesBody(RequestBody, kw_only=True):
     """The body of a request for entities. `window` and `stride` are in tokens."""
 
-    input: Annotated[Any, Meta(extra_json_schema=_TEXTS)]
+    input: Annotated[Any, Meta(extra_json_schema=TEXTS)]
     model: str | None = None
     labels: Annotated[Any, loose(_LABELS)] = None
     threshold: Annotated[float | None, loose(_THRESHOLD)] = None

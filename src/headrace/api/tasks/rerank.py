@@ -18,16 +18,17 @@ from headrace.api.service import Service, new_id
 from headrace.api.tasks.texts import reply_to, usage_of
 from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
-from headrace.tasks.rerank import MAX_DOCUMENTS, Cut, RankedDocument, rerank
+from headrace.tasks.rerank import PairOptions, Ranked, rerank
+from headrace.tasks.task_limits import MAX_TEXTS
 
 _DOCUMENTS = {
     "type": "array",
     "minItems": 1,
-    "maxItems": MAX_DOCUMENTS,
+    "maxItems": MAX_TEXTS,
     "items": {"anyOf": [{"type": "string"}, {"type": "object"}]},
     "description": "Texts, or objects whose `text` (or `rank_fields`) are read.",
 }
-_TEXTS = {"type": "array", "minItems": 1, "maxItems": MAX_DOCUMENTS, "items": {"type": "string"}}
+_TEXTS = {"type": "array", "minItems": 1, "maxItems": MAX_TEXTS, "items": {"type": "string"}}
 _FIELDS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 
 
@@ -35,7 +36,8 @@ class RerankBody(RequestBody, kw_only=True):
     """Send `documents` (Cohere, Jina, vLLM) or `texts` (TEI), and the reply has that one's shape.
 
     Documents longer than the model's context are refused unless `truncate` is true or `max_tokens_per_doc`
-    says how many tokens of each are read.
+    says how many tokens of each are read. `instruction` tells a reranker that is a decoder what the query is
+    for.
     """
 
     no_effect: ClassVar[Mapping[str, Values]] = {
@@ -55,6 +57,7 @@ class RerankBody(RequestBody, kw_only=True):
     max_tokens_per_doc: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     truncate: bool | None = None
     raw_scores: bool | None = None
+    instruction: str | None = None
     return_text: bool | None = None
 
 
@@ -118,8 +121,12 @@ async def _answer(body: RerankBody, call: HttpCall, service: Service) -> Struct 
         texts,
         call,
         top_n=body.top_n,
-        cut=Cut(body.max_tokens_per_doc, bool(body.truncate)),
-        raw=bool(body.raw_scores),
+        options=PairOptions(
+            truncate=bool(body.truncate),
+            max_tokens_per_doc=body.max_tokens_per_doc,
+            raw=bool(body.raw_scores),
+            instruction=body.instruction,
+        ),
     )
     if body.texts is not None:
         shown = [TeiRank(index=one.index, score=one.score, text=_text(body, texts, one)) for one in found]
@@ -133,12 +140,12 @@ async def _answer(body: RerankBody, call: HttpCall, service: Service) -> Struct 
     )
 
 
-def _result(body: RerankBody, texts: list[str], one: RankedDocument) -> RerankResult:
+def _result(body: RerankBody, texts: list[str], one: Ranked) -> RerankResult:
     document = RerankDocument(texts[one.index]) if body.return_documents else UNSET
     return RerankResult(index=one.index, relevance_score=one.score, document=document)
 
 
-def _text(body: RerankBody, texts: list[str], one: RankedDocument) -> str | UnsetType:
+def _text(body: RerankBody, texts: list[str], one: Ranked) -> str | UnsetType:
     return texts[one.index] if body.return_text else UNSET
 
 
@@ -153,9 +160,9 @@ def _texts(body: RerankBody) -> list[str]:
     if not isinstance(given, list):
         raise InvalidRequest(f"{name} is a list of texts", param=name, code="invalid_type")
     entries = cast("list[object]", given)
-    if not 0 < len(entries) <= MAX_DOCUMENTS:
+    if not 0 < len(entries) <= MAX_TEXTS:
         raise InvalidRequest(
-            f"{name} has {len(entries):,} entries, it must have 1 to {MAX_DOCUMENTS:,}: split it",
+            f"{name} has {len(entries):,} entries, it must have 1 to {MAX_TEXTS:,}: split it",
             param=name,
             code="invalid_value",
         )

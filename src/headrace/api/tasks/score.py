@@ -17,7 +17,7 @@ from headrace.api.tasks.texts import TEXTS, read_texts, reply_to, usage_of
 from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
 from headrace.inference.requests import TextPair
-from headrace.tasks.rerank import Cut, score_pairs
+from headrace.tasks.rerank import PairOptions, score_pairs
 
 
 class ScoreBody(RequestBody, kw_only=True):
@@ -59,7 +59,7 @@ async def _answer(body: ScoreBody, call: HttpCall, service: Service) -> ScoreRep
             param="text_1",
         )
     pairs = [TextPair(*pair) for pair in zip(first, second, strict=True)]
-    found = await score_pairs(service.runner, body.model, pairs, call, cut=Cut(truncate=body.truncate))
+    found = await score_pairs(service.runner, body.model, pairs, call, PairOptions(truncate=body.truncate))
     return ScoreReply(
         id=new_id("score"),
         created=now_s(),

@@ -16,12 +16,13 @@ from headrace.api.http.body import RequestBody, Values, converted
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.service import Service, new_id
-from headrace.api.tasks.texts import MAX_TEXTS, TEXTS, read_texts, reply_to
+from headrace.api.tasks.texts import TEXTS, read_texts, reply_to
 from headrace.errors import InvalidRequest
 from headrace.inference.requests import EmbeddingRequest, TextPair
 from headrace.tasks.classify import Classification, classify
 from headrace.tasks.late_interaction import token_vectors
 from headrace.tasks.sparse import sparse
+from headrace.tasks.task_limits import MAX_TEXTS
 from headrace.weights.head import TaskName
 
 _VECTOR = {"type": "array", "items": {"type": "number"}}

@@ -16,8 +16,8 @@ from headrace.api.http.generation import unless_gone
 from headrace.api.openai.schema import EmbeddingUsage
 from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest
+from headrace.tasks.task_limits import MAX_TEXTS
 
-MAX_TEXTS: Final = 2048
 TEXTS: Final = {
     "anyOf": [
         {"type": "string"},

@@ -1,0 +1,173 @@
+"""Classifiers from a few examples: an embedder's vectors and a logistic regression on them, in NumPy.
+
+The head of SetFit (Tunstall et al. 2022) without its fine-tuning of the encoder. Training has no randomness.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from msgspec import Struct
+from msgspec import json as msgspec_json
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from headrace.errors import CorruptFile, InvalidRequest
+from headrace.ops.value import Array
+from headrace.tasks.classify import Classification, activated
+from headrace.tasks.task_limits import MAX_LABELS, check_finite
+
+SETTINGS_FILE, WEIGHTS_FILE = "text_classifier.json", "text_classifier.safetensors"
+MAX_ITERATIONS = 500
+TOLERANCE = 1e-6
+_MAX_BYTES = 1 << 20
+Doubles = NDArray[np.float64]
+Embed = Callable[[Sequence[str]], Array]
+
+
+class _Settings(Struct, frozen=True):
+    """What the settings file has."""
+
+    encoder: str
+    labels: tuple[str, ...]
+
+
+class LogisticRegression(Struct, frozen=True, eq=False):
+    """`weights` [labels, size] and `bias` [labels] of vectors of length 1."""
+
+    labels: tuple[str, ...]
+    weights: Array
+    bias: Array
+
+    def classify(self, vectors: Array) -> list[Classification]:
+        """What it says of vectors [texts, size]."""
+        scores = activated(vectors @ self.weights.T + self.bias, "softmax")
+        return [
+            Classification(self.labels[int(np.argmax(row))], tuple(map(float, row)), self.labels)
+            for row in scores
+        ]
+
+
+class TextClassifier:
+    """A regression with the encoder that its vectors come from, made by `LLM.fit_classifier`."""
+
+    def __init__(self, regression: LogisticRegression, encoder: str, embed: Embed) -> None:
+        self.regression, self.encoder, self._embed = regression, encoder, embed
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Its labels, sorted."""
+        return self.regression.labels
+
+    def classify(self, texts: str | Sequence[str]) -> list[Classification]:
+        """Of each text the probabilities of the labels."""
+        several = [texts] if isinstance(texts, str) else list(texts)
+        return self.regression.classify(self._embed(several)) if several else []
+
+    def save(self, folder: str | Path) -> None:
+        """Write it to a folder: weights as safetensors, labels and the encoder's name as JSON."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        tensors = {"weights": self.regression.weights, "bias": self.regression.bias}
+        save_file(
+            {name: np.ascontiguousarray(value) for name, value in tensors.items()}, target / WEIGHTS_FILE
+        )
+        settings = {"encoder": self.encoder, "labels": list(self.labels)}
+        (target / SETTINGS_FILE).write_text(json.dumps(settings, ensure_ascii=False, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, folder: str | Path, encoder: str, embed: Embed, size: int) -> Self:
+        """Read what `save` wrote. InvalidRequest where it belongs to another encoder, CorruptFile where the
+        files contradict each other; `size` is that of the encoder's vectors."""
+        settings, regression = _read(Path(folder))
+        if settings.encoder != encoder or regression.weights.shape[1] != size:
+            raise InvalidRequest(
+                f"the classifier was made with {settings.encoder[:200]!r} and vectors of"
+                f" {regression.weights.shape[1]:,} numbers, this is {encoder!r} with {size:,}: load that"
+                " encoder",
+                param="folder",
+            )
+        return cls(regression, encoder, embed)
+
+
+def _read(folder: Path) -> tuple[_Settings, LogisticRegression]:
+    path = folder / SETTINGS_FILE
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise CorruptFile(f"{SETTINGS_FILE} has more than {_MAX_BYTES:,} bytes")
+        settings = msgspec_json.decode(path.read_bytes(), type=_Settings)
+        tensors = load_file(folder / WEIGHTS_FILE)
+        weights, bias = tensors["weights"], tensors["bias"]
+    except FileNotFoundError as error:
+        raise InvalidRequest(
+            f"{Path(str(error.filename)).name} is missing: name a folder that TextClassifier.save wrote",
+            param="folder",
+        ) from None
+    except CorruptFile:
+        raise
+    except Exception as error:  # whatever the two readers say
+        raise CorruptFile(f"the classifier cannot be read: {error}") from None
+    count = len(settings.labels)
+    fits = weights.ndim == 2 and weights.shape[0] == count and bias.shape == (count,)
+    if not fits or weights.dtype != np.float32 or bias.dtype != np.float32:
+        raise CorruptFile(f"{WEIGHTS_FILE} does not fit the {count:,} labels of {SETTINGS_FILE}")
+    if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
+        raise CorruptFile(f"{WEIGHTS_FILE} has numbers that are not finite")
+    return settings, LogisticRegression(settings.labels, weights, bias)
+
+
+def check_examples(
+    examples: Mapping[str, Sequence[str]] | Sequence[tuple[str, str]],
+) -> tuple[list[str], list[str]]:
+    """Texts and their labels, from pairs (text, label) or from texts by label."""
+    if isinstance(examples, Mapping):
+        pairs = [(text, label) for label, texts in examples.items() for text in texts]
+    else:
+        pairs = [(text, label) for text, label in examples]
+    labels = {label for _, label in pairs}
+    if not 2 <= len(labels) <= MAX_LABELS or not all(label.strip() for label in labels):
+        raise InvalidRequest(
+            f"examples have {len(labels):,} labels: give 2 to {MAX_LABELS:,}, none of them empty",
+            param="examples",
+        )
+    return [text for text, _ in pairs], [label for _, label in pairs]
+
+
+def fit(vectors: Array, labels: Sequence[str], *, strength: float = 0.01) -> LogisticRegression:
+    """Softmax regression on vectors [texts, size] with an L2 penalty of `strength`, by gradient descent with
+    Nesterov's momentum and a step below the loss's curvature; the same numbers each time."""
+    check_finite(strength, "strength")
+    if strength <= 0:
+        raise InvalidRequest(f"strength is {strength}, it must be more than 0", param="strength")
+    names = tuple(sorted(set(labels)))
+    index = {name: place for place, name in enumerate(names)}
+    x = np.concatenate([vectors.astype(np.float64), np.ones((len(vectors), 1))], axis=1)
+    wanted = np.zeros((len(labels), len(names)))
+    wanted[np.arange(len(labels)), [index[label] for label in labels]] = 1
+    shares = wanted.sum(0)
+    per_text = (len(labels) / (len(names) * shares))[[index[label] for label in labels]]  # labels weigh alike
+    found = _descend(x, wanted, per_text / len(labels), strength)
+    return LogisticRegression(names, found[:, :-1].astype(np.float32), found[:, -1].astype(np.float32))
+
+
+def _descend(x: Doubles, wanted: Doubles, per_text: Doubles, strength: float) -> Doubles:
+    curvature = 0.5 * float((per_text * np.square(x).sum(1)).sum()) + strength
+    root = np.sqrt(strength / curvature)
+    momentum = (1 - root) / (1 + root)
+    weights = ahead = np.zeros((wanted.shape[1], x.shape[1]))
+    decay = np.full(x.shape[1], strength)
+    decay[-1] = strength * 1e-3  # the bias is hardly held back
+    for _ in range(MAX_ITERATIONS):
+        logits = x @ ahead.T
+        shares = np.exp(logits - logits.max(1, keepdims=True))
+        shares /= shares.sum(1, keepdims=True)
+        gradient = ((shares - wanted) * per_text[:, None]).T @ x + ahead * decay
+        last, weights = weights, ahead - gradient / curvature
+        ahead = weights + momentum * (weights - last)
+        if np.abs(gradient).max() < TOLERANCE:
+            break
+    return weights

@@ -1,0 +1,46 @@
+"""What the arguments of all tasks are held to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from headrace.errors import InvalidRequest
+
+MAX_TEXTS = 2048
+MAX_LABELS = 1000
+
+
+def check_texts(texts: Sequence[object], param: str) -> None:
+    """InvalidRequest for no texts, or more than MAX_TEXTS."""
+    if not 1 <= len(texts) <= MAX_TEXTS:
+        raise InvalidRequest(
+            f"{param} has {len(texts):,} entries, it must have 1 to {MAX_TEXTS:,}"
+            + (": split it" if texts else ""),
+            param=param,
+        )
+
+
+def check_labels(labels: Sequence[str], param: str = "labels") -> None:
+    """InvalidRequest for no labels, more than MAX_LABELS, an empty one, or one that is there twice."""
+    if isinstance(labels, str) or not 1 <= len(labels) <= MAX_LABELS:
+        raise InvalidRequest(
+            f"{param} has {len(labels):,} entries, it must be a list of 1 to {MAX_LABELS:,} texts",
+            param=param,
+        )
+    if not all(label.strip() for label in labels):
+        raise InvalidRequest(f"{param} has an empty label: give each some text", param=param)
+    if len(set(labels)) < len(labels):
+        raise InvalidRequest(f"{param} has a label twice: give each once", param=param)
+
+
+def check_count(value: int | None, param: str) -> None:
+    """InvalidRequest for a number that is given and below 1."""
+    if value is not None and value < 1:
+        raise InvalidRequest(f"{param} is {value}, it must be at least 1", param=param)
+
+
+def check_finite(value: float, param: str) -> None:
+    """InvalidRequest for NaN and infinity."""
+    if not math.isfinite(value):
+        raise InvalidRequest(f"{param} is {value}, it must be a finite number", param=param)
