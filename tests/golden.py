@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from msgspec import Struct
 from safetensors.numpy import load_file
 
+from headrace import _native
 from headrace.executors.executor import Executor, ExecutorLimits
+from headrace.executors.native import NativeExecutor
+from headrace.executors.reference import ReferenceExecutor
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.loading.program_weights import ProgramWeights
 from headrace.models.registry import find_model
@@ -18,6 +22,7 @@ from headrace.program.record import record
 from headrace.program.step import Step
 from headrace.program.verify import verify
 from headrace.weights.checkpoint import open_checkpoint
+from headrace.weights.packing.packed_weights import WeightSpec, load_packed
 
 FOLDER = Path(__file__).parent / "goldens"
 NAMES = sorted(path.parent.name for path in FOLDER.glob("*/config.json"))
@@ -99,3 +104,22 @@ def run_greedy(executor: Executor, golden: Golden) -> tuple[Array, list[int]]:
 def relative_error(got: Array, expected: Array) -> float:
     """The largest difference, as a share of the largest expected magnitude."""
     return float(np.abs(got - expected).max() / np.abs(expected).max())
+
+
+def executor_for(kind: str, program: Program, parts: ProgramWeights, *, threads: int = 2) -> Executor:
+    """The executor "numpy", "torch" or "native" of a program with its weights in float32."""
+    weights = {weight: parts.float32(weight) for weight in program.weights}
+    if kind == "numpy":
+        return ReferenceExecutor(program, weights, CAPACITY)
+    if kind == "torch":
+        pytest.importorskip("torch")
+        from headrace.executors.torch_executor import TorchExecutor
+
+        return TorchExecutor(program, weights, CAPACITY, device="cpu")
+    pool = _native.Pool(threads)
+    wanted = tuple(
+        WeightSpec(n, *map(int, v.shape), "f32") for n, v in program.weights.items() if len(v.shape) == 2
+    )
+    matrices = load_packed(parts, wanted, pool, cache=None)
+    vectors = {n: weights[n] for n, v in program.weights.items() if len(v.shape) != 2}
+    return NativeExecutor(program, matrices, vectors, CAPACITY, pool=pool, kv_type="f32", poison=True)

@@ -14,11 +14,9 @@ import pytest
 from msgspec.structs import replace
 from safetensors.numpy import load_file
 
-from golden import CAPACITY, FOLDER, Chunk, make_step, relative_error, scattered_pages
-from headrace import _native
+from golden import CAPACITY, FOLDER, Chunk, executor_for, make_step, relative_error, scattered_pages
 from headrace.errors import UnsupportedModel
 from headrace.executors.executor import Executor
-from headrace.executors.native import NativeExecutor
 from headrace.executors.reference import ReferenceExecutor
 from headrace.loading.program_weights import ProgramWeights
 from headrace.models.registry import encoder_types, find_model, known_model_types
@@ -27,7 +25,6 @@ from headrace.program.program import Program
 from headrace.program.record import record
 from headrace.program.verify import verify
 from headrace.weights.checkpoint import open_checkpoint
-from headrace.weights.packing.packed_weights import WeightSpec, load_packed
 from headrace.weights.pooling import PoolingKind, read_pooling
 
 ENCODERS = FOLDER / "encoders"
@@ -55,21 +52,7 @@ def recorded(name: str, pooling: PoolingKind) -> tuple[Program, ProgramWeights]:
 
 def executor_of(kind: str, name: str, pooling: PoolingKind = "none", threads: int = 2) -> Executor:
     program, parts = recorded(name, pooling)
-    weights = {weight: parts.float32(weight) for weight in program.weights}
-    if kind == "numpy":
-        return ReferenceExecutor(program, weights, CAPACITY)
-    if kind == "torch":
-        pytest.importorskip("torch")
-        from headrace.executors.torch_executor import TorchExecutor
-
-        return TorchExecutor(program, weights, CAPACITY, device="cpu")
-    pool = _native.Pool(threads)
-    wanted = tuple(
-        WeightSpec(n, *map(int, v.shape), "f32") for n, v in program.weights.items() if len(v.shape) == 2
-    )
-    matrices = load_packed(parts, wanted, pool, cache=None)
-    vectors = {n: weights[n] for n, v in program.weights.items() if len(v.shape) != 2}
-    return NativeExecutor(program, matrices, vectors, CAPACITY, pool=pool, kv_type="f32", poison=True)
+    return executor_for(kind, program, parts, threads=threads)
 
 
 def whole_step(truth: Truth):

@@ -11,12 +11,8 @@ import pytest
 from msgspec.structs import replace
 from safetensors.numpy import load_file
 
-from golden import CAPACITY, FOLDER, Chunk, make_step, relative_error, scattered_pages
-from headrace import _native
+from golden import FOLDER, Chunk, executor_for, make_step, relative_error, scattered_pages
 from headrace.errors import CorruptFile, HeadraceError, UnsupportedModel
-from headrace.executors.executor import Executor
-from headrace.executors.native import NativeExecutor
-from headrace.executors.reference import ReferenceExecutor
 from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import model_of
 from headrace.loading.program_weights import ProgramWeights
@@ -27,7 +23,6 @@ from headrace.program.record import record
 from headrace.program.verify import verify
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.head import Head, read_head
-from headrace.weights.packing.packed_weights import WeightSpec, load_packed
 
 HEADS = FOLDER / "heads"
 NAMES = sorted(path.parent.name for path in HEADS.glob("*/config.json"))
@@ -46,24 +41,6 @@ def with_masked_lm(config: dict[str, object]) -> Model:
     return find_model(config, head=Head(kind="masked_lm"))
 
 
-def executor_of(kind: str, program: Program, parts: ProgramWeights, *, threads: int = 2) -> Executor:
-    weights = {weight: parts.float32(weight) for weight in program.weights}
-    if kind == "numpy":
-        return ReferenceExecutor(program, weights, CAPACITY)
-    if kind == "torch":
-        pytest.importorskip("torch")
-        from headrace.executors.torch_executor import TorchExecutor
-
-        return TorchExecutor(program, weights, CAPACITY, device="cpu")
-    pool = _native.Pool(threads)
-    wanted = tuple(
-        WeightSpec(n, *map(int, v.shape), "f32") for n, v in program.weights.items() if len(v.shape) == 2
-    )
-    matrices = load_packed(parts, wanted, pool, cache=None)
-    vectors = {n: weights[n] for n, v in program.weights.items() if len(v.shape) != 2}
-    return NativeExecutor(program, matrices, vectors, CAPACITY, pool=pool, kv_type="f32", poison=True)
-
-
 def rows_of(pooling: object, ends: Ints) -> Ints:
     """The rows that are asked for, of texts between these ends."""
     if pooling == "none":
@@ -78,7 +55,7 @@ def test_rows_equal_transformers(name: str, kind: str) -> None:
     model, program, parts = loaded(name)
     step = make_step(Chunk(truth["prompt"], 0, scattered_pages(0)))
     step = replace(step, types=truth["types"], rows=rows_of(model.pooling, step.query_starts))
-    rows = executor_of(kind, program, parts).run(step)
+    rows = executor_for(kind, program, parts).run(step)
     assert rows.shape == truth["rows"].shape
     assert relative_error(rows, truth["rows"]) <= 1e-4
 
@@ -89,10 +66,10 @@ def test_a_text_has_the_same_bits_alone_and_in_a_batch(name: str) -> None:
     model, program, parts = loaded(name)
     alone = make_step(Chunk(prompt[:19], 0, scattered_pages(1)))
     alone = replace(alone, rows=rows_of(model.pooling, alone.query_starts))
-    expected = executor_of("native", program, parts, threads=1).run(alone).copy()
+    expected = executor_for("native", program, parts, threads=1).run(alone).copy()
     both = make_step(Chunk(prompt, 0, scattered_pages(2)), Chunk(prompt[:19], 0, scattered_pages(0)))
     both = replace(both, rows=rows_of(model.pooling, both.query_starts))
-    rows = executor_of("native", program, parts, threads=3).run(both)
+    rows = executor_for("native", program, parts, threads=3).run(both)
     assert np.array_equal(rows[-len(expected) :], expected)
 
 

@@ -163,7 +163,7 @@ def test_prompts_go_in_front_of_texts(tmp_path: Path) -> None:
     with LLM(folder, cache_dir=None) as llm:
         assert np.array_equal(llm.embed("ab", prompt_name="query"), llm.embed("q ab"))
         assert np.array_equal(llm.embed("ab", prompt_name="document"), llm.embed("ab"))
-        with pytest.raises(InvalidRequest, match="prompt_name is 'poem', .* are: document, query"):
+        with pytest.raises(InvalidRequest, match=r"prompt_name is 'poem', .* are: document, query"):
             llm.embed("ab", prompt_name="poem")
         with pytest.raises(InvalidRequest, match="not with token ids"):
             llm.embed([[5, 6]], prompt_name="query")
@@ -177,7 +177,7 @@ def test_prompts_go_in_front_of_texts(tmp_path: Path) -> None:
     [
         ({"prompts": []}, {"in_features": 3}, UnsupportedModel, "in_features is 3"),
         ({"prompts": [1]}, {}, CorruptFile, "prompts"),
-        ({"prompts": {"a": 1}}, {}, CorruptFile, "no text"),
+        ({"prompts": {"a": 1}}, {}, CorruptFile, "is no text"),
         ({"prompts": {"a": "b"}, "default_prompt_name": "c"}, {}, CorruptFile, "default_prompt_name 'c'"),
         ({}, {"activation_function": "os.system"}, UnsupportedModel, "os.system"),
         ({}, {"out_features": 7}, CorruptFile, "shape"),

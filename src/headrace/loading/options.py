@@ -24,8 +24,8 @@ class EngineOptions(ModelSettings, frozen=True, kw_only=True):
     largest step in tokens; `kv_cache_memory` None is what `max_num_seqs` full contexts need, at most half
     of the memory that is free; `memory_bytes` is the most that the process may use, None all that is free;
     `cache_dir` None keeps packed weights nowhere. `pooling` "auto" is what the checkpoint says; anything
-    else makes an encoder of a model that can be one ("splade": sparse vectors). An encoder's largest step has at least `max_model_len`
-    tokens.
+    else makes an encoder of a model that can be one ("splade": sparse vectors). An encoder's largest step has
+    at least `max_model_len` tokens.
 
     `speculative` "auto" verifies draft tokens where that pays; `speculative_model`, a name as the model's
     own, drafts in addition to those looked up, or so many first layers of the model itself do

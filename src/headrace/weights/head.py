@@ -151,7 +151,7 @@ def _labels(config: Config) -> tuple[str, ...]:
     if named is None:
         return _unnamed(integer(config, "num_labels", 2, maximum=MAX_LABELS))
     if not isinstance(named, dict) or not 0 < len(cast("dict[str, object]", named)) <= MAX_LABELS:
-        raise refused("id2label", _shown(named), f"an object of 1 to {MAX_LABELS:,} names")
+        raise refused("id2label", _shown(cast("object", named)), f"an object of 1 to {MAX_LABELS:,} names")
     entries = cast("dict[str, object]", named)
     found: list[str] = []
     for number in range(len(entries)):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import string
 from pathlib import Path
+from typing import cast
 
 from msgspec import Struct, field
 
@@ -56,19 +57,25 @@ def read_input_rules(folder: Path) -> InputRules:
     if not folder.is_dir():
         return InputRules()
     settings, colbert = _object(folder, SETTINGS) or {}, _object(folder, COLBERT)
-    prompts = settings.get("prompts") or {}
-    if not isinstance(prompts, dict):
-        raise CorruptFile(f"{SETTINGS} has prompts = {prompts!r:.60}, which must be an object: correct it")
-    named: dict[str, str] = {}
-    for name, prompt in prompts.items():  # pyright: ignore[reportUnknownVariableType]
-        if not isinstance(name, str) or not isinstance(prompt, str):
-            raise CorruptFile(f"{SETTINGS} has a prompt that is no text: correct it")
-        named[name] = prompt
+    named = _prompts(settings.get("prompts"))
     default = text(settings, "default_prompt_name", "") or None
     if default is not None and default not in named:
         raise CorruptFile(f"{SETTINGS} has default_prompt_name '{default:.60}' without a prompt: correct it")
     late = _pylate(settings) if "query_prefix" in settings else None
     return InputRules(prompts=named, default=default, late_interaction=late or _colbert(colbert))
+
+
+def _prompts(given: object) -> dict[str, str]:
+    if not given:
+        return {}
+    if not isinstance(given, dict):
+        raise CorruptFile(f"{SETTINGS} has prompts = {given!r:.60}, which must be an object: correct it")
+    named: dict[str, str] = {}
+    for name, prompt in cast("dict[str, object]", given).items():
+        if not isinstance(prompt, str):
+            raise CorruptFile(f"{SETTINGS} has a prompt '{name:.60}' that is no text: correct it")
+        named[name] = prompt
+    return named
 
 
 def _pylate(settings: Config) -> LateInteraction:

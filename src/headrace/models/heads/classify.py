@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from headrace.errors import UnsupportedModel
 from headrace.models.decoder_config import read_act
-from headrace.models.heads.layers import Layer, RowHead
+from headrace.models.heads.layers import Layer, RowHead, by_type
 from headrace.weights.config_json import Config, boolean, text
 from headrace.weights.head import Head
 
@@ -56,12 +56,12 @@ def _decoder(config: Config, labels: int) -> RowHead:
 _BY_TYPE: dict[str, Callable[[Config, int], RowHead]] = {
     "bert": _bert,
     "roberta": _roberta,
-    "xlm-roberta": _roberta,
+    "xlm_roberta": _roberta,
     "camembert": _roberta,
     "mpnet": _roberta,
     "electra": _electra,
     "distilbert": _distilbert,
-    "deberta-v2": _deberta,
+    "deberta_v2": _deberta,
     "modernbert": _modernbert,
     **dict.fromkeys(_DECODERS, _decoder),
 }
@@ -69,10 +69,4 @@ _BY_TYPE: dict[str, Callable[[Config, int], RowHead]] = {
 
 def read(config: Config, model_type: str, head: Head) -> RowHead:
     """The head of a config. Raises UnsupportedModel where the model type has none that is known here."""
-    known = _BY_TYPE.get(model_type.replace("_", "-"), _BY_TYPE.get(model_type))
-    if known is None:
-        raise UnsupportedModel(
-            f"a model_type '{model_type:.60}' that classifies texts is not supported; known:"
-            f" {', '.join(_BY_TYPE)}"
-        )
-    return known(config, len(head.labels))
+    return by_type(_BY_TYPE, model_type, "classifies texts")(config, len(head.labels))

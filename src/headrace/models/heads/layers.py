@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
+from headrace.errors import UnsupportedModel
 from headrace.models.blocks import layer_norm, project
 from headrace.models.decoder_config import DecoderConfig
 from headrace.ops.act import act
@@ -14,6 +16,18 @@ from headrace.ops.gather import gather
 from headrace.ops.pool import pool
 from headrace.ops.value import Value
 from headrace.weights.pooling import PoolingKind
+
+T = TypeVar("T")
+
+
+def by_type(table: Mapping[str, T], model_type: str, does: str) -> T:
+    """The entry of a model type, whose names have `_` for `-`. Raises UnsupportedModel with those known."""
+    found = table.get(model_type.replace("-", "_"))
+    if found is None:
+        raise UnsupportedModel(
+            f"a model_type '{model_type:.60}' that {does} is not supported; known: {', '.join(table)}"
+        )
+    return found
 
 
 class HeadDefinition(Protocol):

@@ -9,7 +9,7 @@ from msgspec import Struct
 from headrace.errors import UnsupportedModel
 from headrace.models.decoder_config import DecoderConfig, read_act
 from headrace.models.heads.classify import modernbert_dense
-from headrace.models.heads.layers import Layer, pooled
+from headrace.models.heads.layers import Layer, by_type, pooled
 from headrace.ops.act import act
 from headrace.ops.builder import Builder
 from headrace.ops.linear import linear
@@ -36,7 +36,7 @@ _NAMES: dict[str, tuple[str, str, str, str]] = {
         name: ("lm_head.dense", "lm_head.layer_norm", f"{base}.embeddings.word_embeddings", "lm_head.bias")
         for name, base in (
             ("roberta", "roberta"),
-            ("xlm-roberta", "roberta"),
+            ("xlm_roberta", "roberta"),
             ("camembert", "roberta"),
             ("mpnet", "mpnet"),
         )
@@ -62,18 +62,12 @@ class MaskedLm(Struct, frozen=True):
 
 def read(config: Config, model_type: str) -> MaskedLm:
     """The head of a config. Raises UnsupportedModel where there is none, or its matrix is not the table."""
-    known = model_type.replace("_", "-")
-    if known not in _NAMES:
-        raise UnsupportedModel(
-            f"a model_type '{model_type:.60}' with sparse vectors is not supported; known:"
-            f" {', '.join(_NAMES)}"
-        )
+    name, norm, table, bias = by_type(_NAMES, model_type, "makes sparse vectors")
     if not boolean(config, "tie_word_embeddings", True):
         raise UnsupportedModel("config.json: a masked-LM head whose output is not tied is not supported")
-    name, norm, table, bias = _NAMES[known]
-    if known == "modernbert":
+    if model_type == "modernbert":
         has_bias = boolean(config, "decoder_bias", True)
         return MaskedLm(modernbert_dense(config), table, bias if has_bias else None)
-    field = "activation" if known == "distilbert" else "hidden_act"
-    kind = read_act(config, field, "gelu") if known in ("bert", "distilbert") else "gelu"
+    field = "activation" if model_type == "distilbert" else "hidden_act"
+    kind = read_act(config, field, "gelu") if model_type in ("bert", "distilbert") else "gelu"
     return MaskedLm(Layer(name, act=kind, norm=norm), table, bias)
