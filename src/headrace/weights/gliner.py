@@ -118,7 +118,7 @@ def refuse_gliner2(tensors: Iterable[str]) -> None:
     parts = {name.partition(".")[0] for name in tensors}
     if "encoder" in parts and parts & _GLINER2:
         raise UnsupportedModel(
-            "this is a checkpoint of GLiNER 2 (entities, classes, structures and relations by a schema), which"
+            "this is a checkpoint of GLiNER 2 (entities, classes, structures, relations by a schema), which"
             " is not supported: use one of GLiNER, with gliner_config.json"
         )
 
