@@ -62,6 +62,7 @@ struct alignas(64) Turns::Slot {
   std::atomic<uint32_t> woken;  // futex: counts grants
   std::atomic<uint32_t> waits;
   std::atomic<int32_t> pid;
+  std::atomic<int> tier;  // of `ask`: others read it while the member has the turn
   TurnAsk ask;
   double share, asked_s, began_s, ended_s, reserved_until_s;
   int rest;
@@ -149,6 +150,7 @@ int Turns::join(double share) {
       grant_best(now());
     }
     one.share = share;
+    one.paused = true;
     one.vtime.store(arena_->floor.load());
     one.pid.store(getpid());
     unlock();
@@ -178,11 +180,12 @@ void Turns::began(int index) {
   const double vtime = std::max(one.vtime.load(std::memory_order_relaxed), least);
   one.vtime.store(vtime, std::memory_order_relaxed);
   one.began_vtime.store(vtime, std::memory_order_relaxed);
-  arena_->granted_s[one.ask.tier].store(one.began_s, std::memory_order_relaxed);
+  arena_->granted_s[one.tier.load(std::memory_order_relaxed)].store(one.began_s, std::memory_order_relaxed);
 }
 
 bool Turns::try_begin(int index, const TurnAsk& ask) {
   slot(index).ask = ask;
+  slot(index).tier.store(ask.tier, std::memory_order_relaxed);
   uint32_t free = 0;
   if (!arena_->state.compare_exchange_strong(free, static_cast<uint32_t>(index) + 1, std::memory_order_acquire)) {
     return false;
@@ -233,7 +236,7 @@ bool Turns::settle(int index, double now_s) {
     } else if (state & kReserved) {
       const bool late = now_s >= holder.reserved_until_s;
       if (late) holder.rest = kRest;
-      if (late || slot(index).ask.tier < holder.ask.tier) grant_best(now_s);
+      if (late || slot(index).tier.load(std::memory_order_relaxed) < holder.tier.load(std::memory_order_relaxed)) grant_best(now_s);
     }
   } else if (owner == 0) {
     grant_best(now_s);
@@ -272,7 +275,7 @@ void Turns::end(int index, bool again) {
 
 // With the mutex held: whether none of its tier had a turn for too long.
 bool Turns::promoted(const Slot& one, double now_s) const {
-  const int tier = one.ask.tier;
+  const int tier = one.tier.load(std::memory_order_relaxed);
   const double since_s = std::max(arena_->granted_s[tier].load(std::memory_order_relaxed), one.asked_s);
   return tier > 0 && now_s - since_s > kPatienceS[tier];
 }
@@ -281,7 +284,7 @@ bool Turns::promoted(const Slot& one, double now_s) const {
 int Turns::best(double now_s) const {
   int level = kTiers;
   double least = 0;
-  const auto level_of = [&](const Slot& one) { return promoted(one, now_s) ? -1 : one.ask.tier; };
+  const auto level_of = [&](const Slot& one) { return promoted(one, now_s) ? -1 : one.tier.load(std::memory_order_relaxed); };
   const auto time_of = [](const Slot& one) { return one.vtime.load(std::memory_order_relaxed); };
   for (int index = 0; index < kSlots; ++index) {
     const Slot& one = slot(index);
@@ -307,8 +310,8 @@ int Turns::best(double now_s) const {
 bool Turns::keeps(const Slot& own, int other, double now_s) const {
   const Slot& one = slot(other);
   Slot& self = const_cast<Slot&>(own);
-  if (promoted(one, now_s) || own.ask.tier > one.ask.tier) return false;
-  if (own.ask.tier < one.ask.tier) return true;
+  if (promoted(one, now_s) || own.tier.load(std::memory_order_relaxed) > one.tier.load(std::memory_order_relaxed)) return false;
+  if (own.tier.load(std::memory_order_relaxed) < one.tier.load(std::memory_order_relaxed)) return true;
   if (self.rest > 0) {
     --self.rest;
     return false;
@@ -321,7 +324,7 @@ void Turns::grant(int index, double now_s) {
   one.waits.store(0);
   bool others = false;
   for (const Slot& other : arena_->slots) others = others || other.waits.load(std::memory_order_relaxed);
-  arena_->granted_s[one.ask.tier].store(now_s, std::memory_order_relaxed);
+  arena_->granted_s[one.tier.load(std::memory_order_relaxed)].store(now_s, std::memory_order_relaxed);
   arena_->state.store((static_cast<uint32_t>(index) + 1) | (others ? kWaiters : 0), std::memory_order_release);
   one.woken.fetch_add(1, std::memory_order_release);
   futex_wake(one.woken);

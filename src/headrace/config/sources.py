@@ -32,7 +32,8 @@ def load_settings(
     """Settings from `flags` (None: not given), `environ`, headrace.toml in `folders`, defaults: first wins.
 
     The first folder's file wins over the second's. A profile's values come before defaults. Raises UsageError
-    that names an unknown key or variable and the nearest valid one, or a value that cannot be read and where it stands.
+    that names an unknown key or variable and the nearest valid one, or a value that cannot be read and where
+    it stands.
     """
     values: dict[str, object] = {}
     for folder in reversed(default_folders() if folders is None else folders):
