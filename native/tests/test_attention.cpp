@@ -18,6 +18,7 @@ struct Shape {
   bool sinks = false;
   int32_t shared_dim = 0;  // not 0: values are that many first entries of the keys
   int32_t ahead = 0;       // later keys that are seen
+  int32_t buckets = 0;     // of relative biases of queries, keys and heads
 
   int32_t value_dim() const { return shared_dim > 0 ? shared_dim : head_dim; }
 };
@@ -48,6 +49,14 @@ class World {
       for (int32_t key = 0; key < lengths_[b]; ++key) write(b, key, random);
     }
     for (int32_t head = 0; head < shape.heads && shape.sinks; ++head) sinks_.push_back(3.0f * random.normal());
+    for (const int32_t length : lengths_) {
+      for (auto* biases : {&bias_q_, &bias_k_}) {
+        biases->emplace_back();
+        for (int32_t i = 0; i < length * shape.heads * shape.buckets; ++i) biases->back().push_back(random.normal());
+      }
+    }
+    for (int32_t i = 0; i < shape.buckets * shape.heads; ++i) bias_.push_back(random.normal());
+    for (int32_t i = 0; i < 2 * kReach + 1 && shape.buckets > 0; ++i) bucket_of_.push_back(random.below(shape.buckets));
   }
 
   struct Chunk {
@@ -59,11 +68,19 @@ class World {
   std::vector<Floats> attend(const AttentionKernels& kernels, const std::vector<Chunk>& chunks, int parts) const {
     const size_t row = static_cast<size_t>(shape_.heads * shape_.head_dim);
     const int64_t y_row = shape_.heads * shape_.value_dim();
-    Floats q;
+    const int64_t bias_row = int64_t{shape_.heads} * shape_.buckets;
+    Floats q, bias_q, bias_k;
     std::vector<int32_t> positions, starts{0}, lengths, tables;
     for (const Chunk& chunk : chunks) {
       for (int32_t p = chunk.begin; p < chunk.end; ++p) {
         positions.push_back(p);
+        const auto copy = [&](Floats& to, const std::vector<Floats>& from) {
+          if (bias_row == 0) return;
+          const auto at = from[chunk.sequence].begin() + p * bias_row;
+          to.insert(to.end(), at, at + bias_row);
+        };
+        copy(bias_q, bias_q_);
+        copy(bias_k, bias_k_);
         q.insert(q.end(), q_[chunk.sequence].begin() + p * static_cast<int64_t>(row), q_[chunk.sequence].begin() + (p + 1) * static_cast<int64_t>(row));
       }
       starts.push_back(static_cast<int32_t>(positions.size()));
@@ -90,6 +107,14 @@ class World {
     args.ahead = shape_.ahead;
     args.softcap = shape_.softcap;
     args.value_dim = shape_.value_dim();
+    if (shape_.buckets > 0) {
+      args.bias_q = bias_q.data();
+      args.bias_k = bias_k.data();
+      args.bias = bias_.data();
+      args.bucket_of = bucket_of_.data();
+      args.buckets = shape_.buckets;
+      args.reach = kReach;
+    }
     args.sinks = shape_.sinks ? sinks_.data() : nullptr;
     uint8_t* v = shape_.shared_dim > 0 ? nullptr : const_cast<uint8_t*>(v_.data());
     args.kv = {shape_.type, shape_.kv_heads, shape_.head_dim, const_cast<uint8_t*>(k_.data()), v};
@@ -115,6 +140,13 @@ class World {
       double score = 0;
       for (size_t d = 0; d < dim; ++d) score += static_cast<double>(q[d]) * number(k_, k_index(b, key, kv_head, static_cast<int32_t>(d)));
       score *= scale();
+      if (shape_.buckets > 0) {
+        const size_t of_head = static_cast<size_t>(head * shape_.buckets), row = static_cast<size_t>(shape_.heads * shape_.buckets);
+        const size_t bucket = static_cast<size_t>(bucket_of_[static_cast<size_t>(std::clamp(position - key, -kReach, kReach) + kReach)]);
+        score += bias_q_[b][static_cast<size_t>(position) * row + of_head + bucket];
+        score += bias_k_[b][static_cast<size_t>(key) * row + of_head + bucket];
+        score += bias_[bucket * static_cast<size_t>(shape_.heads) + static_cast<size_t>(head)];
+      }
       if (shape_.softcap > 0) score = shape_.softcap * std::tanh(score / shape_.softcap);
       const double weight = std::exp(score);
       sum += weight;
@@ -132,6 +164,7 @@ class World {
   int32_t length(size_t b) const { return lengths_[b]; }
 
  private:
+  static constexpr int32_t kReach = 40;
   float scale() const { return 1.3f / std::sqrt(static_cast<float>(shape_.head_dim)); }
   size_t page_base(size_t b, int32_t key, int32_t head) const {
     const int32_t page = tables_[b * static_cast<size_t>(max_pages_) + static_cast<size_t>(key / kPageTokens)];
@@ -173,7 +206,9 @@ class World {
   int32_t max_pages_ = 0;
   std::vector<int32_t> tables_;
   std::vector<uint8_t> k_, v_;
-  std::vector<Floats> q_;
+  std::vector<Floats> q_, bias_q_, bias_k_;
+  Floats bias_;
+  std::vector<int32_t> bucket_of_;
   Floats sinks_;
 };
 
@@ -237,6 +272,8 @@ int main() {
     const Shape both_sides[] = {
         {4, 2, 8, 0, 0, KvType::f32, false, 0, 1 << 20}, {3, 1, 10, 37, 0, KvType::f32, false, 0, 36},
         {6, 2, 64, 5, 0, KvType::bf16, false, 0, 70},    {12, 12, 32, 0, 0, KvType::bf16, false, 0, 1 << 20},
+        {3, 3, 10, 0, 0, KvType::f32, false, 0, 1 << 20, 9}, {4, 2, 16, 0, 8.0f, KvType::f32, false, 0, 1 << 20, 5},
+        {6, 6, 64, 0, 0, KvType::bf16, false, 0, 1 << 20, 16}, {2, 2, 24, 30, 0, KvType::bf16, true, 0, 29, 7},
     };
     for (const Shape& shape : both_sides) {
       const World world(shape, {203, 70, 16}, seed++);

@@ -25,7 +25,10 @@ _CONSTANTS = re.compile(
 # Scales of activations, keys and values, for programs that quantize these.
 _SCALES = re.compile(r"\.(input|output|[qkv]|[kv]_proj\.output|prob)_scale$|\.(input|output)_zero_point$")
 # Heads that an encoder was trained with.
-_TRAINING_HEADS = re.compile(r"(^|\.)pooler\.|^cls\.|^(head|decoder|lm_head|embed_out)\.")
+_TRAINING_HEADS = re.compile(
+    r"(^|\.)pooler\.|^cls\.|^(head|decoder|lm_head|embed_out|vocab_(transform|layer_norm|projector)"
+    r"|(generator|discriminator)_predictions|generator_lm_head|(lm|mask)_predictions)\."
+)
 # Of a masked-LM head: what the program reads as the token table, or from another name.
 _COPIES = re.compile(
     r"(^|\.)pooler\.|^cls\.seq_relationship\.|^(cls\.predictions\.|lm_head\.)?(decoder|vocab_projector)\.weight$"

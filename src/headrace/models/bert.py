@@ -14,7 +14,7 @@ from headrace.ops.add import add
 from headrace.ops.builder import Builder
 from headrace.ops.embed import embed
 from headrace.ops.tensor_part import DerivedTensor, TensorSlice
-from headrace.ops.value import Value
+from headrace.ops.value import Array, Value
 from headrace.weights.config_json import Config, boolean, integer, number, text
 
 
@@ -68,7 +68,11 @@ def _positions(m: Builder, c: DecoderConfig, at: str, width: int) -> Value:
     whole = c.context + first
     if c.token_types == 1:
         types = f"{at}.token_type_embeddings.weight"
-        of = DerivedTensor(((name, (whole, width)), (types, (1, width))), lambda p, t: p[first:] + t)
+
+        def compute(positions: Array, types: Array) -> Array:
+            return positions[first:] + types
+
+        of = DerivedTensor(((name, (whole, width)), (types, (1, width))), compute)
         return m.derived(f"{name}[from {first}]+{types}", c.context, width, of=of)
     part = TensorSlice(of=whole, first=first) if first else None
     return m.weight(name, c.context, width, part=part)

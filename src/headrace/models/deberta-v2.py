@@ -52,7 +52,7 @@ def read_config(config: Config) -> DebertaConfig:
 
 
 class DebertaConfig(Struct, frozen=True, kw_only=True, eq=False):
-    """Beside BERT's fields: `positions` are added to the embeddings. Attention has biases of `kinds` by `span`
+    """Beside BERT's: `positions` are added to the embeddings. Attention has biases of `kinds` by `span`
     distances to each side (0: none), in buckets if there is a `max_distance`; the table of positions may be
     `normed`, and its projections are those of contents where `shared`.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import cast
 
 import numpy as np
 
@@ -21,7 +20,7 @@ def t5_buckets(reach: int, buckets: int, max_distance: int) -> Ints:
     wide = np.log(np.maximum(far, 1).astype(np.float32) / np.float32(exact))
     wide = wide / np.float32(math.log(max_distance / exact)) * np.float32(half - exact)
     bucket = np.where(far < exact, far, np.minimum(exact + wide.astype(np.int32), half - 1))
-    return cast("Ints", (bucket + np.where(distance < 0, half, 0)).astype(np.int32))
+    return (bucket + np.where(distance < 0, half, 0)).astype(np.int32)
 
 
 def deberta_buckets(reach: int, span: int, max_distance: int | None) -> Ints:
@@ -35,4 +34,4 @@ def deberta_buckets(reach: int, span: int, max_distance: int | None) -> Ints:
         whole = np.log(np.float32((max_distance - 1) / middle))
         wide = np.ceil(np.log(far / np.float32(middle)) / whole * np.float32(middle - 1)) + np.float32(middle)
         bucket = np.where(np.abs(distance) <= middle, distance, (wide * np.sign(distance)).astype(np.int32))
-    return cast("Ints", np.clip(bucket + span, 0, 2 * span - 1).astype(np.int32))
+    return np.clip(bucket + span, 0, 2 * span - 1).astype(np.int32)

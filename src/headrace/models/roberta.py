@@ -1,4 +1,4 @@
-"""RoBERTa: BERT whose position table starts behind the padding token's row, most often with one token type."""
+"""RoBERTa: BERT whose position table starts behind the padding token's row, with one token type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def after_padding(c: DecoderConfig, padding: int) -> DecoderConfig:
     first = padding + 1
     if c.context <= first:
         raise UnsupportedModel(
-            f"config.json: max_position_embeddings {c.context} leaves no position after pad_token_id {padding}"
+            f"config.json: max_position_embeddings {c.context} leaves no position after"
+            f" pad_token_id {padding}"
         )
     return replace(c, context=c.context - first, first_position=first)
 
