@@ -41,7 +41,7 @@ async def choose(
     check_labels(labels)
     async with runner.lease(name, call, "generate") as model:
         ids, written = await runner.in_thread(model, lambda: _tokens(model, prompt, labels, call))
-        sums = np.array(await label_logprobs(runner, name, ids, written, call))
+        sums = np.array(await label_logprobs(runner, model.name, ids, written, call))
     scores = sums if raw else _softmax(sums)
     return Classification(labels[int(np.argmax(sums))], tuple(map(float, scores)), tuple(labels))
 

@@ -83,6 +83,7 @@ async def score_pairs(
     """
     check_count(options.max_tokens_per_doc, "max_tokens_per_doc")
     async with runner.lease(name, call, *RERANKS) as model:
+        name = model.name  # the one that was found, where none was named
         if options.max_tokens_per_doc is not None:
             most = options.max_tokens_per_doc
             pairs = await runner.in_thread(model, lambda: _shortened(model, pairs, most, call))

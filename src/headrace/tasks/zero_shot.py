@@ -55,6 +55,7 @@ async def zero_shot(
         )
     written = [hypothesis_template.replace("{}", label) for label in labels]
     async with runner.lease(name, call, "classify", "embed", "generate") as model:
+        name = model.name  # the one that was found, where none was named
         if "classify" in model.tasks:
             return await _entailed(
                 runner, name, texts, tuple(labels), written, call, multi_label=multi_label, truncate=truncate
