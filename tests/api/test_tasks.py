@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from in_process import Running, running_server
 
@@ -37,6 +38,15 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     model = load_model(str(tiny_model(tmp_path_factory.mktemp("decoder"))), EngineOptions(threads=1))
+    with running_server(model, offline=True) as running:
+        yield running
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tiny_model(tmp_path_factory.mktemp("embedder"), "encoders/bert")
+    model = load_model(str(folder), EngineOptions(threads=1))
     with running_server(model, offline=True) as running:
         yield running
     model.close()
@@ -123,3 +133,18 @@ def test_models_say_what_they_can_do(decoder: Running, classifier: Running) -> N
     reply = classifier.http().post("/v1/rerank", json={"query": "a", "documents": ["b"]})
     assert reply.status_code == 400
     assert "a reranker has one score" in reply.json()["error"]["message"]
+
+
+def test_tei_s_endpoints(classifier: Running, embedder: Running) -> None:
+    labels = post(classifier, "/predict", inputs="a cat")
+    assert labels == sorted(labels, key=lambda one: -one["score"]) and len(labels) > 1
+    assert post(classifier, "/predict", inputs=[["a cat"], ["a", "cat"]])[0] == labels
+    pair = post(classifier, "/predict", inputs=["a", "cat"], raw_scores=True)
+    assert pair != labels and len(pair) == len(labels)
+    vectors = np.array(post(embedder, "/embed", inputs=["a cat", "the sea"]))
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1], abs=1e-5)
+    [cosine] = post(embedder, "/similarity", inputs={"source_sentence": "a cat", "sentences": ["the sea"]})
+    assert cosine == pytest.approx(vectors[0] @ vectors[1], abs=1e-5)
+    for path in ("/embed_sparse", "/embed_all", "/predict"):
+        reply = embedder.http().post(path, json={"inputs": "a cat"})
+        assert reply.status_code == 400 and "it can embed texts" in reply.json()["error"]["message"]
