@@ -1,119 +1,108 @@
-"""POST /v1/classify and /classify: labels of texts, in vLLM's shape; labels of the request's own, too."""
+"""POST /classify and /v1/classify: labels of texts, in vLLM's shape; the model's own or the request's."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.body import RequestBody, loose
-from headrace.api.http.call_context import HttpCall
+from headrace.api.http.body import RequestBody, read_checked
+from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
-from headrace.api.openai.schema import EmbeddingUsage
-from headrace.api.service import Service, new_id, now_s
-from headrace.api.tasks.texts import TEXTS, read_texts, reply_to, usage_of
+from headrace.api.http.errors import json_response
+from headrace.api.service import Service, get_service, new_id, now_s
+from headrace.api.tasks.task_reply import TEXTS, TokenUsage, done, texts_of, usage_of
 from headrace.errors import InvalidRequest
+from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.classify import Classification, classify
-from headrace.tasks.task_limits import MAX_LABELS
 from headrace.tasks.zero_shot import TEMPLATE, zero_shot
-
-_LABELS = {
-    "type": "array",
-    "items": {"type": "string", "minLength": 1},
-    "minItems": 1,
-    "maxItems": MAX_LABELS,
-    "description": "Labels of your own, for a model of natural language inference, an embedder or a decoder.",
-}
 
 
 class ClassifyBody(RequestBody, kw_only=True):
-    """Texts to classify; with `labels` among these, otherwise among the model's own."""
+    """Texts to classify: with `labels` of your own by a model of entailment, an embedder or a decoder."""
 
     input: Annotated[Any, Meta(extra_json_schema=TEXTS)]
     model: str | None = None
-    labels: Annotated[Any, loose(_LABELS)] = None
-    hypothesis_template: str = TEMPLATE
-    multi_label: bool = False
-    truncate: bool = False
+    labels: list[str] | None = None
+    hypothesis_template: str | None = None
+    multi_label: bool | None = None
+    truncate: bool | None = None
+
+    def warnings(self) -> list[ParameterWarning]:
+        """Refuses what goes with labels only."""
+        for name in ("hypothesis_template", "multi_label"):
+            if self.labels is None and getattr(self, name) is not None:
+                raise InvalidRequest(f"{name} needs labels: send both or none", param=name)
+        return []
 
 
-class TextLabel(Struct, frozen=True, kw_only=True):
-    """The likeliest label of a text; `probs` are those of all `labels`, in the model's order or the
-    request's."""
+class ClassifiedText(Struct, frozen=True):
+    """The likeliest label of a text; `probs` has one number for each of `labels`."""
 
     index: int
     label: str
-    probs: list[float]
+    probs: tuple[float, ...]
     num_classes: int
-    labels: list[str]
+    labels: tuple[str, ...]
 
 
-class ClassifyReply(Struct, frozen=True, kw_only=True):
-    """The labels, in the order of the texts."""
+class ClassifyReply(Struct, frozen=True):
+    """The texts, in their order."""
 
     id: str
     created: int
     model: str
-    data: list[TextLabel]
-    usage: EmbeddingUsage
-    object: Literal["list"] = "list"
+    data: list[ClassifiedText]
+    usage: TokenUsage
+    object: str = "list"
     warnings: list[ParameterWarning] | UnsetType = UNSET
 
 
-async def _answer(body: ClassifyBody, call: HttpCall, service: Service) -> ClassifyReply:
-    texts, labels = read_texts(body.input, "input"), _labels(body.labels)
-    if labels is None:
-        found = await classify(service.runner, body.model, texts, call, truncate=body.truncate)
-    else:
-        found = await zero_shot(
+async def found_in(
+    body: ClassifyBody, texts: Sequence[str], service: Service, call: CallContext
+) -> list[Classification]:
+    """The labels of the texts of a body."""
+    truncate = bool(body.truncate)
+    if body.labels is not None:
+        return await zero_shot(
             service.runner,
             body.model,
             texts,
-            labels,
+            body.labels,
             call,
-            hypothesis_template=body.hypothesis_template,
-            multi_label=body.multi_label,
-            truncate=body.truncate,
+            hypothesis_template=TEMPLATE if body.hypothesis_template is None else body.hypothesis_template,
+            multi_label=bool(body.multi_label),
+            truncate=truncate,
         )
-    return ClassifyReply(
-        id=new_id("classify"),
-        created=now_s(),
-        model=call.model,
-        data=[_written(index, one) for index, one in enumerate(found)],
-        usage=usage_of(call),
-        warnings=call.warnings or UNSET,
+    async with service.runner.lease(body.model, call, "classify") as model:
+        return await classify(service.runner, model.name, texts, call, truncate=truncate)
+
+
+async def _classified(http: HttpRequest) -> Response:
+    body = await read_checked(ClassifyBody, http)
+    call = call_of(http)
+    found = await done(http, found_in(body, texts_of(body.input, "input"), get_service(http), call))
+    data = [
+        ClassifiedText(index, one.label, one.scores, len(one.labels), one.labels)
+        for index, one in enumerate(found)
+    ]
+    reply = ClassifyReply(
+        new_id("classify"), now_s(), call.model, data, usage_of(call), warnings=call.warnings or UNSET
     )
-
-
-def _written(index: int, one: Classification) -> TextLabel:
-    return TextLabel(
-        index=index,
-        label=one.label,
-        probs=list(one.scores),
-        num_classes=len(one.labels),
-        labels=list(one.labels),
-    )
-
-
-def _labels(given: object) -> list[str] | None:
-    if given is None:
-        return None
-    entries = cast("list[object]", given) if isinstance(given, list) else [None]
-    if not all(isinstance(entry, str) for entry in entries):
-        raise InvalidRequest("labels is a list of texts", param="labels", code="invalid_type")
-    return cast("list[str]", entries)
+    return json_response(reply)
 
 
 @Endpoint("POST", "/v1/classify", body=ClassifyBody, reply=ClassifyReply)
-async def classify_texts(http: HttpRequest) -> Response:
-    """Labels of texts. Without `model`, the first served model that can."""
-    return await reply_to(http, ClassifyBody, _answer)
+async def classify_v1(http: HttpRequest) -> Response:
+    """The labels of texts with their probabilities."""
+    return await _classified(http)
 
 
-@Endpoint("POST", "/classify", body=ClassifyBody, reply=ClassifyReply, hidden=True)
+@Endpoint("POST", "/classify", body=ClassifyBody, reply=ClassifyReply)
 async def classify_unversioned(http: HttpRequest) -> Response:
     """As /v1/classify."""
-    return await reply_to(http, ClassifyBody, _answer)
+    return await _classified(http)

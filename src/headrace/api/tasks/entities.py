@@ -17,7 +17,7 @@ from headrace.api.http.generation import unless_gone
 from headrace.api.openai.generation_body import Deadline, Priority
 from headrace.api.openai.schema import EmbeddingUsage
 from headrace.api.service import Service, get_service
-from headrace.api.tasks.texts import TEXTS
+from headrace.api.tasks.task_reply import TEXTS
 from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.entities import Entity, extract_entities

@@ -1,82 +1,73 @@
-"""POST /v1/score and /score: how well texts answer others, in vLLM's shape."""
+"""POST /score and /v1/score: scores of pairs of texts, in vLLM's shape."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.body import RequestBody
-from headrace.api.http.call_context import HttpCall
+from headrace.api.http.body import RequestBody, read_checked
+from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
-from headrace.api.openai.schema import EmbeddingUsage
-from headrace.api.service import Service, new_id, now_s
-from headrace.api.tasks.texts import TEXTS, read_texts, reply_to, usage_of
-from headrace.errors import InvalidRequest
+from headrace.api.http.errors import json_response
+from headrace.api.service import get_service, new_id, now_s
+from headrace.api.tasks.task_reply import TEXTS, TokenUsage, done, pairs_of, usage_of
 from headrace.inference.events import ParameterWarning
-from headrace.inference.requests import TextPair
 from headrace.tasks.rerank import PairOptions, score_pairs
 
 
 class ScoreBody(RequestBody, kw_only=True):
-    """One text with each of several, or two lists of equal length, pair by pair."""
+    """One text against several, or two lists of one length."""
 
     text_1: Annotated[Any, Meta(extra_json_schema=TEXTS)]
     text_2: Annotated[Any, Meta(extra_json_schema=TEXTS)]
     model: str | None = None
-    truncate: bool = False
+    truncate: bool | None = None
+    instruction: str | None = None
 
 
-class PairScore(Struct, frozen=True, kw_only=True):
+class PairScore(Struct, frozen=True):
     """The score of a pair."""
 
     index: int
     score: float
-    object: Literal["score"] = "score"
+    object: str = "score"
 
 
-class ScoreReply(Struct, frozen=True, kw_only=True):
+class ScoreReply(Struct, frozen=True):
     """The scores, in the order of the pairs."""
 
     id: str
     created: int
     model: str
     data: list[PairScore]
-    usage: EmbeddingUsage
-    object: Literal["list"] = "list"
+    usage: TokenUsage
+    object: str = "list"
     warnings: list[ParameterWarning] | UnsetType = UNSET
 
 
-async def _answer(body: ScoreBody, call: HttpCall, service: Service) -> ScoreReply:
-    first, second = read_texts(body.text_1, "text_1"), read_texts(body.text_2, "text_2")
-    if len(first) == 1:
-        first = first * len(second)
-    if len(first) != len(second):
-        raise InvalidRequest(
-            f"text_1 has {len(first):,} texts and text_2 {len(second):,}: send one, or as many of both",
-            param="text_1",
-        )
-    pairs = [TextPair(*pair) for pair in zip(first, second, strict=True)]
-    found = await score_pairs(service.runner, body.model, pairs, call, PairOptions(truncate=body.truncate))
-    return ScoreReply(
-        id=new_id("score"),
-        created=now_s(),
-        model=call.model,
-        data=[PairScore(index=index, score=score) for index, score in enumerate(found)],
-        usage=usage_of(call),
-        warnings=call.warnings or UNSET,
+async def _scored(http: HttpRequest) -> Response:
+    body = await read_checked(ScoreBody, http)
+    call, runner = call_of(http), get_service(http).runner
+    options = PairOptions(truncate=bool(body.truncate), instruction=body.instruction)
+    pairs = pairs_of(body.text_1, body.text_2)
+    scores = await done(http, score_pairs(runner, body.model, pairs, call, options))
+    data = [PairScore(index, score) for index, score in enumerate(scores)]
+    reply = ScoreReply(
+        new_id("score"), now_s(), call.model, data, usage_of(call), warnings=call.warnings or UNSET
     )
+    return json_response(reply)
 
 
 @Endpoint("POST", "/v1/score", body=ScoreBody, reply=ScoreReply)
+async def score_v1(http: HttpRequest) -> Response:
+    """How well the second text of each pair answers the first."""
+    return await _scored(http)
+
+
+@Endpoint("POST", "/score", body=ScoreBody, reply=ScoreReply)
 async def score(http: HttpRequest) -> Response:
-    """Scores of pairs of texts, by a reranker or an embedder."""
-    return await reply_to(http, ScoreBody, _answer)
-
-
-@Endpoint("POST", "/score", body=ScoreBody, reply=ScoreReply, hidden=True)
-async def score_unversioned(http: HttpRequest) -> Response:
     """As /v1/score."""
-    return await reply_to(http, ScoreBody, _answer)
+    return await _scored(http)
