@@ -179,8 +179,17 @@ def es_nie(number: str) -> bool:
 _ODD_VALUES: Final = (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23)
 
 
+_OMOCODES: Final = {letter: str(digit) for digit, letter in enumerate("LMNPQRSTUV")}
+
+
 def it_fiscal_code(code: str) -> bool:
-    """Decree of 23 December 1976: values of odd and even places, modulo 26."""
+    """Decree of 23 December 1976: a date (day + 40 of women), values of odd and even places modulo 26.
+
+    Letters may stand for digits where two persons would have the same code.
+    """
+    year, day = (int("".join(_OMOCODES.get(one, one) for one in code[at : at + 2])) for at in (6, 9))
+    if not is_date(2000 + year, "ABCDEHLMPRST".index(code[8]) + 1, day - 40 if day > 40 else day):
+        return False
     total = 0
     for place, character in enumerate(code[:15]):
         value = int(character) if character.isdigit() else ord(character) - 65
@@ -239,7 +248,7 @@ def au_tfn(number: str) -> bool:
 
 def au_abn(number: str) -> bool:
     """The first digit less one, weighted sum modulo 89."""
-    return (weighted(number, (10, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19)) - 10) % 89 == 0
+    return number[0] != "0" and (weighted(number, (10, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19)) - 10) % 89 == 0
 
 
 def au_acn(number: str) -> bool:
