@@ -13,7 +13,7 @@ enum class Op : int32_t {
 };
 
 // Activations, by the names that attributes have in Python.
-#define HEADRACE_ACTS(X) X(none) X(silu) X(gelu) X(gelu_tanh) X(swiglu_clamped)
+#define HEADRACE_ACTS(X) X(none) X(silu) X(gelu) X(gelu_tanh) X(tanh) X(relu) X(log1p_relu) X(swiglu_clamped)
 enum class Act : int32_t {
 #define HEADRACE_ACT(name) name,
   HEADRACE_ACTS(HEADRACE_ACT)
@@ -25,6 +25,7 @@ inline constexpr const char* kActNames[] = {
 #undef HEADRACE_ACT
 };
 inline constexpr const char* kRouteNames[] = {"softmax", "sigmoid"};
+inline constexpr const char* kPoolNames[] = {"mean", "max"};
 
 // Operands of one kind: their names as in ops.inl, and what these say.
 struct Operands {

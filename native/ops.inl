@@ -39,7 +39,7 @@ HEADRACE_OP(selective_scan,    none,   selective_scan, "x bc dt", "y", "", "a_lo
 HEADRACE_ROW_OP(rms_norm,          every,  rms_norm,       "x", "y", "", "w", "runs", "eps")
 HEADRACE_ROW_OP(layer_norm,        every,  layer_norm,     "x", "y", "", "w bias?", "", "eps")
 HEADRACE_ROW_OP(gather,            none,   gather,         "x", "y", "", "", "", "")
-HEADRACE_ROW_OP(pool,              none,   pool,           "x", "y", "", "", "", "")
+HEADRACE_ROW_OP(pool,              none,   pool,           "x", "y", "", "", "kind:pool", "")
 HEADRACE_ROW_OP(take_columns,      none,   take_columns,   "x", "y", "", "", "order*", "")
 HEADRACE_ROW_OP(add,               every,  same_shape,     "a b", "y", "", "", "", "")
 HEADRACE_ROW_OP(scale,             every,  same_shape,     "x", "y", "", "", "", "by")

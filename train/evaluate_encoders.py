@@ -78,7 +78,7 @@ def tagger_rows(model: Path, data: Path) -> Rows:
 
 def tag(llm: LLM, texts: list[Tagged]) -> list[list[Entity]]:
     """The entities that it finds, text by text."""
-    found = [llm.extract_entities(text.text, text.labels)[0] for text in texts]
+    found = [llm.entities(text.text, text.labels)[0] for text in texts]
     return [[Entity(one.start, one.end, one.label) for one in entities] for entities in found]
 
 

@@ -7,7 +7,7 @@ import torch
 from decoder import Decoder, Shape
 from dialogue import TEMPLATE_PATH
 from safetensors.torch import load_file, save_file
-from spans import LABEL_MARK, LONGEST_SPAN, TEXT_MARK
+from spans import LABEL_MARK, LONGEST_SPAN, TEXT_MARK, WINDOW
 from stream import BEGIN, BEGIN_ID, END, END_ID
 from tag import Tagger
 from tokenizers import Tokenizer
@@ -63,7 +63,7 @@ def write_tagger(tagger: Tagger, tokenizer: Tokenizer, folder: Path) -> None:
     head = {name: tensor for name, tensor in head.items() if not name.startswith("decoder.")}
     save_file(head, folder / "head.safetensors", metadata={"format": "pt"})
     (folder / "head.safetensors").chmod(0o644)
-    marks = {"label_mark": LABEL_MARK, "text_mark": TEXT_MARK, "longest_span": LONGEST_SPAN}
+    marks = {"label_mark": LABEL_MARK, "text_mark": TEXT_MARK, "longest_span": LONGEST_SPAN, "window": WINDOW}
     _write(folder / "tagger.json", marks)
 
 

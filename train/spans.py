@@ -4,11 +4,24 @@ from collections.abc import Sequence
 
 import numpy as np
 from data.entities import Entity, Tagged
+from msgspec import Struct
 
-from headrace.tasks.entities import END, INSIDE, START, Labeled
+from headrace.tasks.entity_finders.tagger import END, INSIDE, START
 
 LABEL_MARK, TEXT_MARK = "<|tool|>", "<|user|>"
 LONGEST_SPAN = 48  # tokens
+WINDOW = 96  # tokens of a piece of a long text: about the longest rows of training, without their labels
+
+
+class Labeled(Struct, frozen=True):
+    """Labels followed by a text: token ids, the position of each label's marker, where the text begins, and
+    the characters of each of its tokens.
+    """
+
+    ids: list[int]
+    marks: list[int]
+    begin: int
+    characters: list[tuple[int, int]]
 
 
 def wanted_scores(encoded: Labeled, entities: Sequence[Entity], labels: Sequence[str]) -> np.ndarray:

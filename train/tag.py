@@ -9,13 +9,14 @@ from data.words import pick
 from decoder import Decoder, Shape
 from mixture import Batch
 from objective import Objective
-from spans import LABEL_MARK, LONGEST_SPAN, TEXT_MARK, wanted_scores
+from spans import LABEL_MARK, LONGEST_SPAN, TEXT_MARK, Labeled, wanted_scores
 from stream import BEGIN_ID
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headrace.tasks.entities import THRESHOLD, Labeled, best_spans, write_labels
+from headrace.tasks.entity_finders.search import THRESHOLD
+from headrace.tasks.entity_finders.tagger import best_spans, label_frame, token_units
 from headrace.tokenization.tokenizer import Tokenizer as HeadraceTokenizer
 
 SHARES = {"wnut": 0.4, "btc": 0.2, "pii": 0.4}
@@ -59,7 +60,8 @@ class Tagger(nn.Module):
 
 def labeled(tokenizer: HeadraceTokenizer, text: str, labels: Sequence[str]) -> Labeled:
     """The labels followed by the text."""
-    return write_labels(tokenizer, text, labels, LABEL_MARK, TEXT_MARK)
+    frame, units = label_frame(tokenizer, labels, LABEL_MARK, TEXT_MARK), token_units(tokenizer, text)
+    return Labeled([*frame.before, *units.ids], frame.marks, len(frame.before), units.characters)
 
 
 class TagBatches:

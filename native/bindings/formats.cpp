@@ -180,7 +180,7 @@ std::vector<Result> linear(headrace::Pool& pool, Matrix x, const std::vector<Pac
   if (weights.empty() || weights.size() > headrace::kMaxLinears || biases.size() != weights.size()) {
     refuse("one to " + std::to_string(headrace::kMaxLinears) + " weights and as many biases are needed");
   }
-  if (act < 0 || act > 3) refuse("act must be 0 (none), 1 (silu), 2 (gelu) or 3 (gelu_tanh)");
+  if (act < 0 || act >= static_cast<int>(headrace::Act::swiglu_clamped)) refuse("act must number an activation of one vector");
   headrace::FusedLinearArgs args;
   args.x = x.data();
   args.rows = static_cast<int64_t>(x.shape(0));

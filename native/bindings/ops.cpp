@@ -40,6 +40,7 @@ void bind_ops(nb::module_& m) {
   }
   enumerations["act"] = names(headrace::kActNames);
   enumerations["route"] = names(headrace::kRouteNames);
+  enumerations["pool"] = names(headrace::kPoolNames);
   m.attr("OP_FORMS") = forms;
   m.attr("OP_ENUMERATIONS") = enumerations;
 }

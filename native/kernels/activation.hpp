@@ -1,5 +1,7 @@
 // Activations, a vector at a time: ops of their own, and what follows a gated product. Included as simd.hpp is.
 #pragma once
+#include <cmath>
+
 #include "arguments.hpp"
 #include "simd.hpp"
 
@@ -30,6 +32,13 @@ static inline F gelu_tanh(F x) {
   return splat(0.5f) * x * (splat(1.0f) + tanh(inner));
 }
 
+static inline F relu(F x) { return x < splat(0.0f) ? splat(0.0f) : x; }  // NaN stays
+static inline F log1p_relu(F x) {  // a number at a time: only rows of output have it
+  F y = relu(x);
+  for (int i = 0; i < kWidth; ++i) y[i] = ::log1pf(y[i]);
+  return y;
+}
+
 static inline F activate(Act act, F x) {
   switch (act) {
     case Act::silu:
@@ -38,6 +47,12 @@ static inline F activate(Act act, F x) {
       return gelu(x);
     case Act::gelu_tanh:
       return gelu_tanh(x);
+    case Act::tanh:
+      return tanh(x);
+    case Act::relu:
+      return relu(x);
+    case Act::log1p_relu:
+      return log1p_relu(x);
     default:
       return x;
   }

@@ -150,8 +150,24 @@ static void gather(const RowOpArgs& op, int part, int parts) {
   for (int64_t r = s.begin; r < s.end; ++r) memcpy(op.y + r * d, op.x[0] + rows[r] * d, static_cast<size_t>(d) * sizeof(float));
 }
 
-// y[r] = the mean of x over its sequence's rows up to step.rows[r]. Columns are independent and each adds its rows in
-// their order, so how columns are cut changes nothing.
+// Of rows [begin, end) of x, which are d apart, the first `count` columns.
+static void mean_of_rows(const float* x, int64_t begin, int64_t end, int64_t d, int64_t count, float* y) {
+  for (int64_t i = 0; i < count; ++i) y[i] = 0.0f;
+  for (int64_t t = begin; t < end; ++t) {
+    for (int64_t i = 0; i < count; ++i) y[i] += x[t * d + i];
+  }
+  for (int64_t i = 0; i < count; ++i) y[i] /= static_cast<float>(end - begin);
+}
+
+static void max_of_rows(const float* x, int64_t begin, int64_t end, int64_t d, int64_t count, float* y) {
+  memcpy(y, x + begin * d, static_cast<size_t>(count) * sizeof(float));
+  for (int64_t t = begin + 1; t < end; ++t) {
+    for (int64_t i = 0; i < count; ++i) y[i] = x[t * d + i] <= y[i] || y[i] != y[i] ? y[i] : x[t * d + i];
+  }
+}
+
+// y[r] = the mean or the maximum (ints[0]: 0, 1) of x over its sequence's rows up to step.rows[r]. Columns are
+// independent and each takes its rows in their order, so how columns are cut changes nothing. NaN stays the maximum.
 static void pool(const RowOpArgs& op, int part, int parts) {
   const Step& step = *op.step;
   const int64_t d = op.columns;
@@ -163,12 +179,12 @@ static void pool(const RowOpArgs& op, int part, int parts) {
     while (step.query_starts[b + 1] <= step.rows[r]) ++b;
     const int64_t begin = step.query_starts[b], end = step.rows[r] + 1;
     float* to = op.y + r * d + first;
-    for (int64_t i = 0; i < count; ++i) to[i] = 0.0f;
-    for (int64_t t = begin; t < end; ++t) {
-      const float* from = op.x[0] + t * d + first;
-      for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+    const float* x = op.x[0] + first;
+    if (op.ints[0] == 0) {
+      mean_of_rows(x, begin, end, d, count, to);
+    } else {
+      max_of_rows(x, begin, end, d, count, to);
     }
-    for (int64_t i = 0; i < count; ++i) to[i] /= static_cast<float>(end - begin);
     at += count;
   }
 }

@@ -113,6 +113,12 @@ static double expected_act(Act act, double x) {
       return x * 0.5 * std::erfc(-x / std::sqrt(2.0));
     case Act::gelu_tanh:
       return 0.5 * x * (1 + std::tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+    case Act::tanh:
+      return std::tanh(x);
+    case Act::relu:
+      return std::fmax(x, 0.0);
+    case Act::log1p_relu:
+      return std::log1p(std::fmax(x, 0.0));
     default:
       return x;
   }
@@ -124,7 +130,7 @@ static void activations_match_double(const RowsKernels& kernels) {
   for (const float v : {0.0f, -0.0f, 1e-30f, -1e-30f, 200.0f, -200.0f, 0.624999f, 0.625f}) x.push_back(v);
   const Floats up = random_floats(x.size(), 3);
   const int64_t count = static_cast<int64_t>(x.size());
-  for (const Act act : {Act::none, Act::silu, Act::gelu, Act::gelu_tanh}) {
+  for (const Act act : {Act::none, Act::silu, Act::gelu, Act::gelu_tanh, Act::tanh, Act::relu, Act::log1p_relu}) {
     Floats y(x.size()), gated(x.size());
     const int kind = static_cast<int>(act);
     in_parts(3, kernels.act, {.x = {x.data()}, .y = y.data(), .rows = 1, .columns = count, .ints = &kind});
@@ -173,6 +179,15 @@ static void adds_and_gathers(const RowsKernels& kernels) {
   step.R = 3;
   step.query_starts = starts;
   step.rows = lasts;
+  const int mean = 0, largest = 1;
+  op.ints = &largest;
+  in_parts(4, kernels.pool, op);
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(y[i] == std::fmax(x[6 + i], std::fmax(x[9 + i], x[12 + i])));
+    CHECK(y[3 + i] == std::fmax(x[i], x[3 + i]));
+    CHECK(y[6 + i] == x[6 + i]);
+  }
+  op.ints = &mean;
   in_parts(4, kernels.pool, op);
   for (size_t i = 0; i < 3; ++i) {
     CHECK_NEAR(y[i], (x[6 + i] + x[9 + i] + x[12 + i]) / 3, 1e-6);

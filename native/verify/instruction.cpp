@@ -111,6 +111,7 @@ class Checker {
   }
   void check_pool() const {
     expect(!program_.kv.empty(), "pools sequences, which only steps of programs with KV layers have");
+    expect(it_.ints[0] == 0 || it_.ints[0] == 1, "there is no pooling " + text(it_.ints[0]));
     check_gather();
   }
   void check_take_columns() const {
@@ -136,7 +137,7 @@ class Checker {
 
   void check_act(size_t place = 0) const {
     const int act = it_.ints[place];
-    expect(act >= static_cast<int>(Act::none) && act <= static_cast<int>(Act::gelu_tanh), "there is no activation " + text(act));
+    expect(act >= static_cast<int>(Act::none) && act < static_cast<int>(Act::swiglu_clamped), "there is no activation " + text(act));
   }
 
   void check_fused_linear() const {

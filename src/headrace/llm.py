@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -30,12 +31,17 @@ from headrace.inference.local_handler import LocalHandler
 from headrace.inference.loop_thread import BlockingStream, LoopThread
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.model_source import ModelThreads, OneModel
-from headrace.inference.requests import GenerationRequest
+from headrace.inference.requests import GenerationRequest, TextPair
 from headrace.loading.loader import Progress, load_model
 from headrace.loading.options import EngineOptions
 from headrace.ops.value import Array
+from headrace.tasks.classify import Classification, classify
 from headrace.tasks.embed import pooled, token_vectors
-from headrace.tasks.entities import THRESHOLD, Entity, EntityExtractor
+from headrace.tasks.entities import Entity, extract_entities
+from headrace.tasks.entity_finders.search import EntityKeywords
+from headrace.tasks.sparse import SparseVector, sparse
+
+LOG = logging.getLogger("headrace.llm")
 
 
 class _Model:
@@ -56,7 +62,6 @@ class _Model:
         self.handler: Handler = local
         self.runner = ModelRunner(local, self._source, self._threads)
         self._thread = LoopThread()
-        self._extractor: EntityExtractor | None = None
         # The engine's thread would keep the model alive: stop it with the last reference, or at exit.
         self._closer = weakref.finalize(self, _close, loaded, local, self._thread, self._threads)
 
@@ -78,6 +83,18 @@ class _Model:
         limit = self.model.engine.limits.max_choices
         return await token_vectors(self.handler, texts, dimensions, at_a_time=limit)
 
+    async def _classify(
+        self, texts: str | Sequence[str | TextPair], truncate: bool, raw: bool
+    ) -> list[Classification]:
+        self._check_open()
+        inputs = [texts] if isinstance(texts, str) else list(texts)
+        return await classify(self.runner, None, inputs, new_call(), truncate=truncate, raw=raw)
+
+    async def _sparse(self, texts: str | Sequence[str], truncate: bool) -> list[SparseVector]:
+        self._check_open()
+        inputs = [texts] if isinstance(texts, str) else list(texts)
+        return await sparse(self.runner, None, inputs, new_call(), truncate=truncate)
+
     def _check_open(self) -> None:
         if not self._closer.alive:
             raise EngineStopped("the model was closed: load it again")
@@ -85,10 +102,16 @@ class _Model:
     def _size(self, dimensions: int | None) -> int:
         return self.model.engine.limits.embedding_size if dimensions is None else dimensions
 
-    def _entities(self) -> EntityExtractor:
-        if self._extractor is None:
-            self._extractor = EntityExtractor(self.model)
-        return self._extractor
+    async def _entities(
+        self, texts: str | Sequence[str], labels: Sequence[str] | None, options: EntityKeywords
+    ) -> list[list[Entity]]:
+        self._check_open()
+        several = [texts] if isinstance(texts, str) else list(texts)
+        call = new_call()
+        found = await extract_entities(self.runner, None, several, labels, call, **options)
+        for warning in call.warnings:
+            LOG.warning("%s: %s", warning.param, warning.message)
+        return found
 
 
 def _close(model: LoadedModel, handler: LocalHandler, thread: LoopThread, threads: ModelThreads) -> None:
@@ -194,20 +217,38 @@ class LLM(_Model):
         `pooling="none"`."""
         return self._thread.run(self._vectors(_several(texts), None))
 
-    def extract_entities(
-        self, texts: str | Sequence[str], labels: Sequence[str], *, threshold: float = THRESHOLD
+    def entities(
+        self,
+        texts: str | Sequence[str],
+        labels: Sequence[str] | None = None,
+        **options: Unpack[EntityKeywords],
     ) -> list[list[Entity]]:
-        """Of each text the entities of these labels, by a tagger such as the bundled `tagger`.
+        """Of each text the entities of these labels, in order, by a tagger such as the bundled `tagger`, a
+        GLiNER checkpoint, or a model that classifies tokens (then `labels` are some of its own, None: all).
 
-        Labels are words of your own ("phone number"); `threshold` in (0, 1) is the least score.
-        InvalidRequest for labels that mean nothing, UnsupportedModel where the model is no tagger,
-        ContextLengthExceeded where a text with the labels is too long: texts are never cut.
+        Labels are words of your own ("phone number"). Keywords are the fields of `Search`: `threshold` (0.5),
+        `flat_ner`, `multi_label`, `truncate`, `window`, `stride`, `aggregation`. A text that is longer than
+        the model reads at once raises ContextLengthExceeded unless `truncate=True` cuts it, or `stride` (tokens
+        that two windows share) or `window` (tokens of one, at most) have it read in windows. InvalidRequest
+        for arguments that mean nothing or a model that finds no entities.
         """
-        extractor = self._entities()
-        several = [texts] if isinstance(texts, str) else list(texts)
-        marked = extractor.mark(several, labels, threshold)
-        vectors = self._thread.run(self._vectors([one.ids for one in marked], None))
-        return extractor.read(several, marked, labels, vectors, threshold)
+        return self._thread.run(self._entities(texts, labels, options))
+
+    def classify(
+        self, texts: str | Sequence[str | TextPair], *, truncate: bool = False, raw: bool = False
+    ) -> list[Classification]:
+        """Of each text, or `TextPair` of two texts, the scores of the labels, by a sequence classifier, a
+        cross-encoder or a reward model; one text gives a list of one.
+
+        Scores are probabilities as the checkpoint says (softmax, or sigmoid of each label); `raw` ones are
+        logits. InvalidRequest where the model classifies no texts, ContextLengthExceeded for a text that is
+        too long unless it may be cut (`truncate`).
+        """
+        return self._thread.run(self._classify(texts, truncate, raw))
+
+    def sparse(self, texts: str | Sequence[str], *, truncate: bool = False) -> list[SparseVector]:
+        """Of each text the weights of vocabulary entries, by a SPLADE model. Errors as `classify`."""
+        return self._thread.run(self._sparse(texts, truncate))
 
     def _stream(self, request: GenerationRequest) -> BlockingStream[CompletionChunk]:
         handler = self.handler
@@ -283,15 +324,24 @@ class AsyncLLM(_Model):
         """See `LLM.embed_tokens`."""
         return await self._vectors(_several(texts), None)
 
-    async def extract_entities(
-        self, texts: str | Sequence[str], labels: Sequence[str], *, threshold: float = THRESHOLD
+    async def entities(
+        self,
+        texts: str | Sequence[str],
+        labels: Sequence[str] | None = None,
+        **options: Unpack[EntityKeywords],
     ) -> list[list[Entity]]:
-        """See `LLM.extract_entities`."""
-        extractor = self._entities()
-        several = [texts] if isinstance(texts, str) else list(texts)
-        marked = extractor.mark(several, labels, threshold)
-        vectors = await self._vectors([one.ids for one in marked], None)
-        return extractor.read(several, marked, labels, vectors, threshold)
+        """See `LLM.entities`."""
+        return await self._entities(texts, labels, options)
+
+    async def classify(
+        self, texts: str | Sequence[str | TextPair], *, truncate: bool = False, raw: bool = False
+    ) -> list[Classification]:
+        """See `LLM.classify`."""
+        return await self._classify(texts, truncate, raw)
+
+    async def sparse(self, texts: str | Sequence[str], *, truncate: bool = False) -> list[SparseVector]:
+        """See `LLM.sparse`."""
+        return await self._sparse(texts, truncate)
 
     async def _stream(self, request: GenerationRequest) -> AsyncIterator[CompletionChunk]:
         self._check_open()

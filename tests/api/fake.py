@@ -31,6 +31,7 @@ from headrace.errors import ContextLengthExceeded, HeadraceError, Overloaded, Te
 from headrace.grammar.compile import compile_grammar
 from headrace.sampling.params import SamplingParams
 from headrace.tokenization.token_bytes import Kind
+from headrace.weights.head import Head, TaskName
 
 CONTEXT_LENGTH = 4096
 
@@ -245,6 +246,8 @@ class FakeModel:
     folder: Path = Path("fake")
     cache_failures: int = 0
     cache_damages: int = 0
+    head: Head | None = None
+    tasks: tuple[TaskName, ...] = ("generate",)
     plan: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(kv_bytes=102_400, total_bytes=409_600, weights_bytes=0)
     )

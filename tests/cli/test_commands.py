@@ -29,6 +29,7 @@ COMMANDS = (
     "list",
     "show",
     "quantize",
+    "entities",
     "rm",
     "pull",
     "bench",
@@ -245,8 +246,8 @@ def test_serve_prints_its_address_and_stops_on_signals(
         first = process.stdout.readline().decode()
         found = re.search(r"serving mini .* on (http://127\.0\.0\.1:\d+)", first)
         assert found, first
-        greeting = "".join(process.stdout.readline().decode() for _ in range(6))
-        for shown in ("embed, nano, novelette", "endpoint yet: tagger", f"{found[1]}/v1", f"{found[1]}/docs"):
+        greeting = "".join(process.stdout.readline().decode() for _ in range(5))
+        for shown in ("embed, nano, novelette, tagger", f"{found[1]}/v1", f"{found[1]}/docs"):
             assert shown in greeting
         assert f"curl {found[1]}/v1/chat/completions" in greeting
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

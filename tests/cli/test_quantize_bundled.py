@@ -47,7 +47,7 @@ def test_a_tagger_keeps_its_head_in_a_folder_and_is_refused_as_gguf(
     assert refused.code == 1 and "a GGUF file cannot hold" in refused.stderr
     assert inside("quantize", "tagger", str(tmp_path / "tagger"), "--quantization", "bf16").code == 0
     with LLM(str(tmp_path / "tagger"), threads=1) as model:
-        [found] = model.extract_entities("My name is John Miller and I live in Berlin", ["person"])
+        [found] = model.entities("My name is John Miller and I live in Berlin", ["person"])
     assert [entity.text for entity in found] == ["John Miller"]
 
 

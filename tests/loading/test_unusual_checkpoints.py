@@ -101,12 +101,10 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("golden", "name"),
     [
-        ("llama2", "LlamaForSequenceClassification"),
-        ("llama2", "LlamaForTokenClassification"),
         ("llama2", "LlamaForRewardModel"),
         ("gpt2", "GPT2DoubleHeadsModel"),
         ("llama2", "LlamaForMaskedLM"),
-        ("encoders/bert", "BertForTokenClassification"),
+        ("encoders/bert", "BertForMultipleChoice"),
         ("encoders/bert", "BertForQuestionAnswering"),
     ],
 )

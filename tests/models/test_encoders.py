@@ -102,7 +102,7 @@ def test_a_wrong_weight_changes_the_output(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["numpy", "native", "torch"])
-@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls", "last"])
 def test_pooling(pooling: PoolingKind, kind: str) -> None:
     truth = truth_of("modernbert")
     texts = [truth.prompt[:7], truth.prompt, truth.prompt[3:20]]
@@ -111,7 +111,7 @@ def test_pooling(pooling: PoolingKind, kind: str) -> None:
     starts, ends = step.query_starts[:-1], step.query_starts[1:]
     rows = starts if pooling == "cls" else ends - 1
     vectors = executor_of(kind, "modernbert", pooling).run(replace(step, rows=rows.astype(np.int32)))
-    of_text = {"mean": lambda x: x.mean(0), "cls": lambda x: x[0], "last": lambda x: x[-1]}[pooling]
+    of_text = {"mean": lambda x: x.mean(0), "max": lambda x: x.max(0), "cls": lambda x: x[0], "last": lambda x: x[-1]}[pooling]
     expected = np.stack([of_text(states[a:b]) for a, b in zip(starts, ends, strict=True)])
     assert relative_error(vectors, expected) <= 1e-5
 
@@ -174,8 +174,13 @@ def test_pooling_files(
 @pytest.mark.parametrize(
     ("config", "types", "message"),
     [
-        ({"pooling_mode_max_tokens": True}, ("Transformer", "Pooling"), "pooling_mode_max_tokens"),
-        ({"pooling_mode_mean_tokens": True}, ("Transformer", "Pooling", "Dense"), "Dense"),
+        (
+            {"pooling_mode_weightedmean_tokens": True},
+            ("Transformer", "Pooling"),
+            "pooling_mode_weightedmean_tokens",
+        ),
+        ({"pooling_mode_mean_tokens": True}, ("Transformer", "Pooling", "LSTM"), "LSTM"),
+        ({"pooling_mode_mean_tokens": True}, ("Transformer", "Pooling", "Normalize", "Dense"), "Dense"),
         (
             {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
             ("Transformer", "Pooling"),

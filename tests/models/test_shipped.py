@@ -130,7 +130,7 @@ def test_related_texts_have_close_vectors() -> None:
 
 def test_entities_are_found_by_their_labels() -> None:
     with LLM("tagger", cache_dir=None) as llm:
-        (found,) = llm.extract_entities("My name is John Miller and I live in Berlin", ["person", "location"])
+        (found,) = llm.entities("My name is John Miller and I live in Berlin", ["person", "location"])
     assert [(entity.text, entity.label) for entity in found] == [
         ("John Miller", "person"),
         ("Berlin", "location"),

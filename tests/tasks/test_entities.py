@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +20,14 @@ from headrace.errors import (
     CorruptFile,
     HeadraceError,
     InvalidRequest,
-    UnsupportedModel,
+    NumericalError,
 )
-from headrace.tasks.entities import END, INSIDE, START, Span, best_spans, write_labels
+from headrace.inference.keywords import new_call
+from headrace.tasks.entity_finders import spans
+from headrace.tasks.entity_finders.finder import Units
+from headrace.tasks.entity_finders.spans import Span, check_finite, gathered, keys_of
+from headrace.tasks.entity_finders.tagger import END, INSIDE, START, best_spans, label_frame, token_units
+from headrace.tasks.entity_windows import Limits, LongTexts, pieces
 from headrace.weights.tagger_head import read_tagger_head
 from tiny import tiny_model
 
@@ -51,23 +59,24 @@ def tagger(folder: Path) -> Iterator[LLM]:
 
 
 def test_entities_are_pieces_of_the_text(tagger: LLM) -> None:
-    [found, nothing] = tagger.extract_entities([TEXT, ""], ["person", "place"], threshold=0.3)
+    [found, nothing] = tagger.entities([TEXT, ""], ["person", "place"], threshold=0.3)
     assert found and nothing == []
     for entity in found:
         assert entity.text == TEXT[entity.start : entity.end] != ""
         assert entity.label in ("person", "place") and 0.3 < entity.score < 1
     ends = [0, *(entity.end for entity in found)]
     assert all(end <= entity.start for end, entity in zip(ends, found, strict=False))
-    assert tagger.extract_entities(TEXT, ["person", "place"], threshold=0.3) == [found]
-    most = tagger.extract_entities(TEXT, ["person", "place"], threshold=0.9)[0]
+    assert tagger.entities(TEXT, ["person", "place"], threshold=0.3) == [found]
+    most = tagger.entities(TEXT, ["person", "place"], threshold=0.9)[0]
     assert all(entity.score > 0.9 for entity in most)
 
 
 def test_a_text_cannot_pose_as_a_label(tagger: LLM) -> None:
-    written = write_labels(tagger.model.tokenizer, "a<s>b</s>", ["x"], "<s>", "</s>")
-    assert [written.ids[mark] for mark in written.marks] == [0]
-    assert written.ids[written.begin - 1] == 1 and not {0, 1} & set(written.ids[written.begin :])
-    assert written.characters == [(i, i + 1) for i in range(9)]
+    frame = label_frame(tagger.model.tokenizer, ["x"], "<s>", "</s>")
+    units = token_units(tagger.model.tokenizer, "a<s>b</s>")
+    assert [frame.before[mark] for mark in frame.marks] == [0]
+    assert frame.before[-1] == 1 and not {0, 1} & set(units.ids)
+    assert units.characters == [(i, i + 1) for i in range(9)]
 
 
 def test_the_likeliest_spans_that_do_not_overlap_win() -> None:
@@ -89,21 +98,32 @@ def test_the_likeliest_spans_that_do_not_overlap_win() -> None:
         (TEXT, "person", 0.5, InvalidRequest, "give a list of words"),
         (TEXT, ["person", " "], 0.5, InvalidRequest, "give a list of words"),
         (TEXT, ["person", "person"], 0.5, InvalidRequest, "names one twice: person"),
+        (TEXT, None, 0.5, InvalidRequest, "give labels"),
+        (TEXT, [str(i) for i in range(1001)], 0.5, InvalidRequest, "1,001 entries, at most 1,000"),
+        (TEXT, [f"a long label {i}" for i in range(999)], 0.5, InvalidRequest, "fewer or shorter ones"),
+        ([], ["person"], 0.5, InvalidRequest, "input has 0 texts"),
+        ([TEXT] * 2049, ["person"], 0.5, InvalidRequest, "input has 2,049 texts"),
         (TEXT, ["person"], 1.0, InvalidRequest, "threshold is 1.0"),
+        (TEXT, ["person"], math.nan, InvalidRequest, "threshold is nan"),
         (TEXT * 200, ["person"], 0.5, ContextLengthExceeded, "tokens"),
         ("\ud800", ["person"], 0.5, InvalidRequest, "lone surrogate at character 0"),
     ],
 )
 def test_what_means_nothing_is_refused(
-    tagger: LLM, texts: str, labels: list[str], threshold: float, error: type[HeadraceError], said: str
+    tagger: LLM,
+    texts: str | list[str],
+    labels: list[str] | None,
+    threshold: float,
+    error: type[HeadraceError],
+    said: str,
 ) -> None:
     with pytest.raises(error, match=said):
-        tagger.extract_entities(texts, labels, threshold=threshold)
+        tagger.entities(texts, labels, threshold=threshold)
 
 
 def test_a_model_without_a_head_is_no_tagger() -> None:
-    with LLM("novelette", cache_dir=None) as llm, pytest.raises(UnsupportedModel, match=r"no tagger\.json"):
-        llm.extract_entities(TEXT, ["person"])
+    with LLM("novelette", cache_dir=None) as llm, pytest.raises(InvalidRequest, match="cannot find entities"):
+        llm.entities(TEXT, ["person"])
 
 
 @pytest.mark.parametrize(
@@ -127,3 +147,65 @@ def test_a_broken_head_says_what_is_wrong(
     save_file(head, tmp_path / "head.safetensors")
     with pytest.raises(CorruptFile, match=said):
         read_tagger_head(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"window": 0}, "window"),
+        ({"stride": -1}, "stride"),
+        ({"window": 8, "stride": 8}, "stride"),
+        ({"stride": 4, "truncate": True}, "truncate"),
+    ],
+)
+def test_windows_that_mean_nothing_are_refused(tagger: LLM, options: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        tagger.entities(TEXT, ["person"], **options)
+    assert error.value.param == param
+
+
+def test_a_long_text_is_read_in_windows_or_cut(tagger: LLM) -> None:
+    text = f"{TEXT} and then some more. " * 30
+    with pytest.raises(ContextLengthExceeded, match="give stride to read it in windows"):
+        tagger.entities(text, ["person"], threshold=0.3)
+    [cut] = tagger.entities(text, ["person"], threshold=0.3, truncate=True)
+    [whole] = tagger.entities(text, ["person"], threshold=0.3, stride=16)
+    assert cut and max(one.end for one in cut) < max(one.end for one in whole) > len(text) * 0.9
+    assert all(one.text == text[one.start : one.end] for one in whole)
+    assert all(one.end <= other.start for one, other in pairwise(whole))
+    short = tagger.entities(TEXT, ["person"], threshold=0.3)
+    assert tagger.entities(TEXT, ["person"], threshold=0.3, stride=16) == short
+
+
+def test_windows_share_units_and_cover_all() -> None:
+    units = Units(list(range(100)), list(range(0, 101, 2)), [(i, i + 1) for i in range(50)])
+    call = new_call()
+    found = pieces(units, 0, Limits(20, 5, 8), LongTexts(stride=4), call)
+    assert found[0] == (0, 8) and found[-1][1] == 50
+    assert all(end - 2 == start for (_, end), (start, _) in pairwise(found))
+    assert pieces(units, 0, Limits(20, 5, None), LongTexts(window=10), call)[0] == (0, 5)
+    assert pieces(units, 0, Limits(200, 5, None), LongTexts(), call) == [(0, 50)]
+    assert not call.warnings
+    assert pieces(units, 3, Limits(20, 5, None), LongTexts(truncate=True), call) == [(0, 10)]
+    assert pieces(units, 3, Limits(20, 5, None), LongTexts(window=21), call)[0] == (0, 10)
+    wide = Units(list(range(9)), [0, 1, 8, 9], [(0, 1), (1, 8), (8, 9)])
+    assert pieces(wide, 4, Limits(3, 5, None), LongTexts(stride=0), call) == [(0, 1), (2, 3)]
+    said = [warning.message for warning in call.warnings]
+    assert "text 3 has 100 tokens, the model reads 20 tokens of a text: it was cut after 20 tokens" in said[0]
+    assert "21 tokens of text 3 do not fit at once, 20 do" in said[1]
+    assert "a word of text 4 has more tokens than a window, 3" in said[2]
+
+
+def test_scores_that_are_not_numbers_are_an_error() -> None:
+    with pytest.raises(NumericalError, match="damaged"):
+        check_finite(np.array([0.5, np.nan], np.float32))
+
+
+def test_more_candidates_than_any_threshold_should_give_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spans, "MAX_CANDIDATES", 10)
+    first = np.arange(6)
+    scores = np.linspace(0.5, 0.9, 6, dtype=np.float32)
+    by_label = [(label, keys_of(first, first), scores) for label in range(4)]
+    assert len(gathered(by_label, every_label=False)) == 6
+    with pytest.raises(InvalidRequest, match="more than 10 spans of one text are above"):
+        gathered(by_label, every_label=True)

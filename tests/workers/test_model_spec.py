@@ -34,8 +34,8 @@ def specs(folder: Path, text: str, *models: str) -> list[ModelSpec]:
 def test_the_bundled_models_are_the_default(tmp_path: Path) -> None:
     spec, *others = read_specs([], Settings(max_model_len=600), folders=[tmp_path])
     assert (spec.name, spec.model, spec.keep_alive_s, spec.options.max_model_len) == ("mini", "mini", -1, 600)
-    # A tagger has no endpoint; what is set for the default model may exceed the limits of the others.
-    assert [other.name for other in others] == ["embed", "nano", "novelette"]
+    # What is set for the default model may exceed the limits of the others.
+    assert [other.name for other in others] == ["embed", "nano", "novelette", "tagger"]
     assert {other.options.max_model_len for other in others} == {None}
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from headrace.config.settings import Settings
 from headrace.engine.client import LoadedModel
 from headrace.weights.hub.bundled import list_bundled
-from headrace.weights.tagger_head import is_tagger
 from headrace.workers.model_entry import ModelEntry
 
 
@@ -24,9 +22,6 @@ def greeting(entries: Sequence[ModelEntry], settings: Settings, host: str, port:
         lines.append(f"  loaded when first used: {', '.join(others)}")
     if settings.load_on_demand:
         lines.append("  and every other model of `headrace list`, when a request names it")
-    lines += [
-        f"  without an endpoint yet: {name} (in Python: LLM.extract_entities)" for name in _taggers(entries)
-    ]
     return [
         *lines,
         f"  base URL for OpenAI's clients: {url}/v1",
@@ -36,17 +31,11 @@ def greeting(entries: Sequence[ModelEntry], settings: Settings, host: str, port:
     ]
 
 
-def _taggers(entries: Sequence[ModelEntry]) -> list[str]:
-    """Models that a person may expect to be served, and that only Python can use."""
-    shipped = {name: folder for name, folder in list_bundled().items() if is_tagger(folder)}
-    named = [entry.name for entry in entries if is_tagger(shipped.get(entry.name, Path(entry.spec.model)))]
-    serves_all = {entry.spec.model for entry in entries} >= list_bundled().keys() - shipped.keys()
-    return named or (list(shipped) if serves_all else [])
-
-
 def _request(model: LoadedModel, settings: Settings, url: str) -> str:
     key = " -H 'authorization: Bearer KEY'" if settings.api_key or settings.admin_api_key else ""
-    if model.engine.limits.embedding_size:
+    if "entities" in model.tasks:
+        path, body = "entities", '{"input": "Ann lives in Rome", "labels": ["person", "location"]}'
+    elif model.engine.limits.embedding_size:
         path, body = "embeddings", '{"input": "extract a gzipped tar archive"}'
     elif model.template is not None:
         content = "extract a gzipped tar archive" if model.name in list_bundled() else "Hello"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.cli.terminal import JsonFlag, aside, print_json, print_table, size
+from headrace.cli.terminal import JsonFlag, print_json, print_table, size
 from headrace.loading.model_card import about
 from headrace.weights.hub.resolver import list_local
-from headrace.weights.tagger_head import is_tagger
 
 HELP = """List the models on this machine: bundled models, and those in the hub's cache.
 
@@ -44,6 +43,3 @@ def command(json: JsonFlag = False) -> None:
     if not any(model.revision for model in models):
         rows, header = [(*row[:3], row[4]) for row in rows], (*header[:3], header[4])
     print_table(rows, header=header, fit=True)
-    taggers = ", ".join(model.name for model in models if is_tagger(model.folder))
-    if taggers:
-        aside(f"{taggers}: in Python only (LLM.extract_entities), the server has no endpoint for it yet")

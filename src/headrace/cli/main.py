@@ -17,6 +17,7 @@ from headrace.errors import HeadraceError
 COMMANDS = {
     "run": "Stream an answer to a prompt, or chat in the terminal.",
     "serve": "Serve models over OpenAI's, Anthropic's and Ollama's APIs.",
+    "entities": "Find entities in a text, by labels of your own.",
     "ps": "List the models of a running server.",
     "stop": "Unload a model of a running server.",
     "keys": "Create, list and revoke API keys of the server.",

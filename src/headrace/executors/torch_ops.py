@@ -203,6 +203,9 @@ def _act(torch: Torch, x: Tensor, *, kind: str) -> Tensor:
         "silu": functional.silu,
         "gelu": functional.gelu,
         "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+        "tanh": torch.tanh,
+        "relu": functional.relu,
+        "log1p_relu": lambda x: torch.log1p(functional.relu(x)),
     }
     return calls[kind](x)
 
@@ -292,11 +295,12 @@ def _gather(torch: Torch, x: Tensor, rows: Tensor) -> Tensor:
     return x[rows]
 
 
-def _pool(torch: Torch, x: Tensor, query_starts: Ints, rows: Tensor) -> Tensor:
+def _pool(torch: Torch, x: Tensor, query_starts: Ints, rows: Tensor, *, kind: str = "mean") -> Tensor:
     lasts = rows.tolist()
     firsts = query_starts[np.searchsorted(query_starts, lasts, side="right") - 1].tolist()
-    means = [x[a : b + 1].float().mean(0) for a, b in zip(firsts, lasts, strict=True)]
-    return torch.stack(means).to(x.dtype)
+    parts = [x[a : b + 1].float() for a, b in zip(firsts, lasts, strict=True)]
+    pooled = [part.amax(0) if kind == "max" else part.mean(0) for part in parts]
+    return torch.stack(pooled).to(x.dtype)
 
 
 OPERATIONS: dict[str, Callable[..., Tensor | None]] = {

@@ -51,10 +51,13 @@ class ModelRunner:
     async def lease(
         self, name: str | None, call: CallContext, *tasks: TaskName
     ) -> AsyncGenerator[LoadedModel]:
-        """The model of that name (None: the default one), in memory until the block ends.
+        """The model of that name, in memory until the block ends; None: the first that can do one of `tasks`,
+        or the default one.
 
         Raises InvalidRequest where it can do none of `tasks`, ModelNotFound, ModelLoading, Overloaded.
         """
+        if name is None and tasks:
+            name = self._models.able(*tasks)
         model, release = await self._models.acquire(name, None, call)
         try:
             if tasks and not set(tasks) & set(model.tasks):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.errors import HeadraceError
 from headrace.inference.call_context import CallContext
 from headrace.telemetry.request_metrics import ModelMetrics
+from headrace.weights.head import TaskName, read_head
+from headrace.weights.hub.resolver import resolve
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
+    from headrace.workers.model_entry import ModelEntry
     from headrace.workers.model_manager import ModelManager
 
 
@@ -45,6 +49,10 @@ class ModelSource(Protocol):
 
     def encoders(self) -> str:
         """Which models make embeddings, for an error message."""
+        ...
+
+    def able(self, *tasks: TaskName) -> str | None:
+        """The first model that can do one of `tasks`, None where no model is known to."""
         ...
 
 
@@ -75,9 +83,25 @@ class ManagedModels:
         found = f"of the loaded models, {', '.join(able)} can" if able else "no loaded model can"
         return f"{found}; not loaded: {', '.join(unloaded[:10])}" if unloaded else found
 
+    def able(self, *tasks: TaskName) -> str | None:
+        """As `ModelSource.able`; of models that are not loaded their files say what they can do."""
+        wanted = set(tasks)
+        return next((one.name for one in self._manager.entries if wanted & set(_tasks(one))), None)
+
     def metrics_of(self, name: str) -> ModelMetrics:
         """The counters of the model of that name."""
         return self._metrics.setdefault(name, ModelMetrics())
+
+
+def _tasks(entry: ModelEntry) -> Sequence[TaskName]:
+    """What a model can be asked for; nothing that is known, where it is not on this machine."""
+    if entry.model is not None:
+        return entry.model.tasks
+    try:
+        head = read_head(resolve(entry.spec.model, offline=True))
+    except HeadraceError:  # says so when it is loaded
+        return ()
+    return () if head is None else head.tasks
 
 
 class OneModel:
@@ -101,6 +125,10 @@ class OneModel:
     def encoders(self) -> str:
         """As `ModelSource.encoders`."""
         return "no other model is loaded"
+
+    def able(self, *tasks: TaskName) -> str | None:
+        """As `ModelSource.able`."""
+        return self.model.name if set(tasks) & set(self.model.tasks) else None
 
 
 class ModelThreads:

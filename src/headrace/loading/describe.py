@@ -11,6 +11,7 @@ from headrace.errors import OutOfMemory
 from headrace.executors.machine_limits import Limits, machine_limits
 from headrace.executors.native import kv_bytes_per_page
 from headrace.kv.pages import PAGE_TOKENS
+from headrace.loading.check_labels import check_labels
 from headrace.loading.loader import usable_cores
 from headrace.loading.memory_plan import plan_memory
 from headrace.loading.model_card import license
@@ -85,6 +86,7 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
     with open_checkpoint(path) as checkpoint:
         model, _ = model_of(config_with_ties(checkpoint), path, options)
         program = verify(record(model.define))
+        check_labels(checkpoint, program, model.head)
         check_unread(checkpoint, program, model)
         wanted = weight_specs(program, ProgramWeights(checkpoint, program), options, path)
         tokenizer, template = load_text_assets(path, checkpoint.metadata)

@@ -29,10 +29,12 @@ from headrace.weights.gguf.families import by_model_type
 from headrace.weights.gguf.rope_keys import ATTENTION_FACTOR, ROPE_FACTORS, long_rope_factors, rope_table
 from headrace.weights.gguf.tokenizer_export import tokenizer_keys
 from headrace.weights.gguf.writer import write_gguf
+from headrace.weights.gliner_head import is_gliner
 from headrace.weights.pooling import Pooling, read_pooling
 from headrace.weights.safetensors.export import SafetensorsExport
 from headrace.weights.safetensors.writer import write_safetensors
-from headrace.weights.tagger_head import TENSORS, is_tagger
+from headrace.weights.span_head import has_span_head
+from headrace.weights.tagger_head import TENSORS
 from headrace.weights.tensor_output import ClassReport, Converter, TensorOutput, report
 
 Progress = Callable[[int, int], None]
@@ -81,6 +83,11 @@ class Export(Struct, frozen=True, kw_only=True):
     def to_folder(self, out: Path, progress: Progress) -> list[ClassReport]:
         """Writes a temporary folder next to `out`, then renames it; nothing is left where that fails."""
         converter, model = Converter(self.threads), find_model(self.checkpoint.config)
+        if is_gliner(self.path):
+            raise UnsupportedModel(
+                f"{self.path.name} is a GLiNER checkpoint with its head among the weights, which is not"
+                " written in other types: choose the type when it is loaded (quantization)"
+            )
         if any(self.checkpoint.config.get(field) is form for field, form in _FORMS_OF_GGUF.items()):
             raise UnsupportedModel(
                 f"{model.model_type} from GGUF has its matrices in a form that no folder has (turned, or in"
@@ -114,7 +121,7 @@ class Export(Struct, frozen=True, kw_only=True):
             return
         what = (
             "finds entities with a head"
-            if is_tagger(self.path)
+            if has_span_head(self.path)
             else f"ends with the pooling {pooling.kind!r}"
         )
         raise UnsupportedModel(

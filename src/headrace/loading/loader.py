@@ -25,6 +25,7 @@ from headrace.sampling.sampler import Sampler
 from headrace.weights.config_json import Config, find
 from headrace.weights.packing.packed_cache import CacheTroubles
 from headrace.weights.pooling import Pooling
+from headrace.weights.span_head import check_span_head
 
 
 def load_model(name: str | None, options: EngineOptions, *, progress: Progress | None = None) -> LoadedModel:
@@ -35,6 +36,7 @@ def load_model(name: str | None, options: EngineOptions, *, progress: Progress |
 def start(prepared: PlannedModel, options: EngineOptions, *, progress: Progress | None = None) -> LoadedModel:
     """Pack the weights, or read them from the cache, and start the engine; closes the checkpoint."""
     with prepared:
+        check_span_head(prepared.folder, prepared.model.config.hidden)
         pool = _native.Pool(options.threads or usable_cores())
         troubles = CacheTroubles()
 
@@ -57,6 +59,7 @@ def start(prepared: PlannedModel, options: EngineOptions, *, progress: Progress 
         created_s=int(time.time()),
         cache_failures=troubles.failures,
         cache_damages=troubles.damages,
+        head=prepared.model.head,
     )
 
 
@@ -71,7 +74,7 @@ def _engine(
     limits = EngineLimits(
         context_length=prepared.plan.context,
         max_num_seqs=options.max_num_seqs,
-        embedding_size=0 if pooling is None else config.hidden,
+        embedding_size=0 if pooling is None else int(prepared.program.output.shape[1]),
         model_context_length=config.context,
     )
     if pooling is not None:

@@ -10,7 +10,7 @@ from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.config.values import SIZE, one_of
 from headrace.errors import UsageError
 
-PoolingName = Literal["auto", "mean", "cls", "last", "none"]
+PoolingName = Literal["auto", "mean", "max", "cls", "last", "none"]
 
 NO_DRAFT = "none"  # instead of the name of a draft model
 

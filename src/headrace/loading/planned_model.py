@@ -15,6 +15,7 @@ from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.engine.client import MemoryPlan
 from headrace.engine.speculative.draft_compatibility import check_pair
 from headrace.errors import UsageError
+from headrace.loading.check_labels import check_labels
 from headrace.loading.free_memory import free_memory_bytes
 from headrace.loading.memory_plan import plan_memory
 from headrace.loading.options import EngineOptions
@@ -37,7 +38,9 @@ from headrace.weights.config_json import Config
 from headrace.weights.hub.bundled import BUNDLED_DEFAULT
 from headrace.weights.hub.resolver import resolve
 from headrace.weights.packing.packed_weights import WeightSpec
-from headrace.weights.pooling import Pooling, read_pooling
+from headrace.weights.head import read_head
+from headrace.weights.modules import read_dense
+from headrace.weights.pooling import read_pooling
 
 LOG = logging.getLogger("headrace.loading")
 DRAFT_KV_SHARE, DRAFT_KV_BYTES = 0.05, 8 << 20
@@ -121,6 +124,7 @@ def prepare_checkpoint(
 
     def plan(model: Model, options: EngineOptions, draft: PlannedModel | None = None) -> PlannedModel:
         program = verify(record(model.define))
+        check_labels(checkpoint, program, model.head)
         program = reorder_inputs(program, ProgramWeights(checkpoint, program).input_order)
         wanted = weight_specs(program, ProgramWeights(checkpoint, program), options, folder)
         drafts = 0 if draft is None else draft.draft_bytes(checkpoint)
@@ -201,10 +205,15 @@ def prepare_draft(draft_name: str, options: EngineOptions, name: str, tokenizer:
 def model_of(config: Config, folder: Path, options: EngineOptions) -> tuple[Model, bool]:
     """The model, which encodes where the options or the files in its folder say so, and whether its vectors
     are brought to length 1."""
+    is_folder = folder.is_dir()
+    dense = read_dense(folder) if is_folder else ()
     if options.pooling != "auto":
-        pooling = Pooling(options.pooling, normalize=options.pooling != "none")
-    else:
-        pooling = read_pooling(folder) if folder.is_dir() else None
+        model = find_model(config, context=options.max_model_len, pooling=options.pooling, dense=dense)
+        return model, options.pooling != "none"
+    head = read_head(folder, config)
+    pooling = read_pooling(folder) if is_folder else None
     kind = None if pooling is None else pooling.kind
-    model = find_model(config, context=options.max_model_len, pooling=kind)
+    model = find_model(config, context=options.max_model_len, pooling=kind, head=head, dense=dense)
+    if head is not None:
+        return model, head.kind == "late_interaction"
     return model, pooling is None or pooling.normalize

@@ -26,6 +26,11 @@ _CONSTANTS = re.compile(
 _SCALES = re.compile(r"\.(input|output|[qkv]|[kv]_proj\.output|prob)_scale$|\.(input|output)_zero_point$")
 # Heads that an encoder was trained with.
 _TRAINING_HEADS = re.compile(r"(^|\.)pooler\.|^cls\.|^(head|decoder|lm_head|embed_out)\.")
+# Of a masked-LM head: what the program reads as the token table, or from another name.
+_COPIES = re.compile(
+    r"(^|\.)pooler\.|^cls\.seq_relationship\.|^(cls\.predictions\.|lm_head\.)?(decoder|vocab_projector)\.weight$"
+    r"|^(cls\.predictions\.|lm_head\.)decoder\.bias$"
+)
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h)\.(\d{1,9})\.")
 
 
@@ -39,7 +44,7 @@ def check_unread(checkpoint: CheckpointReader, program: Program, model: Model) -
     further = _predicting_layers(checkpoint, model)
     left_out = [name for name in unread if _layer(name) in further]
     if model.pooling is not None:
-        left_out += [name for name in unread if _TRAINING_HEADS.search(name)]
+        left_out += [name for name in unread if _trained_with(name, model)]
     else:  # a copy of the token table: config_with_ties has compared them
         left_out += [name for name in unread if name.endswith(".weight") and class_of(name, 2) == "output"]
     if left_out:
@@ -60,6 +65,12 @@ def check_unread(checkpoint: CheckpointReader, program: Program, model: Model) -
         f" not read: {_named(unread)}: without them it would compute something else; {remedy}, or use a"
         " checkpoint of the plain architecture"
     )
+
+
+def _trained_with(name: str, model: Model) -> bool:
+    """Whether the tensor is of a head that the model was trained with and that its task does not need."""
+    pattern = _COPIES if model.head is not None and model.head.kind == "masked_lm" else _TRAINING_HEADS
+    return pattern.search(name) is not None
 
 
 def _is_zero(checkpoint: CheckpointReader, name: str) -> bool:

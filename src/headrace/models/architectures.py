@@ -14,8 +14,8 @@ _PRETRAINS = re.compile(r"ForMaskedLM$|ForPreTraining$")  # encoders with the he
 
 
 def check_architecture(config: Config, *, encodes: bool) -> None:
-    """Raises UnsupportedModel where `architectures` names a class with the head of another task, such as a
-    classifier's: without its head the model would answer something else. Names are those of `transformers`;
+    """Raises UnsupportedModel where `architectures` names a class with the head of another task, such as
+    question answering: without its head the model would answer something else. Names are those of `transformers`;
     a name without a head, or none at all, is the base model.
     """
     names = texts(config, "architectures") or ()

@@ -10,7 +10,7 @@ from headrace.errors import UnsupportedModel
 from headrace.models.rope import Rope, read_rope
 from headrace.weights.config_json import Config, boolean, integer, number, text, texts
 
-_ACTS = {"silu": "silu", "gelu": "gelu"} | dict.fromkeys(
+_ACTS = {name: name for name in ("silu", "gelu", "tanh", "relu")} | dict.fromkeys(
     ("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh"
 )
 

@@ -14,12 +14,14 @@ from msgspec import Struct
 from headrace.errors import UnsupportedModel
 from headrace.models.architectures import check_architecture
 from headrace.models.config_classes import complete
+from headrace.models.heads.find import find_head
+from headrace.models.heads.layers import HeadDefinition
 from headrace.models.rope import CONTEXT_IN_USE
 from headrace.ops.builder import Builder
-from headrace.ops.gather import gather
-from headrace.ops.pool import pool
 from headrace.ops.value import Value
 from headrace.weights.config_json import Config, boolean, text
+from headrace.weights.head import Head
+from headrace.weights.modules import Dense
 from headrace.weights.pooling import PoolingKind
 
 
@@ -44,23 +46,24 @@ class ModelConfig(Protocol):
 
 class Model(Struct, frozen=True, eq=False):
     """An architecture with its config. With `pooling` it is an encoder: the output rows are each text's
-    last token for `mean` and `last`, its first for `cls`, all tokens for `none`.
+    last token for `mean`, `max` and `last`, its first for `cls`, all tokens for `none`. With a `head` these
+    are what the head makes of them.
     """
 
     model_type: str
     config: ModelConfig
     _module: object
     pooling: PoolingKind | None = None
+    head: Head | None = None
+    _rows: HeadDefinition | None = None
 
     def define(self, builder: Builder) -> Value:
-        """The definition in ops: logits [R, V], or pooled states [R, hidden]."""
+        """The definition in ops: logits [R, V], pooled states [R, hidden], or rows of the head."""
         module: Any = self._module
-        if self.pooling is None:
+        if self._rows is None:
             return module.define(builder, self.config)
-        x: Value = module.encode(builder, self.config)
-        return (
-            pool(x, builder.query_starts, builder.rows) if self.pooling == "mean" else gather(x, builder.rows)
-        )
+        config: Any = self.config
+        return self._rows.define(builder, config, module.encode(builder, config))
 
 
 def known_model_types() -> list[str]:
@@ -73,10 +76,18 @@ def encoder_types() -> list[str]:
     return [name for name in known_model_types() if hasattr(_module(name), "encode")]
 
 
-def find_model(config: Config, *, context: int | None = None, pooling: PoolingKind | None = None) -> Model:
-    """The model for a config.json, loaded with `context` tokens (None: the config's own).
+def find_model(
+    config: Config,
+    *,
+    context: int | None = None,
+    pooling: PoolingKind | None = None,
+    head: Head | None = None,
+    dense: tuple[Dense, ...] = (),
+) -> Model:
+    """The model for a config.json, loaded with `context` tokens (None: the config's own), with a `head` or
+    with Dense modules after the pooling.
 
-    It is an encoder if `pooling` is given, if the config says that the model is not causal, or if the
+    It is an encoder if it has a head, if `pooling` is given, if the config says that the model is not causal, or if the
     architecture has no decoder; the default pooling is then the mean, as in sentence-transformers.
 
     Raises UnsupportedModel, naming the model_type, the nearest match and all supported ones.
@@ -95,13 +106,19 @@ def find_model(config: Config, *, context: int | None = None, pooling: PoolingKi
         config = config | {CONTEXT_IN_USE: context}
     if pooling is None and (not boolean(config, "is_causal", True) or not hasattr(module, "define")):
         pooling = "mean"
-    if pooling is not None and not hasattr(module, "encode"):
+    encodes = pooling is not None or head is not None
+    if encodes and not hasattr(module, "encode"):
+        asked = f"pooling '{pooling}'" if head is None else f"head '{head.kind}'"
         raise UnsupportedModel(
-            f"model_type '{model_type:.60}' is not supported as an encoder (pooling '{pooling}'); those "
+            f"model_type '{model_type:.60}' is not supported as an encoder ({asked}); those "
             f"that are: {', '.join(encoder_types())}"
         )
-    check_architecture(config, encodes=pooling is not None)
-    return Model(model_type, module.read_config(config), module, pooling)
+    if head is None or head.kind == "spans":
+        check_architecture(config, encodes=encodes)
+    if not encodes:
+        return Model(model_type, module.read_config(config), module)
+    rows = find_head(config, model_type, head, pooling or "mean", dense)
+    return Model(model_type, module.read_config(config), module, rows.pooling, head, rows)
 
 
 def _files() -> list[str]:

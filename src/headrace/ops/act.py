@@ -28,7 +28,23 @@ def _gelu_tanh(x: Array) -> Array:
     return y.astype(np.float32, copy=False)
 
 
-FUNCTIONS: dict[str, Callable[[Array], Array]] = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
+def _relu(x: Array) -> Array:
+    return np.maximum(x, np.float32(0))
+
+
+def _log1p_relu(x: Array) -> Array:
+    """The weight of a vocabulary entry in SPLADE (Formal et al. 2021)."""
+    return np.log1p(_relu(x))
+
+
+FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    "silu": _silu,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "tanh": np.tanh,
+    "relu": _relu,
+    "log1p_relu": _log1p_relu,
+}
 
 
 @op("T D -> T D", tolerance=1e-5)

@@ -1,23 +1,39 @@
-"""Zero-shot entity extraction: labels and text in one pass, then the best spans.
-
-After GLiNER (Zaratiana et al. 2023), with start, end and inside scores as in Stepanov and Shtopko (2024).
-"""
+"""Entities in texts: by labels that come with the request, or by those that the model was trained for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Unpack
+from weakref import WeakKeyDictionary
 
-import numpy as np
 from msgspec import Struct
 
-from headrace.engine.client import LoadedModel
-from headrace.errors import InvalidRequest, UnsupportedModel
+from headrace.errors import InvalidRequest
+from headrace.inference.call_context import CallContext
+from headrace.inference.keywords import new_id
+from headrace.inference.model_runner import ModelRunner
+from headrace.inference.requests import EmbeddingRequest
 from headrace.ops.value import Array
+from headrace.tasks.entity_finders.finder import Finder, Frame, Units
+from headrace.tasks.entity_finders.gliner import GlinerFinder
+from headrace.tasks.entity_finders.search import EntityKeywords, Search
+from headrace.tasks.entity_finders.spans import Candidates, Span, choose_spans, joined
+from headrace.tasks.entity_finders.tagger import TaggerFinder, without_blanks
+from headrace.tasks.entity_finders.token_classifier import classified_entities
+from headrace.tasks.entity_windows import Limits, LongTexts, pieces
+from headrace.tasks.token_labels import TokenEntity
 from headrace.tokenization.tokenizer import Tokenizer
-from headrace.weights.tagger_head import TaggerHead, read_tagger_head
+from headrace.weights.gliner_head import is_gliner
 
-START, END, INSIDE = 0, 1, 2
-THRESHOLD = 0.5
+if TYPE_CHECKING:
+    from headrace.engine.client import LoadedModel
+
+MAX_LABELS = 1000
+MAX_TEXTS = 2048
+_TOKENS_AT_A_TIME = 1 << 15
+"""Tokens whose states are in memory together: 128 MB of a model with 1,024 numbers each."""
 
 
 class Entity(Struct, frozen=True):
@@ -30,131 +46,223 @@ class Entity(Struct, frozen=True):
     score: float
 
 
-class Labeled(Struct, frozen=True):
-    """Model input, labels followed by the text: token ids, the position of each label's marker, where the
-    text begins, and the characters of each text token.
-    """
+class _Piece(Struct, frozen=True):
+    """Part of the text `index`, from its unit `first` on."""
 
-    ids: list[int]
-    marks: list[int]
-    begin: int
-    characters: list[tuple[int, int]]
-
-
-class Span(Struct, frozen=True):
-    """Tokens [first, last] of the text, with the probability that they are an entity of label `label`."""
-
+    index: int
     first: int
-    last: int
-    label: int
-    score: float
+    units: Units
 
 
-class EntityExtractor:
-    """Extracts entities with a loaded tagger. Raises UnsupportedModel, CorruptFile."""
+async def extract_entities(
+    runner: ModelRunner,
+    name: str | None,
+    texts: Sequence[str],
+    labels: Sequence[str] | None,
+    call: CallContext,
+    **keywords: Unpack[EntityKeywords],
+) -> list[list[Entity]]:
+    """Of each text its entities in order, with a tagger, a GLiNER checkpoint or a token classifier.
 
-    def __init__(self, model: LoadedModel) -> None:
-        self._model = model
-        self._head: TaggerHead = read_tagger_head(model.folder)
+    `labels` are words of your own; None: those of the model, for one that was trained for certain labels.
+    `name` None is the first model that finds entities. Keywords are the fields of `Search`.
 
-    def mark(self, texts: Sequence[str], labels: Sequence[str], threshold: float) -> list[Labeled]:
-        """The texts behind their labels, for `embed_tokens`. InvalidRequest for labels or a threshold that
-        mean nothing."""
-        _check(labels, threshold)
-        tokenizer, head = self._model.tokenizer, self._head
-        return [write_labels(tokenizer, text, labels, head.label_mark, head.text_mark) for text in texts]
+    Raises InvalidRequest for arguments that mean nothing, ContextLengthExceeded for long texts,
+    NumericalError where the model's scores are not numbers, and what `ModelRunner.lease` and `rows` do.
+    """
+    search = Search(**keywords)
+    check_texts(texts)
+    check_labels(labels)
+    async with runner.lease(name, call, "entities", "token_classify") as model:
+        if "token_classify" in model.tasks:
+            classified = await classified_entities(runner, model, texts, labels, search, call)
+            return [_of_tokens(text, found) for text, found in zip(texts, classified, strict=True)]
+        if labels is None:
+            raise InvalidRequest(
+                f"{model.name} finds entities of any label: give labels, such as ['person', 'city']",
+                param="labels",
+            )
+        if search.aggregation is not None:
+            call.warn("aggregation", f"{model.name} scores whole entities: there is nothing to aggregate")
+        return await _by_labels(runner, model, texts, labels, search, call)
 
-    def read(
-        self,
-        texts: Sequence[str],
-        marked: Sequence[Labeled],
-        labels: Sequence[str],
-        vectors: Sequence[Array],
-        threshold: float,
-    ) -> list[list[Entity]]:
-        """Of each text its entities in order, none inside another; `vectors` [tokens, size] of its tokens."""
-        head, found = self._head, list[list[Entity]]()
-        for text, one, states in zip(texts, marked, vectors, strict=True):
-            chances = head.chances(states[one.begin :], states[one.marks])
-            spans = best_spans(chances, threshold, head.longest_span)
-            found.append(_apart(_entity(text, one, span, labels) for span in spans))
+
+def _of_tokens(text: str, found: Sequence[TokenEntity]) -> list[Entity]:
+    places = [without_blanks(text, one.start, one.end) for one in found]
+    return [
+        Entity(start, end, one.label, text[start:end], one.score)
+        for one, (start, end) in zip(found, places, strict=True)
+        if start < end
+    ]
+
+
+async def _by_labels(
+    runner: ModelRunner,
+    model: LoadedModel,
+    texts: Sequence[str],
+    labels: Sequence[str],
+    search: Search,
+    call: CallContext,
+) -> list[list[Entity]]:
+    finder = await runner.in_thread(model, lambda: finder_of(model))
+    write = partial(_written, finder, model, texts, labels, search.long_texts, call)
+    frame, read = await runner.in_thread(model, write)
+    found: list[Candidates] = []
+    for part in _in_portions(read, len(frame.before) + len(frame.after)):
+        rows = await runner.rows(_request(model, frame, part, search), call)
+        found += await runner.in_thread(model, partial(_find, finder, frame, part, search, rows))
+    return await runner.in_thread(model, lambda: _entities(texts, labels, read, found, search))
+
+
+def _request(model: LoadedModel, frame: Frame, part: Sequence[_Piece], search: Search) -> EmbeddingRequest:
+    return EmbeddingRequest(
+        id=new_id(),
+        model=model.name,
+        inputs=tuple((*frame.before, *one.units.ids, *frame.after) for one in part),
+        task="entities",
+        priority=search.priority,
+        deadline_s=search.deadline_s,
+    )
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """InvalidRequest for no texts, or more than MAX_TEXTS."""
+    if not 1 <= len(texts) <= MAX_TEXTS:
+        raise InvalidRequest(f"input has {len(texts):,} texts: give 1 to {MAX_TEXTS:,}", param="input")
+
+
+def check_labels(labels: Sequence[str] | None) -> None:
+    """InvalidRequest for labels that mean nothing, and for more than MAX_LABELS."""
+    if labels is None:
+        return
+    if isinstance(labels, str) or not labels or not all(_means_something(label) for label in labels):
+        raise InvalidRequest(
+            f"labels is {repr(labels)[:200]}: give a list of words, such as ['person', 'city']",
+            param="labels",
+        )
+    if len(labels) > MAX_LABELS:
+        raise InvalidRequest(
+            f"labels has {len(labels):,} entries, at most {MAX_LABELS:,} are searched for at once",
+            param="labels",
+        )
+    if len(set(labels)) < len(labels):
+        twice = next(label for index, label in enumerate(labels) if label in labels[:index])
+        raise InvalidRequest(f"labels names one twice: {twice[:200]}", param="labels")
+
+
+def _means_something(label: object) -> bool:
+    return isinstance(label, str) and bool(label.strip())
+
+
+_FINDERS: WeakKeyDictionary[Tokenizer, Finder] = WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+def finder_of(model: LoadedModel) -> Finder:
+    """What reads labels and scores spans for a loaded model, made at its first use and kept as long as its
+    tokenizer. Raises UnsupportedModel, CorruptFile for a head that cannot be used."""
+    with _LOCK:
+        found = _FINDERS.get(model.tokenizer)
+        if found is None:
+            found = _FINDERS[model.tokenizer] = _new_finder(model)
         return found
 
 
-def _apart(entities: Iterable[Entity]) -> list[Entity]:
-    """Drop entities of white space only, and the less likely of two that share a character (tokens of
-    partial UTF-8 characters can).
-    """
-    kept: list[Entity] = []
-    for entity in entities:
-        if kept and entity.start < kept[-1].end:
-            kept[-1] = max(kept[-1], entity, key=lambda one: one.score)
-        elif entity.text:
-            kept.append(entity)
-    return kept
+def _new_finder(model: LoadedModel) -> Finder:
+    if is_gliner(model.folder):
+        return GlinerFinder(model.folder, model.engine.limits.embedding_size)
+    return TaggerFinder(model.folder)
 
 
-def _check(labels: Sequence[str], threshold: float) -> None:
-    if isinstance(labels, str) or not labels or not all(label.strip() for label in labels):
+def _written(
+    finder: Finder,
+    model: LoadedModel,
+    texts: Sequence[str],
+    labels: Sequence[str],
+    long: LongTexts,
+    call: CallContext,
+) -> tuple[Frame, list[_Piece]]:
+    frame = finder.frame(model.tokenizer, labels)
+    around = len(frame.before) + len(frame.after)
+    limits = Limits(model.context_length - around, around, finder.most_units, finder.window)
+    if limits.tokens < 1:
         raise InvalidRequest(
-            f"labels is {labels!r}: give a list of words, such as ['person', 'city']", param="labels"
+            f"the {len(labels):,} labels have {around:,} tokens, the model reads {model.context_length:,}"
+            " with the text: give fewer or shorter ones",
+            param="labels",
         )
-    if len(set(labels)) < len(labels):
-        raise InvalidRequest(f"labels names one twice: {', '.join(labels)[:200]}", param="labels")
-    if not 0 < threshold < 1:
-        raise InvalidRequest(f"threshold is {threshold}, it must be between 0 and 1", param="threshold")
+    found: list[_Piece] = []
+    for index, text in enumerate(texts):
+        units = finder.units(model.tokenizer, text)
+        found += [
+            _Piece(index, first, units.part(first, end))
+            for first, end in pieces(units, index, limits, long, call)
+        ]
+    return frame, found
 
 
-def _entity(text: str, written: Labeled, span: Span, labels: Sequence[str]) -> Entity:
-    start, end = written.characters[span.first][0], written.characters[span.last][1]
+def _in_portions(read: Sequence[_Piece], around: int) -> Iterator[list[_Piece]]:
+    part, tokens = list[_Piece](), 0
+    for piece in read:
+        size = len(piece.units.ids) + around
+        if part and tokens + size > _TOKENS_AT_A_TIME:
+            yield part
+            part, tokens = [], 0
+        part.append(piece)
+        tokens += size
+    if part:
+        yield part
+
+
+def _find(
+    finder: Finder, frame: Frame, part: Sequence[_Piece], search: Search, states: Sequence[Array]
+) -> list[Candidates]:
+    units = [piece.units for piece in part]
+    found = finder.find(states, frame, units, search.least, every_label=search.multi_label)
+    return [one.moved(piece.first) for one, piece in zip(found, part, strict=True)]
+
+
+def _entities(
+    texts: Sequence[str],
+    labels: Sequence[str],
+    read: Sequence[_Piece],
+    found: Sequence[Candidates],
+    search: Search,
+) -> list[list[Entity]]:
+    """Of each text what remains of the candidates of all its pieces."""
+    of_text: dict[int, list[Candidates]] = {}
+    characters: dict[int, dict[int, tuple[int, int]]] = {}
+    for piece, candidates in zip(read, found, strict=True):
+        of_text.setdefault(piece.index, []).append(candidates)
+        places = characters.setdefault(piece.index, {})
+        places.update(enumerate(piece.units.characters, piece.first))
+    entities: list[list[Entity]] = [[] for _ in texts]
+    for index, candidates in of_text.items():
+        spans = choose_spans(joined(candidates), flat=search.flat_ner, every_label=search.multi_label)
+        all_found = [_entity(texts[index], characters[index], span, labels) for span in spans]
+        named = [one for one in all_found if one.text]  # not white space alone
+        if search.flat_ner:
+            named = _apart(named, multi_label=search.multi_label)
+        entities[index] = named
+    return entities
+
+
+def _entity(text: str, places: dict[int, tuple[int, int]], span: Span, labels: Sequence[str]) -> Entity:
+    start, end = places[span.first][0], places[span.last][1]
     return Entity(start, end, labels[span.label], text[start:end], span.score)
 
 
-def write_labels(
-    tokenizer: Tokenizer, text: str, labels: Sequence[str], label_mark: str, text_mark: str
-) -> Labeled:
-    """A marker and the words of each label, then another marker and the text."""
-    ids, marks = ([] if tokenizer.bos_id is None else [tokenizer.bos_id]), list[int]()
-    for label in labels:
-        marks.append(len(ids))
-        ids += [_id_of(tokenizer, label_mark)]
-        ids += tokenizer.encode(f" {label}", add_special=False, parse_special=False)
-    own, places = tokenizer.encode_with_places(text)
-    characters = [_without_blanks(text, *place) for place in places]
-    return Labeled([*ids, _id_of(tokenizer, text_mark), *own], marks, len(ids) + 1, characters)
-
-
-def _id_of(tokenizer: Tokenizer, mark: str) -> int:
-    found = tokenizer.id_of(mark)
-    if found is None:
-        raise UnsupportedModel(f"the tokenizer of this tagger has no token {mark!r} that its head needs")
-    return found
-
-
-def _without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
-    while start < end and text[start].isspace():
-        start += 1
-    return start, end
-
-
-def best_spans(chances: Array, threshold: float, longest: int) -> list[Span]:
-    """The likeliest non-overlapping spans of `chances` [tokens, labels, 3]. A span's score is the
-    geometric mean of its start, its end and the mean of its inside scores.
-    """
-    found: list[Span] = []
-    for label in range(chances.shape[1]):
-        starts, ends, insides = (chances[:, label, part] for part in (START, END, INSIDE))
-        inside = np.concatenate([[0.0], np.cumsum(insides)])
-        for first in map(int, np.flatnonzero(starts > threshold / 2)):
-            for last in map(int, np.flatnonzero(ends[first : first + longest] > threshold / 2) + first):
-                mean = (inside[last + 1] - inside[first]) / (last + 1 - first)
-                score = float(starts[first] * ends[last] * mean) ** (1 / 3)
-                if score > threshold:
-                    found.append(Span(first, last, label, score))
-    taken = np.zeros(len(chances), bool)
-    kept: list[Span] = []
-    for span in sorted(found, key=lambda span: (-span.score, span.first, span.last)):
-        if not taken[span.first : span.last + 1].any():
-            taken[span.first : span.last + 1] = True
-            kept.append(span)
-    return sorted(kept, key=lambda span: span.first)
+def _apart(entities: Iterable[Entity], *, multi_label: bool) -> list[Entity]:
+    """Drop the less likely of two entities that share a character (tokens of partial UTF-8 characters can);
+    with `multi_label` the same characters may have several labels."""
+    kept: list[Entity] = []
+    for entity in entities:
+        last = kept[-1] if kept else None
+        if last is None or last.end <= entity.start:
+            kept.append(entity)
+        elif multi_label and (last.start, last.end) == (entity.start, entity.end):
+            if last.label != entity.label:
+                kept.append(entity)
+        else:
+            kept[-1] = max(last, entity, key=lambda one: one.score)
+    return kept

@@ -12,6 +12,7 @@ from pathlib import Path
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import tokenizers
+from msgspec import Struct
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from headrace.errors import CorruptFile, InvalidRequest, UnsupportedModel
@@ -19,6 +20,28 @@ from headrace.tokenization.guard import decoded, guarded
 from headrace.tokenization.probe import check_tokenizer
 from headrace.tokenization.token_bytes import TokenPieces, pieces_of
 from headrace.tokenization.token_config import read_object, token_ids, token_text
+
+
+class MarkedTokens(Struct, frozen=True):
+    """Tokens of a text with their characters [start, end), and the special ones before and after them.
+
+    `pieces` are the tokens as the vocabulary spells them, where it marks those inside of words; empty where
+    it marks none.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    ids: tuple[int, ...]
+    places: tuple[tuple[int, int], ...]
+    pieces: tuple[str, ...]
+
+    def continues(self, text: str, number: int) -> bool:
+        """Whether a token continues the word of the one before it, as the token-classification pipeline of
+        `transformers` tells it."""
+        start, end = self.places[number]
+        if self.pieces:
+            return len(self.pieces[number]) != end - start
+        return start > 0 and " " not in text[start - 1 : start + 1]
 
 
 class Tokenizer:
@@ -73,6 +96,49 @@ class Tokenizer:
             text, False, lambda: self._backend.encode_batch([text], add_special_tokens=False)
         )
         return encoding.ids, encoding.offsets
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """Ids of each word, as a tokenizer encodes a text that was split before. Nothing is added, and the
+        spelling of a special token is plain text. Raises InvalidRequest as `encode`."""
+        [encoding] = self._encodings(
+            "".join(words),
+            False,
+            lambda: self._backend.encode_batch([list(words)], is_pretokenized=True, add_special_tokens=False),
+        )
+        found: list[list[int]] = [[] for _ in words]
+        for token_id, word in zip(encoding.ids, encoding.word_ids, strict=True):
+            if word is not None:
+                found[word].append(token_id)
+        return found
+
+    def encode_marked(self, text: str) -> MarkedTokens:
+        """The tokens of `text` apart from what the post-processor adds around them. The spelling of a special
+        token is plain text. Raises InvalidRequest as `encode`."""
+        [encoding] = self._encodings(text, False, lambda: self._backend.encode_batch([text]))
+        special = [bool(flag) for flag in encoding.special_tokens_mask]
+        own = [number for number, flag in enumerate(special) if not flag]
+        first, end = (own[0], own[-1] + 1) if own else (_leading(special), _leading(special))
+        ids = encoding.ids
+        return MarkedTokens(
+            before=(*self._prefix, *ids[:first]),
+            after=tuple(ids[end:]),
+            ids=tuple(ids[first:end]),
+            places=tuple(encoding.offsets[first:end]),
+            pieces=self._word_pieces(encoding.tokens[first:end], encoding.offsets[first:end], ids[first:end]),
+        )
+
+    def _word_pieces(
+        self, pieces: Sequence[str], places: Sequence[tuple[int, int]], ids: Sequence[int]
+    ) -> tuple[str, ...]:
+        """Where the vocabulary marks tokens inside of words; an unknown token is a word."""
+        model = self._backend.model
+        if not getattr(model, "continuing_subword_prefix", None):
+            return ()
+        unknown = self._backend.token_to_id(getattr(model, "unk_token", None) or "")
+        return tuple(
+            " " * (end - start) if number == unknown else piece
+            for piece, (start, end), number in zip(pieces, places, ids, strict=True)
+        )
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], int]:
         """Ids of a pair of texts with what the post-processor adds, and the index of the first token that
@@ -204,3 +270,8 @@ def _load_backend(path: Path) -> tuple[tokenizers.Tokenizer, bool]:
         f"{name} cannot be read; fetch the file again",
     )
     return backend, is_bounded
+
+
+def _leading(special: Sequence[bool]) -> int:
+    """Special tokens in front of an empty text: the first, where there are two."""
+    return min(1, len(special))

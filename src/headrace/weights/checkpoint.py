@@ -16,7 +16,10 @@ from headrace.errors import CorruptFile, ModelNotFound, UnsupportedModel
 from headrace.weights import strict_json
 from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.closeable import Closeable
+from headrace.weights.confined import confined
 from headrace.weights.gguf.checkpoint import GgufCheckpoint
+from headrace.weights.gliner import GLINER, encoder_config, encoder_tensors
+from headrace.weights.modules import read_modules
 from headrace.weights.quantized.checkpoint import QuantizedCheckpoint, quantization_of
 from headrace.weights.safetensors.plain_names import plain_tensors, text_model_config
 from headrace.weights.safetensors.reader import SafetensorsFile, element_bytes
@@ -39,15 +42,23 @@ class Checkpoint(Closeable):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         refuse_adapter(folder)
-        self.config = text_model_config(_required_config(folder))
+        gliner = _optional_object(folder, GLINER)
+        self.config = (
+            text_model_config(_required_config(folder))
+            if gliner is None
+            else encoder_config(gliner, _optional_object(folder, "config.json"))
+        )
         self.generation_config = _optional_object(folder, "generation_config.json")
         self._files: dict[Path, SafetensorsFile] = {}
         try:
             tensors = self._open_single() if (folder / SINGLE).exists() else self._open_shards()
+            if gliner is not None:
+                tensors = encoder_tensors(tensors)
+            plain = plain_tensors(tensors, self.config.get("model_type"))
+            plain |= self._open_modules()
         except BaseException:
             self.close()
             raise
-        plain = plain_tensors(tensors, self.config.get("model_type"))
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(plain)
 
     @property
@@ -110,6 +121,15 @@ class Checkpoint(Closeable):
     def _open_single(self) -> Mapping[str, TensorInfo]:
         return self._open(SINGLE).tensors
 
+    def _open_modules(self) -> dict[str, TensorInfo]:
+        """Tensors of the Dense modules of sentence-transformers, by the folder and their name in it."""
+        return {
+            f"{module.path}.{name}": info
+            for module in read_modules(self.folder)
+            if module.kind == "Dense"
+            for name, info in self._open(f"{module.path}/{SINGLE}").tensors.items()
+        }
+
     def _open_shards(self) -> Mapping[str, TensorInfo]:
         places = _weight_map(self.folder)
         tensors: dict[str, TensorInfo] = {}
@@ -159,35 +179,13 @@ def open_checkpoint(path: Path) -> CheckpointReader:
 
 def is_complete(folder: Path) -> bool:
     """Whether all files that open_checkpoint needs are there (their content is not looked at)."""
-    if not (folder / "config.json").exists():
+    if not any((folder / name).exists() for name in ("config.json", GLINER)):
         return False
     if (folder / SINGLE).exists():
         return True
     if not (folder / INDEX).exists():
         return False
     return all(confined(folder, shard).exists() for shard in set(_weight_map(folder).values()))
-
-
-def confined(folder: Path, name: str) -> Path:
-    """`name` inside `folder`, links resolved. Raises CorruptFile for a name or a link that leads elsewhere;
-    the links of a hub cache, from models--*/snapshots/<revision>/ to its blobs, may."""
-    relative = PurePosixPath(name)
-    if not name or "\0" in name or "\\" in name or relative.is_absolute() or ".." in relative.parts:
-        raise CorruptFile(
-            f"the file name {name[:200]!r} leads out of the model's folder: fetch the model again"
-        )
-    root = folder.resolve()
-    try:
-        path = (root / relative).resolve()
-    except (OSError, RuntimeError):  # a loop of links
-        raise CorruptFile(f"{name[:200]} is a link that leads nowhere: fetch the model again") from None
-    allowed = [root]
-    if root.parent.name == "snapshots" and root.parent.parent.name.startswith("models--"):
-        # blobs of this model; blobs that the models of one cache share
-        allowed += [root.parent.parent / "blobs", root.parent.parent.parent / "blobs"]
-    if not any(path.is_relative_to(place) for place in allowed):
-        raise CorruptFile(f"{name} is a link out of the model's folder: put the file itself there")
-    return path
 
 
 def refuse_adapter(folder: Path) -> None:

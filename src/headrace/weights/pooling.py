@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal, cast
 
-import msgspec
 from msgspec import Struct
 
-from headrace.errors import CorruptFile, UnsupportedModel
-from headrace.weights import strict_json
-from headrace.weights.checkpoint import confined
-from headrace.weights.tagger_head import is_tagger
+from headrace.errors import UnsupportedModel
+from headrace.weights.modules import MODULES, module_config, read_modules
+from headrace.weights.span_head import has_span_head
 
-PoolingKind = Literal["mean", "cls", "last", "none"]
-"""The mean of all tokens' vectors, that of the first token, that of the last, or each token's own."""
+PoolingKind = Literal["mean", "max", "cls", "last", "none"]
+"""The mean or the maximum of all tokens' vectors, that of the first token, that of the last, or each
+token's own."""
 
-MODULES = "modules.json"
-_MAX_BYTES = 1 << 20
+_KNOWN = re.compile(
+    r"Transformer Pooling( Dense)*( Normalize)?|Transformer( Dense)+( Normalize)?"
+    r"|(MLM)?Transformer SpladePooling"
+)
 _MODES: dict[str, PoolingKind] = {
     "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_lasttoken": "last",
 }
-_KINDS: dict[str, PoolingKind] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+_KINDS: dict[str, PoolingKind] = {"mean": "mean", "max": "max", "cls": "cls", "lasttoken": "last"}
 
 
 class Pooling(Struct, frozen=True):
@@ -33,37 +36,24 @@ class Pooling(Struct, frozen=True):
     normalize: bool = True
 
 
-class _Module(msgspec.Struct):
-    type: str
-    path: str = ""
-
-
-_MODULES = msgspec.json.Decoder(list[_Module])
-
-
 def read_pooling(folder: Path) -> Pooling | None:
-    """What modules.json and the config of its pooling module say; each token's vector for a tagger; None
-    for any other folder.
+    """What modules.json and the config of its pooling module say; each token's vector where a head reads
+    spans; None for any other folder, and for models whose head makes the rows (late interaction, SPLADE).
 
     UnsupportedModel for modules and kinds that are not known here, CorruptFile for files that are broken.
     """
-    path = confined(folder, MODULES)
-    if not path.is_file():
-        return Pooling("none", normalize=False) if is_tagger(folder) else None
-    if path.stat().st_size > _MAX_BYTES:
-        raise CorruptFile(f"{MODULES} has more than {_MAX_BYTES:,} bytes, the limit for such a file")
-    modules = strict_json.decode(_MODULES, path.read_bytes(), MODULES)
-    kinds = [module.type.rpartition(".")[2] for module in modules]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+    modules = read_modules(folder)
+    if not modules:
+        return Pooling("none", normalize=False) if has_span_head(folder) else None
+    kinds = [module.kind for module in modules]
+    if not _KNOWN.fullmatch(" ".join(kinds)):
         raise UnsupportedModel(
-            f"{MODULES} lists {', '.join(kinds)[:200]}: supported are Transformer, Pooling and Normalize"
+            f"{MODULES} lists {', '.join(kinds)[:200]}: supported are Transformer, Pooling, Dense and Normalize"
+            " in this order, Transformer and Dense (late interaction), MLMTransformer and SpladePooling"
         )
-    name = f"{modules[1].path}/config.json"
-    try:
-        config = strict_json.read_object(confined(folder, name), _MAX_BYTES)
-    except FileNotFoundError:
-        raise CorruptFile(f"{name[:200]} is missing in {folder.name}: fetch the whole model again") from None
-    return Pooling(_kind(config), "Normalize" in kinds)
+    if kinds[1] != "Pooling":
+        return None
+    return Pooling(_kind(module_config(folder, modules[1])), "Normalize" in kinds)
 
 
 def _kind(config: dict[str, object]) -> PoolingKind:

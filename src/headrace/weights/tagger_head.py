@@ -1,6 +1,7 @@
 """The head of a tagger, two files beside its encoder: what scores tokens for labels, how labels are written.
 
-`tagger.json` names the marks in front of each label and in front of the text, and the longest span in tokens;
+`tagger.json` names the marks in front of each label and in front of the text, the longest span in tokens and,
+optionally, the window in which long texts are read.
 `head.safetensors` holds `token.weight` and `label.weight` [3 * width, hidden] and `bias` [3], where the three
 are start, end and inside of an entity.
 """
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights import strict_json
-from headrace.weights.checkpoint import confined
+from headrace.weights.confined import confined
 from headrace.weights.config_json import integer, text
 from headrace.weights.safetensors.reader import SafetensorsFile
 
@@ -26,7 +27,9 @@ _MAX_BYTES = 1 << 20
 
 
 class TaggerHead(Struct, frozen=True, eq=False):
-    """`token` and `label` float32 [hidden, PARTS, width], `bias` [PARTS]; `longest_span` in tokens."""
+    """`token` and `label` float32 [hidden, PARTS, width], `bias` [PARTS]; `longest_span` and `window`, the
+    length of the pieces in which long texts are read best, are in tokens.
+    """
 
     token: Array
     label: Array
@@ -34,6 +37,7 @@ class TaggerHead(Struct, frozen=True, eq=False):
     label_mark: str
     text_mark: str
     longest_span: int
+    window: int | None
 
     def chances(self, tokens: Array, labels: Array) -> Array:
         """Of states [tokens, hidden] and of those at the labels' marks [labels, hidden]: [tokens, labels,
@@ -79,4 +83,5 @@ def read_tagger_head(folder: Path) -> TaggerHead:
         label_mark=text(settings, "label_mark"),
         text_mark=text(settings, "text_mark"),
         longest_span=integer(settings, "longest_span"),
+        window=integer(settings, "window", 0, minimum=0) or None,
     )

@@ -17,7 +17,6 @@ from headrace.loading.options import EngineOptions, engine_options
 from headrace.loading.text_assets import served_name
 from headrace.sampling.params import PARAMETERS, SamplingParams, with_defaults
 from headrace.weights.hub.bundled import BUNDLED_DEFAULT, list_bundled
-from headrace.weights.tagger_head import is_tagger
 
 OF_A_MODEL = tuple(name for name, setting in SETTINGS.items() if "model" in setting.scopes)
 """Settings that a model's own table may have."""
@@ -97,13 +96,12 @@ def read_specs(
 
 
 def _bundled(settings: Settings) -> list[ModelSpec]:
-    """The bundled models that have an endpoint, the default one first. Sizes and drafts in the settings are
+    """The bundled models, the default one first. Sizes and drafts in the settings are
     meant for that one: the others have other limits."""
     own = replace(
         settings, max_model_len=None, kv_cache_memory=None, speculative_model=None, speculative_layers=None
     )
-    others = [name for name, folder in list_bundled().items() if not is_tagger(folder)]
-    others = [name for name in others if name != BUNDLED_DEFAULT]
+    others = [name for name in list_bundled() if name != BUNDLED_DEFAULT]
     return [spec_of(BUNDLED_DEFAULT, settings), *(spec_of(name, own) for name in others)]
 
 

@@ -16,6 +16,7 @@ from headrace.loading.text_assets import load_text_assets
 from headrace.sampling.params import with_defaults
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.checkpoint import open_checkpoint
+from headrace.weights.head import read_head
 from headrace.weights.hub.resolver import resolve
 from headrace.workers.engine_client import RemoteEngineClient
 from headrace.workers.model_spec import ModelSpec
@@ -67,6 +68,7 @@ class WorkerLoader:
             created_s=int(time.time()),
             cache_failures=ready.cache_failures,
             cache_damages=ready.cache_damages,
+            head=read_head(path) if self._spec.options.pooling == "auto" else None,
         )
 
     def close(self) -> None:

@@ -1,0 +1,1 @@
+"""Endpoints of tasks that are answered in one pass: entities and others."""

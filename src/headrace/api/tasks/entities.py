@@ -1,0 +1,149 @@
+"""POST /v1/entities."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from headrace.api.http.body import RequestBody, checked_body, loose, read_checked
+from headrace.api.http.call_context import HttpCall, call_of
+from headrace.api.http.endpoint import Endpoint
+from headrace.api.http.errors import ClientGone, json_response
+from headrace.api.http.generation import unless_gone
+from headrace.api.openai.generation_body import Deadline, Priority
+from headrace.api.openai.schema import EmbeddingUsage
+from headrace.api.service import Service, get_service
+from headrace.errors import InvalidRequest
+from headrace.inference.events import ParameterWarning
+from headrace.tasks.entities import MAX_LABELS, MAX_TEXTS, Entity, extract_entities
+from headrace.tasks.token_labels import Aggregation
+
+_TEXTS = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_TEXTS},
+    ]
+}
+_LABELS = {
+    "type": "array",
+    "items": {"type": "string", "minLength": 1},
+    "minItems": 1,
+    "maxItems": MAX_LABELS,
+    "description": "What to find, in your own words; a model that was trained for certain labels needs none.",
+}
+_THRESHOLD = {
+    "type": "number",
+    "exclusiveMinimum": 0,
+    "exclusiveMaximum": 1,
+    "description": "Every score exceeds it; 0.5 by default.",
+}
+
+
+class EntitiesBody(RequestBody, kw_only=True):
+    """The body of a request for entities. `window` and `stride` are in tokens."""
+
+    input: Annotated[Any, Meta(extra_json_schema=_TEXTS)]
+    model: str | None = None
+    labels: Annotated[Any, loose(_LABELS)] = None
+    threshold: Annotated[float | None, loose(_THRESHOLD)] = None
+    flat_ner: bool = True
+    multi_label: bool = False
+    truncate: bool = False
+    window: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    stride: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    aggregation: Aggregation | None = None
+    priority: Priority = 0
+    deadline_s: Deadline | None = None
+
+
+class FoundEntity(Struct, frozen=True):
+    """`text` is that of the characters [start, end) of the input, counted in code points."""
+
+    text: str
+    label: str
+    start: int
+    end: int
+    score: float
+
+
+class TextEntities(Struct, frozen=True):
+    """The entities of one text, in order."""
+
+    index: int
+    entities: list[FoundEntity]
+
+
+class EntityList(Struct, frozen=True):
+    """The entities of a request's texts, in their order."""
+
+    data: list[TextEntities]
+    model: str
+    usage: EmbeddingUsage
+    object: Literal["list"] = "list"
+    warnings: list[ParameterWarning] | UnsetType = UNSET
+
+
+@Endpoint("POST", "/v1/entities", body=EntitiesBody, reply=EntityList)
+async def find_entities(http: HttpRequest) -> Response:
+    """Entities in texts, by labels of your own. Without `model`, the first served model that finds them."""
+    body = await read_checked(EntitiesBody, http)
+    found = await unless_gone(http, _found(body, call_of(http), get_service(http)))
+    if found is None:
+        raise ClientGone("the client left before anything was computed")
+    return json_response(found)
+
+
+async def entities(data: bytes, call: HttpCall, service: Service) -> msgspec.Struct | msgspec.Raw:
+    """The endpoint without HTTP, for batches."""
+    return await _found(checked_body(EntitiesBody, data, call), call, service)
+
+
+async def _found(body: EntitiesBody, call: HttpCall, service: Service) -> EntityList:
+    found = await extract_entities(
+        service.runner,
+        body.model,
+        _texts(body.input),
+        _labels(body.labels),
+        call,
+        threshold=body.threshold,
+        flat_ner=body.flat_ner,
+        multi_label=body.multi_label,
+        truncate=body.truncate,
+        window=body.window,
+        stride=body.stride,
+        aggregation=body.aggregation,
+        priority=body.priority,
+        deadline_s=body.deadline_s,
+    )
+    tokens = sum(usage.prompt_tokens for usage in call.usages)
+    return EntityList(
+        data=[
+            TextEntities(index, [_written(one) for one in entities]) for index, entities in enumerate(found)
+        ],
+        model=call.model,
+        usage=EmbeddingUsage(tokens, tokens),
+        warnings=call.warnings or UNSET,
+    )
+
+
+def _written(entity: Entity) -> FoundEntity:
+    return FoundEntity(entity.text, entity.label, entity.start, entity.end, entity.score)
+
+
+def _texts(given: object) -> list[str]:
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in cast("list[object]", texts)):
+        raise InvalidRequest("input is a text or a list of texts", param="input", code="invalid_type")
+    return cast("list[str]", texts)
+
+
+def _labels(given: object) -> list[str] | None:
+    if given is not None and not isinstance(given, list):
+        raise InvalidRequest(
+            "labels is a list of words, such as ['person', 'city']", param="labels", code="invalid_type"
+        )
+    return cast("list[str] | None", given)

@@ -1,0 +1,1 @@
+"""Heads of encoders: what follows the hidden states, defined in ops."""

@@ -1,0 +1,78 @@
+"""SPLADE (Formal et al. 2021): weights of vocabulary entries, max over tokens of log(1 + relu(logit)) of the
+head of masked language modeling, whose output matrix is the token table.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from headrace.errors import UnsupportedModel
+from headrace.models.decoder_config import DecoderConfig, read_act
+from headrace.models.heads.classify import modernbert_dense
+from headrace.models.heads.layers import Layer, pooled
+from headrace.ops.act import act
+from headrace.ops.builder import Builder
+from headrace.ops.linear import linear
+from headrace.ops.value import Value
+from headrace.weights.config_json import Config, boolean
+from headrace.weights.pooling import PoolingKind
+
+# The layer, the token table and the bias of the output.
+_NAMES: dict[str, tuple[str, str, str, str]] = {
+    "bert": (
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "bert.embeddings.word_embeddings",
+        "cls.predictions.bias",
+    ),
+    "distilbert": (
+        "vocab_transform",
+        "vocab_layer_norm",
+        "distilbert.embeddings.word_embeddings",
+        "vocab_projector.bias",
+    ),
+    "modernbert": ("head.dense", "head.norm", "model.embeddings.tok_embeddings", "decoder.bias"),
+    **{
+        name: ("lm_head.dense", "lm_head.layer_norm", f"{base}.embeddings.word_embeddings", "lm_head.bias")
+        for name, base in (
+            ("roberta", "roberta"),
+            ("xlm-roberta", "roberta"),
+            ("camembert", "roberta"),
+            ("mpnet", "mpnet"),
+        )
+    },
+}
+
+
+class MaskedLm(Struct, frozen=True):
+    """The layer before the output, and the names of table and bias."""
+
+    layer: Layer
+    table: str
+    bias: str | None
+    pooling: PoolingKind = "max"
+
+    def define(self, m: Builder, c: DecoderConfig, x: Value) -> Value:
+        """Weights [R, V]. The maximum comes first: log(1 + relu(x)) keeps the order."""
+        x = self.layer.define(m, c, x)
+        table = m.weight(f"{self.table}.weight", c.vocabulary, c.hidden)
+        bias = None if self.bias is None else m.weight(self.bias, c.vocabulary)
+        return act(pooled(m, linear(x, table, bias), "max"), kind="log1p_relu")
+
+
+def read(config: Config, model_type: str) -> MaskedLm:
+    """The head of a config. Raises UnsupportedModel where there is none, or its matrix is not the table."""
+    known = model_type.replace("_", "-")
+    if known not in _NAMES:
+        raise UnsupportedModel(
+            f"a model_type '{model_type:.60}' with sparse vectors is not supported; known: {', '.join(_NAMES)}"
+        )
+    if not boolean(config, "tie_word_embeddings", True):
+        raise UnsupportedModel("config.json: a masked-LM head whose output is not tied is not supported")
+    name, norm, table, bias = _NAMES[known]
+    if known == "modernbert":
+        has_bias = boolean(config, "decoder_bias", True)
+        return MaskedLm(modernbert_dense(config), table, bias if has_bias else None)
+    field = "activation" if known == "distilbert" else "hidden_act"
+    kind = read_act(config, field, "gelu") if known in ("bert", "distilbert") else "gelu"
+    return MaskedLm(Layer(name, act=kind, norm=norm), table, bias)

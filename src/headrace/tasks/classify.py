@@ -1,0 +1,73 @@
+"""Texts to labels: sequence classifiers, cross-encoders, reward models, regressions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from headrace.inference.call_context import CallContext
+from headrace.inference.keywords import new_id
+from headrace.inference.model_runner import ModelRunner
+from headrace.inference.requests import EmbeddingRequest, TextPair
+from headrace.ops.value import Array
+from headrace.weights.head import Activation, Head
+
+
+class Classification(Struct, frozen=True):
+    """`scores` of all `labels`, in the model's order; `label` is the one with the highest score.
+
+    A model with one label gives a score, such as how well a document answers a query.
+    """
+
+    label: str
+    scores: tuple[float, ...]
+    labels: tuple[str, ...]
+
+    @property
+    def score(self) -> float:
+        """The score of `label`."""
+        return max(self.scores)
+
+
+async def classify(
+    runner: ModelRunner,
+    name: str | None,
+    inputs: Sequence[str | TextPair],
+    call: CallContext,
+    *,
+    truncate: bool = False,
+    raw: bool = False,
+) -> list[Classification]:
+    """What the classifier `name` says of each text or pair; `raw` scores are logits.
+
+    Raises InvalidRequest where the model classifies no texts, ContextLengthExceeded for a text that is too
+    long unless it may be cut (`truncate`).
+    """
+    async with runner.lease(name, call, "classify") as model:
+        head = model.head
+        assert head is not None
+        request = EmbeddingRequest(
+            id=new_id(), model=name, inputs=tuple(inputs), task="classify", truncate=truncate
+        )
+        rows = await runner.rows(request, call)
+    return [classification(head, row[0], raw=raw) for row in rows]
+
+
+def classification(head: Head, logits: Array, *, raw: bool = False) -> Classification:
+    """The result of one row of logits [labels]."""
+    scores = logits if raw else activated(logits, head.activation)
+    return Classification(head.labels[int(np.argmax(scores))], tuple(map(float, scores)), head.labels)
+
+
+def activated(logits: Array, activation: Activation) -> Array:
+    """Logits [..., labels] as probabilities: of all labels together, of each, or as they are."""
+    if activation == "identity":
+        return logits
+    wide = logits.astype(np.float64)
+    if activation == "sigmoid":
+        with np.errstate(over="ignore"):  # 1 / inf = 0 is the correct limit
+            return (1 / (1 + np.exp(-wide))).astype(np.float32)
+    exponentials = np.exp(wide - wide.max(-1, keepdims=True))
+    return (exponentials / exponentials.sum(-1, keepdims=True)).astype(np.float32)
