@@ -39,6 +39,9 @@ from headrace.tasks.classify import Classification, classify
 from headrace.tasks.embed import pooled, token_vectors
 from headrace.tasks.entities import Entity, extract_entities
 from headrace.tasks.entity_finders.search import EntityKeywords
+from headrace.tasks.pii.keywords import RedactKeywords, redactor_of
+from headrace.tasks.pii.model_entities import redact_texts
+from headrace.tasks.pii.redaction import Redacted, restore
 from headrace.tasks.sparse import SparseVector, sparse
 
 LOG = logging.getLogger("headrace.llm")
@@ -94,6 +97,20 @@ class _Model:
         self._check_open()
         inputs = [texts] if isinstance(texts, str) else list(texts)
         return await sparse(self.runner, None, inputs, new_call(), truncate=truncate)
+
+    async def _redact(self, texts: str | Sequence[str], keywords: RedactKeywords) -> list[Redacted]:
+        """By patterns, and by the model where it finds entities."""
+        self._check_open()
+        redactor = redactor_of(keywords)
+        several = [texts] if isinstance(texts, str) else list(texts)
+        if not {"entities", "token_classify"} & set(self.model.tasks):
+            return [redactor.redact(text) for text in several]
+        wanted = keywords.get("entities")
+        return await redact_texts(redactor, several, self.runner, None, new_call(), wanted)
+
+    def restore(self, text: str, vault: Mapping[str, str]) -> str:
+        """The text with the placeholders of `redact` replaced by what they stand for."""
+        return restore(text, vault)
 
     def _check_open(self) -> None:
         if not self._closer.alive:
@@ -250,6 +267,12 @@ class LLM(_Model):
         """Of each text the weights of vocabulary entries, by a SPLADE model. Errors as `classify`."""
         return self._thread.run(self._sparse(texts, truncate))
 
+    def redact(self, texts: str | Sequence[str], **keywords: Unpack[RedactKeywords]) -> list[Redacted]:
+        """Each text without personal data: what `headrace.redact` finds by patterns, and by a model that finds
+        entities names and places, too. Keywords are those of `headrace.redact`; all texts share one vault.
+        """
+        return self._thread.run(self._redact(texts, keywords))
+
     def _stream(self, request: GenerationRequest) -> BlockingStream[CompletionChunk]:
         handler = self.handler
         return BlockingStream(
@@ -342,6 +365,10 @@ class AsyncLLM(_Model):
     async def sparse(self, texts: str | Sequence[str], *, truncate: bool = False) -> list[SparseVector]:
         """See `LLM.sparse`."""
         return await self._sparse(texts, truncate)
+
+    async def redact(self, texts: str | Sequence[str], **keywords: Unpack[RedactKeywords]) -> list[Redacted]:
+        """See `LLM.redact`."""
+        return await self._redact(texts, keywords)
 
     async def _stream(self, request: GenerationRequest) -> AsyncIterator[CompletionChunk]:
         self._check_open()

@@ -46,14 +46,18 @@ def test_entities_are_those_of_the_pipeline(folder: Path, model: LLM, aggregatio
     expected = pipeline(folder, aggregation_strategy=aggregation)(TEXTS)
     for entities, wanted in zip(found(model, TEXTS, aggregation=aggregation), expected, strict=True):
         name = "entity" if aggregation == "none" else "entity_group"
-        assert [(e.start, e.end, e.label) for e in entities] == [(e["start"], e["end"], e[name]) for e in wanted]
+        assert [(e.start, e.end, e.label) for e in entities] == [
+            (e["start"], e["end"], e[name]) for e in wanted
+        ]
         assert [e.score for e in entities] == pytest.approx([e["score"] for e in wanted], abs=1e-4)
     assert any(expected)
 
 
 def test_windows_are_those_of_the_pipeline(folder: Path, tmp_path: Path) -> None:
     text = " ".join(["Ann Lee saw Rome in the rain"] * 4)
-    expected = pipeline(folder, aggregation_strategy="simple", stride=6, tokenizer=tokenizer_of(folder, 24))(text)
+    expected = pipeline(folder, aggregation_strategy="simple", stride=6, tokenizer=tokenizer_of(folder, 24))(
+        text
+    )
     with LLM(folder, cache_dir=None, max_model_len=24) as llm:
         [entities] = found(llm, [text], stride=6)
         with pytest.raises(ContextLengthExceeded, match=r"text 0 has \d+ tokens"):

@@ -35,11 +35,11 @@ from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.config_json import Config
+from headrace.weights.head import read_head
 from headrace.weights.hub.bundled import BUNDLED_DEFAULT
 from headrace.weights.hub.resolver import resolve
-from headrace.weights.packing.packed_weights import WeightSpec
-from headrace.weights.head import read_head
 from headrace.weights.modules import read_dense
+from headrace.weights.packing.packed_weights import WeightSpec
 from headrace.weights.pooling import read_pooling
 
 LOG = logging.getLogger("headrace.loading")

@@ -11,8 +11,8 @@ from msgspec import Struct
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights import strict_json
 from headrace.weights.checkpoint import MAX_CONFIG_BYTES
-from headrace.weights.confined import confined
 from headrace.weights.config_json import Config, find, integer, refused, text, texts
+from headrace.weights.confined import confined
 from headrace.weights.modules import read_modules
 from headrace.weights.span_head import has_span_head
 

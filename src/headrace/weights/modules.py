@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights import strict_json
-from headrace.weights.confined import confined
 from headrace.weights.config_json import Config, boolean, integer, text
+from headrace.weights.confined import confined
 
 MODULES = "modules.json"
 _MAX_BYTES = 1 << 20

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights import strict_json
-from headrace.weights.confined import confined
 from headrace.weights.config_json import integer, text
+from headrace.weights.confined import confined
 from headrace.weights.safetensors.reader import SafetensorsFile
 
 SETTINGS, TENSORS = "tagger.json", "head.safetensors"

@@ -101,7 +101,15 @@ class Analyzer:
                     start, end = folded.span(start, end)
                     valid = True if recognizer.has_check else None
                     yield Finding(
-                        start, end, recognizer.entity, score, recognizer.name, hit.pattern, hit.score, valid, context
+                        start,
+                        end,
+                        recognizer.entity,
+                        score,
+                        recognizer.name,
+                        hit.pattern,
+                        hit.score,
+                        valid,
+                        context,
                     )
 
     def _before(self, text: str, start: int, before: str) -> str:
@@ -125,5 +133,3 @@ def check_entities(entities: Collection[str], known: Collection[str]) -> None:
 def as_entities(text: str, findings: Sequence[Finding]) -> list[Entity]:
     """Findings with the text that they are."""
     return [Entity(one.start, one.end, one.label, text[one.start : one.end], one.score) for one in findings]
-
-

@@ -153,7 +153,9 @@ def _next_start(text: bytes, start: int, end: int) -> int:
 
 def _trimmed(text: bytes, start: int, end: int, characters: bytes) -> int:
     while end > start and text[end - 1] in characters:
-        is_closing = text[end - 1] == ord(")") and text.count(b"(", start, end) >= text.count(b")", start, end)
+        is_closing = text[end - 1] == ord(")") and text.count(b"(", start, end) >= text.count(
+            b")", start, end
+        )
         if is_closing:
             break
         end -= 1
