@@ -39,6 +39,8 @@ from headrace.tasks.classify import Classification, classify
 from headrace.tasks.embed import pooled, token_vectors
 from headrace.tasks.entities import Entity, extract_entities
 from headrace.tasks.entity_finders.search import EntityKeywords
+from headrace.tasks.guards.handler import GuardHandler
+from headrace.tasks.guards.settings import read_guards
 from headrace.tasks.pii.keywords import RedactKeywords, redactor_of
 from headrace.tasks.pii.model_entities import redact_texts
 from headrace.tasks.pii.redaction import Redacted, restore
@@ -55,6 +57,7 @@ class _Model:
         model: str | Path | None = None,
         *,
         progress: Progress | None = None,
+        guards: Mapping[str, object] | None = None,
         **options: Unpack[ModelKeywords],
     ) -> None:
         name = None if model is None else str(model)
@@ -62,7 +65,8 @@ class _Model:
         self._source = OneModel(loaded)
         self._threads = ModelThreads(1)
         local = LocalHandler(self._source, self._threads)
-        self.handler: Handler = local
+        inner = ModelRunner(local, self._source, self._threads)
+        self.handler: Handler = GuardHandler(local, read_guards(guards), inner) if guards else local
         self.runner = ModelRunner(local, self._source, self._threads)
         self._thread = LoopThread()
         # The engine's thread would keep the model alive: stop it with the last reference, or at exit.
@@ -152,6 +156,7 @@ class LLM(_Model):
 
     `model` is a folder, a file, a hub name or the name of a bundled model; None loads the default. Options
     are those of `EngineOptions` (quantization, kv_cache_dtype, max_model_len, threads, max_num_seqs, ...);
+    `guards` are tables as those of `[guards]` in headrace.toml, by name;
     packed weights are kept in the user's cache folder unless `cache_dir` says otherwise (None: nowhere).
     Sampling parameters are keywords of each call (those of `SamplingParams`); what is not given comes from
     the model's generation_config.json. One more keyword may say what the output must match: `json_schema` (a

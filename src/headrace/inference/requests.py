@@ -73,7 +73,7 @@ class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):
     `constraint` is what every choice must match. `context_limit` is a context smaller than the model's, in
     tokens. With `fit_context`, `max_tokens` is a bound and not a reservation: an answer may end earlier
     because the context is full. With `disable_additional_properties`, objects of schemas that list properties
-    have no others, unless the schema says so.
+    have no others, unless the schema says so. `guards` are named besides those that read every request.
     """
 
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -82,6 +82,7 @@ class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):
     context_limit: int | None = None
     fit_context: bool = False
     disable_additional_properties: bool = True
+    guards: tuple[str, ...] = ()
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):

@@ -20,12 +20,14 @@ _re2: Any = importlib.import_module("re2")  # it has no types
 
 
 class CustomPattern(Struct, frozen=True, kw_only=True):
-    """A pattern of a request, and the score of a match. Case is ignored unless `ignore_case` is False."""
+    """A pattern of a request, and the score of a match. Case is ignored unless `ignore_case` is False; with
+    `whole` no letter or digit may adjoin a match."""
 
     regex: str
     score: float = 0.5
     name: str = ""
     ignore_case: bool = True
+    whole: bool = False
 
 
 class CustomRecognizer:
@@ -56,8 +58,8 @@ class CustomRecognizer:
             raise self._refused("it has neither patterns nor a deny_list")
         self._patterns = [(self._compiled(one.regex, one.ignore_case), one) for one in patterns]
         if words:
-            regex = r"(?:\b|^)(?:" + "|".join(_re2.escape(word) for word in words if word) + r")(?:\b|$)"
-            deny = CustomPattern(regex=regex, score=1.0, name="deny_list", ignore_case=False)
+            regex = "|".join(_re2.escape(word) for word in words if word)
+            deny = CustomPattern(regex=regex, score=1.0, name="deny_list", ignore_case=False, whole=True)
             self._patterns.append((self._compiled(regex, False, longest=MAX_WORDS * 100), deny))
         self._context = context_pattern([word for word in context if word])
 
@@ -77,7 +79,8 @@ class CustomRecognizer:
             self._charge(pattern.programsize * (stop - first))
             if first >= last:
                 return
-            if first < end <= first + MAX_MATCH_BYTES:
+            is_whole = not (text[first - 1 : first].isalnum() or text[end : end + 1].isalnum())
+            if first < end <= first + MAX_MATCH_BYTES and (is_whole or not data.whole):
                 yield Hit(first, end, data.score, data.name or data.regex)
             start = max(end, first + 1)
 
