@@ -27,6 +27,32 @@ def test_blocked_input_is_an_error_of_each_client(serve: Callable[..., Running])
         server.anthropic().messages.create(model="fake/model", max_tokens=5, messages=messages)  # type: ignore
 
 
+def test_flags_are_in_the_reply_whole_and_streamed(serve: Callable[..., Running]) -> None:
+    server = serve(guards={"private": {"kind": "pii", "action": "flag", "on": ["input"]}})
+    server.model.engine.go.set()
+    body = {"model": "fake/model", "messages": [{"role": "user", "content": "mail a@x.org"}], "max_tokens": 3}
+    reply = server.http().post("/v1/chat/completions", json=body).json()
+    verdict = {"guard": "private", "stage": "input", "action": "flag", "label": "EMAIL_ADDRESS", "score": 1.0}
+    assert reply["guards"] == [verdict]
+    assert reply["warnings"][0]["param"] == "guard"
+    streamed = server.http().post("/v1/chat/completions", json=body | {"stream": True}).text
+    assert streamed.count('"guards":[') == streamed.count('"warnings":[') == 1
+
+
+def test_blocked_output_is_a_content_filter_or_a_refusal(serve: Callable[..., Running]) -> None:
+    server = serve(guards={"all": {"kind": "regex", "patterns": ["."], "on": ["output"]}})
+    server.model.engine.go.set()
+    messages = [{"role": "user", "content": "x"}]
+    asked = {"model": "fake/model", "max_tokens": 3, "messages": messages}
+    [choice] = server.openai().chat.completions.create(**asked).choices  # type: ignore
+    assert choice.finish_reason == "content_filter" and not choice.message.content
+    chunks = list(server.openai().chat.completions.create(stream=True, **asked))  # type: ignore
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "content_filter"
+    assert server.anthropic().messages.create(**asked).stop_reason == "refusal"  # type: ignore
+    made = server.openai().responses.create(model="fake/model", input="x", max_output_tokens=3)
+    assert made.status == "incomplete" and made.incomplete_details.reason == "content_filter"  # type: ignore
+
+
 def test_unknown_guards_are_refused(server: Running) -> None:
     with pytest.raises(openai.BadRequestError, match="unknown guard 'x'"):
         server.openai().chat.completions.create(

@@ -61,7 +61,8 @@ def test_entities_are_found_and_put_back(entity: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["4111 1111 1111 1112", "GB82 WEST 1234 5698 7654 33", "std::vector<int>", "12:30:45", "version 1.2.3.4.5",
+    ["4111 1111 1111 1112", "GB82 WEST 1234 5698 7654 33", "std::vector<int>", "12:30:45",
+     "version 1.2.3.4.5",
      "123456789", "2024-10-12", "a@b", "call 12", "000-12-3456", "room 4711, 3 chairs"],
 )  # fmt: skip
 def test_what_is_none(text: str) -> None:
@@ -141,7 +142,8 @@ def test_allow_list() -> None:
 
 PIECE = st.sampled_from(
     [text for _, text in EXAMPLES]
-    + [" ", "\n", "  ", "\t", "word", "12", "phone ", "-", "-----BEGIN ", "-----END X-----", "<URL_1>", "\0", "é", "\u200b", "٤"]
+    + [" ", "\n", "  ", "\t", "word", "12", "phone ", "-", "-----BEGIN "]
+    + ["-----END X-----", "<URL_1>", "\0", "é", "\u200b", "٤"]
     + ["x" * 600, "1 " * 300, "y" * 5000]
 ) | st.text(max_size=5)  # fmt: skip
 

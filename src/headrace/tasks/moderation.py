@@ -12,7 +12,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.model_runner import ModelRunner
 from headrace.tasks.classify import classify
 
-CATEGORIES: Final = (
+CATEGORIES: Final[tuple[str, ...]] = (
     "harassment",
     "harassment/threatening",
     "hate",
@@ -76,7 +76,8 @@ async def moderate(
     missing = sorted(set(settings.map) - set(found[0].labels)) if found else []
     if missing:
         raise InvalidRequest(
-            f"moderation.map names {', '.join(missing)}, the labels of the model are {', '.join(found[0].labels)}",
+            f"moderation.map names {', '.join(missing)}, the model has the labels"
+            f" {', '.join(found[0].labels)}",
             param="model",
         )
     results: list[Moderation] = []

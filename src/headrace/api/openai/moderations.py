@@ -68,8 +68,8 @@ async def _moderated(body: ModerationBody, call: CallContext, service: Service) 
     settings = service.moderation
     if settings is None:
         raise InvalidRequest(
-            "no classifier is configured for moderation: write a table [moderation] with a model and a map of its"
-            " labels into headrace.toml",
+            "no classifier is configured for moderation: write a table [moderation] with a model and a map of"
+            " its labels into headrace.toml",
             code="unsupported_endpoint",
         )
     texts = texts_of(_texts(body.input))
@@ -88,7 +88,7 @@ def _result(one: Moderation, covered: set[str]) -> ModerationResult:
 def _texts(given: object) -> object:
     """The texts of parts, which are one input together as OpenAI has it; anything else as it is."""
     if not isinstance(given, list) or not any(isinstance(one, dict) for one in cast("list[object]", given)):
-        return given
+        return cast("object", given)
     texts: list[str] = []
     for index, one in enumerate(cast("list[object]", given)):
         part = cast("dict[str, object]", one) if isinstance(one, dict) else {}

@@ -113,6 +113,7 @@ class OpenAIReply:
             usage=usage_body(result.usages, reasoning),
             seed=_seed([prompt.ended for prompt in result.prompts]),
             warnings=call.warnings or UNSET,
+            guards=call.verdicts or UNSET,
             prompt_logprobs=formatter.prompt_logprobs,
             timings=timings_of([prompt.ended for prompt in result.prompts]),
             system_fingerprint=prepared.fingerprint,
@@ -138,7 +139,8 @@ class ChunkWriter:
         self._tokens: dict[int, int] = {}  # of each choice that has begun
         self._finished: list[PromptFinished] = []
         self._reasoning_tokens = 0
-        self._warnings = call.warnings
+        self._call = call
+        self._warned = self._judged = 0  # warnings and verdicts that were sent
 
     def opening(self) -> bytes:
         """Nothing: the first chunk comes with the first token."""
@@ -169,7 +171,9 @@ class ChunkWriter:
         return [*parts, formatter.ending(index, event)]
 
     def _chunk(self, choice: ChatChunkChoice | TextChoice, index: int) -> CompletionChunkBody:
-        warnings, self._warnings = self._warnings, []
+        warnings, verdicts = self._call.warnings[self._warned :], self._call.verdicts[self._judged :]
+        self._warned += len(warnings)
+        self._judged += len(verdicts)
         return CompletionChunkBody(
             id=self._options.id,
             object=self._formatter.chunk_object,
@@ -178,6 +182,7 @@ class ChunkWriter:
             choices=[choice],
             usage=self._usage(index),
             warnings=warnings or UNSET,
+            guards=verdicts or UNSET,
             system_fingerprint=self._prepared.fingerprint,
         )
 

@@ -32,7 +32,7 @@ _TEXTS = {
 }
 _OPERATORS = {
     "type": "object",
-    "description": 'By entity, or "DEFAULT": replace, redact, mask, hash, keep, or an object with its fields.',
+    "description": 'By entity, or "DEFAULT": replace, redact, mask, hash or keep, or an object of fields.',
     "additionalProperties": {"anyOf": [{"type": "string"}, {"type": "object"}]},
 }
 

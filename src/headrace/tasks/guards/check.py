@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from headrace.inference.call_context import CallContext
+from headrace.inference.events import GuardVerdict
 from headrace.tasks.classify import classify
-from headrace.tasks.guards.settings import Action, GuardSettings, Stage
+from headrace.tasks.guards.settings import GuardSettings, Stage
 from headrace.tasks.pii.analyzer import THRESHOLD, Analyzer
 from headrace.tasks.pii.custom import CustomPattern, CustomRecognizer
 from headrace.tasks.pii.redaction import Redactor
@@ -18,16 +17,6 @@ if TYPE_CHECKING:
     from headrace.inference.model_runner import ModelRunner
 
 CLASSIFIED = 0.5
-
-
-class Verdict(Struct, frozen=True):
-    """A guard that has found `label` in what went in or came out, and what was done."""
-
-    guard: str
-    stage: Stage
-    action: Action
-    label: str
-    score: float
 
 
 def redactor_of(name: str, guard: GuardSettings) -> Redactor:
@@ -42,9 +31,9 @@ def redactor_of(name: str, guard: GuardSettings) -> Redactor:
 
 async def check(
     guards: Mapping[str, GuardSettings], text: str, stage: Stage, runner: ModelRunner, call: CallContext
-) -> tuple[str, list[Verdict]]:
+) -> tuple[str, list[GuardVerdict]]:
     """The text, redacted where a guard says so, and the verdicts of those that have found something."""
-    verdicts: list[Verdict] = []
+    verdicts: list[GuardVerdict] = []
     for name, guard in guards.items():
         if stage not in guard.on or not text.strip():
             continue
@@ -56,7 +45,7 @@ async def check(
             found = max(((one.label, one.score) for one in done.entities), key=lambda it: it[1], default=None)
             text = done.text if guard.action == "redact" else text
         if found is not None:
-            verdicts.append(Verdict(name, stage, guard.action, *found))
+            verdicts.append(GuardVerdict(name, stage, guard.action, *found))
             if guard.action == "block":
                 break
     return text, verdicts

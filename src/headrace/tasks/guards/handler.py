@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
-from headrace.inference.events import InferenceEvent, OutputDelta, OutputFinished, PromptScored
+from headrace.inference.events import GuardVerdict, InferenceEvent, OutputDelta, OutputFinished, PromptScored
 from headrace.inference.handler import EventBatches, Handler
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import ChatRequest, CompletionRequest, GenerationRequest, InferenceRequest
-from headrace.tasks.guards.check import Verdict, check
+from headrace.tasks.guards.check import check
 from headrace.tasks.guards.output import GuardedChoice
 from headrace.tasks.guards.settings import GuardSettings, chosen
 
@@ -132,8 +132,9 @@ def _without_logprobs(request: GenerationRequest, call: CallContext) -> Generati
     )
 
 
-def _tell(verdicts: Sequence[Verdict], call: CallContext) -> None:
+def _tell(verdicts: Sequence[GuardVerdict], call: CallContext) -> None:
     done = {"block": "blocked", "redact": "redacted", "flag": "flagged"}
+    call.verdicts += verdicts
     for one in verdicts:
         call.warn(
             "guard",

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from headrace.chat.tool_formats.events import AnswerEvent, Reasoning, Text
 from headrace.inference.call_context import CallContext
+from headrace.inference.events import GuardVerdict
 from headrace.inference.model_runner import ModelRunner
-from headrace.tasks.guards.check import Verdict, check, redactor_of
+from headrace.tasks.guards.check import check, redactor_of
 from headrace.tasks.guards.sentences import Sentences
 from headrace.tasks.guards.settings import GuardSettings
 from headrace.tasks.pii.redaction import Redactor
@@ -15,7 +16,7 @@ from headrace.tasks.pii.streaming import StreamingRedactor
 
 
 class GuardedText:
-    """Text or reasoning: first through the guards that redact, then sentence by sentence through the others."""
+    """Text or reasoning: through the guards that redact, then sentence by sentence the others."""
 
     def __init__(
         self,
@@ -28,7 +29,7 @@ class GuardedText:
         self._kind, self._checks, self._runner, self._call = kind, checks, runner, call
         self._redactors = {name: StreamingRedactor(one) for name, one in redactors.items()}
         self._sentences = Sentences()
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[GuardVerdict] = []
         self.is_blocked = False
 
     async def feed(self, text: str) -> list[AnswerEvent]:
@@ -45,7 +46,7 @@ class GuardedText:
             text = one.feed(text) + one.finish()
             if one.entities:
                 best = max(one.entities, key=lambda it: it.score)
-                self.verdicts.append(Verdict(name, "output", "redact", best.label, best.score))
+                self.verdicts.append(GuardVerdict(name, "output", "redact", best.label, best.score))
         sentences = [*self._sentences.feed(text), self._sentences.finish()] if self._checks else [text]
         return await self._checked(sentences)
 
@@ -72,7 +73,7 @@ class GuardedChoice:
         self._runner, self._call = runner, call
         self._open: GuardedText | None = None
         self._kind: type[AnswerEvent] | None = None
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[GuardVerdict] = []
         self.is_blocked = False
 
     async def feed(self, parts: Sequence[AnswerEvent]) -> list[AnswerEvent]:

@@ -124,8 +124,8 @@ def check_entities(entities: Collection[str], known: Collection[str]) -> None:
     for entity in entities:
         if entity not in known:
             raise InvalidRequest(
-                f"unknown entity {entity[:80]!r}{nearest(entity[:80], list(known))}: GET /supportedentities lists"
-                " what is found",
+                f"unknown entity {entity[:80]!r}{nearest(entity[:80], list(known))}: GET /supportedentities"
+                " lists what is found",
                 param="entities",
             )
 

@@ -407,7 +407,7 @@ def br_cnpj(number: str) -> bool:
 
 
 def kr_rrn(number: str) -> bool:
-    """A date of birth; the check digit holds for numbers from before October 2020 only, so it is not asked."""
+    """A date of birth. The check digit is not asked: it holds for numbers from before October 2020 only."""
     century = {"9": 1800, "0": 1800, "1": 1900, "2": 1900, "5": 1900, "6": 1900}.get(number[6], 2000)
     return is_date(century + int(number[:2]), int(number[2:4]), int(number[4:6]))
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from msgspec import Struct
 
-from headrace.ops.value import Array
+from numpy.typing import NDArray
 
 _HYPHENS = frozenset("\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d")
 
@@ -17,7 +17,7 @@ class Folded(Struct, frozen=True):
     """A folded text, and of each of its characters the place in the text that it was (None: the same)."""
 
     text: str
-    places: Array | None = None
+    places: NDArray[np.intp] | None = None
 
     def span(self, start: int, end: int) -> tuple[int, int]:
         """Code points [start, end) of the text that it was."""
@@ -58,7 +58,7 @@ def _folded(character: str) -> str:
     return normal if len(normal) == 1 else character
 
 
-def places_of_bytes(text: str, data: bytes) -> Array | None:
+def places_of_bytes(text: str, data: bytes) -> NDArray[np.intp] | None:
     """Of each byte of `data`, `text` in UTF-8, the character that it belongs to; None: byte i of character i.
 
     One more entry stands for the end.

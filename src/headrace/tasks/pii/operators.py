@@ -24,7 +24,7 @@ MAX_PLACEHOLDER: Final = 76
 class Operator(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How an entity is replaced.
 
-    "replace": by `new_value`, without it by a placeholder such as <EMAIL_ADDRESS_1>, the same for equal texts.
+    "replace": by `new_value`, without it by a placeholder like <EMAIL_ADDRESS_1>, the same for equal texts.
     "redact": by nothing. "mask": `chars_to_mask` characters (None: all), from the end with `from_end`, become
     `masking_char`. "hash": by the hexadecimal HMAC with `key` (None: one that is drawn for the request), of
     `hash_type`. "keep": by itself.

@@ -51,7 +51,7 @@ class RecognizerData(Struct, frozen=True, forbid_unknown_fields=True):
 class Finding(Struct, frozen=True):
     """Code points [start, end) that may be an entity of label `label`, and why.
 
-    `pattern_score` is the score without its context word `context`; `validated` tells whether a checksum holds.
+    `pattern_score` is the score without its context word `context`; `validated` tells if a checksum holds.
     """
 
     start: int

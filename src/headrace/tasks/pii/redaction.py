@@ -87,7 +87,7 @@ def redact(
 ) -> Redacted: ...
 @overload
 def redact(
-    texts: Sequence[str],
+    texts: list[str] | tuple[str, ...],
     *,
     entities: Collection[str] | None = None,
     operators: Operators | None = None,
