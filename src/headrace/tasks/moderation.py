@@ -82,7 +82,7 @@ async def moderate(
         )
     results: list[Moderation] = []
     for one in found:
-        scores = dict.fromkeys(CATEGORIES, 0.0)
+        scores: dict[str, float] = {name: 0.0 for name in CATEGORIES}  # noqa: C420 - its keys are any text
         for label, score in zip(one.labels, one.scores, strict=True):
             category = settings.map.get(label)
             if category is not None:
