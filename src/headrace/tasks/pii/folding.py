@@ -7,7 +7,6 @@ from functools import lru_cache
 
 import numpy as np
 from msgspec import Struct
-
 from numpy.typing import NDArray
 
 _HYPHENS = frozenset("\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d")
