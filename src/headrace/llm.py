@@ -273,7 +273,7 @@ class LLM(_Model):
         return self._thread.run(self._sparse(texts, truncate))
 
     def redact(self, texts: str | Sequence[str], **keywords: Unpack[RedactKeywords]) -> list[Redacted]:
-        """Each text without personal data: what `headrace.redact` finds by patterns and, by a model that finds
+        """Each text without personal data: what `headrace.redact` finds by patterns and, by a model for
         entities, names and places too. Keywords are those of `headrace.redact`; all texts share one vault.
         """
         return self._thread.run(self._redact(texts, keywords))
