@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.inference.completion import Completion, CompletionChunk
     from headrace.llm import LLM, AsyncLLM
     from headrace.sampling.params import SamplingParams
+    from headrace.tasks.pii.redaction import Redacted, redact, restore
 
 __version__ = "0.1.0"
 __all__ = [
@@ -23,8 +24,11 @@ __all__ = [
     "Completion",
     "CompletionChunk",
     "HeadraceError",
+    "Redacted",
     "SamplingParams",
     "__version__",
+    "redact",
+    "restore",
 ]
 
 _HOMES = {
@@ -34,6 +38,9 @@ _HOMES = {
     "CompletionChunk": "headrace.inference.completion",
     "HeadraceError": "headrace.errors",
     "SamplingParams": "headrace.sampling.params",
+    "Redacted": "headrace.tasks.pii.redaction",
+    "redact": "headrace.tasks.pii.redaction",
+    "restore": "headrace.tasks.pii.redaction",
 }
 
 

@@ -40,7 +40,12 @@ from headrace.tasks.classify import Classification, classify
 from headrace.tasks.embed import pooled, token_vectors
 from headrace.tasks.entities import Entity, extract_entities
 from headrace.tasks.entity_finders.search import EntityKeywords
+from headrace.tasks.guards.handler import GuardHandler
+from headrace.tasks.guards.settings import read_guards
 from headrace.tasks.late_interaction import Role
+from headrace.tasks.pii.keywords import RedactKeywords, redactor_of
+from headrace.tasks.pii.model_entities import redact_texts
+from headrace.tasks.pii.redaction import Redacted, restore
 from headrace.tasks.sparse import SparseVector, sparse
 from headrace.tasks.task_methods import AsyncTasks, BlockingTasks
 
@@ -56,6 +61,7 @@ class _Model:
         model: str | Path | None = None,
         *,
         progress: Progress | None = None,
+        guards: Mapping[str, object] | None = None,
         **options: Unpack[ModelKeywords],
     ) -> None:
         name = None if model is None else str(model)
@@ -63,7 +69,8 @@ class _Model:
         self._source = OneModel(loaded)
         self._threads = ModelThreads(1)
         local = LocalHandler(self._source, self._threads)
-        self.handler: Handler = local
+        inner = ModelRunner(local, self._source, self._threads)
+        self.handler: Handler = GuardHandler(local, read_guards(guards), inner) if guards else local
         self.runner = ModelRunner(local, self._source, self._threads)
         self._thread = LoopThread()
         # The engine's thread would keep the model alive: stop it with the last reference, or at exit.
@@ -108,6 +115,20 @@ class _Model:
             self.runner, None, inputs, new_call(), role=role, truncate=truncate
         )
 
+    async def _redact(self, texts: str | Sequence[str], keywords: RedactKeywords) -> list[Redacted]:
+        """By patterns, and by the model where it finds entities."""
+        self._check_open()
+        redactor = redactor_of(keywords)
+        several = [texts] if isinstance(texts, str) else list(texts)
+        if not {"entities", "token_classify"} & set(self.model.tasks):
+            return [redactor.redact(text) for text in several]
+        wanted = keywords.get("entities")
+        return await redact_texts(redactor, several, self.runner, None, new_call(), wanted)
+
+    def restore(self, text: str, vault: Mapping[str, str]) -> str:
+        """The text with the placeholders of `redact` replaced by what they stand for."""
+        return restore(text, vault)
+
     def _check_open(self) -> None:
         if not self._closer.alive:
             raise EngineStopped("the model was closed: load it again")
@@ -148,6 +169,7 @@ class LLM(_Model, BlockingTasks):
 
     `model` is a folder, a file, a hub name or the name of a bundled model; None loads the default. Options
     are those of `EngineOptions` (quantization, kv_cache_dtype, max_model_len, threads, max_num_seqs, ...);
+    `guards` are tables as those of `[guards]` in headrace.toml, by name;
     packed weights are kept in the user's cache folder unless `cache_dir` says otherwise (None: nowhere).
     Sampling parameters are keywords of each call (those of `SamplingParams`); what is not given comes from
     the model's generation_config.json. One more keyword may say what the output must match: `json_schema` (a
@@ -281,6 +303,12 @@ class LLM(_Model, BlockingTasks):
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._thread.run(work)
 
+    def redact(self, texts: str | Sequence[str], **keywords: Unpack[RedactKeywords]) -> list[Redacted]:
+        """Each text without personal data: what `headrace.redact` finds by patterns and, by a model for
+        entities, names and places too. Keywords are those of `headrace.redact`; all texts share one vault.
+        """
+        return self._thread.run(self._redact(texts, keywords))
+
     def _stream(self, request: GenerationRequest) -> BlockingStream[CompletionChunk]:
         handler = self.handler
         return BlockingStream(
@@ -386,6 +414,10 @@ class AsyncLLM(_Model, AsyncTasks):
     ) -> list[Array]:
         """See `LLM.token_vectors`."""
         return await self._token_vectors(texts, role, truncate)
+
+    async def redact(self, texts: str | Sequence[str], **keywords: Unpack[RedactKeywords]) -> list[Redacted]:
+        """See `LLM.redact`."""
+        return await self._redact(texts, keywords)
 
     async def _stream(self, request: GenerationRequest) -> AsyncIterator[CompletionChunk]:
         self._check_open()

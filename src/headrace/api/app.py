@@ -22,7 +22,7 @@ from headrace.api.openai.batch_runner import BatchRunner, Operation
 from headrace.api.openai.responses import create
 from headrace.api.openai.responses.response_manager import ResponseManager
 from headrace.api.service import Service
-from headrace.api.tasks import entities
+from headrace.api.tasks import entities, redact
 from headrace.config.settings import Settings
 from headrace.loading.options import EngineOptions
 from headrace.workers.model_manager import ModelManager
@@ -48,6 +48,7 @@ def operations(manager: ResponseManager) -> Mapping[str, Operation]:
         "/v1/embeddings": embeddings.embed,
         "/v1/entities": entities.entities,
         "/v1/messages": messages.complete_message,
+        "/v1/redact": redact.redact,
         "/v1/responses": partial(create.make_response, manager=manager),
     }
 

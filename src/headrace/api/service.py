@@ -28,6 +28,9 @@ from headrace.inference.model_source import ManagedModels, ModelThreads
 from headrace.inference.requests import InferenceRequest
 from headrace.storage.aliases import Alias, Aliases
 from headrace.storage.database import Database
+from headrace.tasks.guards.handler import GuardHandler
+from headrace.tasks.guards.settings import read_guards
+from headrace.tasks.moderation import read_moderation
 from headrace.telemetry.request_metrics import ModelMetrics
 from headrace.workers.model_manager import ModelManager
 
@@ -65,7 +68,10 @@ class Service:
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )
         self.gate.starting = models.default.model is None
-        self.handler: Handler = build_chain(self.local, self.gate)
+        inner = ModelRunner(self.local, self._sources, self._model_threads)
+        self.guards = GuardHandler(self.local, read_guards(settings.guards), inner)
+        self.moderation = read_moderation(settings.moderation)
+        self.handler: Handler = build_chain(self.guards, self.gate)
         self.runner = ModelRunner(self.handler, self._sources, self._model_threads)
         self._log = RequestLog(self.database, self.metrics) if settings.log_requests else None
         self.bodies = BodyMemory()
@@ -98,6 +104,8 @@ class Service:
             settings.max_queued_tokens,
         )
         self.local.tool_format = settings.tool_format
+        self.guards.guards = read_guards(settings.guards)
+        self.moderation = read_moderation(settings.moderation)
 
     def metrics_of(self, name: str) -> ModelMetrics:
         """The counters of a model's requests."""

@@ -50,7 +50,7 @@ def command(
     settings: Settings,
 ) -> None:
     """Find them; see HELP."""
-    text = _text(file)
+    text = read_text(file)
     wanted = None if labels is None else [label.strip() for label in labels.split(",")]
     with loaded(model, settings) as llm:
         [found] = llm.entities(text, wanted, threshold=threshold, flat_ner=not nested, stride=STRIDE)
@@ -64,7 +64,8 @@ def command(
             print(f"{one.start}\t{one.end}\t{one.score:.3f}\t{one.label}\t{words}")
 
 
-def _text(file: str) -> str:
+def read_text(file: str) -> str:
+    """The text of a file, or what is piped in; UsageError where it cannot be read."""
     if file == "-":
         text = whole_prompt("-")
         assert text is not None

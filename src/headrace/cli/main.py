@@ -18,6 +18,7 @@ COMMANDS = {
     "run": "Stream an answer to a prompt, or chat in the terminal.",
     "serve": "Serve models over OpenAI's, Anthropic's and Ollama's APIs.",
     "entities": "Find entities in a text, by labels of your own.",
+    "redact": "Replace personal data in a text.",
     "ps": "List the models of a running server.",
     "stop": "Unload a model of a running server.",
     "keys": "Create, list and revoke API keys of the server.",

@@ -104,6 +104,23 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             scopes=("server", "model"),
         ),
     ] = None
+    guards: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help="checks of what goes into models and comes out, by name, such as "
+            '{"private": {"kind": "pii", "action": "redact"}}',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
+    moderation: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help='classifier of /v1/moderations, such as {"model": "guard", "map": {"hate": "hate"}}',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
     any_model_name: Annotated[
         bool,
         Setting(

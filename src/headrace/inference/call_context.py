@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.inference.accounts import Account
-from headrace.inference.events import ParameterWarning
+from headrace.inference.events import GuardVerdict, ParameterWarning
 
 if TYPE_CHECKING:
     from headrace.engine.request import Usage
@@ -21,7 +21,7 @@ class CallContext:
     """Made once per request by the surface, passed to every handler, never fetched from ambient state.
 
     `arrival_s` is monotonic. A `background` call yields to all others. Handlers fill in `model`, `usages`
-    (one per prompt), `first_token_s` (from arrival), `load_s` (waiting for the model) and `warnings`.
+    (one per prompt), `first_token_s` (from arrival), `load_s` (waiting for the model) `warnings` and `verdicts`.
     """
 
     request_id: str
@@ -33,6 +33,7 @@ class CallContext:
     first_token_s: float | None = None
     usages: list[Usage] = field(default_factory=list["Usage"])
     warnings: list[ParameterWarning] = field(default_factory=list[ParameterWarning])
+    verdicts: list[GuardVerdict] = field(default_factory=list[GuardVerdict])
     error: HeadraceError | None = None
     running: list[asyncio.Future[None]] = field(default_factory=list["asyncio.Future[None]"])
     """Resolve when what was cancelled has really ended, which a client need not wait for."""

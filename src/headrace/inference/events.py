@@ -18,6 +18,17 @@ class ParameterWarning(Struct, frozen=True):
     message: str
 
 
+class GuardVerdict(Struct, frozen=True):
+    """A guard has found `label` in what went in ("input") or came out ("output"); `action` is what was done:
+    "block", "redact" or "flag"."""
+
+    guard: str
+    stage: str
+    action: str
+    label: str
+    score: float
+
+
 class TokenText(Struct, frozen=True):
     """A token, its bytes, and its natural-log probability before truncation.
 

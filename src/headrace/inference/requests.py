@@ -74,7 +74,8 @@ class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):
     tokens. With `fit_context`, `max_tokens` is a bound and not a reservation: an answer may end earlier
     because the context is full. With `disable_additional_properties`, objects of schemas that list properties
     have no others, unless the schema says so. With `show_prompt` the text of each prompt as the model reads
-    it, special tokens too, is announced.
+    it, special tokens too, is announced. `guards` are named besides
+    those that read every request.
     """
 
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -84,6 +85,7 @@ class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):
     fit_context: bool = False
     disable_additional_properties: bool = True
     show_prompt: bool = False
+    guards: tuple[str, ...] = ()
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):

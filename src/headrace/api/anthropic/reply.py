@@ -28,7 +28,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.events import InferenceEvent, OutputDelta, OutputFinished, Prepared, PromptFinished
 from headrace.inference.result import ResultCollector
 
-_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 
 
 class MessageReply(Struct, frozen=True):

@@ -177,6 +177,7 @@ class ChatBody(ScalingBody, kw_only=True):
             cache_key=self.prompt_cache_key,
             priority=self.urgency,
             deadline_s=self.deadline_s,
+            guards=self.guards,
             messages=tuple(messages_from_openai(self.messages)),
             tools=tool_use_from_openai(self.tools, self.tool_choice, self.parallel_tool_calls),
             reasoning=self._reasoning_settings(),

@@ -53,6 +53,7 @@ class CompletionBody(ScalingBody, kw_only=True):
             cache_key=self.prompt_cache_key,
             priority=self.urgency,
             deadline_s=self.deadline_s,
+            guards=self.guards,
             prompts=read_prompts(self.prompt, "prompt"),
             suffix=self.suffix,
             sampling=self.sampling(**{"max_tokens": max_tokens} | self._logprobs() | self.computed),

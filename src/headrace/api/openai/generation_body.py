@@ -157,6 +157,7 @@ class GenerationBody(SamplingBody):
     guided_grammar: str | None = None
     guided_sql: Annotated[Any, loose(SQL)] = None
     disable_additional_properties: Annotated[bool, Meta(description=CLOSED_OBJECTS)] | None = None
+    guard: Annotated[str | list[str] | None, Meta(description="Names of configured guards.")] = None
     grammar: str | None = None
     json_schema: Annotated[Any, loose(SCHEMA_OR_TEXT)] = None
 
@@ -171,6 +172,11 @@ class GenerationBody(SamplingBody):
             if self.stream and getattr(self, name) not in (None, False):
                 raise InvalidRequest(f"{name} cannot be streamed: leave one out", param=name)
         return given_sampling(self, SAMPLING) | more
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        """The guards that are named."""
+        return (self.guard,) if isinstance(self.guard, str) else tuple(self.guard or ())
 
     def constraint(self, *, after: str | None = None) -> Constraint | None:
         """What the output must match, after the text `after`; from whichever parameter for it was given."""

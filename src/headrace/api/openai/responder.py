@@ -119,6 +119,7 @@ class OpenAIReply:
             usage=usage_body(result.usages, reasoning),
             seed=_seed([prompt.ended for prompt in result.prompts]),
             warnings=call.warnings or UNSET,
+            guards=call.verdicts or UNSET,
             prompt_logprobs=formatter.prompt_logprobs,
             timings=timings_of([prompt.ended for prompt in result.prompts]),
             system_fingerprint=prepared.fingerprint,
@@ -145,7 +146,8 @@ class ChunkWriter:
         self._tokens: dict[int, int] = {}  # of each choice that has begun
         self._finished: list[PromptFinished] = []
         self._reasoning_tokens = 0
-        self._warnings = call.warnings
+        self._call = call
+        self._warned = self._judged = 0  # warnings and verdicts that were sent
         self._shown = options.shown(prepared)
 
     def opening(self) -> bytes:
@@ -177,7 +179,9 @@ class ChunkWriter:
         return [*parts, formatter.ending(index, event)]
 
     def _chunk(self, choice: ChatChunkChoice | TextChoice, index: int) -> CompletionChunkBody:
-        warnings, self._warnings = self._warnings, []
+        warnings, verdicts = self._call.warnings[self._warned :], self._call.verdicts[self._judged :]
+        self._warned += len(warnings)
+        self._judged += len(verdicts)
         shown, self._shown = self._shown, UNSET
         return CompletionChunkBody(
             id=self._options.id,
@@ -187,6 +191,7 @@ class ChunkWriter:
             choices=[choice],
             usage=self._usage(index),
             warnings=warnings or UNSET,
+            guards=verdicts or UNSET,
             system_fingerprint=self._prepared.fingerprint,
             shown_prompt=shown,
         )

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from headrace.inference.events import ParameterWarning
+from headrace.inference.events import GuardVerdict, ParameterWarning
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
@@ -180,6 +180,7 @@ class CompletionChunkBody(msgspec.Struct, frozen=True):
     usage: UsageBody | UnsetType | None = UNSET
     seed: int | UnsetType = UNSET
     warnings: list[ParameterWarning] | UnsetType = UNSET
+    guards: list[GuardVerdict] | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
     system_fingerprint: str | None = None
     shown_prompt: ShownPrompt | UnsetType = msgspec.field(default=UNSET, name="__verbose")
@@ -218,6 +219,7 @@ class Reply(msgspec.Struct, frozen=True):
     usage: UsageBody
     seed: int | UnsetType = UNSET
     warnings: list[ParameterWarning] | UnsetType = UNSET
+    guards: list[GuardVerdict] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobList | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
     system_fingerprint: str | None = None

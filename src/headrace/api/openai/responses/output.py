@@ -92,7 +92,9 @@ class ResponseAnswer:
                 self._logprobs += event.logprobs
                 self._shape(event.parts)
             elif isinstance(event, OutputFinished) and event.text_reason != "cancelled":
-                self._reason, self._reasoning_tokens = event.text_reason, event.reasoning_tokens
+                is_filtered = event.reason == "content_filter"
+                self._reason = "content_filter" if is_filtered else event.text_reason
+                self._reasoning_tokens = event.reasoning_tokens
                 self._shape(event.parts)
             elif isinstance(event, PromptFinished):
                 self._count(event)
@@ -113,7 +115,9 @@ class ResponseAnswer:
         if error is not None:
             response.error = failure(error)
         if response.status == "incomplete":
-            response.incomplete_details = IncompleteDetails("max_output_tokens")
+            is_filtered = self._reason == "content_filter"
+            reason = "content_filter" if is_filtered else "max_output_tokens"
+            response.incomplete_details = IncompleteDetails(reason)
         response.completed_at = now_s() if response.status == "completed" else None
         self._event(name, response=response)
 
@@ -122,7 +126,7 @@ class ResponseAnswer:
             return "failed", "response.failed"
         if self._reason is None:  # a stream of a cancelled response ends like one of an incomplete one
             return "cancelled", "response.incomplete"
-        if self._reason == "length":
+        if self._reason in ("length", "content_filter"):
             return "incomplete", "response.incomplete"
         return "completed", "response.completed"
 

@@ -1,0 +1,1 @@
+"""Presidio's API: analyze and anonymize."""

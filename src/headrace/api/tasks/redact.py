@@ -1,0 +1,133 @@
+"""POST /v1/redact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from headrace.api.http.body import RequestBody, checked_body, loose, read_checked
+from headrace.api.http.call_context import HttpCall, call_of
+from headrace.api.http.endpoint import Endpoint
+from headrace.api.http.errors import ClientGone, json_response
+from headrace.api.http.generation import unless_gone
+from headrace.api.service import Service, get_service
+from headrace.errors import InvalidRequest
+from headrace.inference.call_context import CallContext
+from headrace.inference.events import ParameterWarning
+from headrace.tasks.entities import MAX_TEXTS, Entity
+from headrace.tasks.pii.analyzer import THRESHOLD, Analyzer
+from headrace.tasks.pii.model_entities import redact_texts
+from headrace.tasks.pii.redaction import Redacted, Redactor
+
+_TEXTS = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_TEXTS},
+    ]
+}
+_OPERATORS = {
+    "type": "object",
+    "description": 'By entity, or "DEFAULT": replace, redact, mask, hash or keep, or an object of fields.',
+    "additionalProperties": {"anyOf": [{"type": "string"}, {"type": "object"}]},
+}
+
+
+class RedactBody(RequestBody, kw_only=True):
+    """The body of a request that replaces personal data. Without `model`, by patterns only."""
+
+    input: Annotated[Any, Meta(extra_json_schema=_TEXTS)]
+    model: str | None = None
+    entities: Annotated[list[str], Meta(max_length=1000)] | None = None
+    operators: Annotated[dict[str, Any] | None, loose(_OPERATORS)] = None
+    threshold: Annotated[float, Meta(ge=0, le=1)] = THRESHOLD
+    allow_list: Annotated[list[str], Meta(max_length=10_000)] | None = None
+    vault: dict[str, str] | None = None
+    return_vault: bool = False
+
+    def redactor(self) -> Redactor:
+        """What replaces it; raises InvalidRequest."""
+        analyzer = Analyzer(self.entities, threshold=self.threshold, allow=self.allow_list or ())
+        return Redactor(analyzer, cast("Mapping[str, Any] | None", self.operators), self.vault)
+
+
+class RedactedEntity(Struct, frozen=True):
+    """`text` is that of the characters [start, end) of the input, counted in code points."""
+
+    text: str
+    label: str
+    start: int
+    end: int
+    score: float
+
+
+class RedactedText(Struct, frozen=True):
+    """A text without its entities."""
+
+    index: int
+    text: str
+    entities: list[RedactedEntity]
+
+
+class RedactedList(Struct, frozen=True):
+    """The redacted texts of a request, in their order; with `return_vault` what placeholders stand for."""
+
+    data: list[RedactedText]
+    model: str | None = None
+    object: Literal["list"] = "list"
+    vault: dict[str, str] | UnsetType = UNSET
+    warnings: list[ParameterWarning] | UnsetType = UNSET
+
+
+@Endpoint("POST", "/v1/redact", body=RedactBody, reply=RedactedList)
+async def redact_personal_data(http: HttpRequest) -> Response:
+    """Texts with placeholders, masks or hashes in the place of personal data."""
+    body = await read_checked(RedactBody, http)
+    found = await unless_gone(http, _redacted(body, call_of(http), get_service(http)))
+    if found is None:
+        raise ClientGone("the client left before anything was computed")
+    return json_response(found)
+
+
+async def redact(data: bytes, call: HttpCall, service: Service) -> msgspec.Struct | msgspec.Raw:
+    """The endpoint without HTTP, for batches."""
+    return await _redacted(checked_body(RedactBody, data, call), call, service)
+
+
+async def _redacted(body: RedactBody, call: CallContext, service: Service) -> RedactedList:
+    texts, redactor = texts_of(body.input), body.redactor()
+    done: list[Redacted]
+    if body.model is None:
+        done = await service.parse_in_thread(lambda: [redactor.redact(text) for text in texts])
+    else:
+        done = await redact_texts(redactor, texts, service.runner, body.model, call, body.entities)
+    return RedactedList(
+        [
+            RedactedText(index, one.text, [_written(it) for it in one.entities])
+            for index, one in enumerate(done)
+        ],
+        model=call.model or None if body.model else None,
+        vault=redactor.vault.values if body.return_vault else UNSET,
+        warnings=call.warnings or UNSET,
+    )
+
+
+def _written(entity: Entity) -> RedactedEntity:
+    return RedactedEntity(entity.text, entity.label, entity.start, entity.end, entity.score)
+
+
+def texts_of(given: object) -> list[str]:
+    """One text or several; InvalidRequest for anything else."""
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in cast("list[object]", texts)):
+        raise InvalidRequest("input is a text or a list of texts", param="input", code="invalid_type")
+    if not 1 <= len(cast("list[object]", texts)) <= MAX_TEXTS:
+        raise InvalidRequest(
+            f"input has {len(cast('list[object]', texts)):,} texts, 1 to {MAX_TEXTS:,} are allowed",
+            param="input",
+        )
+    return cast("list[str]", texts)

@@ -1,0 +1,1 @@
+"""Guards: checks of what goes into a model and of what it answers."""

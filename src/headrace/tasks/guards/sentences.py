@@ -1,0 +1,37 @@
+"""Text that arrives in pieces, as sentences."""
+
+from __future__ import annotations
+
+import re
+
+MAX_SENTENCE = 2000
+"""Characters, after which a sentence ends wherever it is."""
+
+_END = re.compile(r"[.!?…]+[\"')\]]*\s+|[。！？]+|\n+")
+
+
+class Sentences:
+    """Cuts a stream behind each sentence; the sentences do not depend on how the text arrived."""
+
+    def __init__(self) -> None:
+        self._pending = ""
+
+    def feed(self, text: str) -> list[str]:
+        """The sentences that are complete."""
+        self._pending += text
+        done: list[str] = []
+        while True:
+            found = _END.search(self._pending)
+            # A mark at the very end may go on: "..", blanks.
+            end = found.end() if found and found.end() < len(self._pending) else None
+            if (end is None or end > MAX_SENTENCE) and len(self._pending) > MAX_SENTENCE:
+                end = MAX_SENTENCE
+            if end is None:
+                return done
+            done.append(self._pending[:end])
+            self._pending = self._pending[end:]
+
+    def finish(self) -> str:
+        """The rest, at the end of the text."""
+        rest, self._pending = self._pending, ""
+        return rest

@@ -1,0 +1,122 @@
+"""What takes the place of personal data: placeholders, masks, hashes."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from msgspec import Struct, ValidationError, convert
+
+from headrace.errors import InvalidRequest
+
+DEFAULT: Final = "DEFAULT"
+LITERAL: Final = "TEXT"
+"""The entity of what already looks like a placeholder, so that no text is restored as another."""
+
+PLACEHOLDER: Final = re.compile(r"<[A-Z][A-Z0-9_]{0,63}_[0-9]{1,9}>")
+MAX_PLACEHOLDER: Final = 76
+"""Characters of the longest placeholder, at least."""
+
+
+class Operator(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an entity is replaced.
+
+    "replace": by `new_value`, without it by a placeholder like <EMAIL_ADDRESS_1>, the same for equal texts.
+    "redact": by nothing. "mask": `chars_to_mask` characters (None: all), from the end with `from_end`, become
+    `masking_char`. "hash": by the hexadecimal HMAC with `key` (None: one that is drawn for the request), of
+    `hash_type`. "keep": by itself.
+    """
+
+    type: Literal["replace", "redact", "mask", "hash", "keep"] = "replace"
+    new_value: str | None = None
+    masking_char: str = "*"
+    chars_to_mask: int | None = None
+    from_end: bool = False
+    hash_type: Literal["sha256", "sha512"] = "sha256"
+    key: str | None = None
+
+    @property
+    def has_placeholders(self) -> bool:
+        """Whether what it writes can be put back."""
+        return self.type == "replace" and self.new_value is None
+
+
+OperatorLike = Operator | str | Mapping[str, object]
+
+
+def read_operator(value: object, param: str = "operators") -> Operator:
+    """An operator from its name or its fields; InvalidRequest for anything else."""
+    if isinstance(value, Operator):
+        operator = value
+    else:
+        fields: object = {"type": value} if isinstance(value, str) else value
+        if isinstance(fields, Mapping) and "encrypt" in (fields.get("type"), value):  # pyright: ignore[reportUnknownMemberType]
+            raise InvalidRequest(
+                "the operator encrypt is not offered, as no library for it is installed with headrace: use"
+                " replace, whose vault puts texts back, or hash",
+                param=param,
+            )
+        try:
+            operator = convert(fields, Operator)
+        except ValidationError as error:
+            raise InvalidRequest(f"an operator cannot be read: {error}", param=param) from None
+    if len(operator.masking_char) != 1:
+        raise InvalidRequest("masking_char must be one character", param=param)
+    if operator.chars_to_mask is not None and operator.chars_to_mask < 0:
+        raise InvalidRequest(f"chars_to_mask is {operator.chars_to_mask}, it must be 0 or more", param=param)
+    return operator
+
+
+class Vault:
+    """Placeholders of one request or conversation, and what they stand for."""
+
+    def __init__(self, values: Mapping[str, str] | None = None) -> None:
+        self.values: dict[str, str] = dict(values or {})
+        self._placeholders = {(_label(one), text): one for one, text in self.values.items()}
+        self._counts: dict[str, int] = {}
+        for one in self.values:
+            label, _, number = one.strip("<>").rpartition("_")
+            self._counts[label] = max(self._counts.get(label, 0), int(number) if number.isdigit() else 0)
+        self._key = secrets.token_bytes(32)
+
+    def placeholder(self, label: str, text: str) -> str:
+        """The placeholder of a text, always the same."""
+        known = self._placeholders.get((label, text))
+        if known is None:
+            self._counts[label] = number = self._counts.get(label, 0) + 1
+            known = self._placeholders[label, text] = f"<{label}_{number}>"
+            self.values[known] = text
+        return known
+
+    def replacement(self, operator: Operator, label: str, text: str) -> str:
+        """What an operator makes of the text of an entity."""
+        match operator.type:
+            case "redact":
+                return ""
+            case "keep":
+                return text
+            case "mask":
+                return _masked(operator, text)
+            case "hash":
+                key = self._key if operator.key is None else operator.key.encode()
+                return hmac.new(key, text.encode("utf-8", "surrogatepass"), operator.hash_type).hexdigest()
+            case _:
+                return self.placeholder(label, text) if operator.new_value is None else operator.new_value
+
+
+def _label(placeholder: str) -> str:
+    return placeholder.strip("<>").rpartition("_")[0]
+
+
+def _masked(operator: Operator, text: str) -> str:
+    count = len(text) if operator.chars_to_mask is None else min(operator.chars_to_mask, len(text))
+    mask = operator.masking_char * count
+    return text[: len(text) - count] + mask if operator.from_end else mask + text[count:]
+
+
+def restore_text(text: str, values: Mapping[str, str]) -> str:
+    """The text with every placeholder of `values` replaced by what it stands for."""
+    return PLACEHOLDER.sub(lambda found: values.get(found[0], found[0]), text)

@@ -1,0 +1,89 @@
+"""Guards and moderation over HTTP, with the official clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anthropic
+import openai
+import pytest
+from in_process import Running
+
+from head_models import head_model
+from headrace.loading.loader import load_model
+from headrace.loading.options import EngineOptions
+
+BLOCKING = {"private": {"kind": "pii", "entities": ["EMAIL_ADDRESS"], "on": ["input"]}}
+
+
+def test_blocked_input_is_an_error_of_each_client(serve: Callable[..., Running]) -> None:
+    server = serve(guards=BLOCKING)
+    messages = [{"role": "user", "content": "mail a@x.org"}]
+    with pytest.raises(openai.BadRequestError) as caught:
+        server.openai().chat.completions.create(model="fake/model", messages=messages)  # type: ignore
+    assert caught.value.code == "content_filter"
+    with pytest.raises(anthropic.BadRequestError, match="'private' blocks"):
+        server.anthropic().messages.create(model="fake/model", max_tokens=5, messages=messages)  # type: ignore
+
+
+def test_flags_are_in_the_reply_whole_and_streamed(serve: Callable[..., Running]) -> None:
+    server = serve(guards={"private": {"kind": "pii", "action": "flag", "on": ["input"]}})
+    server.model.engine.go.set()
+    body = {"model": "fake/model", "messages": [{"role": "user", "content": "mail a@x.org"}], "max_tokens": 3}
+    reply = server.http().post("/v1/chat/completions", json=body).json()
+    verdict = {"guard": "private", "stage": "input", "action": "flag", "label": "EMAIL_ADDRESS", "score": 1.0}
+    assert reply["guards"] == [verdict]
+    assert reply["warnings"][0]["param"] == "guard"
+    streamed = server.http().post("/v1/chat/completions", json=body | {"stream": True}).text
+    assert streamed.count('"guards":[') == streamed.count('"warnings":[') == 1
+
+
+def test_blocked_output_is_a_content_filter_or_a_refusal(serve: Callable[..., Running]) -> None:
+    server = serve(guards={"all": {"kind": "regex", "patterns": ["."], "on": ["output"]}})
+    server.model.engine.go.set()
+    messages = [{"role": "user", "content": "x"}]
+    asked = {"model": "fake/model", "max_tokens": 3, "messages": messages}
+    [choice] = server.openai().chat.completions.create(**asked).choices  # type: ignore
+    assert choice.finish_reason == "content_filter" and not choice.message.content
+    chunks = list(server.openai().chat.completions.create(stream=True, **asked))  # type: ignore
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "content_filter"
+    assert server.anthropic().messages.create(**asked).stop_reason == "refusal"  # type: ignore
+    made = server.openai().responses.create(model="fake/model", input="x", max_output_tokens=3)
+    assert made.status == "incomplete" and made.incomplete_details.reason == "content_filter"  # type: ignore
+
+
+def test_unknown_guards_are_refused(server: Running) -> None:
+    with pytest.raises(openai.BadRequestError, match="unknown guard 'x'"):
+        server.openai().chat.completions.create(
+            model="fake/model", messages=[{"role": "user", "content": "x"}], extra_body={"guard": "x"}
+        )
+
+
+def test_moderations_with_the_official_client(serve: Callable[..., Running], tmp_path: Path) -> None:
+    folder = head_model(tmp_path, "heads/bert_classify")
+    model = load_model(str(folder), EngineOptions(threads=1, backend="numpy"))
+    try:
+        assert model.head is not None
+        first, second = model.head.labels[:2]
+        settings = {"model": model.name, "map": {first: "hate", second: "violence"}, "threshold": 0.0}
+        client = serve(model, moderation=settings).openai()
+        found = client.moderations.create(model="omni-moderation-latest", input=["hello", "you"])
+        assert len(found.results) == 2
+        scores = found.results[0].category_scores
+        assert scores.hate > 0 and scores.violence > 0 and scores.sexual_minors == 0
+        assert found.results[0].categories.hate and not found.results[0].categories.illicit
+        assert found.results[0].flagged
+        assert found.results[0].category_applied_input_types.hate == ["text"]
+        parts = client.moderations.create(input=[{"type": "text", "text": "hello"}])
+        assert parts.results[0].category_scores.hate == pytest.approx(scores.hate)
+        image = {"type": "image_url", "image_url": {"url": "data:"}}
+        with pytest.raises(openai.BadRequestError, match="no part of type"):
+            client.moderations.create(input=[image])  # type: ignore
+    finally:
+        model.close()
+
+
+def test_moderation_without_a_classifier_is_refused(server: Running) -> None:
+    with pytest.raises(openai.BadRequestError, match="no classifier is configured"):
+        server.openai().moderations.create(input="x")

@@ -1,0 +1,154 @@
+"""Guards before and after generation, with a handler that answers what it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.chat.messages import Message
+from headrace.chat.tool_formats.events import Reasoning, Text
+from headrace.errors import InvalidRequest, UsageError
+from headrace.inference.call_context import CallContext
+from headrace.inference.events import InferenceEvent, OutputDelta, OutputFinished
+from headrace.inference.handler import EventBatches
+from headrace.inference.keywords import new_call
+from headrace.inference.requests import ChatRequest, CompletionRequest, InferenceRequest
+from headrace.tasks.guards.handler import ContentBlocked, GuardHandler
+from headrace.tasks.guards.sentences import Sentences
+from headrace.tasks.guards.settings import read_guards
+
+
+class Answering:
+    """Answers with these parts, one a batch."""
+
+    def __init__(self, parts: Sequence[Text | Reasoning]) -> None:
+        self.parts, self.seen = parts, list[InferenceRequest]()
+
+    async def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
+        self.seen.append(request)
+        for part in self.parts:
+            yield [OutputDelta(0, [part], (1,))]
+        yield [OutputFinished(0, [], "stop", "stop")]
+
+
+def answered(
+    guards: dict[str, object], parts: Sequence[Any], request: InferenceRequest | None = None
+) -> tuple[list[InferenceEvent], CallContext, Answering]:
+    inner, call = Answering(parts), new_call()
+    handler = GuardHandler(inner, read_guards(guards), cast("Any", None))
+
+    async def run() -> list[InferenceEvent]:
+        asked = request or chat("hello")
+        return [event async for batch in handler.handle(asked, call) for event in batch]
+
+    return asyncio.run(run()), call, inner
+
+
+def chat(text: str, **more: Any) -> ChatRequest:
+    messages = (Message("system", "Say a@x.org."), Message("user", text))
+    return ChatRequest(id="r", messages=messages, **more)
+
+
+def shown(events: Sequence[InferenceEvent], kind: type = Text) -> str:
+    return "".join(part.text for event in events for part in event.parts if isinstance(part, kind))  # type: ignore
+
+
+PII = {"kind": "pii", "entities": ["EMAIL_ADDRESS"]}
+WORDS = {"kind": "regex", "patterns": [r"(?i)\bsecret\b"]}
+
+
+def test_input_is_blocked_by_name() -> None:
+    with pytest.raises(
+        ContentBlocked, match="'private' blocks what was sent: it found EMAIL_ADDRESS"
+    ) as caught:
+        answered({"private": PII}, [], chat("mail b@x.org"))
+    assert (caught.value.code, caught.value.status) == ("content_filter", 400)
+
+
+def test_input_is_redacted_or_flagged() -> None:
+    _, call, inner = answered({"private": PII | {"action": "redact"}}, [], chat("mail b@x.org"))
+    [seen] = inner.seen
+    assert isinstance(seen, ChatRequest)
+    assert [one.content for one in seen.messages] == ["Say a@x.org.", "mail <EMAIL_ADDRESS_1>"]
+    assert "private redacted the input: EMAIL_ADDRESS" in call.warnings[0].message
+    _, call, inner = answered({"private": PII | {"action": "flag"}}, [], chat("mail b@x.org"))
+    assert "private flagged the input" in call.warnings[0].message
+
+
+def test_blocked_output_ends_before_its_sentence() -> None:
+    parts = [Text("It is fine. The sec"), Text("ret is x. More."), Text(" And more.")]
+    events, call, _ = answered({"words": WORDS | {"on": ["output"]}}, parts)
+    assert shown(events) == "It is fine. "
+    ends = [one for one in events if isinstance(one, OutputFinished)]
+    assert [one.reason for one in ends] == ["content_filter"] and events[-1] is ends[0]
+    assert "words blocked the output" in call.warnings[0].message
+
+
+def test_sentences_are_shown_as_soon_as_they_are_checked() -> None:
+    events, _, _ = answered({"words": WORDS}, [Text("One. "), Text("Two"), Text(". Three")])
+    assert [shown([one]) for one in events] == ["", "One. ", "Two. ", "Three"]
+
+
+def test_output_is_redacted_across_pieces() -> None:
+    parts = [Text("Write to a@"), Text("x.org or"), Text(" b@x.org.")]
+    events, call, _ = answered({"private": PII | {"action": "redact", "on": ["output"]}}, parts)
+    assert shown(events) == "Write to <EMAIL_ADDRESS_1> or <EMAIL_ADDRESS_2>."
+    assert "redacted the output" in call.warnings[0].message
+
+
+def test_reasoning_is_checked_too() -> None:
+    events, _, _ = answered({"words": WORDS}, [Reasoning("the secret"), Text("Hello")])
+    assert shown(events) == shown(events, Reasoning) == ""
+    assert events[-1].reason == "content_filter"  # type: ignore
+
+
+def test_guards_that_are_named() -> None:
+    guards: dict[str, object] = {"words": WORDS | {"always": False}}
+    assert shown(answered(guards, [Text("a secret")])[0]) == "a secret"
+    assert shown(answered(guards, [Text("a secret")], chat("x", guards=("words",)))[0]) == ""
+    with pytest.raises(InvalidRequest, match="unknown guard 'word': configured are words"):
+        answered(guards, [], chat("x", guards=("word",)))
+
+
+def test_token_prompts_and_logprobs() -> None:
+    with pytest.raises(InvalidRequest, match="as text, not as token ids"):
+        answered({"words": WORDS}, [], CompletionRequest(id="r", prompts=((1, 2),)))
+    _, call, inner = answered({"words": WORDS}, [], chat("x", sampling={"logprobs": 2, "seed": 1}))
+    assert cast("ChatRequest", inner.seen[0]).sampling == {"seed": 1}
+    assert call.warnings[0].param == "logprobs"
+
+
+@pytest.mark.parametrize(
+    ("guard", "message"),
+    [
+        ({"kind": "wasm"}, "kind"),
+        ({"kind": "regex"}, "no patterns"),
+        ({"kind": "classifier"}, "no labels"),
+        ({"kind": "pii", "patterns": ["x"]}, "patterns has no effect"),
+        ({"kind": "pii", "threshold": 2.0}, "between 0 and 1"),
+        ({"kind": "pii", "on": []}, "on is empty"),
+        ({"kind": "classifier", "labels": ["x"], "action": "redact"}, "cannot redact"),
+        ({"kind": "pii", "lables": ["x"]}, "lables"),
+        ("pii", "cannot be read"),
+    ],
+)  # fmt: skip
+def test_tables_that_mean_nothing(guard: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_guards({"g": guard})
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(alphabet='ab.!? \n。"', max_size=60), st.integers(1, 7))
+def test_sentences_do_not_depend_on_the_cut(text: str, size: int) -> None:
+    def cut(by: int) -> list[str]:
+        sentences = Sentences()
+        found = [one for at in range(0, len(text), by) for one in sentences.feed(text[at : at + by])]
+        return [*found, sentences.finish()]
+
+    assert cut(size) == cut(max(1, len(text)))
+    assert "".join(cut(size)) == text

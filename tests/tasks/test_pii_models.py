@@ -1,0 +1,49 @@
+"""Redaction with what a model finds, from Python and on the command line."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from headrace import LLM
+from headrace.__main__ import main
+
+
+@pytest.fixture(scope="module")
+def tagger() -> Iterator[LLM]:
+    with LLM("tagger", backend="numpy", cache_dir=None) as model:
+        yield model
+
+
+def test_names_and_patterns_together(tagger: LLM) -> None:
+    text = "Angela Merkel wrote to a@x.org from Berlin."
+    [done] = tagger.redact(text)
+    labels = {one.label for one in done.entities}
+    assert "EMAIL_ADDRESS" in labels and labels & {"PERSON", "LOCATION"}
+    assert "a@x.org" not in done.text
+    assert tagger.restore(done.text, done.vault) == text
+    assert all(text[one.start : one.end] == one.text for one in done.entities)
+
+
+def test_only_what_is_asked_for(tagger: LLM) -> None:
+    [done] = tagger.redact("Angela Merkel wrote to a@x.org", entities=["EMAIL_ADDRESS"])
+    assert done.text == "Angela Merkel wrote to <EMAIL_ADDRESS_1>"
+
+
+def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*flags: str) -> str:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"mail a@x.org\n")))
+        monkeypatch.setattr(sys, "argv", ["headrace", "redact", "-", *flags])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+        return capsys.readouterr().out
+
+    assert run() == "mail <EMAIL_ADDRESS_1>\n"
+    assert run("--operator", "mask") == "mail *******\n"
+    found = json.loads(run("--json"))
+    assert found["vault"] == {"<EMAIL_ADDRESS_1>": "a@x.org"}
