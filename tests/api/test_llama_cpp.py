@@ -204,10 +204,7 @@ def test_a_last_message_is_continued_or_answered(server: Running) -> None:
 def test_metrics_under_its_names(server: Running) -> None:
     body_of(server)
     reply = server.http().get("/metrics")
-    assert (
-        b"Process-Start-Time-Unix",
-        reply.headers["process-start-time-unix"].encode(),
-    ) in reply.headers.raw
+    assert int(reply.headers["process-start-time-unix"]) > 0
     found = dict(line.split() for line in reply.text.splitlines() if line.startswith("llamacpp:"))
     assert float(found["llamacpp:tokens_predicted_total"]) == 4
     assert float(found["llamacpp:prompt_tokens_total"]) > 0
