@@ -91,9 +91,10 @@ bench-peers: $(VENV)/.installed
 	@$(BIN)/python bench/peers/compare.py $(PEERS) --harness $(HARNESS) --models $(MODELS) --pairs $(PAIRS) $(MORE)
 
 # Public test suites (llama.cpp's server, the SDKs of OpenAI and Anthropic, JSON-Schema-Test-Suite): counts and misses in
-# bench/results/suites.md. ONLY=openai,llama.cpp runs some of them.
+# bench/results/suites.md. ONLY=openai,llama.cpp runs some of them; RESUME=--resume goes on
+# where a run of llama.cpp's suite was stopped.
 suites: $(VENV)/.test
-	$(BIN)/python scripts/suites/run.py $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python scripts/suites/run.py $(if $(ONLY),--only $(ONLY)) $(RESUME)
 
 # The recipes of the shipped chat models, end to end: many hours on a CPU, and they go on where they were stopped.
 DATA ?= ../shared/data

@@ -19,7 +19,7 @@ from sources import Workplace
 VERSION = "0.3.36"
 
 
-def llama_cpp_suite(workplace: Workplace, data: Path) -> Outcome:
+def llama_cpp_suite(workplace: Workplace, data: Path, *, resume: bool = False) -> Outcome:
     """All cases of tools/server/tests/unit that are not marked slow."""
     source, version = workplace.source("llama-cpp-python", VERSION)
     vendored, copied = source / "vendor" / "llama.cpp", workplace.folder / "llama.cpp"
@@ -35,6 +35,10 @@ def llama_cpp_suite(workplace: Workplace, data: Path) -> Outcome:
     cases: list[Case] = []
     for path in sorted((tests / "unit").glob("test_*.py")):
         print(f"  {path.name}", flush=True)
+        report = workplace.report(f"llama.cpp-{path.stem}")
+        if resume and report.exists():
+            cases += read_junit(report, LLAMA_CPP)
+            continue
         report = workplace.pytest(
             f"llama.cpp-{path.stem}", tests, str(path.relative_to(tests)), "-m", "not slow",
             environment={

@@ -1,6 +1,6 @@
 """Runs public test suites against Headrace and writes bench/results/suites.md.
 
-    python scripts/suites/run.py [--only llama.cpp,openai,anthropic,json-schema]
+    python scripts/suites/run.py [--only llama.cpp,openai,anthropic,json-schema] [--resume]
 
 Suites come from source distributions on the package index, which are not part of this repository.
 """
@@ -11,7 +11,7 @@ import argparse
 import datetime
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from json_schema import json_schema_suite
@@ -30,13 +30,16 @@ OUTCOMES = ("passed", FAILED, NOT_OFFERED, NOT_PORTABLE)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="names of suites, separated by commas")
+    parser.add_argument(
+        "--resume", action="store_true", help="do not run files of llama.cpp's suite again that have a report"
+    )
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "suites")
     data = Path(os.environ.get("HEADRACE_SHARED_DATA", ROOT.parent / "shared" / "data"))
     options = parser.parse_args()
     workplace = Workplace(options.work.resolve())
     workplace.prepare()
     suites: dict[str, Callable[[], Outcome]] = {
-        "llama.cpp": lambda: llama_cpp_suite(workplace, data),
+        "llama.cpp": lambda: llama_cpp_suite(workplace, data, resume=options.resume),
         "openai": lambda: openai_suite(workplace),
         "anthropic": lambda: anthropic_suite(workplace),
         "json-schema": lambda: json_schema_suite(workplace, data),
@@ -48,19 +51,15 @@ def main() -> None:
         print(f"  {found.count('passed')} passed, {found.count('failed')} failed", flush=True)
         kept = {"row": row(found), "section": section(found)}
         (workplace.folder / f"{name}.json").write_text(json.dumps(kept))
-    parts = [
-        json.loads(path.read_text())
-        for name in suites
-        if (path := workplace.folder / f"{name}.json").exists()
-    ]
-    page = (
-        HEAD
-        + "\n".join(part["row"] for part in parts)
-        + "\n\n"
-        + "\n".join(part["section"] for part in parts)
-    )
-    RESULTS.write_text(page)
+        write_page(workplace.folder, suites)
     print(f"written: {RESULTS.relative_to(ROOT)}")
+
+
+def write_page(folder: Path, names: Iterable[str]) -> None:
+    """The page of all suites that have been run, some perhaps at another time."""
+    parts = [json.loads(path.read_text()) for name in names if (path := folder / f"{name}.json").exists()]
+    table = "\n".join(part["row"] for part in parts)
+    RESULTS.write_text(f"{HEAD}{table}\n\n" + "\n".join(part["section"] for part in parts))
 
 
 HEAD = """# Public test suites

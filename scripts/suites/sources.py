@@ -39,11 +39,15 @@ class Workplace:
                 packed.extractall(self.folder, filter="data")
         return self.folder / name, name.rpartition("-")[2]
 
+    def report(self, name: str) -> Path:
+        """Where the JUnit file of a run lies."""
+        return self.folder / "reports" / f"{name}.xml"
+
     def pytest(
         self, name: str, folder: Path, *arguments: str, environment: dict[str, str], timeout_s: float
     ) -> Path:
         """Run pytest in `folder`; the JUnit file, which is called `name`. Cases that fail are no error."""
-        report = self.folder / "reports" / f"{name}.xml"
+        report = self.report(name)
         report.unlink(missing_ok=True)
         command = [str(self.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
         subprocess.run(

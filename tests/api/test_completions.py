@@ -122,7 +122,7 @@ def test_best_of_returns_the_most_likely(server: Running) -> None:
         ({"suffix": "end"}, "suffix"),
         ({"logprobs": 21}, "logprobs"),
         ({"prompt": []}, "prompt"),
-        ({"prompt": [[1], "a"]}, "prompt"),
+        ({"prompt": [[1], 2]}, "prompt"),
         ({"prompt": ["a"] * 2049}, "prompt"),
         ({"prompt": None}, "prompt"),
     ],

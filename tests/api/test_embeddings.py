@@ -91,6 +91,13 @@ def test_token_ids_and_base64(server: Running, model: LoadedModel) -> None:
     assert [warning["param"] for warning in reply["warnings"]] == ["user"]
 
 
+def test_texts_in_objects_and_beside_ids(server: Running) -> None:
+    parts = {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "bc"}]}
+    given = ["abc", {"prompt_string": "abc"}, parts, [97, 98]]
+    vectors = [one.embedding for one in server.openai().embeddings.create(model=NAME, input=given).data]  # type: ignore[arg-type]
+    assert vectors[0] == vectors[1] == vectors[2] != vectors[3]
+
+
 def test_many_inputs(server: Running, model: LoadedModel) -> None:
     texts = [f"{number}" for number in range(2048)]
     reply = server.openai().embeddings.create(model=NAME, input=texts)
@@ -110,6 +117,8 @@ def test_many_inputs(server: Running, model: LoadedModel) -> None:
         ({"input": 7}, "input", "a text, token ids"),
         ({"input": ["a", 7]}, "input", "a text, token ids"),
         ({"input": [1, "a"]}, "input", "must be integers"),
+        ({"input": {"content": "abc"}}, "input", "has an object"),
+        ({"input": {"content": [{"type": "image_url", "image_url": {}}]}}, "input", "is no text"),
         ({"input": [True]}, "input", "must be integers"),
         ({"input": [128]}, "prompt", "token 128 is not in the vocabulary"),
         ({"dimensions": 33}, "dimensions", "ask for 1 to 32"),

@@ -171,3 +171,40 @@ def test_a_wrong_key_is_an_error_of_authentication(serve: Serve) -> None:
     running = serve(FakeModel(engine=FakeEngine()), api_key=("secret",))
     reply = running.http().post("/completions", json={"prompt": "x"})
     assert (reply.status_code, reply.json()["error"]["type"]) == (401, "authentication_error")
+
+
+def test_the_prompt_is_shown_where_it_is_asked_for(server: Running) -> None:
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+    for path in ("/chat/completions", "/v1/chat/completions"):
+        shown = server.http().post(path, json=body | {"verbose": True}).json()
+        assert "hello" in shown["__verbose"]["prompt"] and "warnings" not in shown
+        assert "__verbose" not in server.http().post(path, json=body | {"verbose": False}).json()
+    streamed = server.http().post("/chat/completions", json=body | {"verbose": True, "stream": True}).text
+    chunks = [line for line in streamed.splitlines() if line.startswith("data: {")]
+    assert ["__verbose" in chunk for chunk in chunks] == [True] + [False] * (len(chunks) - 1)
+
+
+def test_slots_and_metrics_can_be_switched_off(serve: Serve) -> None:
+    server = serve(disable_slots=True, disable_metrics=True)
+    for path, name in (("/slots", "disable_slots"), ("/metrics", "disable_metrics")):
+        reply = server.http().get(path)
+        assert reply.status_code == 501 and name in reply.text
+
+
+def test_a_last_message_is_continued_or_answered(server: Running) -> None:
+    body = {
+        "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+        "continue_final_message": True,
+        "add_generation_prompt": True,
+    }
+    reply = server.http().post("/chat/completions", json=body)
+    assert reply.status_code == 400 and "exclude each other" in reply.text
+
+
+def test_metrics_under_its_names(server: Running) -> None:
+    body_of(server)
+    reply = server.http().get("/metrics")
+    assert int(reply.headers["process-start-time-unix"]) > 0
+    found = dict(line.split() for line in reply.text.splitlines() if line.startswith("llamacpp:"))
+    assert float(found["llamacpp:tokens_predicted_total"]) == 4
+    assert float(found["llamacpp:prompt_tokens_total"]) > 0

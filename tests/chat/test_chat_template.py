@@ -201,6 +201,12 @@ def test_the_date_is_todays_unless_given() -> None:
         clock.render(TALK, variables={"date_string": "soon"})
 
 
+def test_the_date_of_firefunction() -> None:
+    template = ChatTemplate("{{ datetime }}", now=lambda: datetime(2026, 3, 1))
+    assert template.render([]) == "Mar 01 2026"
+    assert template.render([], variables={"datetime": "then"}) == "then"
+
+
 def test_special_tokens() -> None:
     template = ChatTemplate(
         "{{ bos_token }}{{ pad_token }}{{ additional_special_tokens[0] }}{{ eos_token }}",

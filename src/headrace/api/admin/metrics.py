@@ -40,10 +40,8 @@ async def metrics(http: HttpRequest) -> Response:
         end_s = time.monotonic()
         rendered.fresh_until_s = end_s + (end_s - start_s) / LOOP_SHARE
     body, content_type = reply
-    response = Response(body, headers={"content-type": content_type})
-    # Spelled as llama.cpp does; Starlette would write it in small letters.
-    response.raw_headers.append((b"Process-Start-Time-Unix", str(int(STARTED_S)).encode()))
-    return response
+    headers = {"content-type": content_type, "process-start-time-unix": str(int(STARTED_S))}
+    return Response(body, headers=headers)
 
 
 @dataclass
