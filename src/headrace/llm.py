@@ -270,9 +270,9 @@ class LLM(_Model, BlockingTasks):
 
         Labels are words of your own ("phone number"). Keywords are the fields of `Search`: `threshold` (0.5),
         `flat_ner`, `multi_label`, `truncate`, `window`, `stride`, `aggregation`. A text that is longer than
-        the model reads at once raises ContextLengthExceeded unless `truncate=True` cuts it, or `stride` (tokens
-        that two windows share) or `window` (tokens of one, at most) have it read in windows. InvalidRequest
-        for arguments that mean nothing or a model that finds no entities.
+        the model reads at once raises ContextLengthExceeded unless `truncate=True` cuts it, or `stride`
+        (tokens that two windows share) or `window` (tokens of one, at most) have it read in windows.
+        InvalidRequest for arguments that mean nothing or a model that finds no entities.
         """
         return self._thread.run(self._entities(texts, labels, options))
 

@@ -102,10 +102,12 @@ def _attend(
             part.unflatten(1, (-1, head_dim)).transpose(0, 1) for part in (q[rows], cache.k[slots], v[slots])
         )
         seen = _seen(torch, queries.shape[1], length, window, ahead, q.device)
-        shift = None
+        shift: Tensor | None = None
         if bucket_of is not None:
-            parts = [None if x is None else x[rows].unflatten(1, (-1, buckets)) for x in (bias_q, bias_k)]
-            shift = _relative_bias(torch, queries, length, *parts, bias, bucket_of.long())
+            of_q, of_k = (
+                None if x is None else x[rows].unflatten(1, (-1, buckets)) for x in (bias_q, bias_k)
+            )
+            shift = _relative_bias(torch, queries, length, of_q, of_k, bias, bucket_of.long())
         mixed = _mix(torch, queries, keys, values[..., :value_dim], seen, sinks, scale, softcap, shift)
         y[rows] = mixed.transpose(0, 1).flatten(1)
     return y

@@ -21,7 +21,8 @@ class CallContext:
     """Made once per request by the surface, passed to every handler, never fetched from ambient state.
 
     `arrival_s` is monotonic. A `background` call yields to all others. Handlers fill in `model`, `usages`
-    (one per prompt), `first_token_s` (from arrival), `load_s` (waiting for the model) `warnings` and `verdicts`.
+    (one per prompt), `first_token_s` (from arrival), `load_s` (waiting for the model),
+    `warnings` and `verdicts`.
     """
 
     request_id: str

@@ -14,12 +14,14 @@ import numpy as np
 from msgspec import Struct
 from msgspec import json as msgspec_json
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
 
 from headrace.errors import CorruptFile, InvalidRequest
 from headrace.ops.value import Array
 from headrace.tasks.classify import Classification, activated
 from headrace.tasks.task_limits import MAX_LABELS, check_finite
+from headrace.weights.safetensors.reader import SafetensorsFile
+from headrace.weights.safetensors.writer import write_safetensors
+from headrace.weights.tensor_output import TensorOutput
 
 SETTINGS_FILE, WEIGHTS_FILE = "text_classifier.json", "text_classifier.safetensors"
 MAX_ITERATIONS = 500
@@ -73,9 +75,8 @@ class TextClassifier:
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         tensors = {"weights": self.regression.weights, "bias": self.regression.bias}
-        save_file(
-            {name: np.ascontiguousarray(value) for name, value in tensors.items()}, target / WEIGHTS_FILE
-        )
+        with (target / WEIGHTS_FILE).open("wb") as file:
+            write_safetensors(file, [_output(*one) for one in tensors.items()], lambda _: None)
         settings = {"encoder": self.encoder, "labels": list(self.labels)}
         (target / SETTINGS_FILE).write_text(json.dumps(settings, ensure_ascii=False, indent=1) + "\n")
 
@@ -94,14 +95,19 @@ class TextClassifier:
         return cls(regression, encoder, embed)
 
 
+def _output(name: str, values: Array) -> TensorOutput:
+    data = np.ascontiguousarray(values, "<f4").reshape(-1).view(np.uint8)
+    return TensorOutput(name, "F32", values.shape, data.nbytes, (), lambda: iter([data]))
+
+
 def _read(folder: Path) -> tuple[_Settings, LogisticRegression]:
     path = folder / SETTINGS_FILE
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise CorruptFile(f"{SETTINGS_FILE} has more than {_MAX_BYTES:,} bytes")
         settings = msgspec_json.decode(path.read_bytes(), type=_Settings)
-        tensors = load_file(folder / WEIGHTS_FILE)
-        weights, bias = tensors["weights"], tensors["bias"]
+        with SafetensorsFile(folder / WEIGHTS_FILE) as file:
+            weights, bias = (file.float32(file.tensors[name]) for name in ("weights", "bias"))
     except FileNotFoundError as error:
         raise InvalidRequest(
             f"{Path(str(error.filename)).name} is missing: name a folder that TextClassifier.save wrote",
@@ -113,7 +119,7 @@ def _read(folder: Path) -> tuple[_Settings, LogisticRegression]:
         raise CorruptFile(f"the classifier cannot be read: {error}") from None
     count = len(settings.labels)
     fits = weights.ndim == 2 and weights.shape[0] == count and bias.shape == (count,)
-    if not fits or weights.dtype != np.float32 or bias.dtype != np.float32:
+    if not fits:
         raise CorruptFile(f"{WEIGHTS_FILE} does not fit the {count:,} labels of {SETTINGS_FILE}")
     if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
         raise CorruptFile(f"{WEIGHTS_FILE} has numbers that are not finite")

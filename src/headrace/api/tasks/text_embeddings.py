@@ -1,4 +1,5 @@
-"""The endpoints of TEI (text-embeddings-inference): /embed, /embed_sparse, /embed_all, /similarity, /predict."""
+"""The endpoints of text-embeddings-inference (TEI): /embed, /embed_sparse, /embed_all, /similarity,
+/predict."""
 
 from __future__ import annotations
 
