@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from headrace.executors.native import NativeExecutor
 from headrace.executors.reference import ReferenceExecutor
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.loading.program_weights import ProgramWeights
-from headrace.models.registry import find_model
+from headrace.models.registry import encoder_types, find_model
 from headrace.ops.value import Array, Ints
 from headrace.program.program import Program
 from headrace.program.record import record
@@ -44,6 +45,12 @@ class Golden(Struct, frozen=True, eq=False):
     prompt: Ints
     logits: Array
     greedy: Ints
+
+
+def encoders_only() -> set[str]:
+    """Model types that cannot generate."""
+    modules = {name: importlib.import_module(f"headrace.models.{name}") for name in encoder_types()}
+    return {name for name, module in modules.items() if not hasattr(module, "define")}
 
 
 def load_golden(name: str) -> Golden:

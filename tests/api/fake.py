@@ -51,6 +51,14 @@ class FakeTokenizer:
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         return ([256] if add_special else []) + list(text.encode())
 
+    def encode_with_places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        characters = [(at, at + 1) for at, letter in enumerate(text) for _ in letter.encode()]
+        return list(text.encode()), characters
+
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], int]:
+        ids = self.encode(first)
+        return [*ids, *second.encode()], len(ids)
+
     def encode_prompt(self, text: str, *, parse_special: bool = True) -> list[int]:
         return self.encode(text)
 

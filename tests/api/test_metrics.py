@@ -20,7 +20,7 @@ def samples(server: Running) -> dict[str, float]:
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(reply.text):
         for sample in family.samples:
-            assert {"model", "model_name"} & set(sample.labels)
+            assert {"model", "model_name"} & set(sample.labels) or sample.name.startswith("llamacpp:")
             labels = {k: v for k, v in sample.labels.items() if k not in ("model", "model_name", "engine")}
             found[sample.name + "".join(f"{{{k}={v}}}" for k, v in labels.items())] = sample.value
     return found

@@ -262,7 +262,7 @@ def test_the_curl_line_of_a_server_with_a_key(environment: dict[str, str]) -> No
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with start(environment, "serve", "--port", "0", "--api-key", "secret", **pipes) as process:
         assert process.stdout is not None
-        lines = b"".join(process.stdout.readline() for _ in range(7))
+        lines = b"".join(process.stdout.readline() for _ in range(6))
         assert b"authorization: Bearer KEY" in lines
         assert b"secret" not in lines
         process.terminate()

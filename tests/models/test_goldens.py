@@ -10,6 +10,7 @@ from golden import (
     FOLDER,
     NAMES,
     Chunk,
+    encoders_only,
     load_golden,
     make_step,
     relative_error,
@@ -19,8 +20,6 @@ from golden import (
 from headrace.executors.reference import ReferenceExecutor
 from headrace.models.registry import known_model_types
 from headrace.weights.checkpoint import open_checkpoint
-
-ENCODERS_ONLY = {"bert", "modernbert"}  # tested in test_encoders.py
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -38,7 +37,7 @@ def test_every_model_has_a_golden() -> None:
     for name in NAMES:
         with open_checkpoint(FOLDER / name) as checkpoint:
             covered.add(checkpoint.config["model_type"])
-    assert covered == set(known_model_types()) - ENCODERS_ONLY
+    assert covered == set(known_model_types()) - encoders_only()  # tested in test_encoders.py
 
 
 # Not GPT-2: without a rotation, a bias of the keys changes all scores of a row alike, and so nothing.

@@ -44,8 +44,8 @@ COMMAND -h` explains a command. Exit codes: 0 done, 1 failed, 2 wrong usage, 130
 """
 INTERRUPTED = 130
 # NumPy computes heads of span models in threads of the server: a pool of its own would compete with the
-# engine's for the cores, which makes small products many times slower on a busy machine (0054). Read when
-# NumPy is imported, which is later; a user's setting stays.
+# engine's for the cores, which makes small products many times slower on a busy machine (decision 0052). Read
+# when NumPy is imported, which is later; a user's setting stays.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 COMPLETE = "_HEADRACE_COMPLETE"  # set by the shell's script, which then wants the possible next words
 

@@ -15,7 +15,7 @@ from headrace.inference.events import ParameterWarning
 def listed(kind: type[msgspec.Struct], *, also_alone: bool = False) -> Content:
     """A reply that is a list of `kind`, in the OpenAPI document; `also_alone`: or one, or fields of one."""
     found = {"type": "array", "items": {"$ref": f"#/components/schemas/{kind.__name__}"}}
-    return Content("application/json", {"type": ["object", "array"]} if also_alone else found)
+    return Content("application/json", {"type": ["object", "array"]} if also_alone else found, (kind,))
 
 
 StopType = Literal["none", "eos", "limit", "word"]
