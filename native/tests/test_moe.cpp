@@ -179,7 +179,7 @@ static void refuses_what_is_out_of_bounds() {
   CHECK(wrong([](I& route, I&, Program&) { route.outputs[0] = 3; }));
   CHECK(wrong([](I& route, I&, Program&) { route.outputs[0] = 1; }));
   CHECK(wrong([](I& route, I&, Program&) { route.ints.pop_back(); }));
-  for (const int act : {-1, 0, 5}) CHECK(wrong([act](I&, I& moe, Program&) { moe.ints[0] = act; }));
+  for (const int act : {-1, 0, static_cast<int>(Act::swiglu_clamped) + 1}) CHECK(wrong([act](I&, I& moe, Program&) { moe.ints[0] = act; }));
   for (size_t i = 0; i < 3; ++i) {
     for (const int id : {-1, 0, 1, 5}) CHECK(wrong([i, id](I&, I& moe, Program&) { moe.weights[i] = id; }));
     for (const int id : {-2, 2, 3}) CHECK(wrong([i, id](I&, I& moe, Program&) { moe.constants[i] = id; }));
