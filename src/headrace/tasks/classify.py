@@ -49,7 +49,7 @@ async def classify(
         head = model.head
         assert head is not None
         request = EmbeddingRequest(
-            id=new_id(), model=name, inputs=tuple(inputs), task="classify", truncate=truncate
+            id=new_id(), model=model.name, inputs=tuple(inputs), task="classify", truncate=truncate
         )
         rows = await runner.rows(request, call)
     return [classification(head, row[0], raw=raw) for row in rows]

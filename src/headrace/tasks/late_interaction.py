@@ -52,7 +52,7 @@ async def token_vectors(
         inputs = await runner.in_thread(model, lambda: [_input(text, model, role) for text in texts])
         request = EmbeddingRequest(
             id=new_id(),
-            model=name,
+            model=model.name,
             inputs=tuple(one.tokens for one in inputs),
             task="token_embed",
             truncate=truncate,

@@ -32,9 +32,9 @@ async def sparse(
 ) -> list[SparseVector]:
     """The sparse vector of each text. Raises InvalidRequest where the model makes none,
     ContextLengthExceeded for a text that is too long unless it may be cut (`truncate`)."""
-    async with runner.lease(name, call, "sparse_embed"):
+    async with runner.lease(name, call, "sparse_embed") as model:
         request = EmbeddingRequest(
-            id=new_id(), model=name, inputs=tuple(inputs), task="sparse_embed", truncate=truncate
+            id=new_id(), model=model.name, inputs=tuple(inputs), task="sparse_embed", truncate=truncate
         )
         rows = await runner.rows(request, call)
     return [_entries(row[0]) for row in rows]

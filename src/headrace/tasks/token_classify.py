@@ -67,7 +67,10 @@ async def token_classify(
             for window in _windows(index, one, model.context_length, call, truncate, stride)
         ]
         request = EmbeddingRequest(
-            id=new_id(), model=name, inputs=tuple(window.ids for window in windows), task="token_classify"
+            id=new_id(),
+            model=model.name,
+            inputs=tuple(window.ids for window in windows),
+            task="token_classify",
         )
         rows = await runner.rows(request, call)
     found: list[list[TokenEntity]] = [[] for _ in texts]

@@ -74,7 +74,7 @@ async def zero_shot(
             param="multi_label",
         )
     asked = ", ".join(labels)
-    prompts = [_QUESTION.replace("{labels}", asked).replace("{text}", text) for text in texts]
+    prompts = [_QUESTION.format(text=text, labels=asked) for text in texts]
     return [await choose(runner, name, prompt, labels, call) for prompt in prompts]
 
 

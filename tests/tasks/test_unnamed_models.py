@@ -1,0 +1,46 @@
+"""Tasks without a model's name: the rows come from the model that was found, not from the default one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from headrace.inference.keywords import new_call
+from headrace.inference.model_runner import ModelRunner
+from headrace.inference.requests import EmbeddingRequest
+from headrace.tasks.classify import classify
+from headrace.tasks.late_interaction import token_vectors
+from headrace.tasks.sparse import sparse
+from headrace.weights.head import Head
+
+
+class Recorder:
+    """A runner that finds the model `able` and notes which one is asked for rows."""
+
+    def __init__(self) -> None:
+        self.asked: list[str | None] = []
+
+    @asynccontextmanager
+    async def lease(self, name: str | None, *_: object) -> AsyncGenerator[Any]:
+        rules = SimpleNamespace(late_interaction=None)
+        yield SimpleNamespace(name="able", head=Head(kind="classify", labels=("a", "b")), input_rules=rules)
+
+    async def in_thread(self, model: object, work: Callable[[], Any]) -> Any:
+        return work()
+
+    async def rows(self, request: EmbeddingRequest, call: object) -> list[Any]:
+        self.asked.append(request.model)
+        return [np.ones((1, 2), np.float32) for _ in request.inputs]
+
+
+@pytest.mark.parametrize("task", [classify, sparse, token_vectors])
+def test_the_model_that_was_found_computes(task: Callable[..., Coroutine[Any, Any, Any]]) -> None:
+    recorder = Recorder()
+    asyncio.run(task(cast(ModelRunner, recorder), None, ["text"], new_call()))
+    assert recorder.asked == ["able"]
