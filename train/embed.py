@@ -15,10 +15,10 @@ import torch
 from contrast import contrast, encode_texts
 from decoder import Decoder, Shape
 from export import write_encoder
-from loop import Plan, Run
+from loop import Run
 from nearness import centroid_accuracy, nearest_share
 from pairs import LONGEST, Pairs, PairSources, read_pair_sources, sql_pair
-from recipe import Options, read_options, run_recipe
+from recipe import Options, encoder_plan, read_options, run_recipe
 from sources import VOCABULARY, prepare_tokenizer, read_sources, tokenizer_of_mini
 from tokenizers import Tokenizer
 
@@ -42,16 +42,8 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
         decoder.start_from(options.start)
     decoder.to(options.device)
     run = Run(
-        plan=Plan(
-            seed=options.seed,
-            steps=options.steps,
-            decay_steps=options.decay,
-            tokens_per_step=2 * PAIRS_PER_STEP * LONGEST,
-            length=LONGEST,
-            long_length=LONGEST,
-            matrix_rate=0.01,
-            other_rate=3e-3,
-            measure_every_steps=100,
+        plan=encoder_plan(
+            options, tokens_per_step=2 * PAIRS_PER_STEP * LONGEST, length=LONGEST, other_rate=3e-3
         ),
         work=options.work,
         device=options.device,

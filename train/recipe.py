@@ -11,7 +11,7 @@ import torch
 from corpus import MissingData
 from decoder import Decoder
 from export import write_chat_model
-from loop import OtherRun, Plan, Run, load_checkpoint, train
+from loop import WARM_UP_STEPS, OtherRun, Plan, Run, load_checkpoint, train
 from tokenizers import Tokenizer
 
 MIN_MEMORY_GIB = 6.0
@@ -88,6 +88,29 @@ def chat_plan(options: Options, *, context: int, other_rate: float) -> Plan:
         matrix_rate=0.02,
         other_rate=other_rate,
         measure_every_steps=500,
+    )
+
+
+def encoder_plan(
+    options: Options,
+    *,
+    tokens_per_step: int,
+    length: int,
+    other_rate: float,
+    warm_up_steps: int = WARM_UP_STEPS,
+) -> Plan:
+    """The schedule of an encoder: rows of one nominal length."""
+    return Plan(
+        seed=options.seed,
+        steps=options.steps,
+        decay_steps=options.decay,
+        tokens_per_step=tokens_per_step,
+        length=length,
+        long_length=length,
+        matrix_rate=0.01,
+        other_rate=other_rate,
+        measure_every_steps=100,
+        warm_up_steps=warm_up_steps,
     )
 
 

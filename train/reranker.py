@@ -14,9 +14,9 @@ import torch
 from data.passages import PassageSources, read_passages
 from decoder import Shape
 from export import write_reranker
-from loop import Plan, Run
+from loop import Run
 from rank import LONGEST, ROWS, RankBatches, Reranker, first_share, rank_objective
-from recipe import Options, read_options, run_recipe
+from recipe import Options, encoder_plan, read_options, run_recipe
 from sources import VOCABULARY, tokenizer_of_mini
 from tokenizers import Tokenizer
 
@@ -38,16 +38,11 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
         reranker.decoder.start_from(options.start)
     reranker.to(options.device)
     run = Run(
-        plan=Plan(
-            seed=options.seed,
-            steps=options.steps,
-            decay_steps=options.decay,
+        plan=encoder_plan(
+            options,
             tokens_per_step=QUESTIONS_PER_STEP * ROWS * LONGEST,
             length=LONGEST,
-            long_length=LONGEST,
-            matrix_rate=0.01,
             other_rate=1e-3,
-            measure_every_steps=100,
             warm_up_steps=20,
         ),
         work=options.work,

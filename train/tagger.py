@@ -14,8 +14,8 @@ import torch
 from data.entities import TaggedSources, read_tagged
 from decoder import Shape
 from export import write_tagger
-from loop import Plan, Run
-from recipe import Options, read_options, run_recipe
+from loop import Run
+from recipe import Options, encoder_plan, read_options, run_recipe
 from sources import VOCABULARY, tokenizer_of_mini
 from spans import f1
 from tag import TagBatches, Tagger, tag_objective, tag_texts
@@ -40,17 +40,8 @@ def prepare(options: Options) -> tuple[Run, Tokenizer]:
         tagger.decoder.start_from(options.start)
     tagger.to(options.device)
     run = Run(
-        plan=Plan(
-            seed=options.seed,
-            steps=options.steps,
-            decay_steps=options.decay,
-            tokens_per_step=ROWS_PER_STEP * LENGTH,
-            length=LENGTH,
-            long_length=LENGTH,
-            matrix_rate=0.01,
-            other_rate=1e-3,
-            measure_every_steps=100,
-            warm_up_steps=20,
+        plan=encoder_plan(
+            options, tokens_per_step=ROWS_PER_STEP * LENGTH, length=LENGTH, other_rate=1e-3, warm_up_steps=20
         ),
         work=options.work,
         device=options.device,

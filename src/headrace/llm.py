@@ -25,6 +25,7 @@ from headrace.inference.keywords import (
     chat_request,
     check_known,
     completion_request,
+    embedding_request,
     new_call,
 )
 from headrace.inference.local_handler import LocalHandler
@@ -37,7 +38,7 @@ from headrace.loading.options import EngineOptions
 from headrace.ops.value import Array
 from headrace.tasks import late_interaction
 from headrace.tasks.classify import Classification, classify
-from headrace.tasks.embed import pooled, token_vectors
+from headrace.tasks.embed import pooled
 from headrace.tasks.entities import Entity, extract_entities
 from headrace.tasks.entity_finders.search import EntityKeywords
 from headrace.tasks.guards.handler import GuardHandler
@@ -69,9 +70,8 @@ class _Model:
         self._source = OneModel(loaded)
         self._threads = ModelThreads(1)
         local = LocalHandler(self._source, self._threads)
-        inner = ModelRunner(local, self._source, self._threads)
-        self.handler: Handler = GuardHandler(local, read_guards(guards), inner) if guards else local
         self.runner = ModelRunner(local, self._source, self._threads)
+        self.handler: Handler = GuardHandler(local, read_guards(guards), self.runner) if guards else local
         self._thread = LoopThread()
         # The engine's thread would keep the model alive: stop it with the last reference, or at exit.
         self._closer = weakref.finalize(self, _close, loaded, local, self._thread, self._threads)
@@ -93,8 +93,7 @@ class _Model:
         self, texts: Sequence[PromptLike], dimensions: int | None, prompt_name: str | None = None
     ) -> list[Array]:
         self._check_open()
-        limit = self.model.engine.limits.max_choices
-        return await token_vectors(self.handler, texts, dimensions, at_a_time=limit, prompt_name=prompt_name)
+        return await self.runner.rows(embedding_request(texts, dimensions, prompt_name), new_call())
 
     async def _classify(
         self, texts: str | Sequence[str | TextPair], truncate: bool, raw: bool

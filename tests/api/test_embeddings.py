@@ -17,11 +17,13 @@ from fake import FakeModel
 from in_process import Running, running_server
 
 from headrace.engine.client import LoadedModel
+from headrace.inference.keywords import embedding_request, new_call
 from headrace.inference.local_handler import LocalHandler
+from headrace.inference.model_runner import ModelRunner
 from headrace.inference.model_source import ModelThreads, OneModel
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
-from headrace.tasks.embed import pooled, token_vectors
+from headrace.tasks.embed import pooled
 from tiny import tiny_model
 
 NAME = "bert"
@@ -50,8 +52,9 @@ def decoder() -> Iterator[Running]:
 def expected(model: LoadedModel, *texts: str, dimensions: int | None = None) -> np.ndarray:
     async def vectors() -> list[np.ndarray]:
         with ModelThreads(1) as threads:
-            handler = LocalHandler(OneModel(model), threads)
-            return await token_vectors(handler, texts, dimensions, at_a_time=64)
+            source = OneModel(model)
+            runner = ModelRunner(LocalHandler(source, threads), source, threads)
+            return await runner.rows(embedding_request(texts, dimensions), new_call())
 
     return pooled(asyncio.run(vectors()), 0)
 

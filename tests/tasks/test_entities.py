@@ -27,7 +27,7 @@ from headrace.tasks.entity_finders import spans
 from headrace.tasks.entity_finders.finder import Units
 from headrace.tasks.entity_finders.spans import Span, check_finite, gathered, keys_of
 from headrace.tasks.entity_finders.tagger import END, INSIDE, START, best_spans, label_frame, token_units
-from headrace.tasks.entity_windows import Limits, LongTexts, pieces
+from headrace.tasks.entity_windows import LongTexts, TextLimits, pieces
 from headrace.weights.tagger_head import read_tagger_head
 from tiny import tiny_model
 
@@ -180,16 +180,16 @@ def test_a_long_text_is_read_in_windows_or_cut(tagger: LLM) -> None:
 def test_windows_share_units_and_cover_all() -> None:
     units = Units(list(range(100)), list(range(0, 101, 2)), [(i, i + 1) for i in range(50)])
     call = new_call()
-    found = pieces(units, 0, Limits(20, 5, 8), LongTexts(stride=4), call)
+    found = pieces(units, 0, TextLimits(20, 5, 8), LongTexts(stride=4), call)
     assert found[0] == (0, 8) and found[-1][1] == 50
     assert all(end - 2 == start for (_, end), (start, _) in pairwise(found))
-    assert pieces(units, 0, Limits(20, 5, None), LongTexts(window=10), call)[0] == (0, 5)
-    assert pieces(units, 0, Limits(200, 5, None), LongTexts(), call) == [(0, 50)]
+    assert pieces(units, 0, TextLimits(20, 5, None), LongTexts(window=10), call)[0] == (0, 5)
+    assert pieces(units, 0, TextLimits(200, 5, None), LongTexts(), call) == [(0, 50)]
     assert not call.warnings
-    assert pieces(units, 3, Limits(20, 5, None), LongTexts(truncate=True), call) == [(0, 10)]
-    assert pieces(units, 3, Limits(20, 5, None), LongTexts(window=21), call)[0] == (0, 10)
+    assert pieces(units, 3, TextLimits(20, 5, None), LongTexts(truncate=True), call) == [(0, 10)]
+    assert pieces(units, 3, TextLimits(20, 5, None), LongTexts(window=21), call)[0] == (0, 10)
     wide = Units(list(range(9)), [0, 1, 8, 9], [(0, 1), (1, 8), (8, 9)])
-    assert pieces(wide, 4, Limits(3, 5, None), LongTexts(stride=0), call) == [(0, 1), (2, 3)]
+    assert pieces(wide, 4, TextLimits(3, 5, None), LongTexts(stride=0), call) == [(0, 1), (2, 3)]
     said = [warning.message for warning in call.warnings]
     assert "text 3 has 100 tokens, the model reads 20 tokens of a text: it was cut after 20 tokens" in said[0]
     assert "21 tokens of text 3 do not fit at once, 20 do" in said[1]

@@ -33,6 +33,7 @@ from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQu
 from headrace.engine.step_times import StepTimes, StepWork, attended
 from headrace.engine.submissions import submitted
 from headrace.engine.turns import NoTurns, Tier, TurnAsk, Turns, joined, tier_of
+from headrace.engine.unit_rows import unit_rows
 from headrace.engine.validation import validate_request
 from headrace.errors import HeadraceError
 from headrace.executors.executor import Executor
@@ -40,8 +41,6 @@ from headrace.kv.pages import pages_for
 from headrace.ops.value import Array, Ints
 from headrace.program.step import Step
 from headrace.weights.pooling import Pooling, PoolingKind
-
-_SMALLEST_LENGTH = 1e-12  # of a vector: below it, it has no direction to keep
 
 
 class _InputState(Struct, eq=False):
@@ -238,8 +237,7 @@ class Encoder:
                 HeadraceError("the model computed numbers that are not finite: its weights may be damaged")
             )
         if self._pooling.normalize:
-            lengths = np.sqrt(np.square(vectors).sum(-1, keepdims=True))
-            vectors = vectors / np.maximum(lengths, np.float32(_SMALLEST_LENGTH))
+            vectors = unit_rows(vectors)
         return Embedding(len(vectors), np.ascontiguousarray(vectors, "<f4").tobytes())
 
     def _done(self, text: _InputState, begun_s: float) -> RequestFinished:

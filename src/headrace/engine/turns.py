@@ -83,7 +83,7 @@ class NoTurns:
         return 0.0
 
     def end(self, *, again: bool) -> None:
-        """Nobody waits."""
+        """No other loop waits."""
 
     def leave(self) -> None:
         """Nothing was joined."""

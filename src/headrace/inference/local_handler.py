@@ -21,7 +21,7 @@ from headrace.inference.engine_run import EngineRun
 from headrace.inference.event_bridge import EventBridge
 from headrace.inference.events import Prepared, PreparedPrompt, Started
 from headrace.inference.handler import EventBatches
-from headrace.inference.model_runner import TASK_WORDS, can_do
+from headrace.inference.model_runner import check_tasks
 from headrace.inference.model_source import ModelSource, ModelThreads
 from headrace.inference.preparation import PreparedRequest, prepare_request, prompt_texts
 from headrace.inference.requests import CompletionRequest, EmbeddingRequest, InferenceRequest
@@ -160,12 +160,7 @@ class LocalHandler:
                 "encoder such as BERT",
                 param="model",
             )
-        if request.task not in model.tasks:
-            raise InvalidRequest(
-                f"{model.name} cannot {TASK_WORDS[request.task]}, it can {can_do(model.tasks)}: name a model"
-                " that can",
-                param="model",
-            )
+        check_tasks(model, request.task)
 
     def _event_bridge(self) -> EventBridge:
         loop = asyncio.get_running_loop()

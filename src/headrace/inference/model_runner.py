@@ -41,6 +41,16 @@ def can_do(tasks: Iterable[TaskName]) -> str:
     return " and ".join(TASK_WORDS[task] for task in tasks)
 
 
+def check_tasks(model: LoadedModel, *tasks: TaskName) -> None:
+    """InvalidRequest where the model can do none of `tasks`."""
+    if not set(tasks) & set(model.tasks):
+        raise InvalidRequest(
+            f"{model.name} cannot {TASK_WORDS[tasks[0]]}, it can {can_do(model.tasks)}: name a model that"
+            " can",
+            param="model",
+        )
+
+
 class ModelRunner:
     """A handler together with the models behind it. Lives on the event loop."""
 
@@ -65,12 +75,8 @@ class ModelRunner:
             name = self._models.able(*tasks)
         model, release = await self._models.acquire(name, None, call)
         try:
-            if tasks and not set(tasks) & set(model.tasks):
-                raise InvalidRequest(
-                    f"{model.name} cannot {TASK_WORDS[tasks[0]]}, it can {can_do(model.tasks)}: name a model"
-                    " that can",
-                    param="model",
-                )
+            if tasks:
+                check_tasks(model, *tasks)
             yield model
         finally:
             call.when_ended(release)

@@ -63,6 +63,7 @@ class ManagedModels:
     def __init__(self, manager: ModelManager) -> None:
         self._manager = manager
         self._metrics: dict[str, ModelMetrics] = {}
+        self._tasks_of_unloaded: dict[str, Sequence[TaskName]] = {}
 
     async def acquire(
         self, name: str | None, keep_alive_s: float | None, call: CallContext
@@ -87,25 +88,33 @@ class ManagedModels:
     def able(self, *tasks: TaskName) -> str | None:
         """As `ModelSource.able`; of models that are not loaded their files say what they can do."""
         wanted = set(tasks)
-        return next((one.name for one in self._manager.entries if wanted & set(_tasks(one))), None)
+        return next((one.name for one in self._manager.entries if wanted & set(self._tasks(one))), None)
+
+    def _tasks(self, entry: ModelEntry) -> Sequence[TaskName]:
+        """What a model can be asked for; nothing that is known, where it is not on this machine. Files are
+        read once and not for every request: this runs on the event loop."""
+        if entry.model is not None:
+            return entry.model.tasks
+        name = entry.spec.model
+        if name not in self._tasks_of_unloaded:
+            try:
+                self._tasks_of_unloaded[name] = _tasks_of_files(name)
+            except HeadraceError:  # says so when it is loaded
+                return ()
+        return self._tasks_of_unloaded[name]
 
     def metrics_of(self, name: str) -> ModelMetrics:
         """The counters of the model of that name."""
         return self._metrics.setdefault(name, ModelMetrics())
 
 
-def _tasks(entry: ModelEntry) -> Sequence[TaskName]:
-    """What a model can be asked for; nothing that is known, where it is not on this machine."""
-    if entry.model is not None:
-        return entry.model.tasks
-    try:
-        folder = resolve(entry.spec.model, offline=True)
-        head = read_head(folder)
-        embeds = head is None and folder.is_dir() and read_pooling(folder) is not None
-    except HeadraceError:  # says so when it is loaded
-        return ()
+def _tasks_of_files(name: str) -> Sequence[TaskName]:
+    """What the files of a model say that it can do. Raises what prevents reading them."""
+    folder = resolve(name, offline=True)
+    head = read_head(folder)
     if head is not None:
         return head.tasks
+    embeds = folder.is_dir() and read_pooling(folder) is not None
     return ("embed",) if embeds else ("generate",)
 
 

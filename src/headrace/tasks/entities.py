@@ -22,7 +22,7 @@ from headrace.tasks.entity_finders.search import EntityKeywords, Search
 from headrace.tasks.entity_finders.spans import Candidates, Span, choose_spans, joined
 from headrace.tasks.entity_finders.tagger import TaggerFinder, without_blanks
 from headrace.tasks.entity_finders.token_classifier import classified_entities
-from headrace.tasks.entity_windows import Limits, LongTexts, pieces
+from headrace.tasks.entity_windows import LongTexts, TextLimits, pieces
 from headrace.tasks.task_limits import MAX_LABELS, MAX_TEXTS
 from headrace.tasks.token_labels import TokenEntity
 from headrace.tokenization.tokenizer import Tokenizer
@@ -183,7 +183,7 @@ def _written(
 ) -> tuple[Frame, list[_Piece]]:
     frame = finder.frame(model.tokenizer, labels)
     around = len(frame.before) + len(frame.after)
-    limits = Limits(model.context_length - around, around, finder.most_units, finder.window)
+    limits = TextLimits(model.context_length - around, around, finder.most_units, finder.window)
     if limits.tokens < 1:
         raise InvalidRequest(
             f"the {len(labels):,} labels have {around:,} tokens, the model reads {model.context_length:,}"

@@ -45,7 +45,7 @@ class LongTexts(Struct, frozen=True):
         return self.window is not None or self.stride is not None
 
 
-class Limits(Struct, frozen=True):
+class TextLimits(Struct, frozen=True):
     """What a model reads at once of a text: `tokens`, beside the `labels_tokens` of labels and marks, and
     `words` (None: any number); a piece of a long text has `window` tokens unless the request says."""
 
@@ -56,7 +56,7 @@ class Limits(Struct, frozen=True):
 
 
 def pieces(
-    units: Units, index: int, limits: Limits, long: LongTexts, call: CallContext
+    units: Units, index: int, limits: TextLimits, long: LongTexts, call: CallContext
 ) -> list[tuple[int, int]]:
     """The units [first, end) of each piece that text `index` is read in.
 
@@ -93,17 +93,17 @@ def pieces(
     )
 
 
-def _piece_tokens(limits: Limits, long: LongTexts) -> int:
+def _piece_tokens(limits: TextLimits, long: LongTexts) -> int:
     window = long.window if long.window is not None else limits.window if long.in_windows else None
     return limits.tokens if window is None else min(limits.tokens, window)
 
 
-def _size(units: Units, count: int, limits: Limits) -> str:
+def _size(units: Units, count: int, limits: TextLimits) -> str:
     words = "" if limits.words is None else f"{count:,} words and "
     return f"{words}{units.starts[count]:,} tokens"
 
 
-def _limit(limits: Limits) -> str:
+def _limit(limits: TextLimits) -> str:
     words = "" if limits.words is None else f"{limits.words:,} words and "
     return f"{words}{limits.tokens:,} tokens"
 

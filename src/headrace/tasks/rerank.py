@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
+from headrace.engine.unit_rows import unit_rows
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 RERANKS = ("classify", "token_embed", "embed", "generate")
 
 
-class Ranked(Struct, frozen=True):
+class DocumentScore(Struct, frozen=True):
     """A document by its index among those given, and how well it answers the query."""
 
     index: int
@@ -60,13 +61,13 @@ async def rerank(
     *,
     top_n: int | None = None,
     options: PairOptions = DEFAULT_OPTIONS,
-) -> list[Ranked]:
+) -> list[DocumentScore]:
     """The documents, best first (equal ones in their order); the `top_n` best where it is given."""
     check_texts(documents, "documents")
     check_count(top_n, "top_n")
     scores = await score_pairs(runner, name, [TextPair(query, one) for one in documents], call, options)
     order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
-    return [Ranked(index, scores[index]) for index in order[:top_n]]
+    return [DocumentScore(index, scores[index]) for index in order[:top_n]]
 
 
 async def score_pairs(
@@ -171,11 +172,3 @@ async def _cosines(
         float(vectors[first] @ vectors[second])
         for first, second in zip(places[::2], places[1::2], strict=True)
     ]
-
-
-def unit_rows(
-    vectors: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """The rows [texts, size] brought to length 1; rows of zeros stay so."""
-    lengths = np.sqrt(np.square(vectors).sum(-1, keepdims=True))
-    return vectors / np.maximum(lengths, np.float32(1e-12))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from headrace.chat.messages import messages_from_openai
+from headrace.engine.unit_rows import unit_rows
 from headrace.inference.keywords import Messages, new_call, new_id
 from headrace.inference.requests import EmbeddingRequest, TextPair
 from headrace.ops.value import Array
@@ -18,7 +19,7 @@ from headrace.tasks import few_shot
 from headrace.tasks import rerank as reranking
 from headrace.tasks.classify import Classification
 from headrace.tasks.few_shot import TextClassifier
-from headrace.tasks.rerank import PairOptions, Ranked
+from headrace.tasks.rerank import DocumentScore, PairOptions
 from headrace.tasks.task_limits import check_texts
 from headrace.tasks.zero_shot import TEMPLATE, zero_shot
 
@@ -45,7 +46,7 @@ class TaskWork:
 
     async def _rerank(
         self, query: str, documents: Sequence[str], top_n: int | None, options: PairOptions
-    ) -> list[Ranked]:
+    ) -> list[DocumentScore]:
         self._check_open()
         return await reranking.rerank(
             self.runner, None, query, list(documents), new_call(), top_n=top_n, options=options
@@ -85,7 +86,7 @@ class TaskWork:
     async def _unit_vectors(self, texts: Sequence[str]) -> Array:
         self._check_open()
         request = EmbeddingRequest(id=new_id(), inputs=tuple(texts))
-        return reranking.unit_rows(np.concatenate(await self.runner.rows(request, new_call())))
+        return unit_rows(np.concatenate(await self.runner.rows(request, new_call())))
 
     def _classifier(self, embed: Callable[[Sequence[str]], Array], folder: str | Path) -> TextClassifier:
         size = self.model.engine.limits.embedding_size
@@ -108,7 +109,7 @@ class BlockingTasks(TaskWork):
         max_tokens_per_doc: int | None = None,
         raw: bool = False,
         instruction: str | None = None,
-    ) -> list[Ranked]:
+    ) -> list[DocumentScore]:
         """The documents as (index, score), best first, by a cross-encoder, a model for late interaction, an
         embedder (cosine) or a decoder that reranks (Qwen3-Reranker, or any with an `instruction`).
 
@@ -183,7 +184,7 @@ class AsyncTasks(TaskWork):
         max_tokens_per_doc: int | None = None,
         raw: bool = False,
         instruction: str | None = None,
-    ) -> list[Ranked]:
+    ) -> list[DocumentScore]:
         """See `LLM.rerank`."""
         options = PairOptions(
             truncate=truncate, max_tokens_per_doc=max_tokens_per_doc, raw=raw, instruction=instruction

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from headrace.engine.unit_rows import unit_rows
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
@@ -15,7 +16,6 @@ from headrace.inference.requests import EmbeddingRequest, TextPair
 from headrace.ops.value import Array
 from headrace.tasks.choose import choose
 from headrace.tasks.classify import Classification, activated, classify
-from headrace.tasks.rerank import unit_rows
 from headrace.tasks.task_limits import check_labels, check_texts
 
 TEMPLATE = "This example is {}."
@@ -57,9 +57,18 @@ async def zero_shot(
     name = name or runner.able("classify") or runner.able("embed")
     async with runner.lease(name, call, "classify", "embed", "generate") as model:
         name = model.name  # the one that was found, where none was named
-        if "classify" in model.tasks:
+        if model.head is not None and "classify" in model.tasks:
+            entails = entailment_index(model.head.labels, name)
             return await _entailed(
-                runner, name, texts, tuple(labels), written, call, multi_label=multi_label, truncate=truncate
+                runner,
+                name,
+                entails,
+                texts,
+                tuple(labels),
+                written,
+                call,
+                multi_label=multi_label,
+                truncate=truncate,
             )
         if "embed" in model.tasks:
             call.warn(
@@ -93,6 +102,7 @@ def entailment_index(labels: Sequence[str], name: str) -> int:
 async def _entailed(
     runner: ModelRunner,
     name: str | None,
+    entails: int,
     texts: Sequence[str],
     labels: tuple[str, ...],
     written: Sequence[str],
@@ -102,9 +112,6 @@ async def _entailed(
     truncate: bool,
 ) -> list[Classification]:
     pairs = [TextPair(text, hypothesis) for text in texts for hypothesis in written]
-    async with runner.lease(name, call, "classify") as model:
-        known = model.head.labels if model.head is not None else ()
-        entails = entailment_index(known, model.name)
     found = await classify(runner, name, pairs, call, truncate=truncate, raw=True)
     logits = np.array([one.scores for one in found], np.float32).reshape(len(texts), len(labels), -1)
     if multi_label or len(labels) == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -13,6 +14,20 @@ MAX_STEPS = 20_000_000  # size of the program times bytes of text: below a secon
 _MAX_MEMORY = 1 << 20  # bytes, of a compiled pattern and its search
 
 _re2: Any = importlib.import_module("re2")  # it has no types
+
+
+def compile_re2(source: str, refused: Callable[[str], InvalidRequest], *, case_sensitive: bool = True) -> Any:
+    """The pattern, within bounded memory. Raises what `refused` makes of the cause where RE2 cannot read
+    it."""
+    options = _re2.Options()
+    options.log_errors, options.max_mem = False, _MAX_MEMORY
+    options.case_sensitive = case_sensitive
+    try:
+        return _re2.compile(source, options)
+    except UnicodeEncodeError as error:
+        raise refused(str(error)) from None
+    except _re2.error as error:
+        raise refused(error.args[0].decode("utf-8", "replace")) from None
 
 
 class LinearPattern:
@@ -28,13 +43,13 @@ class LinearPattern:
         self._param, self._steps = param, 0
         if len(source) > MAX_CHARACTERS:
             raise self._refused(f"it has {len(source):,} characters, at most {MAX_CHARACTERS:,} are allowed")
-        pattern = self._compiled(source)
+        pattern = compile_re2(source, self._refused)
         if pattern.groups > 1:
             raise self._refused("it has several groups: write (?:...) for those that are not the answer")
         if any(_matches_between(pattern, *around) for around in product(("", "\n", " ", "a"), repeat=2)):
             raise self._refused("it matches the empty text: an answer has characters, write + for *")
         # A loop over all matches, in which a group keeps what it matched last: one search, not one for each.
-        self._matches = self._compiled(rf"(?:(?s:.*?)({source}))*")
+        self._matches = compile_re2(rf"(?:(?s:.*?)({source}))*", self._refused)
 
     def last(self, text: str) -> str | None:
         """What the group holds in the last of all matches that do not overlap (without a group: the match);
@@ -51,16 +66,6 @@ class LinearPattern:
         if self._matches.groups > 1 and found.start(2) >= start:
             start, end = found.span(2)
         return data[start:end].decode()
-
-    def _compiled(self, source: str) -> Any:
-        options = _re2.Options()
-        options.log_errors, options.max_mem = False, _MAX_MEMORY
-        try:
-            return _re2.compile(source, options)
-        except UnicodeEncodeError as error:
-            raise self._refused(str(error)) from None
-        except _re2.error as error:
-            raise self._refused(error.args[0].decode("utf-8", "replace")) from None
 
     def _refused(self, cause: str) -> InvalidRequest:
         return InvalidRequest(

@@ -26,7 +26,7 @@ _SHOWN = 3
 _SPANS = "span_rep_layer.span_rep_layer"
 
 
-class Layer(Struct, frozen=True, eq=False):
+class AffineLayer(Struct, frozen=True, eq=False):
     """`x @ weight + bias`: weight [inputs, outputs], bias [outputs]."""
 
     weight: Array
@@ -40,8 +40,8 @@ class Layer(Struct, frozen=True, eq=False):
 class Mlp(Struct, frozen=True, eq=False):
     """A layer, a relu, a second layer."""
 
-    first: Layer
-    second: Layer
+    first: AffineLayer
+    second: AffineLayer
 
     def __call__(self, x: Array) -> Array:
         """Of rows [n, inputs] the outputs [n, outputs]."""
@@ -52,7 +52,7 @@ class LstmDirection(Struct, frozen=True, eq=False):
     """One direction of a layer: gates in the order input, forget, cell, output; [inputs, 4 * size],
     [size, 4 * size] and both biases together [4 * size]."""
 
-    inputs: Layer
+    inputs: AffineLayer
     hidden: Array
 
 
@@ -68,8 +68,8 @@ class SpanScorer(Struct, frozen=True, eq=False):
 class TokenScorer(Struct, frozen=True, eq=False):
     """Token level: two vectors of a word and of a label, and what scores both for start, end and inside."""
 
-    word: Layer
-    label: Layer
+    word: AffineLayer
+    label: AffineLayer
     out: Mlp
 
 
@@ -78,7 +78,7 @@ class GlinerHead(Struct, frozen=True, eq=False):
     directions of each layer."""
 
     settings: GlinerSettings
-    projection: Layer | None
+    projection: AffineLayer | None
     lstm: tuple[tuple[LstmDirection, LstmDirection], ...]
     scorer: SpanScorer | TokenScorer
 
@@ -110,9 +110,9 @@ class _Reader:
             )
         return found
 
-    def layer(self, name: str, inputs: int, outputs: int) -> Layer:
+    def layer(self, name: str, inputs: int, outputs: int) -> AffineLayer:
         weight = self.tensor(f"{name}.weight", outputs, inputs)
-        return Layer(np.ascontiguousarray(weight.T), self.tensor(f"{name}.bias", outputs))
+        return AffineLayer(np.ascontiguousarray(weight.T), self.tensor(f"{name}.bias", outputs))
 
     def mlp(self, name: str, inputs: int, inner: int, outputs: int) -> Mlp:
         """As torch names the modules of a sequence with a dropout inside."""
@@ -125,7 +125,7 @@ class _Reader:
         bias = named("bias_ih", 4 * size) + named("bias_hh", 4 * size)
         weight = np.ascontiguousarray(named("weight_ih", 4 * size, inputs).T)
         hidden = np.ascontiguousarray(named("weight_hh", 4 * size, size).T)
-        return LstmDirection(Layer(weight, bias), hidden)
+        return LstmDirection(AffineLayer(weight, bias), hidden)
 
     def check_all_read(self) -> None:
         unread = sorted(name for name in self._file.tensors if not name.startswith(ENCODER))

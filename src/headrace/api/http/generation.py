@@ -55,10 +55,7 @@ async def respond(
 
 async def _opened(http: HttpRequest, request: InferenceRequest, call: CallContext) -> OpenStream:
     """Start a request, which may wait for a model or a grammar; dropped when its client leaves."""
-    opened = await unless_gone(http, get_service(http).open(request, call))
-    if opened is None:
-        raise ClientGone("the client left before anything was computed")
-    return opened
+    return await done(http, get_service(http).open(request, call))
 
 
 async def respond_whole(http: HttpRequest, request: InferenceRequest, reply: WholeFormat) -> Response:
@@ -78,6 +75,18 @@ async def answer(
     """Run a request that no client waits for on a connection (a line of a batch), and give the reply."""
     opened = await service.open(request, call)
     return reply.whole(opened.prepared, await collect(opened), call)
+
+
+async def done(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives; it is cancelled when the client leaves, which raises ClientGone."""
+    found = await unless_gone(http, _boxed(work))
+    if found is None:
+        raise ClientGone("the client left before anything was computed")
+    return found[0]
+
+
+async def _boxed(work: Coroutine[Any, Any, T]) -> tuple[T]:
+    return (await work,)
 
 
 async def unless_gone(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T | None:

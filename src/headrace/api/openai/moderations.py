@@ -11,10 +11,10 @@ from starlette.responses import Response
 from headrace.api.http.body import RequestBody, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
-from headrace.api.http.errors import ClientGone, json_response
-from headrace.api.http.generation import unless_gone
+from headrace.api.http.errors import json_response
+from headrace.api.http.generation import done
 from headrace.api.service import Service, get_service, new_id
-from headrace.api.tasks.redact import texts_of
+from headrace.api.tasks.task_reply import input_texts
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
@@ -58,10 +58,7 @@ class ModerationList(Struct, frozen=True):
 async def create_moderation(http: HttpRequest) -> Response:
     """Scores of OpenAI's categories, by the classifier of the table [moderation] of headrace.toml."""
     body = await read_checked(ModerationBody, http)
-    found = await unless_gone(http, _moderated(body, call_of(http), get_service(http)))
-    if found is None:
-        raise ClientGone("the client left before anything was computed")
-    return json_response(found)
+    return json_response(await done(http, _moderated(body, call_of(http), get_service(http))))
 
 
 async def _moderated(body: ModerationBody, call: CallContext, service: Service) -> ModerationList:
@@ -72,7 +69,7 @@ async def _moderated(body: ModerationBody, call: CallContext, service: Service) 
             " its labels into headrace.toml",
             code="unsupported_endpoint",
         )
-    texts = texts_of(_texts(body.input))
+    texts = input_texts(_texts(body.input))
     found = await moderate(service.runner, settings, body.own_model, texts, call)
     covered = set(settings.map.values())
     return ModerationList(

@@ -14,11 +14,11 @@ from headrace.api.http.body import RequestBody, Values, read_checked
 from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.service import get_service
-from headrace.api.tasks.redact import texts_of
+from headrace.api.tasks.task_reply import input_texts
 from headrace.errors import InvalidRequest
 from headrace.tasks.pii.analyzer import Analyzer, supported_entities
 from headrace.tasks.pii.custom import CustomPattern, CustomRecognizer
-from headrace.tasks.pii.recognizer import Finding, bundled_recognizers
+from headrace.tasks.pii.recognizer import RecognizerResult, bundled_recognizers
 from headrace.tasks.pii.spans import distinct
 
 _IGNORE_CASE = 2  # re.IGNORECASE, as Presidio takes flags of Python's re
@@ -130,7 +130,7 @@ _RESULTS = Content("application/json", {"type": "array"}, (AnalyzeResult,))
 async def analyze(http: HttpRequest) -> Response:
     """Personal data in a text, or in each of several. Those of several kinds may overlap."""
     body = await read_checked(AnalyzeBody, http)
-    texts, analyzer = texts_of(body.text), body.analyzer()
+    texts, analyzer = input_texts(body.text), body.analyzer()
     explain = bool(body.return_decision_process)
 
     def search() -> list[list[AnalyzeResult]]:
@@ -140,7 +140,7 @@ async def analyze(http: HttpRequest) -> Response:
     return json_response(Raw(msgspec.json.encode(found[0] if isinstance(body.text, str) else found)))
 
 
-def _result(one: Finding, *, explain: bool) -> AnalyzeResult:
+def _result(one: RecognizerResult, *, explain: bool) -> AnalyzeResult:
     why = AnalysisExplanation(
         recognizer=one.recognizer,
         pattern_name=one.pattern,

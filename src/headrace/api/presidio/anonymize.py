@@ -14,7 +14,7 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.errors import InvalidRequest
 from headrace.tasks.pii.operators import DEFAULT, Operator, Vault, read_operator
-from headrace.tasks.pii.recognizer import Finding
+from headrace.tasks.pii.recognizer import RecognizerResult
 from headrace.tasks.pii.spans import resolved
 
 _MAX_RESULTS = 50_000
@@ -42,7 +42,7 @@ class AnonymizeBody(RequestBody, kw_only=True):
         """By entity; raises InvalidRequest."""
         return {name: _operator(fields) for name, fields in (self.anonymizers or {}).items()}
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[RecognizerResult]:
         """What is replaced; raises InvalidRequest for places that are not in the text."""
         for index, one in enumerate(self.analyzer_results):
             if not one.start <= one.end <= len(self.text):
@@ -52,7 +52,7 @@ class AnonymizeBody(RequestBody, kw_only=True):
                     param="analyzer_results",
                 )
         return [
-            Finding(one.start, one.end, one.entity_type, one.score, "", "", one.score, None)
+            RecognizerResult(one.start, one.end, one.entity_type, one.score, "", "", one.score, None)
             for one in self.analyzer_results
         ]
 

@@ -13,8 +13,10 @@ from headrace.api.http.body import RequestBody, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
+from headrace.api.http.generation import done
+from headrace.api.openai.schema import EmbeddingUsage
 from headrace.api.service import Service, get_service, new_id, now_s
-from headrace.api.tasks.task_reply import TEXTS, TokenUsage, done, texts_of, usage_of
+from headrace.api.tasks.task_reply import TEXTS, texts_of, usage_of
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
@@ -57,7 +59,7 @@ class ClassifyReply(Struct, frozen=True):
     created: int
     model: str
     data: list[ClassifiedText]
-    usage: TokenUsage
+    usage: EmbeddingUsage
     object: str = "list"
     warnings: list[ParameterWarning] | UnsetType = UNSET
 
@@ -78,8 +80,7 @@ async def found_in(
             multi_label=bool(body.multi_label),
             truncate=truncate,
         )
-    async with service.runner.lease(body.model, call, "classify") as model:
-        return await classify(service.runner, model.name, texts, call, truncate=truncate)
+    return await classify(service.runner, body.model, texts, call, truncate=truncate)
 
 
 async def _classified(http: HttpRequest) -> Response:

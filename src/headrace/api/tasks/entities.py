@@ -12,12 +12,12 @@ from starlette.responses import Response
 from headrace.api.http.body import RequestBody, checked_body, loose, read_checked
 from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.endpoint import Endpoint
-from headrace.api.http.errors import ClientGone, json_response
-from headrace.api.http.generation import unless_gone
+from headrace.api.http.errors import json_response
+from headrace.api.http.generation import done
 from headrace.api.openai.generation_body import Deadline, Priority
 from headrace.api.openai.schema import EmbeddingUsage
 from headrace.api.service import Service, get_service
-from headrace.api.tasks.task_reply import TEXTS
+from headrace.api.tasks.task_reply import TEXTS, listed_texts, usage_of
 from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.entities import Entity, extract_entities
@@ -87,10 +87,7 @@ class EntityList(Struct, frozen=True):
 async def find_entities(http: HttpRequest) -> Response:
     """Entities in texts, by labels of your own. Without `model`, the first served model that finds them."""
     body = await read_checked(EntitiesBody, http)
-    found = await unless_gone(http, _found(body, call_of(http), get_service(http)))
-    if found is None:
-        raise ClientGone("the client left before anything was computed")
-    return json_response(found)
+    return json_response(await done(http, _found(body, call_of(http), get_service(http))))
 
 
 async def entities(data: bytes, call: HttpCall, service: Service) -> msgspec.Struct | msgspec.Raw:
@@ -102,7 +99,7 @@ async def _found(body: EntitiesBody, call: HttpCall, service: Service) -> Entity
     found = await extract_entities(
         service.runner,
         body.model,
-        _texts(body.input),
+        listed_texts(body.input),
         _labels(body.labels),
         call,
         threshold=body.threshold,
@@ -115,26 +112,18 @@ async def _found(body: EntitiesBody, call: HttpCall, service: Service) -> Entity
         priority=body.priority,
         deadline_s=body.deadline_s,
     )
-    tokens = sum(usage.prompt_tokens for usage in call.usages)
     return EntityList(
         data=[
             TextEntities(index, [_written(one) for one in entities]) for index, entities in enumerate(found)
         ],
         model=call.model,
-        usage=EmbeddingUsage(tokens, tokens),
+        usage=usage_of(call),
         warnings=call.warnings or UNSET,
     )
 
 
 def _written(entity: Entity) -> FoundEntity:
     return FoundEntity(entity.text, entity.label, entity.start, entity.end, entity.score)
-
-
-def _texts(given: object) -> list[str]:
-    texts = [given] if isinstance(given, str) else given
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in cast("list[object]", texts)):
-        raise InvalidRequest("input is a text or a list of texts", param="input", code="invalid_type")
-    return cast("list[str]", texts)
 
 
 def _labels(given: object) -> list[str] | None:

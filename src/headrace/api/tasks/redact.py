@@ -13,23 +13,17 @@ from starlette.responses import Response
 from headrace.api.http.body import RequestBody, checked_body, loose, read_checked
 from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.endpoint import Endpoint
-from headrace.api.http.errors import ClientGone, json_response
-from headrace.api.http.generation import unless_gone
+from headrace.api.http.errors import json_response
+from headrace.api.http.generation import done
 from headrace.api.service import Service, get_service
-from headrace.errors import InvalidRequest
+from headrace.api.tasks.task_reply import TEXTS, input_texts
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
-from headrace.tasks.entities import MAX_TEXTS, Entity
+from headrace.tasks.entities import Entity
 from headrace.tasks.pii.analyzer import THRESHOLD, Analyzer
 from headrace.tasks.pii.model_entities import redact_texts
 from headrace.tasks.pii.redaction import Redacted, Redactor
 
-_TEXTS = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_TEXTS},
-    ]
-}
 _OPERATORS = {
     "type": "object",
     "description": 'By entity, or "DEFAULT": replace, redact, mask, hash or keep, or an object of fields.',
@@ -40,7 +34,7 @@ _OPERATORS = {
 class RedactBody(RequestBody, kw_only=True):
     """The body of a request that replaces personal data. Without `model`, by patterns only."""
 
-    input: Annotated[Any, Meta(extra_json_schema=_TEXTS)]
+    input: Annotated[Any, Meta(extra_json_schema=TEXTS)]
     model: str | None = None
     entities: Annotated[list[str], Meta(max_length=1000)] | None = None
     operators: Annotated[dict[str, Any] | None, loose(_OPERATORS)] = None
@@ -87,10 +81,7 @@ class RedactedList(Struct, frozen=True):
 async def redact_personal_data(http: HttpRequest) -> Response:
     """Texts with placeholders, masks or hashes in the place of personal data."""
     body = await read_checked(RedactBody, http)
-    found = await unless_gone(http, _redacted(body, call_of(http), get_service(http)))
-    if found is None:
-        raise ClientGone("the client left before anything was computed")
-    return json_response(found)
+    return json_response(await done(http, _redacted(body, call_of(http), get_service(http))))
 
 
 async def redact(data: bytes, call: HttpCall, service: Service) -> msgspec.Struct | msgspec.Raw:
@@ -99,16 +90,16 @@ async def redact(data: bytes, call: HttpCall, service: Service) -> msgspec.Struc
 
 
 async def _redacted(body: RedactBody, call: CallContext, service: Service) -> RedactedList:
-    texts, redactor = texts_of(body.input), body.redactor()
-    done: list[Redacted]
+    texts, redactor = input_texts(body.input), body.redactor()
+    found: list[Redacted]
     if body.model is None:
-        done = await service.parse_in_thread(lambda: [redactor.redact(text) for text in texts])
+        found = await service.parse_in_thread(lambda: [redactor.redact(text) for text in texts])
     else:
-        done = await redact_texts(redactor, texts, service.runner, body.model, call, body.entities)
+        found = await redact_texts(redactor, texts, service.runner, body.model, call, body.entities)
     return RedactedList(
         [
             RedactedText(index, one.text, [_written(it) for it in one.entities])
-            for index, one in enumerate(done)
+            for index, one in enumerate(found)
         ],
         model=call.model or None if body.model else None,
         vault=redactor.vault.values if body.return_vault else UNSET,
@@ -118,16 +109,3 @@ async def _redacted(body: RedactBody, call: CallContext, service: Service) -> Re
 
 def _written(entity: Entity) -> RedactedEntity:
     return RedactedEntity(entity.text, entity.label, entity.start, entity.end, entity.score)
-
-
-def texts_of(given: object) -> list[str]:
-    """One text or several; InvalidRequest for anything else."""
-    texts = [given] if isinstance(given, str) else given
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in cast("list[object]", texts)):
-        raise InvalidRequest("input is a text or a list of texts", param="input", code="invalid_type")
-    if not 1 <= len(cast("list[object]", texts)) <= MAX_TEXTS:
-        raise InvalidRequest(
-            f"input has {len(cast('list[object]', texts)):,} texts, 1 to {MAX_TEXTS:,} are allowed",
-            param="input",
-        )
-    return cast("list[str]", texts)

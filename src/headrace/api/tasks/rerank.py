@@ -14,12 +14,14 @@ from headrace.api.http.body import RequestBody, Values, loose, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
+from headrace.api.http.generation import done
 from headrace.api.llama_cpp.schema import listed
+from headrace.api.openai.schema import EmbeddingUsage
 from headrace.api.service import get_service, new_id
-from headrace.api.tasks.task_reply import DOCUMENTS, TokenUsage, documents_of, done, usage_of
+from headrace.api.tasks.task_reply import DOCUMENTS, documents_of, usage_of
 from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
-from headrace.tasks.rerank import PairOptions, Ranked, rerank
+from headrace.tasks.rerank import DocumentScore, PairOptions, rerank
 
 _COUNT = Meta(ge=1, le=2**31 - 1)
 
@@ -99,7 +101,7 @@ class RerankReply(Struct, frozen=True):
     model: str
     results: list[RankedResult]
     meta: RerankMeta
-    usage: TokenUsage
+    usage: EmbeddingUsage
     object: str = "list"
     warnings: list[ParameterWarning] | UnsetType = UNSET
 
@@ -139,7 +141,7 @@ async def reranked(http: HttpRequest, version: str) -> Response:
     )
 
 
-def _tei(found: list[Ranked], documents: list[str], shown: bool) -> list[TeiRank]:
+def _tei(found: list[DocumentScore], documents: list[str], shown: bool) -> list[TeiRank]:
     return [TeiRank(one.index, one.score, documents[one.index] if shown else UNSET) for one in found]
 
 

@@ -12,8 +12,10 @@ from headrace.api.http.body import RequestBody, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
+from headrace.api.http.generation import done
+from headrace.api.openai.schema import EmbeddingUsage
 from headrace.api.service import get_service, new_id, now_s
-from headrace.api.tasks.task_reply import TEXTS, TokenUsage, done, pairs_of, usage_of
+from headrace.api.tasks.task_reply import TEXTS, pairs_of, usage_of
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.rerank import PairOptions, score_pairs
 
@@ -43,7 +45,7 @@ class ScoreReply(Struct, frozen=True):
     created: int
     model: str
     data: list[PairScore]
-    usage: TokenUsage
+    usage: EmbeddingUsage
     object: str = "list"
     warnings: list[ParameterWarning] | UnsetType = UNSET
 

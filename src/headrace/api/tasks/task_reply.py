@@ -1,21 +1,14 @@
-"""What the endpoints of tasks share: texts of bodies, usage, and work that ends with its client."""
+"""What the endpoints of tasks share: texts of bodies, and usage."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, Final, TypeVar, cast
+from typing import Final, cast
 
-from msgspec import Struct
-from starlette.requests import Request as HttpRequest
-
-from headrace.api.http.errors import ClientGone
-from headrace.api.http.generation import unless_gone
+from headrace.api.openai.schema import EmbeddingUsage
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.requests import TextPair
 from headrace.tasks.task_limits import MAX_TEXTS, check_texts
-
-T = TypeVar("T")
 
 _LIST: Final = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_TEXTS}
 TEXTS: Final = {"anyOf": [{"type": "string"}, _LIST]}
@@ -34,41 +27,41 @@ DOCUMENTS: Final = {
 """Texts, or objects with a text."""
 
 
-class TokenUsage(Struct, frozen=True):
-    """Tokens that were read."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
-def usage_of(call: CallContext) -> TokenUsage:
+def usage_of(call: CallContext) -> EmbeddingUsage:
     """The tokens of everything that was computed for a call."""
     count = sum(one.prompt_tokens for one in call.usages)
-    return TokenUsage(count, count)
-
-
-async def done(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives; it is cancelled when the client leaves, which raises ClientGone."""
-    found = await unless_gone(http, _boxed(work))
-    if found is None:
-        raise ClientGone("the client left before anything was computed")
-    return found[0]
-
-
-async def _boxed(work: Coroutine[Any, Any, T]) -> tuple[T]:
-    return (await work,)
+    return EmbeddingUsage(count, count)
 
 
 def texts_of(value: object, param: str) -> list[str]:
     """The texts in a field that has one or several; InvalidRequest names it."""
-    entries = [value] if isinstance(value, str) else value
-    if not isinstance(entries, list) or not all(
-        isinstance(one, str) for one in cast("list[object]", entries)
-    ):
+    found = _text_list(value)
+    if found is None:
         raise InvalidRequest(f"{param} is neither a text nor a list of texts", param=param)
-    found = cast("list[str]", entries)
     check_texts(found, param)
     return found
+
+
+def listed_texts(value: object) -> list[str]:
+    """The texts in `input`, however many; InvalidRequest where it has anything else."""
+    found = _text_list(value)
+    if found is None:
+        raise InvalidRequest("input is a text or a list of texts", param="input", code="invalid_type")
+    return found
+
+
+def input_texts(value: object) -> list[str]:
+    """The 1 to MAX_TEXTS texts in `input`; InvalidRequest for anything else."""
+    found = listed_texts(value)
+    if not 1 <= len(found) <= MAX_TEXTS:
+        raise InvalidRequest(f"input has {len(found):,} texts, 1 to {MAX_TEXTS:,} are allowed", param="input")
+    return found
+
+
+def _text_list(value: object) -> list[str] | None:
+    """One text or several as a list; None for anything else."""
+    entries = cast("list[object]", value) if isinstance(value, list) else [value]
+    return cast("list[str]", entries) if all(isinstance(one, str) for one in entries) else None
 
 
 def documents_of(value: object, param: str) -> list[str]:

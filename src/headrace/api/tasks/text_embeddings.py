@@ -15,14 +15,15 @@ from headrace.api.http.body import RequestBody, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import json_response
+from headrace.api.http.generation import done
 from headrace.api.service import get_service, new_id
-from headrace.api.tasks.task_reply import TEXTS, done, texts_of
+from headrace.api.tasks.task_reply import TEXTS, texts_of
+from headrace.engine.unit_rows import unit_rows
 from headrace.errors import InvalidRequest
 from headrace.inference.requests import EmbeddingRequest, TextPair
 from headrace.ops.value import Array
 from headrace.tasks.classify import classify
 from headrace.tasks.late_interaction import token_vectors
-from headrace.tasks.rerank import unit_rows
 from headrace.tasks.sparse import sparse
 from headrace.tasks.task_limits import check_texts
 

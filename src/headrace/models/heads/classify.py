@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from headrace.errors import UnsupportedModel
 from headrace.models.decoder_config import read_act
-from headrace.models.heads.layers import Layer, RowHead, by_type
+from headrace.models.heads.layers import HeadLayer, RowHead, by_type
 from headrace.weights.config_json import Config, boolean, text
 from headrace.weights.head import Head
 
@@ -14,24 +14,28 @@ _DECODERS = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text")
 
 
 def _roberta(config: Config, labels: int) -> RowHead:
-    return RowHead("cls", (Layer("classifier.dense", act="tanh"), Layer("classifier.out_proj", labels)))
+    return RowHead(
+        "cls", (HeadLayer("classifier.dense", act="tanh"), HeadLayer("classifier.out_proj", labels))
+    )
 
 
 def _electra(config: Config, labels: int) -> RowHead:
-    return RowHead("cls", (Layer("classifier.dense", act="gelu"), Layer("classifier.out_proj", labels)))
+    return RowHead(
+        "cls", (HeadLayer("classifier.dense", act="gelu"), HeadLayer("classifier.out_proj", labels))
+    )
 
 
 def _bert(config: Config, labels: int) -> RowHead:
-    return RowHead("cls", (Layer("bert.pooler.dense", act="tanh"), Layer("classifier", labels)))
+    return RowHead("cls", (HeadLayer("bert.pooler.dense", act="tanh"), HeadLayer("classifier", labels)))
 
 
 def _distilbert(config: Config, labels: int) -> RowHead:
-    return RowHead("cls", (Layer("pre_classifier", act="relu"), Layer("classifier", labels)))
+    return RowHead("cls", (HeadLayer("pre_classifier", act="relu"), HeadLayer("classifier", labels)))
 
 
 def _deberta(config: Config, labels: int) -> RowHead:
     act = read_act(config, "pooler_hidden_act", "gelu")
-    return RowHead("cls", (Layer("pooler.dense", act=act), Layer("classifier", labels)))
+    return RowHead("cls", (HeadLayer("pooler.dense", act=act), HeadLayer("classifier", labels)))
 
 
 def _modernbert(config: Config, labels: int) -> RowHead:
@@ -39,18 +43,18 @@ def _modernbert(config: Config, labels: int) -> RowHead:
     if pooling not in ("cls", "mean"):
         raise UnsupportedModel(f"config.json: classifier_pooling '{pooling:.40}' is not supported: cls, mean")
     return RowHead(
-        "mean" if pooling == "mean" else "cls", (modernbert_dense(config), Layer("classifier", labels))
+        "mean" if pooling == "mean" else "cls", (modernbert_dense(config), HeadLayer("classifier", labels))
     )
 
 
-def modernbert_dense(config: Config) -> Layer:
+def modernbert_dense(config: Config) -> HeadLayer:
     """The layer below the output of all heads of ModernBERT."""
     act = read_act(config, "classifier_activation", "gelu")
-    return Layer("head.dense", act=act, norm="head.norm", bias=boolean(config, "classifier_bias", False))
+    return HeadLayer("head.dense", act=act, norm="head.norm", bias=boolean(config, "classifier_bias", False))
 
 
 def _decoder(config: Config, labels: int) -> RowHead:
-    return RowHead("last", (Layer("score", labels, bias=False),))
+    return RowHead("last", (HeadLayer("score", labels, bias=False),))
 
 
 _BY_TYPE: dict[str, Callable[[Config, int], RowHead]] = {

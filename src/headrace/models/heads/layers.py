@@ -41,7 +41,7 @@ class HeadDefinition(Protocol):
         ...
 
 
-class Layer(Struct, frozen=True):
+class HeadLayer(Struct, frozen=True):
     """Linear layer `name` (`size` 0: as its input), activation (of ops/act.py, or "none"), layer norm."""
 
     name: str
@@ -67,7 +67,7 @@ class RowHead(Struct, frozen=True):
     """Pooled or picked rows through layers."""
 
     pooling: PoolingKind
-    layers: tuple[Layer, ...]
+    layers: tuple[HeadLayer, ...]
 
     def define(self, m: Builder, c: DecoderConfig, x: Value) -> Value:
         """Rows [R, outputs of the last layer]."""

@@ -9,7 +9,7 @@ from msgspec import Struct
 from headrace.errors import UnsupportedModel
 from headrace.models.decoder_config import DecoderConfig, read_act
 from headrace.models.heads.classify import modernbert_dense
-from headrace.models.heads.layers import Layer, by_type, pooled
+from headrace.models.heads.layers import HeadLayer, by_type, pooled
 from headrace.ops.act import act
 from headrace.ops.builder import Builder
 from headrace.ops.linear import linear
@@ -47,7 +47,7 @@ _NAMES: dict[str, tuple[str, str, str, str]] = {
 class MaskedLm(Struct, frozen=True):
     """The layer before the output, and the names of table and bias."""
 
-    layer: Layer
+    layer: HeadLayer
     table: str
     bias: str | None
     pooling: PoolingKind = "max"
@@ -70,4 +70,4 @@ def read(config: Config, model_type: str) -> MaskedLm:
         return MaskedLm(modernbert_dense(config), table, bias if has_bias else None)
     field = "activation" if model_type == "distilbert" else "hidden_act"
     kind = read_act(config, field, "gelu") if model_type in ("bert", "distilbert") else "gelu"
-    return MaskedLm(Layer(name, act=kind, norm=norm), table, bias)
+    return MaskedLm(HeadLayer(name, act=kind, norm=norm), table, bias)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.models.heads.classify import modernbert_dense
-from headrace.models.heads.layers import Layer, RowHead, by_type
+from headrace.models.heads.layers import HeadLayer, RowHead, by_type
 from headrace.weights.config_json import Config
 from headrace.weights.head import Head
 
@@ -22,4 +22,4 @@ def read(config: Config, model_type: str, head: Head) -> RowHead:
     """The head of a config. Raises UnsupportedModel where the model type has none that is known here."""
     output = by_type(_OUTPUTS, model_type, "classifies tokens")
     before = (modernbert_dense(config),) if model_type == "modernbert" else ()
-    return RowHead("none", (*before, Layer(output, len(head.labels))))
+    return RowHead("none", (*before, HeadLayer(output, len(head.labels))))

@@ -16,7 +16,7 @@ from headrace.errors import InvalidRequest
 from headrace.ops.value import Array
 from headrace.tasks.entity_finders.finder import Frame, Units, id_of
 from headrace.tasks.entity_finders.gliner_scores import (
-    TokenScores,
+    BoundaryScores,
     contextual,
     label_vectors,
     span_scores,
@@ -160,7 +160,7 @@ def _of_widths(scores: Array, threshold: float) -> Iterator[tuple[int, Ints, Arr
         yield label, keys_of(first, first + width), scores[width, first, label]
 
 
-def _of_tokens(scores: TokenScores, threshold: float) -> Iterator[tuple[int, Ints, Array]]:
+def _of_tokens(scores: BoundaryScores, threshold: float) -> Iterator[tuple[int, Ints, Array]]:
     """Of each label the spans whose start, end and inside scores all are above the threshold; their score is
     the least of these."""
     for label in range(scores.start.shape[1]):

@@ -15,7 +15,7 @@ _PAIR_ROWS = 8192
 """Pairs of a word and a label that are scored together: each has a row of 4 * hidden numbers."""
 
 
-class TokenScores(Struct, frozen=True, eq=False):
+class BoundaryScores(Struct, frozen=True, eq=False):
     """Probabilities [words, labels] that an entity of the label starts, ends, or goes on at the word."""
 
     start: Array
@@ -100,7 +100,7 @@ def span_scores(scorer: SpanScorer, words: Sequence[Array], labels: Array, longe
         yield found
 
 
-def token_scores(scorer: TokenScorer, words: Sequence[Array], labels: Array) -> Iterator[TokenScores]:
+def token_scores(scorer: TokenScorer, words: Sequence[Array], labels: Array) -> Iterator[BoundaryScores]:
     """Of each text what its words are for each label.
 
     Exact: the first layer of `out` reads the word, the label, and the product of both, each with its own part
@@ -123,4 +123,4 @@ def token_scores(scorer: TokenScorer, words: Sequence[Array], labels: Array) -> 
             inner = np.maximum(products + first[part, None] + firsts[text], 0)
             found[start : start + step] = sigmoid(scorer.out.second(inner))
         begin = end
-        yield TokenScores(*np.moveaxis(found, 2, 0))
+        yield BoundaryScores(*np.moveaxis(found, 2, 0))

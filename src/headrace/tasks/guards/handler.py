@@ -35,13 +35,22 @@ class GuardHandler:
         self.guards = guards
         self._inner, self._runner = inner, runner
 
-    async def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
-        """See `Handler.handle`. A guard that blocks what was sent raises ContentBlocked."""
+    def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
+        """See `Handler.handle`. A guard that blocks what was sent raises ContentBlocked.
+
+        What no guard reads passes here without a generator of its own, which each batch would pay for.
+        """
         guards = chosen(self.guards, request.guards) if isinstance(request, GenerationRequest) else {}
-        if guards and isinstance(request, GenerationRequest):
-            request = await self._checked_input(request, guards, call)
+        if not guards or not isinstance(request, GenerationRequest):
+            return self._inner.handle(request, call)
+        return self._guarded_batches(request, guards, call)
+
+    async def _guarded_batches(
+        self, request: GenerationRequest, guards: Mapping[str, GuardSettings], call: CallContext
+    ) -> EventBatches:
+        request = await self._checked_input(request, guards, call)
         has_output = any("output" in one.on for one in guards.values())
-        if has_output and isinstance(request, GenerationRequest):
+        if has_output:
             request = _without_logprobs(request, call)
         async with aclosing(self._inner.handle(request, call)) as batches:
             if not has_output:

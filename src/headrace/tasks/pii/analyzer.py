@@ -13,8 +13,8 @@ from headrace.tasks.pii.custom import MAX_RECOGNIZERS, CustomRecognizer
 from headrace.tasks.pii.folding import Folded, fold, places_of_bytes
 from headrace.tasks.pii.recognizer import (
     CONTEXT_CHARACTERS,
-    Finding,
     Recognizer,
+    RecognizerResult,
     boosted,
     bundled_recognizers,
 )
@@ -65,17 +65,17 @@ class Analyzer:
         self.threshold, self.allow = threshold, frozenset(allow)
         self._context = " ".join(context)
 
-    def find(self, text: str) -> list[Finding]:
+    def find(self, text: str) -> list[RecognizerResult]:
         """All findings, which may overlap."""
         folded = fold(text)
         found = [*self.in_blocks(folded), *self.in_text(folded)]
         return [one for one in found if text[one.start : one.end] not in self.allow]
 
-    def in_blocks(self, folded: Folded, before: str = "") -> Iterator[Finding]:
+    def in_blocks(self, folded: Folded, before: str = "") -> Iterator[RecognizerResult]:
         """Findings of bundled recognizers. `before` is folded text that stands before."""
         return self._found(self.bundled, folded, marked(folded.text), before)
 
-    def in_text(self, folded: Folded, before: str = "") -> Iterator[Finding]:
+    def in_text(self, folded: Folded, before: str = "") -> Iterator[RecognizerResult]:
         """Findings of custom recognizers, which may match across blocks."""
         return self._found(self.custom, folded, folded.text, before)
 
@@ -85,7 +85,7 @@ class Analyzer:
         folded: Folded,
         text: str,
         before: str,
-    ) -> Iterator[Finding]:
+    ) -> Iterator[RecognizerResult]:
         data = text.encode()
         places = places_of_bytes(text, data)
         for recognizer in recognizers:
@@ -100,7 +100,7 @@ class Analyzer:
                 if score >= self.threshold and score > 0:
                     start, end = folded.span(start, end)
                     valid = True if recognizer.has_check else None
-                    yield Finding(
+                    yield RecognizerResult(
                         start,
                         end,
                         recognizer.entity,
@@ -130,6 +130,6 @@ def check_entities(entities: Collection[str], known: Collection[str]) -> None:
             )
 
 
-def as_entities(text: str, findings: Sequence[Finding]) -> list[Entity]:
+def as_entities(text: str, findings: Sequence[RecognizerResult]) -> list[Entity]:
     """Findings with the text that they are."""
     return [Entity(one.start, one.end, one.label, text[one.start : one.end], one.score) for one in findings]

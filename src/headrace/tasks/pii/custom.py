@@ -10,11 +10,10 @@ from msgspec import Struct
 
 from headrace.errors import InvalidRequest
 from headrace.tasks.pii.recognizer import Hit, context_pattern
-from headrace.tokenization.linear_pattern import MAX_CHARACTERS, MAX_STEPS
+from headrace.tokenization.linear_pattern import MAX_CHARACTERS, MAX_STEPS, compile_re2
 
 MAX_RECOGNIZERS, MAX_PATTERNS, MAX_WORDS = 32, 32, 1000
 MAX_MATCH_BYTES = 512
-_MAX_MEMORY = 1 << 20  # bytes, of a compiled pattern and its search
 
 _re2: Any = importlib.import_module("re2")  # it has no types
 
@@ -97,15 +96,7 @@ class CustomRecognizer:
     def _compiled(self, source: str, ignore_case: bool, longest: int = MAX_CHARACTERS) -> Any:
         if len(source) > longest:
             raise self._refused(f"a pattern of {len(source):,} characters, at most {longest:,} are allowed")
-        options = _re2.Options()
-        options.log_errors, options.max_mem = False, _MAX_MEMORY
-        options.case_sensitive = not ignore_case
-        try:
-            return _re2.compile(source, options)
-        except UnicodeEncodeError as error:
-            raise self._refused(str(error)) from None
-        except _re2.error as error:
-            raise self._refused(error.args[0].decode("utf-8", "replace")) from None
+        return compile_re2(source, self._refused, case_sensitive=not ignore_case)
 
     def _refused(self, cause: str) -> InvalidRequest:
         return InvalidRequest(

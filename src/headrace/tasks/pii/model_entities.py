@@ -9,7 +9,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.model_runner import ModelRunner
 from headrace.tasks.entities import extract_entities
 from headrace.tasks.pii.analyzer import MODEL_LABELS
-from headrace.tasks.pii.recognizer import Finding
+from headrace.tasks.pii.recognizer import RecognizerResult
 from headrace.tasks.pii.redaction import Redacted, Redactor
 
 _SHORT = {"PER": "PERSON", "LOC": "LOCATION", "GPE": "LOCATION", "ORG": "ORGANIZATION"}
@@ -23,7 +23,7 @@ async def model_findings(
     call: CallContext,
     entities: Collection[str] | None,
     threshold: float,
-) -> list[list[Finding]]:
+) -> list[list[RecognizerResult]]:
     """Of each text what `model` finds of `entities` (None: all of MODEL_LABELS, or all labels of a model that
     has its own). Long texts are read in windows. Errors as `extract_entities`."""
     async with runner.lease(model, call, "entities", "token_classify") as leased:
@@ -34,12 +34,12 @@ async def model_findings(
     least = threshold if 0 < threshold < 1 else None
     labels = None if has_labels else list(asked)
     found = await extract_entities(runner, name, texts, labels, call, threshold=least, stride=STRIDE)
-    findings: list[list[Finding]] = []
+    findings: list[list[RecognizerResult]] = []
     for one in found:
         named = [(asked.get(entity.label) or _label(entity.label), entity) for entity in one]
         findings.append(
             [
-                Finding(entity.start, entity.end, label, entity.score, name, "", entity.score, None)
+                RecognizerResult(entity.start, entity.end, label, entity.score, name, "", entity.score, None)
                 for label, entity in named
                 if (entities is None or label in entities) and entity.score >= threshold
             ]

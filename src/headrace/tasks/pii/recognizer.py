@@ -48,7 +48,7 @@ class RecognizerData(Struct, frozen=True, forbid_unknown_fields=True):
     context: tuple[str, ...] = ()
 
 
-class Finding(Struct, frozen=True):
+class RecognizerResult(Struct, frozen=True):
     """Code points [start, end) that may be an entity of label `label`, and why.
 
     `pattern_score` is the score without its context word `context`; `validated` tells if a checksum holds.

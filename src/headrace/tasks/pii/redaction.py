@@ -20,7 +20,7 @@ from headrace.tasks.pii.operators import (
     read_operator,
     restore_text,
 )
-from headrace.tasks.pii.recognizer import Finding
+from headrace.tasks.pii.recognizer import RecognizerResult
 from headrace.tasks.pii.spans import resolved
 
 Operators = Mapping[str, OperatorLike]
@@ -50,12 +50,12 @@ class Redactor:
             one.has_placeholders for one in (self._default, *self._operators.values())
         )
 
-    def redact(self, text: str, more: Sequence[Finding] = ()) -> Redacted:
+    def redact(self, text: str, more: Sequence[RecognizerResult] = ()) -> Redacted:
         """The text without what the analyzer finds, and without `more` that a model has found."""
         replaced, entities = self.replace(text, resolved(text, [*self.analyzer.find(text), *more]))
         return Redacted(replaced, entities, self.vault.values)
 
-    def replace(self, text: str, findings: Sequence[Finding]) -> tuple[str, list[Entity]]:
+    def replace(self, text: str, findings: Sequence[RecognizerResult]) -> tuple[str, list[Entity]]:
         """The text with findings, in order and without overlaps, replaced; and these as entities."""
         parts: list[str] = []
         done = 0

@@ -8,7 +8,7 @@ from operator import itemgetter
 
 from msgspec.structs import replace
 
-from headrace.tasks.pii.recognizer import Finding
+from headrace.tasks.pii.recognizer import RecognizerResult
 
 _start = itemgetter(0)
 
@@ -40,17 +40,17 @@ class Taken:
         insort(self._spans, (start, end))
 
 
-def _best_first(findings: Iterable[Finding]) -> list[Finding]:
+def _best_first(findings: Iterable[RecognizerResult]) -> list[RecognizerResult]:
     return sorted(findings, key=lambda one: (-one.score, one.start - one.end, one.start, one.label))
 
 
-def resolved(text: str, findings: Iterable[Finding]) -> list[Finding]:
+def resolved(text: str, findings: Iterable[RecognizerResult]) -> list[RecognizerResult]:
     """Findings without overlaps, in order, that cover all characters that any finding covers.
 
     Where two overlap, the one with the higher score, then the longer one, keeps its characters, and what is
     left of the other stays one or two findings, unless it is blanks and punctuation only.
     """
-    taken, kept = Taken(), list[Finding]()
+    taken, kept = Taken(), list[RecognizerResult]()
     for one in _best_first(findings):
         for start, end in taken.free(one.start, one.end):
             while start < end and text[start].isspace():
@@ -63,10 +63,10 @@ def resolved(text: str, findings: Iterable[Finding]) -> list[Finding]:
     return sorted(kept, key=lambda one: one.start)
 
 
-def distinct(findings: Sequence[Finding]) -> list[Finding]:
+def distinct(findings: Sequence[RecognizerResult]) -> list[RecognizerResult]:
     """Of findings with one label that overlap, the best; those of several labels may overlap. In order."""
     taken: dict[str, Taken] = {}
-    kept: list[Finding] = []
+    kept: list[RecognizerResult] = []
     for one in _best_first(findings):
         of_label = taken.setdefault(one.label, Taken())
         if of_label.free(one.start, one.end) == [(one.start, one.end)]:

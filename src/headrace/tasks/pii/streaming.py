@@ -11,7 +11,7 @@ from headrace.tasks.entities import Entity
 from headrace.tasks.pii.blocks import committed, marked
 from headrace.tasks.pii.folding import Folded, fold
 from headrace.tasks.pii.operators import MAX_PLACEHOLDER, restore_text
-from headrace.tasks.pii.recognizer import CONTEXT_CHARACTERS, Finding
+from headrace.tasks.pii.recognizer import CONTEXT_CHARACTERS, RecognizerResult
 from headrace.tasks.pii.redaction import Redactor
 from headrace.tasks.pii.spans import resolved
 
@@ -68,8 +68,8 @@ class StreamingRedactor:
         self._before = (self._before + ready.text)[-CONTEXT_CHARACTERS:]
         return replaced
 
-    def _custom(self, ready: Folded) -> list[Finding]:
-        analyzer, found = self._redactor.analyzer, list[Finding]()
+    def _custom(self, ready: Folded) -> list[RecognizerResult]:
+        analyzer, found = self._redactor.analyzer, list[RecognizerResult]()
         if not analyzer.custom:
             return found
         for block in _WORD.finditer(marked(ready.text)):
