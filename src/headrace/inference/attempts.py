@@ -1,0 +1,91 @@
+"""What an attempt to have a request answered by a target came to, and what asks and hears about its cost."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+AttemptKind = Literal["first", "retry", "failover", "hedge", "audit"]
+Billed = Literal["no", "maybe", "yes"]
+
+
+class TokenCounts(Struct, frozen=True, kw_only=True):
+    """Tokens in disjoint classes: every token is in one of them, and the sum is what was processed.
+
+    `input` was neither read from nor written to a cache; `cache_write_1h` is what Anthropic keeps for an hour.
+    `output` leaves out `reasoning`, and both leave out `output_audio`.
+    """
+
+    input: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    cache_write_1h: int = 0
+    input_audio: int = 0
+    output: int = 0
+    reasoning: int = 0
+    output_audio: int = 0
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One attempt, ended. `number` counts from 1 within the request.
+
+    `target` is the name in the table of models, `provider` "" for a model of this machine, `provider_model` the
+    provider's own name. `billed` says whether the provider charges for it; "maybe" where the connection broke
+    after the request was sent. `raw_usage` is the usage object as received, JSON; b"" where there was none.
+    `reported_nano_usd` is the cost that the provider itself stated. `processing` is its word for the tier,
+    such as "batch" or "priority".
+    """
+
+    request_id: str
+    number: int
+    kind: AttemptKind
+    account: str
+    target: str
+    provider: str
+    provider_model: str
+    started_unix_s: float
+    elapsed_s: float
+    first_content_s: float | None = None
+    outcome: str = "ok"
+    billed: Billed = "yes"
+    tokens: TokenCounts | None = None
+    raw_usage: bytes = b""
+    reported_nano_usd: int | None = None
+    processing: str = "standard"
+
+
+class Hold(Struct, frozen=True):
+    """Money that is set aside for an attempt. `nano_usd` None: the price is not known."""
+
+    id: int
+    nano_usd: int | None
+
+
+class SpendRecorder(Protocol):
+    """Sets money aside before an attempt and books what it cost after it. Integer nano-dollars."""
+
+    async def reserve(
+        self, *, account: str, target: str, provider: str, model: str, most: TokenCounts
+    ) -> Hold:
+        """Set aside the worst case of an attempt; raises where a budget does not allow it."""
+        ...
+
+    async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
+        """Book an attempt in place of its hold. Its cost, None where it is unpriced. A second call for the same
+        hold changes nothing."""
+        ...
+
+
+class NoSpendRecorder:
+    """For a server without a ledger: every attempt is allowed, none is booked."""
+
+    async def reserve(
+        self, *, account: str, target: str, provider: str, model: str, most: TokenCounts
+    ) -> Hold:
+        """Always allowed."""
+        return Hold(0, None)
+
+    async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
+        """Not booked."""
+        return attempt.reported_nano_usd
