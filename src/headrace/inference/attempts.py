@@ -13,8 +13,8 @@ Billed = Literal["no", "maybe", "yes"]
 class TokenCounts(Struct, frozen=True, kw_only=True):
     """Tokens in disjoint classes: every token is in one of them, and the sum is what was processed.
 
-    `input` was neither read from nor written to a cache; `cache_write_1h` is what Anthropic keeps for an hour.
-    `output` leaves out `reasoning`, and both leave out `output_audio`.
+    `input` was neither read from nor written to a cache; `cache_write_1h` is what Anthropic keeps for an
+    hour. `output` leaves out `reasoning`, and both leave out `output_audio`.
     """
 
     input: int = 0
@@ -30,8 +30,8 @@ class TokenCounts(Struct, frozen=True, kw_only=True):
 class Attempt(Struct, frozen=True, kw_only=True):
     """One attempt, ended. `number` counts from 1 within the request.
 
-    `target` is the name in the table of models, `provider` "" for a model of this machine, `provider_model` the
-    provider's own name. `billed` says whether the provider charges for it; "maybe" where the connection broke
+    `target` is the name in the table of models, `provider` "" for a model of this machine, `provider_model`
+    the provider's own name. `billed` says whether the provider charges for it; "maybe" where the connection broke
     after the request was sent. `raw_usage` is the usage object as received, JSON; b"" where there was none.
     `reported_nano_usd` is the cost that the provider itself stated. `processing` is its word for the tier,
     such as "batch" or "priority".
@@ -72,8 +72,8 @@ class SpendRecorder(Protocol):
         ...
 
     async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
-        """Book an attempt in place of its hold. Its cost, None where it is unpriced. A second call for the same
-        hold changes nothing."""
+        """Book an attempt in place of its hold. Its cost, None where it is unpriced. A second call for the
+        same hold changes nothing."""
         ...
 
 
