@@ -31,10 +31,10 @@ class Attempt(Struct, frozen=True, kw_only=True):
     """One attempt, ended. `number` counts from 1 within the request.
 
     `target` is the name in the table of models, `provider` "" for a model of this machine, `provider_model`
-    the provider's own name. `billed` says whether the provider charges for it; "maybe" where the connection broke
-    after the request was sent. `raw_usage` is the usage object as received, JSON; b"" where there was none.
-    `reported_nano_usd` is the cost that the provider itself stated. `processing` is its word for the tier,
-    such as "batch" or "priority".
+    the provider's own name. `billed` says whether the provider charges for it; "maybe" where the connection
+    broke after the request was sent. `raw_usage` is the usage object as received, JSON; b"" where there was
+    none. `reported_nano_usd` is the cost that the provider itself stated. `processing` is its word for the
+    tier, such as "batch" or "priority".
     """
 
     request_id: str
