@@ -176,7 +176,7 @@ class CompletionChunkBody(msgspec.Struct, frozen=True):
     object: str
     created: int
     model: str
-    choices: list[ChatChunkChoice | TextChoice]
+    choices: list[ChatChunkChoice | TextChoice | msgspec.Raw]
     usage: UsageBody | UnsetType | None = UNSET
     seed: int | UnsetType = UNSET
     warnings: list[ParameterWarning] | UnsetType = UNSET
