@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
@@ -14,10 +13,11 @@ from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 
 from headrace.api.http.api_keys import KeyRing
+from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.request_log import RequestLog
 from headrace.config.settings import Settings
-from headrace.errors import Overloaded, StoreError
+from headrace.errors import StoreError
 from headrace.inference.admission import AdmissionGate
 from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Handler, OpenStream, open_stream
@@ -41,12 +41,6 @@ if TYPE_CHECKING:
 CLIENT_GONE = 499  # never sent, only counted and logged
 
 T = TypeVar("T")
-
-BODIES_LIMIT_BYTES = 256 * 2**20  # of all bodies that are being read or parsed
-SHARE = 0.5  # of it, that one key (without keys: one address) may take
-SMALL_BYTES = 64 * 1024
-"""Of each body these bytes do not count, so large bodies never keep small ones out: their number is limited,
-and the connection holds as much in any case."""
 
 
 class Service:
@@ -180,39 +174,3 @@ def new_id(prefix: str) -> str:
 def now_s() -> int:
     """Wall-clock seconds, for the `created` field only."""
     return int(time.time())
-
-
-class BodyMemory:
-    """Counts bytes of bodies, of all clients and of each."""
-
-    def __init__(self) -> None:
-        self._all = 0
-        self._of_client = Counter[str]()
-
-    def hold(self, call: HttpCall, size: int) -> None:
-        """Note that `size` bytes of the call's body have arrived; Overloaded where that is too much."""
-        more = max(0, size - SMALL_BYTES) - call.body_bytes
-        if more <= 0:
-            return
-        held = self._of_client[call.client]
-        if self._all + more > BODIES_LIMIT_BYTES:
-            raise _too_much(f"bodies of {self._all:,} bytes", BODIES_LIMIT_BYTES)
-        if held + more > BODIES_LIMIT_BYTES * SHARE:
-            raise _too_much(f"bodies of {held:,} bytes from this client", int(BODIES_LIMIT_BYTES * SHARE))
-        self._all += more
-        self._of_client[call.client] += more
-        call.body_bytes += more
-
-    def release(self, call: HttpCall) -> None:
-        """The call's body is not needed any more."""
-        self._all -= call.body_bytes
-        self._of_client[call.client] -= call.body_bytes
-        if not self._of_client[call.client]:
-            del self._of_client[call.client]
-        call.body_bytes = 0
-
-
-def _too_much(held: str, limit: int) -> Overloaded:
-    return Overloaded(
-        f"{held} are being read, at most {limit:,} may be at a time: try again later", reason="body_bytes"
-    )
