@@ -201,7 +201,7 @@ class _Writer:
 
     @property
     def _name(self) -> str:
-        return self._constraint.param or self._constraint.kind
+        return self._constraint.name
 
     def error(self, cause: str) -> Exception:
         """What to raise."""
