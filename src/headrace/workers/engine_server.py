@@ -21,6 +21,7 @@ from typing import NoReturn, cast
 from msgspec.structs import replace
 
 from headrace import _native
+from headrace.config.stderr_log import log_to_stderr
 from headrace.engine.client import EngineStatus
 from headrace.engine.encoder import Encoder
 from headrace.engine.engine import Engine
@@ -85,7 +86,7 @@ class EngineServer:
 
     def run(self) -> NoReturn:
         """Load the requested model, then run until the server is gone or the engine has failed."""
-        logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+        log_to_stderr()
         # The server decides when to stop, even if a signal goes to the whole process group. SIGINT has been
         # blocked since the process began.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
