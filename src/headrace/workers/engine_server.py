@@ -167,12 +167,13 @@ class EngineServer:
         return SharedTurns(_native.Turns(self._turns), share=options.share)
 
     def _beat(self) -> None:
-        """Send the engine's status periodically while there are no events, until the engine has stopped."""
+        """Send the engine's status periodically while there are no events, until the engine has stopped: if
+        it has changed, or if no step shows that this process is well."""
         assert self._engine is not None
         told: EngineStatus | None = None
         while self._engine.status().alive:
             status = self._engine.status()
-            if status != told:
+            if status != told or self._compiling or status.waits_for_turn:
                 self._pipe.put(None)
             told = status
             time.sleep(BEAT_S)
