@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 
 from headrace.api.http.api_keys import KeyRing
@@ -26,7 +26,7 @@ from headrace.inference.local_handler import LocalHandler
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.model_source import ManagedModels, ModelThreads
 from headrace.inference.requests import InferenceRequest
-from headrace.storage.aliases import Alias, Aliases
+from headrace.storage.aliases import Aliases
 from headrace.storage.database import Database
 from headrace.tasks.guards.handler import GuardHandler
 from headrace.tasks.guards.settings import read_guards
@@ -56,39 +56,29 @@ class Service:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="headrace-store")
         self._parsers = ThreadPoolExecutor(2, thread_name_prefix="headrace-parse")
         self._model_threads = ModelThreads(2)
-        self._sources = ManagedModels(models)
-        self.local = LocalHandler(self._sources, self._model_threads, settings.tool_format)
+        self.sources = ManagedModels(models)
+        self.local = LocalHandler(self.sources, self._model_threads, settings.tool_format)
         self.gate = AdmissionGate(
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )
         self.gate.starting = models.default.model is None
-        inner = ModelRunner(self.local, self._sources, self._model_threads)
+        inner = ModelRunner(self.local, self.sources, self._model_threads)
         self.guards = GuardHandler(self.local, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)
-        self.runner = ModelRunner(self.handler, self._sources, self._model_threads)
+        self.runner = ModelRunner(self.handler, self.sources, self._model_threads)
         self._log = RequestLog(self.database, self.metrics) if settings.log_requests else None
         self.bodies = BodyMemory()
-        self.aliases: Mapping[str, Alias] = {}
-        """Names that clients gave to models; requests of every API may use them."""
         self.read_aliases()
 
     def read_aliases(self) -> None:
         """Take over the store's aliases. Reads the store: not for the event loop."""
-        try:
-            self.aliases = {alias.name: alias for alias in Aliases(self.database).all()}
-        except StoreError:  # the server starts without them
-            self.aliases = {}
+        with suppress(StoreError):  # the server starts without them
+            self.sources.aliases = {alias.name: alias for alias in Aliases(self.database).all()}
 
     def find(self, name: str | None, call: CallContext | None = None) -> ModelEntry:
-        """The served model of that name, or of an alias; None is the default. ModelNotFound. What an alias
-        says besides is for Ollama's API alone: a warning of `call` says so."""
-        alias = None if name is None or self.models.serves(name) else self.aliases.get(name)
-        if alias is None:
-            return self.models.find(name)
-        if call is not None and (alias.system is not None or alias.parameters):
-            call.warn("model", "the system prompt and options of this alias hold for Ollama's API only")
-        return self.models.find(alias.target)
+        """As `ManagedModels.find`."""
+        return self.sources.find(name, call)
 
     def configure(self, settings: Settings) -> None:
         """Take over settings that were read again."""
@@ -103,12 +93,10 @@ class Service:
 
     def metrics_of(self, name: str) -> ModelMetrics:
         """The counters of a model's requests."""
-        return self._sources.metrics_of(name)
+        return self.sources.metrics_of(name)
 
     async def open(self, request: InferenceRequest, call: CallContext) -> OpenStream:
         """Start a request; raises what refuses it."""
-        if request.model is not None and request.model in self.aliases:
-            request = replace(request, model=self.find(request.model, call).name)
         return await open_stream(self.handler, request, call)
 
     def ended(self, call: HttpCall) -> None:

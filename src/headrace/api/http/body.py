@@ -75,7 +75,8 @@ async def read_checked(kind: type[Body], http: HttpRequest) -> Body:
 
 def checked_body(kind: type[Body], data: bytes, call: CallContext) -> Body:
     """A body from its JSON, with its warnings among the call's; InvalidRequest names the first bad field."""
-    refuse_many_values(data)
+    if len(data) > LARGE_BODY_BYTES:
+        refuse_many_values(data)
     try:
         content = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -8,18 +8,16 @@ from headrace.json_text import counts_of, largest_counts
 LARGE_BODY_BYTES = 256 * 1024
 """Larger ones are parsed off the event loop, and what is in them is counted before."""
 MAX_VALUES = 500_000
-"""In a large body: other requests wait while it is read, some 30 ms for so many numbers. OpenAI takes 300,000
-tokens in a request for embeddings, the most numbers that clients send."""
+"""Other requests wait while it is read, some 30 ms for so many numbers. OpenAI takes 300,000 tokens in a
+request for embeddings, the most numbers that clients send."""
 MAX_OBJECTS = 50_000
 """Objects and arrays among them. Each costs a microsecond and more."""
 
 
 def refuse_many_values(data: bytes) -> None:
-    """InvalidRequest for more than MAX_VALUES, or MAX_OBJECTS among them. Commas and brackets within strings
-    do not count, which is looked at only where there are many."""
-    if len(data) <= LARGE_BODY_BYTES or not _excess(data, exact=False):
-        return
-    excess = _excess(data, exact=True)
+    """InvalidRequest where a large body has more than MAX_VALUES, or MAX_OBJECTS among them. Commas and
+    brackets within strings do not count, which is looked at only where there are many."""
+    excess = _excess(data, exact=False) and _excess(data, exact=True)
     if excess:
         raise InvalidRequest(f"the body has {excess} are read: split the request", code="body_too_complex")
 
