@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,25 @@ def test_every_dialect_ranks_alike(reranker: Running) -> None:
         assert found["usage"]["total_tokens"] > 10 and found["model"] == reranker.model.name
     scores = post(reranker, "/v1/score", text_1=QUERY, text_2=DOCUMENTS)["data"]
     assert {one["index"]: one["score"] for one in scores} == dict(order)
+
+
+def test_an_alias_ranks_scores_and_finds_entities(reranker: Running, tmp_path: Path) -> None:
+    """Names that Ollama's clients give are known to tasks, too, whose models are leased."""
+    body = {"query": QUERY, "documents": DOCUMENTS}
+    with running_server(reranker.model, offline=True, store=str(tmp_path / "store.sqlite3")) as server:
+        name = reranker.model.name
+        assert server.http().post("/v1/rerank", json=body | {"model": "mine"}).status_code == 404
+        server.http().post("/api/copy", json={"source": name, "destination": "mine"}).raise_for_status()
+        create = {"model": "spoken", "from": name, "system": "S", "stream": False}
+        server.http().post("/api/create", json=create).raise_for_status()
+        for path in ("/v1/rerank", "/v2/rerank", "/api/rerank"):
+            ranked = post(server, path, **body)
+            assert post(server, path, model="mine", **body)["results"] == ranked["results"]
+        assert post(server, "/v1/score", model="mine", text_1=QUERY, text_2=DOCUMENTS)["model"] == name
+        spoken = post(server, "/v1/rerank", model="spoken", **body)
+        assert [warning["param"] for warning in spoken["warnings"]] == ["model"]
+        refused = server.http().post("/v1/entities", json={"input": "a", "labels": ["b"], "model": "mine"})
+        assert refused.status_code == 400 and "cannot find entities" in refused.json()["error"]["message"]
 
 
 def test_cohere_s_client(reranker: Running) -> None:

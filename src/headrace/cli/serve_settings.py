@@ -17,6 +17,7 @@ from headrace.cli.fetching import fetch
 from headrace.cli.greeting import greeting
 from headrace.cli.terminal import note, progress_bar
 from headrace.config.settings import Settings
+from headrace.config.stderr_log import log_to_stderr
 from headrace.errors import HeadraceError
 from headrace.loading.free_memory import free_memory_bytes
 from headrace.weights.hub.resolver import list_local
@@ -37,7 +38,7 @@ def run(
     names: Sequence[str], settings: Settings, read_settings: Callable[[], Settings], first: Spawned
 ) -> None:
     """Serve until a signal; `first` is a worker process started for the first model."""
-    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    log_to_stderr()
     lookahead_tokens = [WorkerProcess(first)]
 
     def launch(spec: ModelSpec) -> WorkerLoader:

@@ -68,7 +68,7 @@ class ServerMiddleware:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 call.status = message["status"]
-                self._service.bodies.release(call)
+                self._release_body(call)
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", request_id.encode()),
@@ -109,7 +109,7 @@ class ServerMiddleware:
                 call.client = call.account.name or _address(scope)
                 if call.method == "POST":  # what is posted makes work, everything else reads
                     held.enter_context(self._service.gate.admitted(call))
-                    held.callback(self._service.bodies.release, call)
+                    held.callback(self._release_body, call)
                 elif call.path not in OPEN_PATHS:
                     self._reads.take(call.client, self._settings.key_read_rpm)
             except HeadraceError as error:
@@ -117,6 +117,10 @@ class ServerMiddleware:
                 await error_response(error, call)(scope, receive, send)
                 return
             await self._app(scope, receive, send)
+
+    def _release_body(self, call: HttpCall) -> None:
+        if call.body_bytes:
+            self._service.bodies.release(call)
 
     def _check_host(self, headers: Headers) -> None:
         """Refuse foreign names on a loopback address: a web page must not reach it by DNS rebinding."""

@@ -41,7 +41,7 @@ def model_cards(service: Service) -> ModelList:
     cards = {entry.name: _card(entry) for entry in service.models.entries}
     aliased = [
         replace(cards[alias.target], id=name, created=alias.created_s, aliases=())
-        for name, alias in service.aliases.items()
+        for name, alias in service.sources.aliases.items()
         if alias.target in cards and not service.models.serves(name)
     ]
     return ModelList([*cards.values(), *aliased])
