@@ -15,9 +15,9 @@ from headrace.api.http.body import RequestBody, Values, checked_body, read_check
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.generation import answer, respond_whole
+from headrace.api.openai.embedding_schema import EmbeddingList, EmbeddingObject, EmbeddingUsage
 from headrace.api.openai.generation_body import Deadline, Priority, ServiceTier, urgency
 from headrace.api.openai.prompts import INPUTS, read_inputs
-from headrace.api.openai.schema import EmbeddingList, EmbeddingObject, EmbeddingUsage
 from headrace.api.service import Service, new_id
 from headrace.engine.request import Embedding
 from headrace.inference.call_context import CallContext

@@ -14,7 +14,7 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.openai.chat_completions import ChatBody, Effort, Messages
 from headrace.api.openai.generation_body import TOOLS
-from headrace.api.openai.schema import DecodedText, LlamaTokens, PromptText, Tokenized, TokenPiece
+from headrace.api.openai.token_schema import DecodedText, LlamaTokens, PromptText, Tokenized, TokenPiece
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext

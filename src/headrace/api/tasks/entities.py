@@ -14,8 +14,8 @@ from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.generation import done
+from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.api.openai.generation_body import Deadline, Priority
-from headrace.api.openai.schema import EmbeddingUsage
 from headrace.api.service import Service, get_service
 from headrace.api.tasks.task_reply import TEXTS, listed_texts, usage_of
 from headrace.errors import InvalidRequest

@@ -16,7 +16,7 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.generation import done
 from headrace.api.llama_cpp.schema import listed
-from headrace.api.openai.schema import EmbeddingUsage
+from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.api.service import get_service, new_id
 from headrace.api.tasks.task_reply import DOCUMENTS, documents_of, usage_of
 from headrace.errors import InvalidRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from headrace.api.openai.schema import EmbeddingUsage
+from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.requests import TextPair
