@@ -18,7 +18,8 @@ from headrace.api.openai.token_schema import DecodedText, LlamaTokens, PromptTex
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
-from headrace.inference.preparation import chat_prompt, check_characters
+from headrace.inference.preparation import chat_prompt
+from headrace.inference.prompt_ids import check_characters
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel

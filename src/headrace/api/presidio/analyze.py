@@ -14,7 +14,7 @@ from headrace.api.http.body import RequestBody, Values, read_checked
 from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.service import get_service
-from headrace.api.tasks.task_reply import input_texts
+from headrace.api.tasks.task_reply import texts_of
 from headrace.errors import InvalidRequest
 from headrace.tasks.pii.analyzer import Analyzer, supported_entities
 from headrace.tasks.pii.custom import CustomPattern, CustomRecognizer
@@ -130,7 +130,7 @@ _RESULTS = Content("application/json", {"type": "array"}, (AnalyzeResult,))
 async def analyze(http: HttpRequest) -> Response:
     """Personal data in a text, or in each of several. Those of several kinds may overlap."""
     body = await read_checked(AnalyzeBody, http)
-    texts, analyzer = input_texts(body.text), body.analyzer()
+    texts, analyzer = texts_of(body.text, "text"), body.analyzer()
     explain = bool(body.return_decision_process)
 
     def search() -> list[list[AnalyzeResult]]:

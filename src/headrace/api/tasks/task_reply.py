@@ -37,24 +37,10 @@ def texts_of(value: object, param: str) -> list[str]:
     """The texts in a field that has one or several; InvalidRequest names it."""
     found = _text_list(value)
     if found is None:
-        raise InvalidRequest(f"{param} is neither a text nor a list of texts", param=param)
+        raise InvalidRequest(
+            f"{param} is neither a text nor a list of texts", param=param, code="invalid_type"
+        )
     check_texts(found, param)
-    return found
-
-
-def listed_texts(value: object) -> list[str]:
-    """The texts in `input`, however many; InvalidRequest where it has anything else."""
-    found = _text_list(value)
-    if found is None:
-        raise InvalidRequest("input is a text or a list of texts", param="input", code="invalid_type")
-    return found
-
-
-def input_texts(value: object) -> list[str]:
-    """The 1 to MAX_TEXTS texts in `input`; InvalidRequest for anything else."""
-    found = listed_texts(value)
-    if not 1 <= len(found) <= MAX_TEXTS:
-        raise InvalidRequest(f"input has {len(found):,} texts, 1 to {MAX_TEXTS:,} are allowed", param="input")
     return found
 
 
