@@ -11,7 +11,8 @@ from headrace.inference.events import ParameterWarning
 
 
 class EmbeddingObject(msgspec.Struct, frozen=True):
-    """The vector of the text at `index`: numbers, or base64 of little-endian float32."""
+    """The vector of the text at `index`: numbers, or base64 of little-endian ones, float32 unless another
+    type was asked for."""
 
     index: int
     embedding: list[float] | str

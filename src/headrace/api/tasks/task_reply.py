@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Annotated, Final, cast
+
+from msgspec import Meta
 
 from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.errors import InvalidRequest
@@ -10,8 +12,8 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.requests import TextPair
 from headrace.tasks.task_limits import MAX_TEXTS, check_texts
 
-_LIST: Final = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_TEXTS}
-TEXTS: Final = {"anyOf": [{"type": "string"}, _LIST]}
+TEXT_LIST: Final = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_TEXTS}
+TEXTS: Final = {"anyOf": [{"type": "string"}, TEXT_LIST]}
 """One text, or several."""
 DOCUMENTS: Final = {
     "type": "array",
@@ -25,6 +27,20 @@ DOCUMENTS: Final = {
     },
 }
 """Texts, or objects with a text."""
+
+
+TokenLimit = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+"""vLLM's `truncate_prompt_tokens`: texts are cut to so many tokens, -1: to the model's context."""
+
+
+def token_limit(given: int | None) -> int | None:
+    """The tokens that texts are cut to, None: the model's context. InvalidRequest for 0."""
+    if given == 0:
+        raise InvalidRequest(
+            "truncate_prompt_tokens is 0: send at least 1, or -1 for the model's context",
+            param="truncate_prompt_tokens",
+        )
+    return given if given is not None and given > 0 else None
 
 
 def usage_of(call: CallContext) -> EmbeddingUsage:
