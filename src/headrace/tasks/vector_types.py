@@ -21,7 +21,8 @@ VectorType = Literal["float", "int8", "uint8", "binary", "ubinary"]
 STEPS: Final = 255
 _WIDTH: Final = 8.0
 """The range in standard deviations of a vector with random directions, which are 1/√size each: numbers beyond
-it, which hardly any model has, become the range's end. Cosines change by less than 0.001."""
+it, which hardly any model has, become the range's end. The cosine of a vector with what its codes stand for
+is above 0.999."""
 _BYTES: Final[Mapping[VectorType, type[np.number[Any]]]] = {
     "int8": np.int8,
     "uint8": np.uint8,
