@@ -9,7 +9,8 @@ import re
 import pytest
 
 from headrace.tasks.pii.addresses import RAW_CHECKS
-from headrace.tasks.pii.checksums import CHECKS, luhn, verhoeff
+from headrace.tasks.pii.checks import CHECKS
+from headrace.tasks.pii.checksums import luhn, verhoeff
 from headrace.tasks.pii.recognizer import bundled_recognizers
 
 ORACLES = {  # check: module of stdnum, form of a random number (d digit, anything else is taken as it is)

@@ -59,7 +59,7 @@ class LocalHandler:
     async def handle(self, request: InferenceRequest, call: CallContext) -> AsyncGenerator[Batch]:
         """See `Handler.handle`."""
         asked_s = time.monotonic()
-        model, release = await self._models.acquire(request.model, request.keep_alive_s, call)
+        model, release = await self._models.acquire(self._name(request), request.keep_alive_s, call)
         call.load_s = time.monotonic() - asked_s
         run: EngineRun | None = None
         try:
@@ -152,6 +152,12 @@ class LocalHandler:
             # Where this is cancelled meanwhile, no other code looks at a refusal, and asyncio would log it.
             submitting.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.shield(submitting)
+
+    def _name(self, request: InferenceRequest) -> str | None:
+        """The model that is asked; for embeddings without a name the first that makes them, if any does."""
+        if request.model is None and isinstance(request, EmbeddingRequest):
+            return self._models.able(request.task)
+        return request.model
 
     def _check_kind(self, request: InferenceRequest, model: LoadedModel) -> None:
         if not isinstance(request, EmbeddingRequest):
