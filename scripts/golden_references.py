@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,7 +75,8 @@ def build(settings: Settings) -> tuple[Any, Any]:
     scaling = settings.get("rope_scaling") or {}
     if scaling.get("type") == "ntk":
         dim = settings["hidden_size"] // settings["num_attention_heads"]
-        model.rotary_emb.inv_freq = ntk_frequencies(settings["rope_theta"], dim, **scaling)
+        base = getattr(model, "gte", model)
+        base.rotary_emb.inv_freq = ntk_frequencies(settings["rope_theta"], dim, **scaling)
     return model, config
 
 
@@ -90,13 +92,14 @@ def ntk_frequencies(theta: float, dim: int, *, factor: float, mixed_b: float | N
 
 def named_weights(model: Any, settings: Settings, tied: set[str] = frozenset()) -> dict[str, torch.Tensor]:
     """The parameters under the names of the checkpoints of the config's kind, without those in `tied`."""
-    weights = {name: p.detach() for name, p in model.named_parameters() if name not in tied}
+    every = model.named_parameters(remove_duplicate=not tied)  # a tied one by its own name, not by its copy's
+    weights = {name: p.detach() for name, p in every if name not in tied}
     if native_settings(settings)["model_type"] in RENAMED:
         weights = revert_weight_conversion(model, weights)
     if "use_flash_attn" in settings and settings["position_embedding_type"] == "absolute":
         weights = packed_names(weights)
     if settings["model_type"] == "new":
-        weights = {name.replace("gte.", "new.", 1): tensor for name, tensor in weights.items()}
+        weights = {re.sub(r"^gte\.", "new.", name): tensor for name, tensor in weights.items()}
     return {name: tensor.contiguous() for name, tensor in weights.items()}
 
 

@@ -18,6 +18,15 @@ from make_goldens import PROMPT_TOKENS, fill
 
 LABELS = {"id2label": {"0": "low", "1": "mid", "2": "high"}}
 BERT, MODERNBERT = ENCODERS["bert"], ENCODERS["modernbert"]
+# Encoders whose three heads are classes of these names.
+_THREE = {
+    "albert": "Albert",
+    "nomic_native": "NomicBert",
+    "gte": "Gte",
+    "gte_ntk": "New",
+    "jina_v3": "XLMRoberta",
+    "jina_v3_native": "JinaEmbeddingsV3",
+}
 
 
 _SEQUENCE = "ForSequenceClassification"
@@ -53,6 +62,20 @@ HEADS: dict[str, Settings] = {
         )
         for name in ("qwen2", "mistral", "gemma2", "gemma3")
     },
+    **{
+        f"{name}_{head}": _with(ENCODERS[name], f"{named}For{task}", **more)
+        for name, named in _THREE.items()
+        for head, task, more in (
+            ("classify", "SequenceClassification", LABELS),
+            ("tokens", "TokenClassification", LABELS),
+            ("masked_lm", "MaskedLM", {"tie_word_embeddings": True}),
+        )
+    },
+    "jina_absolute_classify": _with(
+        ENCODERS["jina_absolute"], "XLMRobertaForSequenceClassification", id2label={"0": "LABEL_0"}
+    ),
+    "jina_v2_classify": _with(ENCODERS["jina_v2"], "JinaBertForSequenceClassification", **LABELS),
+    "t5_tokens": _with(ENCODERS["t5"], "T5ForTokenClassification", **LABELS),
     "qwen3_reward": _with(
         QWEN3, "Qwen3ForSequenceClassification", pad_token_id=127, id2label={"0": "LABEL_0"}
     ),

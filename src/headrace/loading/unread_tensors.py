@@ -27,12 +27,13 @@ _SCALES = re.compile(r"\.(input|output|[qkv]|[kv]_proj\.output|prob)_scale$|\.(i
 # Heads that an encoder was trained with.
 _TRAINING_HEADS = re.compile(
     r"(^|\.)pooler\.|^cls\.|^(head|decoder|lm_head|embed_out|vocab_(transform|layer_norm|projector)"
-    r"|(generator|discriminator)_predictions|generator_lm_head|(lm|mask)_predictions)\."
+    r"|((generator|discriminator)_)?predictions|sop_classifier|generator_lm_head|(lm|mask)_predictions)\."
 )
 # Of a masked-LM head: what the program reads as the token table, or from another name.
 _COPIES = re.compile(
-    r"(^|\.)pooler\.|^cls\.seq_relationship\.|^(cls\.predictions\.|lm_head\.)?(decoder|vocab_projector)\.weight$"
-    r"|^(cls\.predictions\.|lm_head\.)decoder\.bias$"
+    r"(^|\.)pooler\.|^(cls\.seq_relationship|sop_classifier)\."
+    r"|^((cls\.)?predictions\.|lm_head\.)?(decoder|vocab_projector)\.weight$"
+    r"|^((cls\.)?predictions\.|lm_head\.)decoder\.bias$"
 )
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h)\.(\d{1,9})\.")
 
