@@ -1,6 +1,6 @@
 """NomicBERT (Nussbaum et al. 2024, nomic-embed-text): BERT with rotary positions, a gated MLP and no biases.
 
-Its own config has the names of GPT-2's fields (`n_embd`), newer ones also those of `transformers`.
+Its own config has the names of GPT-2's fields (`n_embd`), and says more than the one of `transformers`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,6 @@ from headrace.weights.config_json import Config, boolean, find, integer, number,
 
 LOG = logging.getLogger("headrace.models")
 _NAMES = LayerNames("encoder.layers", "attn.Wqkv", "attn.out_proj", "norm1", "norm2")
-_SIZES = {
-    "n_embd": "hidden_size",
-    "n_layer": "num_hidden_layers",
-    "n_head": "num_attention_heads",
-    "n_inner": "intermediate_size",
-    "n_positions": "max_position_embeddings",
-    "layer_norm_epsilon": "layer_norm_eps",
-}
 _REFUSED = {
     "prenorm": "norms before attention and MLP",
     "parallel_block": "attention and MLP side by side",
@@ -39,10 +31,13 @@ _REFUSED = {
 
 
 def read_config(config: Config) -> DecoderConfig:
-    old = find(config, "n_embd") is not None
+    old = find(config, "rotary_emb_base") is not None
     if old:
         _refuse_variants(config)
-        config = config | _renamed(config)
+        config = config | {
+            "max_position_embeddings": _context(config),
+            "rope_parameters": {"rope_theta": number(config, "rotary_emb_base", minimum=1.0)},
+        }
     c = read_decoder(config)
     return replace(
         c,
@@ -75,19 +70,16 @@ def _refuse_variants(config: Config) -> None:
         raise UnsupportedModel("config.json: mlp_fc1_bias other than mlp_fc2_bias is not supported")
 
 
-def _renamed(config: Config) -> Config:
-    """The fields of GPT-2's names under those of `transformers`. A context beyond `max_trained_positions` has
-    frequencies of its own for each length where `rotary_scaling_factor` is set, so it ends there.
+def _context(config: Config) -> int:
+    """`n_positions`. Beyond `max_trained_positions` each length has frequencies of its own where
+    `rotary_scaling_factor` is set, so the context ends there.
     """
-    names: Config = {new: config[old] for old, new in _SIZES.items() if config.get(old) is not None}
-    if "n_inner" not in config or config["n_inner"] is None:
-        names["intermediate_size"] = 4 * integer(config, "n_embd")
-    if number(config, "rotary_scaling_factor", 0.0):
-        trained = integer(config, "max_trained_positions", 2048)
-        names["max_position_embeddings"] = min(integer(names, "max_position_embeddings", trained), trained)
-        LOG.warning("rotary_scaling_factor is not applied: the context ends at %s tokens", f"{trained:,}")
-    names["rope_parameters"] = {"rope_theta": number(config, "rotary_emb_base", 10_000.0, minimum=1.0)}
-    return names
+    longest = integer(config, "n_positions", integer(config, "max_position_embeddings"), maximum=1 << 30)
+    trained = integer(config, "max_trained_positions", 2048)
+    if not number(config, "rotary_scaling_factor", 0.0) or longest <= trained:
+        return longest
+    LOG.warning("rotary_scaling_factor is not applied: the context ends at %s tokens", f"{trained:,}")
+    return trained
 
 
 def _act(config: Config) -> str:
