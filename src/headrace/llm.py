@@ -309,11 +309,11 @@ class LLM(_Model, BlockingTasks):
         return self._thread.run(self._redact(texts, keywords))
 
     def _stream(self, request: GenerationRequest) -> BlockingStream[CompletionChunk]:
-        handler = self.handler
+        handler, call = self.handler, new_call()
         return BlockingStream(
             self._thread,
-            lambda: open_stream(handler, request, new_call()),
-            lambda stream: ChunkReader(stream.prepared),
+            lambda: open_stream(handler, request, call),
+            lambda stream: ChunkReader(stream.prepared, call.warnings),
             self,
         )
 
@@ -420,8 +420,9 @@ class AsyncLLM(_Model, AsyncTasks):
 
     async def _stream(self, request: GenerationRequest) -> AsyncIterator[CompletionChunk]:
         self._check_open()
-        stream: OpenStream = await open_stream(self.handler, request, new_call())
-        reader = ChunkReader(stream.prepared)
+        call = new_call()
+        stream: OpenStream = await open_stream(self.handler, request, call)
+        reader = ChunkReader(stream.prepared, call.warnings)
         async with aclosing(stream):
             async for batch in stream:
                 for chunk in reader.read(batch):

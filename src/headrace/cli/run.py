@@ -16,7 +16,7 @@ from headrace.cli.model_argument import ModelArgument, names_a_model
 from headrace.cli.prompt_input import whole_prompt
 from headrace.cli.sql_schema import tables_of
 from headrace.cli.statistics import Statistics, StatisticsReader
-from headrace.cli.terminal import JsonFlag, note, print_json
+from headrace.cli.terminal import JsonFlag, note, print_json, warn
 from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.errors import UsageError
 from headrace.inference.completion import Completion, CompletionChunk
@@ -90,6 +90,7 @@ def command(
             completion = chunk.completion
         printer.end()
         assert completion is not None
+        warn(completion.warnings)
         if json:
             print_json(_report(llm, completion, statistics.read(completion)))
         else:
@@ -118,4 +119,5 @@ def _report(llm: LLM, completion: Completion, statistics: Statistics) -> dict[st
         "usage": to_builtins(completion.usage),
         "timing": to_builtins(completion.timing),
         "statistics": to_builtins(statistics),
+        "warnings": to_builtins(completion.warnings),
     }

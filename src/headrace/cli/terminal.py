@@ -9,9 +9,12 @@ import sys
 import textwrap
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
+
+if TYPE_CHECKING:
+    from headrace.inference.events import ParameterWarning
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
@@ -46,6 +49,15 @@ def print_table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), fi
 def note(message: str) -> None:
     """Print a message to stderr, which does not go into a pipe."""
     print(message, file=sys.stderr, flush=True)
+
+
+def warn(warnings: Sequence[ParameterWarning], shown: set[str] | None = None) -> None:
+    """Print warnings to stderr; those in `shown` were printed before, and new ones are added to it."""
+    for warning in warnings:
+        if shown is None or warning.message not in shown:
+            note(f"warning: {warning.message}")
+        if shown is not None:
+            shown.add(warning.message)
 
 
 def is_styled(stream: TextIO) -> bool:
