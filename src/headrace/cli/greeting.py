@@ -34,7 +34,7 @@ def greeting(entries: Sequence[ModelEntry], settings: Settings, host: str, port:
 def _request(model: LoadedModel, settings: Settings, url: str) -> str:
     key = " -H 'authorization: Bearer KEY'" if settings.api_key or settings.admin_api_key else ""
     if "entities" in model.tasks:
-        path, body = "entities", '{"input": "Ann lives in Rome", "labels": ["person", "location"]}'
+        path, body = "entities", '{"input": "My name is John Miller", "labels": ["person", "location"]}'
     elif model.engine.limits.embedding_size:
         path, body = "embeddings", '{"input": "extract a gzipped tar archive"}'
     elif model.template is not None:

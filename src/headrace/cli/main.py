@@ -11,12 +11,16 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from headrace import __version__
+from headrace.cli.help_sections import SectionedCommand
 from headrace.cli.usage_errors import WRONG_USAGE, usage_text
 from headrace.errors import HeadraceError
 
 COMMANDS = {
     "run": "Stream an answer to a prompt, or chat in the terminal.",
     "serve": "Serve models over OpenAI's, Anthropic's and Ollama's APIs.",
+    "embed": "Turn texts into vectors.",
+    "rerank": "Rank documents by how well they answer a query.",
+    "classify": "Sort texts into labels: a model's own or yours.",
     "entities": "Find entities in a text, by labels of your own.",
     "redact": "Replace personal data in a text.",
     "ps": "List the models of a running server.",
@@ -79,7 +83,7 @@ def _add(app: typer.Typer, package: str, commands: Mapping[str, str], words: Seq
             _add(group, module.__name__, module.COMMANDS, words[1:])
             app.add_typer(group, name=name, short_help=summary)
         else:
-            app.command(name, help=module.HELP, short_help=summary)(module.command)
+            app.command(name, cls=SectionedCommand, help=module.HELP, short_help=summary)(module.command)
 
 
 def _version(wanted: bool) -> None:

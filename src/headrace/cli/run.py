@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +20,7 @@ from headrace.cli.terminal import JsonFlag, note, print_json, warn
 from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.errors import UsageError
 from headrace.inference.completion import Completion, CompletionChunk
+from headrace.inference.model_runner import can_do
 from headrace.llm import LLM
 
 HELP = """Stream an answer to a prompt, or chat in the terminal.
@@ -38,6 +39,16 @@ Examples:
   cat letter.txt | headrace run ./my-model "Summarize this in one sentence:"
   headrace run ./my-model --system "You are a patient teacher."
 """
+
+TASK_COMMANDS: Mapping[str, str] = {
+    "embed": "embed",
+    "classify": "classify",
+    "token_embed": "rerank",
+    "rerank": "rerank",
+    "entities": "entities",
+    "token_classify": "entities",
+}
+"""Which command asks a model for what it can do; sparse vectors have none."""
 
 
 @takes_settings(*MODEL_SETTINGS)
@@ -79,6 +90,7 @@ def command(
     if prompt is None and (raw or json):
         raise UsageError("a chat in the terminal takes no --raw or --json: give a PROMPT")
     with loaded(model, settings) as llm:
+        _check_generates(llm)
         statistics = StatisticsReader(llm, settings, shown=stats)
         if prompt is None:
             chat(llm, sampling, system=system, statistics=statistics)
@@ -97,6 +109,19 @@ def command(
             statistics.show(completion)
             if fills_context(completion, llm):
                 note(f"the answer ended where the context of {llm.model.context_length:,} tokens is full")
+
+
+def _check_generates(llm: LLM) -> None:
+    """UsageError that names the command for a model that generates nothing."""
+    tasks = llm.model.tasks
+    if "generate" in tasks:
+        return
+    name, commands = llm.model.name, dict.fromkeys(filter(None, map(TASK_COMMANDS.get, tasks)))
+    remedy = ", ".join(f"`headrace {command} --model {name}`" for command in commands)
+    raise UsageError(
+        f"{name} generates no text, it can {can_do(tasks)}" + (f": use {remedy}" if remedy else ""),
+        param="model",
+    )
 
 
 def _stream(

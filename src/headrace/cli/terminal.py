@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.inference.events import ParameterWarning
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+JsonLinesFlag = Annotated[bool, typer.Option("--json", help="Print a line of JSON for each text instead.")]
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 _LEAST_COLUMN = 20  # characters; a narrower last column would say nothing
 
@@ -44,6 +45,21 @@ def print_table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), fi
         if fit and sys.stdout.isatty() and len(line[-1]) > room >= _LEAST_COLUMN:
             line[-1] = textwrap.shorten(line[-1], room, placeholder=" …")
         print("  ".join(entry.ljust(width) for entry, width in zip(line, widths, strict=True)).rstrip())
+
+
+def print_rows(rows: Sequence[Sequence[str]], *, header: Sequence[str]) -> None:
+    """A table on a terminal; in a pipe a line for each row, with tabs between its columns and no header."""
+    if sys.stdout.isatty():
+        print_table([[" ".join(column.split()) for column in row] for row in rows], header=header, fit=True)
+        return
+    for row in rows:
+        print("\t".join(" ".join(column.split()) for column in row))
+
+
+def print_json_lines(values: Sequence[object]) -> None:
+    """Print each value as JSON on a line of its own."""
+    for value in values:
+        print(json.dumps(value, ensure_ascii=False))
 
 
 def note(message: str) -> None:

@@ -36,8 +36,8 @@ class Choice(Struct, frozen=True):
 class Completion(Struct, frozen=True):
     """The answer to one prompt; `text`, `tokens`, `finish_reason`, `reasoning` and `tool_calls` are those of
     the first choice. With `vote`, `best_by` or `max_total_tokens` the choices are in the order of the
-    `selection`, the winner first. `prompt_logprobs` has all tokens of the prompt but the first. `warnings` name
-    what was accepted and has no effect, or another one than usual.
+    `selection`, the winner first. `prompt_logprobs` has all tokens of the prompt but the first. `warnings`
+    name what was accepted and has no effect, or another one than usual.
     """
 
     choices: tuple[Choice, ...]

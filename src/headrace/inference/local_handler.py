@@ -58,7 +58,10 @@ class LocalHandler:
     async def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
         """See `Handler.handle`."""
         asked_s = time.monotonic()
-        model, release = await self._models.acquire(request.model, request.keep_alive_s, call)
+        name = request.model
+        if name is None and isinstance(request, EmbeddingRequest):
+            name = self._models.able(request.task)
+        model, release = await self._models.acquire(name, request.keep_alive_s, call)
         call.load_s = time.monotonic() - asked_s
         try:
             self._check_kind(request, model)
@@ -153,6 +156,8 @@ class LocalHandler:
 
     def _check_kind(self, request: InferenceRequest, model: LoadedModel) -> None:
         if not isinstance(request, EmbeddingRequest):
+            if "generate" not in model.tasks:
+                check_tasks(model, "generate")
             return
         if not model.engine.limits.embedding_size:
             raise InvalidRequest(

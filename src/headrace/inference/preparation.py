@@ -100,8 +100,8 @@ def chat_prompt(
     for index in left_out(request.messages, prompt.text):
         call.warn(
             f"messages[{index}]",
-            f"the {request.messages[index].role} message has no effect: {model.name}'s chat template leaves it"
-            " out; what the model must know belongs in the user's message",
+            f"the {request.messages[index].role} message has no effect: {model.name}'s chat template leaves"
+            " it out; what the model must know belongs in the user's message",
         )
     return prompt
 
