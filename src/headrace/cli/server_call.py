@@ -46,6 +46,12 @@ def call_server(settings: Settings, method: str, path: str, body: Mapping[str, o
         ) from None
     finally:
         connection.close()
+    if reply.status == 401:
+        raise ServerRefusal(
+            f"the server at {host}:{settings.port} "
+            + ("does not know this API key" if keys else "asks for an API key")
+            + ": give one with --api-key or HEADRACE_API_KEY; `headrace keys add NAME` there makes one"
+        )
     if reply.status != 200:
         raise ServerRefusal(_message(answer, reply.status))
     return answer
